@@ -1,0 +1,111 @@
+"""Records: a result together with what made it (command, commit, seed, versions, data), as JSON.
+
+Every number in README, docs or a report comes from a record that the build reads.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from aureole.errors import InvalidInputError
+
+__all__ = ["Record", "file_hash", "read_record", "write_record"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """A named result: metrics, and all that is needed to get them again.
+
+    Examples
+    --------
+    >>> record = Record("demo", {"error": 0.25}, command="python -m demo", seed=4)
+    >>> record.metrics["error"]
+    0.25
+    """
+
+    name: str
+    metrics: dict[str, Any]
+    command: str
+    seed: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
+    commit: str = field(default_factory=lambda: _commit())
+    versions: dict[str, str] = field(default_factory=lambda: _versions())
+    machine: str = field(default_factory=lambda: f"{platform.machine()}, {os.cpu_count()} cores")
+    format: int = _FORMAT
+
+
+def write_record(record: Record, path: Path | str) -> Path:
+    """Write the record as JSON, whole or not at all, and return the path.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write_record(Record("demo", {"error": 0.25}, command="demo"), folder + "/demo.json")
+    ...     read_record(path).metrics
+    {'error': 0.25}
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(record), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as handle:
+        handle.write(text)
+    Path(handle.name).replace(path)
+    path.chmod(0o644)
+    return path
+
+
+def read_record(path: Path | str) -> Record:
+    """The record in a JSON file; an error names the file and what is wrong with it."""
+    try:
+        values = json.loads(Path(path).read_text())
+        if values["format"] != _FORMAT:
+            raise InvalidInputError(
+                f"{path} has record format {values['format']}, but this version reads {_FORMAT}."
+            )
+        return Record(**values)
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InvalidInputError(f"{path} is not a record: {error!r}.") from error
+
+
+def file_hash(path: Path | str) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _commit() -> str:
+    """The commit of the working tree this package runs from, '+' appended if it has changes; or 'unknown'."""
+    folder = Path(__file__).parent
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no", "--", "."],
+            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for package in ("aureole", "torch", "numpy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found

@@ -1,0 +1,54 @@
+"""Pure functions on the unit sphere in R^D: Bessel functions, normalisers, the law of the cosine, geometry."""
+
+from aureole.sphere.bessel import bessel_ratios, log_bessel_i
+from aureole.sphere.cosine import (
+    cap_angle,
+    cap_height,
+    cap_mass,
+    cap_mass_slope,
+    cosine_cdf,
+    cosine_cdf_slope,
+    cosine_log_pdf,
+    cosine_quantile,
+)
+from aureole.sphere.geometry import align, normalize, reflect, unit_tolerance, wrap
+from aureole.sphere.normalizer import (
+    entropy,
+    information,
+    inverse_mean_resultant_length,
+    log_normalizer,
+    log_scaled_normalizer,
+    log_sphere_area,
+    mean_resultant_complement,
+    mean_resultant_length,
+    mean_resultant_slope,
+    transverse_variance,
+)
+
+__all__ = [
+    "align",
+    "bessel_ratios",
+    "cap_angle",
+    "cap_height",
+    "cap_mass",
+    "cap_mass_slope",
+    "cosine_cdf",
+    "cosine_cdf_slope",
+    "cosine_log_pdf",
+    "cosine_quantile",
+    "entropy",
+    "information",
+    "inverse_mean_resultant_length",
+    "log_bessel_i",
+    "log_normalizer",
+    "log_scaled_normalizer",
+    "log_sphere_area",
+    "mean_resultant_complement",
+    "mean_resultant_length",
+    "mean_resultant_slope",
+    "normalize",
+    "reflect",
+    "transverse_variance",
+    "unit_tolerance",
+    "wrap",
+]
