@@ -21,3 +21,34 @@ def _global_state_stays():
     yield
     assert before == (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())
     assert validate == torch.distributions.Distribution._validate_args
+
+
+_ERRORS: dict[tuple[str, int, str], float] = {}
+
+
+@pytest.fixture
+def accuracy():
+    """Keeps the worst error per (function, dimension, dtype) for the accuracy table of the docs."""
+
+    def keep(name, entry, dtype, error):
+        key = (name, entry["dim"], str(dtype).removeprefix("torch."))
+        _ERRORS[key] = max(_ERRORS.get(key, 0.0), error)
+
+    return keep
+
+
+def pytest_addoption(parser):
+    parser.addoption("--write-accuracy", help="write the worst errors as a record to this file")
+
+
+def pytest_sessionfinish(session):
+    path = session.config.getoption("--write-accuracy")
+    if not path or not _ERRORS:
+        return
+    metrics: dict = {}
+    for (name, dim, dtype), error in sorted(_ERRORS.items()):
+        metrics.setdefault(name, {}).setdefault(dtype, {})[str(dim)] = error
+    command = f"pytest tests/sphere/test_accuracy.py -p no:xdist --write-accuracy {path}"
+    aureole.records.write_record(
+        aureole.records.Record("sphere-accuracy", metrics, command=command), path
+    )

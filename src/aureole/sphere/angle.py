@@ -24,6 +24,7 @@ _TAIL = 38.0  # log of the density's fall at which the window ends
 
 
 def height_of(angle: Tensor) -> Tensor:
+    """1 - cos(angle), as 2 sin^2(angle / 2)."""
     return 2 * torch.sin(angle / 2).square()
 
 

@@ -138,8 +138,8 @@ def cap_height(
 
 
 def cap_angle(
-    mass: Float[Tensor, "*sample_batch"], kappa: Float[Tensor, "*#batch"], dim: int
-) -> Float[Tensor, "*sample_batch"]:
+    mass: Float[Tensor, "..."], kappa: Float[Tensor, "..."], dim: int
+) -> Float[Tensor, "..."]:
     r"""Angle theta in [0, pi] of the cap around mu that holds ``mass``. Differentiable.
 
     The gradients are the implicit ones, :math:`d\theta/d\,\mathrm{mass} = 1/g(\theta)` and

@@ -82,13 +82,13 @@ def reflect(
 def wrap(
     normals: Float[Tensor, "*sample_batch tangent"],
     angle: Float[Tensor, "*sample_batch"],
-    mu: Float[Tensor, "*batch dim"],
+    mu: Float[Tensor, "... dim"],
 ) -> Float[Tensor, "*sample_batch dim"]:
     r"""The points at the given angles from mu, in the directions of the normals: normals to sphere.
 
     Equals ``reflect([cos(angle), sin(angle) normals / |normals|], mu)`` with D - 1 normals each, in few passes over
     memory and with a gradient in angle and mu that never divides by sin(angle). The normals are taken as
-    constants; a zero vector among them is replaced, in place, by the first tangent direction.
+    constants; a zero vector among them stands for the first tangent direction.
 
     Examples
     --------
@@ -99,9 +99,7 @@ def wrap(
     return _Wrap.apply(normals, angle, mu)
 
 
-def align(
-    source: Float[Tensor, "n dim"], target: Float[Tensor, "n dim"]
-) -> Float[Tensor, "dim dim"]:
+def align(source: Float[Tensor, "n dim"], target: Float[Tensor, "..."]) -> Float[Tensor, "dim dim"]:
     r"""The orthogonal matrix R that minimises :math:`\sum_i |R\,\mathrm{source}_i - \mathrm{target}_i|^2`.
 
     Orthogonal Procrustes: R = U V^T from the singular value decomposition of target^T source. A map may
@@ -135,47 +133,55 @@ class _Wrap(torch.autograd.Function):
     def forward(ctx: Any, normals: Tensor, angle: Tensor, mu: Tensor) -> Tensor:
         with torch.autocast(mu.device.type, enabled=False):
             norm = torch.linalg.vector_norm(normals, dim=-1)
+            # 1 where the normals are all zero: there, and as if normals[..., 0] were 1
             empty = (norm == 0).to(norm.dtype)
-            normals[..., 0] += empty
             norm = norm + empty
             first, rest = mu[..., 0], mu[..., 1:]
             sign = torch.where(first < 0, -1.0, 1.0).to(mu.dtype)
             cosine, scale = torch.cos(angle), torch.sin(angle) / norm
-            inner = torch.einsum("...d,...d->...", normals, rest)
+            inner = torch.einsum("...d,...d->...", normals, rest) + empty * rest[..., 0]
             along = cosine + sign / (1 + first.abs()) * scale * inner
             points = normals.new_empty(*angle.shape, mu.shape[-1])
             points[..., 0] = first * cosine + scale * inner
             tangent = points[..., 1:]
             torch.mul(normals, (-sign * scale).unsqueeze(-1), out=tangent)
             tangent.addcmul_(along.unsqueeze(-1), rest)
-        ctx.save_for_backward(normals, angle, mu, norm, inner)
+            tangent[..., 0] -= sign * scale * empty
+        ctx.save_for_backward(normals, angle, mu, norm, inner, empty)
         return points
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
-        normals, angle, mu, norm, inner = ctx.saved_tensors
+        normals, angle, mu, norm, inner, empty = ctx.saved_tensors
         if (
             torch.is_grad_enabled()
         ):  # a second derivative is wanted: differentiate the plain formula
             cosine, scale = torch.cos(angle), torch.sin(angle) / norm
-            flat = torch.cat([cosine.unsqueeze(-1), scale.unsqueeze(-1) * normals], dim=-1)
+            filled = torch.cat([(normals[..., 0] + empty).unsqueeze(-1), normals[..., 1:]], dim=-1)
+            flat = torch.cat([cosine.unsqueeze(-1), scale.unsqueeze(-1) * filled], dim=-1)
             found = torch.autograd.grad(
                 reflect(flat, mu), (angle, mu), grads[0], create_graph=True, allow_unused=True
             )
             return None, found[0], found[1]
         with torch.autocast(mu.device.type, enabled=False):
-            return None, *_wrap_gradient(normals, angle, mu, norm, inner, grads[0])
+            return None, *_wrap_gradient(normals, angle, mu, norm, inner, empty, grads[0])
 
 
 def _wrap_gradient(
-    normals: Tensor, angle: Tensor, mu: Tensor, norm: Tensor, inner: Tensor, grad: Tensor
+    normals: Tensor,
+    angle: Tensor,
+    mu: Tensor,
+    norm: Tensor,
+    inner: Tensor,
+    empty: Tensor,
+    grad: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of ``_Wrap`` in angle and mu, by blocks of samples whose temporaries fit the cache."""
     batch = mu.shape[:-1]
     lead = angle.shape[: angle.dim() - len(batch)]
     n_samples = math.prod(lead)
     normals, grad = (x.reshape(n_samples, *batch, x.shape[-1]) for x in (normals, grad))
-    angle_, norm, inner = (x.reshape(n_samples, *batch) for x in (angle, norm, inner))
+    angle_, norm, inner, empty = (x.reshape(n_samples, *batch) for x in (angle, norm, inner, empty))
     first, rest = mu[..., 0], mu[..., 1:]
     sign = torch.where(first < 0, -1.0, 1.0).to(mu.dtype)
     shrink = 1 / (1 + first.abs())
@@ -187,7 +193,7 @@ def _wrap_gradient(
         g, grad_first, grad_rest = normals[block], grad[block][..., 0], grad[block][..., 1:]
         sine, cosine, m = torch.sin(angle_[block]), torch.cos(angle_[block]), inner[block]
         p = torch.einsum("...d,...d->...", grad_rest, rest)
-        q = (g * grad_rest).sum(-1)
+        q = (g * grad_rest).sum(-1) + empty[block] * grad_rest[..., 0]
         turn = grad_first * m + sign * (shrink * m * p - q)
         grad_angle[block] = cosine * turn / norm[block] - sine * (first * grad_first + p)
         a = sine / norm[block]
@@ -196,4 +202,5 @@ def _wrap_gradient(
         weight = a * (grad_first + sign * shrink * p)
         update = along.unsqueeze(-1) * grad_rest
         grad_mu[..., 1:] += update.addcmul_(weight.unsqueeze(-1), g).sum(0)
+        grad_mu[..., 1] += (weight * empty[block]).sum(0)
     return grad_angle.reshape(angle.shape), grad_mu

@@ -1,0 +1,77 @@
+"""Identities and round trips of the functions of kappa."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aureole import sphere
+from aureole.errors import InvalidInputError
+from tests.oracles.vmf import DIMS
+
+kappas = st.floats(0, 1e12)
+dims = st.integers(2, 5000)
+
+
+def tensor(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+@given(kappa=kappas, dim=dims)
+def test_inverse_undoes_the_length(kappa, dim):
+    k = tensor(kappa)
+    gap = sphere.mean_resultant_complement(k, dim)
+    found = sphere.inverse_mean_resultant_length(gap, dim, complement=True).item()
+    # near kappa = 0 the complement rounds at 1: kappa is known to 1e-16 * D at best
+    assert abs(found - kappa) <= 1e-11 * kappa + 1e-15 * dim
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_inverse_keeps_relative_accuracy_for_short_lengths(dim):
+    k = torch.tensor([1e-9, 1e-6, 1e-3, 1.0, 30.0], dtype=torch.float64)
+    length = sphere.mean_resultant_length(k, dim)
+    found = sphere.inverse_mean_resultant_length(length, dim)
+    assert torch.allclose(found, k, rtol=1e-10, atol=0)
+
+
+def test_inverse_at_the_ends():
+    ends = tensor([0.0, 1.0])
+    assert sphere.inverse_mean_resultant_length(ends, 10).tolist() == [0.0, math.inf]
+    assert sphere.inverse_mean_resultant_length(1 - ends, 10, complement=True).tolist() == [
+        0.0,
+        math.inf,
+    ]
+
+
+@given(kappa=st.floats(0, 1e8), dim=dims)
+def test_information_is_lost_entropy(kappa, dim):
+    k = tensor(kappa)
+    lost = sphere.log_sphere_area(dim) - sphere.entropy(k, dim)
+    scale = abs(sphere.log_sphere_area(dim)) + sphere.information(k, dim).abs() + 1
+    assert (lost - sphere.information(k, dim)).abs() <= 1e-13 * scale
+    assert sphere.information(k, dim) >= 0
+
+
+@given(kappa=st.floats(0, 1e8), dim=dims)
+def test_variances_add_up_to_the_whole(kappa, dim):
+    """E|z|^2 = 1: A^2 + Var along mu + (D-1) Var across = 1."""
+    k = tensor(kappa)
+    length = sphere.mean_resultant_length(k, dim)
+    along = sphere.mean_resultant_slope(k, dim)
+    across = sphere.transverse_variance(k, dim)
+    assert abs(length**2 + along + (dim - 1) * across - 1) < 1e-12
+
+
+def test_closed_forms_for_the_ordinary_sphere():
+    k = tensor([0.1, 1.0, 7.0])
+    truth = torch.log(k / (4 * math.pi * torch.sinh(k)))
+    assert torch.allclose(sphere.log_normalizer(k, 3), truth, rtol=1e-14)
+    assert torch.allclose(sphere.mean_resultant_length(k, 3), 1 / torch.tanh(k) - 1 / k, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dim", [1, 0, -3, 2.0, True, "10"])
+def test_a_wrong_dimension_is_named(dim):
+    with pytest.raises((InvalidInputError, TypeError, Exception), match=r"dim|at least 2"):
+        sphere.log_normalizer(torch.tensor(1.0), dim)
