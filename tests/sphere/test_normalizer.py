@@ -45,6 +45,12 @@ def test_inverse_at_the_ends():
     ]
 
 
+@pytest.mark.parametrize("gap", [1e-320, 1e-300, 1e-160, 1e-99, 1e-30])
+def test_inverse_for_lengths_next_to_one(gap):
+    found = sphere.inverse_mean_resultant_length(tensor(gap), 10, complement=True).item()
+    assert found == math.inf if gap < 1e-307 else found == pytest.approx(4.5 / gap, rel=1e-12)
+
+
 @given(kappa=st.floats(0, 1e8), dim=dims)
 def test_information_is_lost_entropy(kappa, dim):
     k = tensor(kappa)

@@ -275,10 +275,10 @@ def _promote(mu: Tensor, kappa: Tensor | float) -> tuple[Tensor, Tensor]:
     if not isinstance(mu, Tensor) or not mu.is_floating_point():
         kind = mu.dtype if isinstance(mu, Tensor) else type(mu).__name__
         raise InvalidInputError(f"mu must be a floating-point tensor, but is {kind}.")
-    kappa = torch.as_tensor(kappa, device=mu.device)
     dtype = torch.promote_types(mu.dtype, torch.float32)
-    if kappa.is_floating_point() and kappa.dim() > 0:
+    if isinstance(kappa, Tensor) and kappa.is_floating_point():
         dtype = torch.promote_types(dtype, kappa.dtype)
+    kappa = torch.as_tensor(kappa, dtype=dtype, device=mu.device)
     if mu.dtype in (torch.bfloat16, torch.float16):
         mu = torch.nn.functional.normalize(mu.to(dtype), dim=-1)
-    return mu.to(dtype), kappa.to(dtype)
+    return mu.to(dtype), kappa

@@ -290,8 +290,17 @@ def _horner(coefficients: Sequence[float], x: Tensor) -> Tensor:
     return value
 
 
-@lru_cache(maxsize=512)
 def _debye_polynomials(order: float) -> tuple[tuple[float, ...], ...]:
+    """The coefficients for one order, which torch.compile is to take as constants and not to trace."""
+    return _collect_debye(order)
+
+
+# what torch.compiler.assume_constant_result sets, without importing the compiler's second of modules
+_debye_polynomials._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@lru_cache(maxsize=512)
+def _collect_debye(order: float) -> tuple[tuple[float, ...], ...]:
     r"""Coefficients in p of three polynomials, given d_j of ``_log_debye`` and one order v.
 
     With :math:`d(p) = \sum_j d_j(p) v^{-j}` and :math:`P(p) = (p^2/2 + p^3 d'(p))/v`:

@@ -124,8 +124,8 @@ def inverse_mean_resultant_length(
     r"""The kappa with :math:`A(\kappa)` = ``length``: 0 at 0, inf at 1. Differentiable.
 
     Newton's method from :math:`r (D - r^2)/(1 - r^2)`, five steps to 1e-12 relative. With ``complement``
-    the first argument is 1 - length, which keeps its digits for large kappa. The gradient at
-    kappa = inf is set to 0.
+    the first argument is 1 - length, which keeps its digits for large kappa. The gradient is set to 0
+    above kappa = 1e100.
 
     Examples
     --------
@@ -186,7 +186,9 @@ class _InverseRatio(torch.autograd.Function):
         at_one = gap == 0
         safe_gap = torch.where(at_one, 0.5, gap)
         safe_length = torch.where(at_one, 0.5, length)
-        kappa = safe_length * (dim - safe_length**2) / (safe_gap * (1 + safe_length))
+        guess = safe_length * (dim - safe_length**2) / (safe_gap * (1 + safe_length))
+        huge = guess > 1e100  # there the guess is exact, and Newton's slope would underflow
+        kappa = torch.where(huge, 1.0, guess)
         for _ in range(5):
             excess = torch.where(
                 safe_gap < 0.5,
@@ -194,7 +196,7 @@ class _InverseRatio(torch.autograd.Function):
                 bessel.bessel_ratio(order, kappa) - safe_length,
             )
             kappa = kappa - excess / bessel.bessel_ratio_slope(order, kappa)
-        return torch.where(at_one, torch.inf, kappa)
+        return torch.where(at_one, torch.inf, torch.where(huge, guess, kappa))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -204,7 +206,7 @@ class _InverseRatio(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (kappa,) = ctx.saved_tensors
-        infinite = torch.isinf(kappa)
+        infinite = kappa > 1e100
         safe = torch.where(infinite, 1.0, kappa)
         sign = -1.0 if ctx.complement else 1.0
         grad = sign * grads[0] / bessel.bessel_ratio_slope(ctx.dim / 2 - 1, safe)

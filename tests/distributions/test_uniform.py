@@ -1,0 +1,36 @@
+"""The uniform distribution on the sphere."""
+
+import pytest
+import torch
+
+import aureole as au
+from aureole import sphere
+from aureole.errors import InvalidInputError
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4096])
+def test_it_is_the_vmf_with_kappa_zero(dim):
+    u = au.SphereUniform(dim, (3,), dtype=torch.float64)
+    flat = (
+        au.VonMisesFisher(torch.eye(dim, dtype=torch.float64)[:3].expand(3, dim), 0.0)
+        if dim > 2
+        else None
+    )
+    z = u.sample((5,))
+    assert z.shape == (5, 3, dim)
+    assert u.log_prob(z).shape == (5, 3)
+    if flat is not None:
+        assert torch.allclose(u.log_prob(z), flat.log_prob(z))
+        assert torch.allclose(u.entropy(), flat.entropy())
+        assert torch.allclose(u.variance, flat.variance)
+        assert torch.allclose(u.mean, flat.mean)
+    assert u.expand((2, 3)).sample().shape == (2, 3, dim)
+    assert u.expand((2, 3)).log_prob(z[0]).shape == (2, 3)
+
+
+def test_wrong_input_is_named():
+    with pytest.raises(InvalidInputError, match="at least 2"):
+        au.SphereUniform(1)
+    with pytest.raises(InvalidInputError, match="norm 2"):
+        au.SphereUniform(2).log_prob(torch.tensor([2.0, 0.0]))
+    assert sphere.log_sphere_area(2) == pytest.approx(1.8378770664)
