@@ -141,10 +141,10 @@ class _Wrap(torch.autograd.Function):
             cosine, scale = torch.cos(angle), torch.sin(angle) / norm
             inner = torch.einsum("...d,...d->...", normals, rest) + empty * rest[..., 0]
             along = cosine + sign / (1 + first.abs()) * scale * inner
-            points = normals.new_empty(*angle.shape, mu.shape[-1])
+            points = normals.new_zeros(*angle.shape, mu.shape[-1])
             points[..., 0] = first * cosine + scale * inner
             tangent = points[..., 1:]
-            torch.mul(normals, (-sign * scale).unsqueeze(-1), out=tangent)
+            tangent.addcmul_(normals, (-sign * scale).unsqueeze(-1))
             tangent.addcmul_(along.unsqueeze(-1), rest)
             tangent[..., 0] -= sign * scale * empty
         ctx.save_for_backward(normals, angle, mu, norm, inner, empty)

@@ -1,0 +1,21 @@
+"""Medians of interleaved runs, so that a noisy machine disturbs every contender alike."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+__all__ = ["median_seconds"]
+
+
+def median_seconds(
+    contenders: dict[str, Callable[[], object]], repeats: int = 9
+) -> dict[str, float]:
+    """Median wall time of each contender over ``repeats`` rounds, after one round to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for round_ in range(repeats + 1):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            if round_:
+                times[name].append(time.perf_counter() - start)
+    return {name: median(values) for name, values in times.items()}

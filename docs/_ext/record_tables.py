@@ -1,0 +1,81 @@
+"""The directives that turn records under results/ into tables, so that no number in the docs is typed by hand."""
+
+import json
+from pathlib import Path
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(path):
+    return json.loads((ROOT / path).read_text())
+
+
+def table(header, rows):
+    lines = [".. list-table::", "   :header-rows: 1", ""]
+    for row in [header, *rows]:
+        lines += [f"   {'* -' if i == 0 else '  -'} {cell}" for i, cell in enumerate(row)]
+    return lines
+
+
+def source(record, path):
+    return [
+        "",
+        f"Record ``{path}``: ``{record['command']}``, commit {record['commit']}, torch {record['versions']['torch']}.",
+    ]
+
+
+class RstDirective(Directive):
+    """A directive whose argument is the path of a record and whose content it writes as reStructuredText."""
+
+    required_arguments = 1
+
+    def run(self):
+        path = self.arguments[0]
+        record = load(path)
+        lines = self.lines(record["metrics"]) + source(record, path)
+        node = nodes.section()
+        node.document = self.state.document
+        self.state.nested_parse(StringList(lines, source=path), 0, node)
+        return node.children
+
+
+class AccuracyTable(RstDirective):
+    """Worst errors by function (rows) and dimension (columns), in float64 and float32."""
+
+    def lines(self, metrics):
+        dims = sorted(
+            {d for by in metrics.values() for errors in by.values() for d in errors}, key=int
+        )
+        groups = [dims[:6], dims[6:]]
+        lines = []
+        for dtype in ("float64", "float32"):
+            for group in groups:
+                rows = [
+                    [f"``{name}``", *(f"{by[dtype][d]:.0e}" for d in group)]
+                    for name, by in metrics.items()
+                ]
+                lines += ["", *table([dtype, *(f"D = {d}" for d in group)], rows)]
+        return lines
+
+
+class BenchmarkTable(RstDirective):
+    """Settings and their measured figures."""
+
+    def lines(self, metrics):
+        rows = []
+        for setting, values in metrics.items():
+            for name, value in values.items() if isinstance(values, dict) else [("", values)]:
+                rows.append(
+                    [setting, name, f"{value:.3g}" if isinstance(value, float) else str(value)]
+                )
+        return table(["Setting", "What", "Measured"], rows)
+
+
+def setup(app):
+    app.add_directive("accuracy-table", AccuracyTable)
+    app.add_directive("benchmark-table", BenchmarkTable)
+    return {"parallel_read_safe": True}
