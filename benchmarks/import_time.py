@@ -38,12 +38,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/import_time.json"))
     arguments = parser.parse_args()
     added = [seconds("aureole") for _ in range(arguments.repeats)]
+    heavy = heavy_modules()
     metrics = {
-        "seconds added to import torch": median(added),
-        "heavy modules": heavy_modules(),
+        "import aureole, after import torch": {
+            "seconds added": median(added),
+            "heavy modules loaded": ", ".join(heavy) or "none",
+        }
     }
-    for name, value in metrics.items():
-        print(f"{name}: {value}")
+    for setting, values in metrics.items():
+        print(setting)
+        for name, value in values.items():
+            print(f"  {name:24s} {value}")
     command = "python -m benchmarks.import_time"
     write_record(Record("benchmark-import-time", metrics, command=command), arguments.out)
 

@@ -45,7 +45,7 @@ def power_spherical(
 ) -> Callable[[], object] | None:
     """A run of the power spherical package, or None where it is not installed."""
     try:
-        from power_spherical import PowerSpherical  # pyright: ignore[reportMissingImports]
+        from power_spherical import PowerSpherical
     except ImportError:
         return None
 

@@ -7,11 +7,11 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "aureole"
 author = "The aureole developers"
-copyright = "The aureole developers"  # noqa: A001
+copyright = "The aureole developers"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
+    "mathml",
     "sphinx.ext.napoleon",
     "record_tables",
 ]
@@ -22,3 +22,6 @@ exclude_patterns = ["_build"]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 nitpicky = False
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["math.css"]

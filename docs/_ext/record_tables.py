@@ -34,6 +34,7 @@ class RstDirective(Directive):
     required_arguments = 1
 
     def run(self):
+        """The parsed content."""
         path = self.arguments[0]
         record = load(path)
         lines = self.lines(record["metrics"]) + source(record, path)
@@ -47,6 +48,7 @@ class AccuracyTable(RstDirective):
     """Worst errors by function (rows) and dimension (columns), in float64 and float32."""
 
     def lines(self, metrics):
+        """Four tables: two dtypes, two halves of the dimensions."""
         dims = sorted(
             {d for by in metrics.values() for errors in by.values() for d in errors}, key=int
         )
@@ -58,7 +60,7 @@ class AccuracyTable(RstDirective):
                     [f"``{name}``", *(f"{by[dtype][d]:.0e}" for d in group)]
                     for name, by in metrics.items()
                 ]
-                lines += ["", *table([dtype, *(f"D = {d}" for d in group)], rows)]
+                lines += ["", *table([f"{dtype}, D =", *group], rows)]
         return lines
 
 
@@ -66,6 +68,7 @@ class BenchmarkTable(RstDirective):
     """Settings and their measured figures."""
 
     def lines(self, metrics):
+        """One table."""
         rows = []
         for setting, values in metrics.items():
             for name, value in values.items() if isinstance(values, dict) else [("", values)]:

@@ -21,9 +21,9 @@ class MixtureVMF(MixtureSameFamily):
     Parameters
     ----------
     weights
-        Nonnegative weights [*batch, k]; scaled to sum to 1.
+        Nonnegative weights ``[*batch, k]``; scaled to sum to 1.
     mu, kappa
-        Components [*batch, k, D] and [*batch, k].
+        Components ``[*batch, k, D]`` and ``[*batch, k]``.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class MixtureVMF(MixtureSameFamily):
 
     @property
     def components(self) -> VonMisesFisher:
-        """The components, with batch shape [*batch, k]."""
+        """The components, with batch shape ``[*batch, k]``."""
         found = self.component_distribution
         assert isinstance(found, VonMisesFisher)
         return found

@@ -81,7 +81,7 @@ class SphereUniform(Distribution):
     def rsample(
         self, sample_shape: Any = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "... dim"]:
-        """Draws [*sample, *batch, D]; there is no parameter to differentiate."""
+        """Draws ``[*sample, *batch, D]``; there is no parameter to differentiate."""
         shape = self._extended_shape(torch.Size(sample_shape))
         normals = torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
         return normalize(normals)

@@ -30,9 +30,9 @@ class VonMisesFisher(Distribution):
     Parameters
     ----------
     mu
-        Mean directions, unit vectors [*batch, D].
+        Mean directions, unit vectors ``[*batch, D]``.
     kappa
-        Concentrations [*batch], or one number. Batch shapes broadcast. Half precision becomes float32, and mu
+        Concentrations ``[*batch]``, or one number. Batch shapes broadcast. Half precision becomes float32, and mu
         is then normalised again, since half-precision rounding takes it off the sphere.
     validate_args
         Whether to check mu, kappa and the arguments of ``log_prob``; by default as torch.distributions does.
@@ -157,7 +157,7 @@ class VonMisesFisher(Distribution):
     def rsample(
         self, sample_shape: Any = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "... dim"]:
-        """Draws [*sample, *batch, D] with the exact pathwise gradient in mu and kappa."""
+        """Draws ``[*sample, *batch, D]`` with the exact pathwise gradient in mu and kappa."""
         shape = self._extended_shape(torch.Size(sample_shape))[:-1]
         device = self.mu.device
         mass = torch.rand(shape, dtype=torch.float64, device=device, generator=generator)
@@ -169,12 +169,12 @@ class VonMisesFisher(Distribution):
     def sample(
         self, sample_shape: Any = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "... dim"]:
-        """Draws [*sample, *batch, D] without a gradient."""
+        """Draws ``[*sample, *batch, D]`` without a gradient."""
         with torch.no_grad():
             return self.rsample(sample_shape, generator=generator)
 
     def transport(self, cube: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
-        """Draws from points of the unit cube [*sample, *batch, D]: for Sobol points or common random numbers.
+        """Draws from points of the unit cube ``[*sample, *batch, D]``: for Sobol points or common random numbers.
 
         The first coordinate gives the angle to mu, the others the direction around it. Coordinates at 0 and 1 are
         moved to the nearest number inside.

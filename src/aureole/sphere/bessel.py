@@ -7,17 +7,16 @@ Everything derives from the entire function
 which is 1 at k = 0, so that no value here has a singularity, and from the ratio
 :math:`r_v = I_{v+1}/I_v = (\log F_v)'`.
 
-The order is raised to at least 24, where Debye's uniform expansion [1]_ with 12 terms is exact to
-rounding for *every* k, and brought down again by the recurrence
+The order is raised to at least 24, where Debye's uniform expansion (NIST Digital Library of
+Mathematical Functions, section 10.41) with 12 terms is exact to rounding for *every* k, and
+brought down again by the recurrence
 
 .. math:: r_v = k\,/\,(2 (v + 1) + k\,r_{v+1}),
 
 which is stable downward and, started from the expansion, needs no more steps for a larger k.
-Values are computed in float64 and returned in the dtype of k: 1e-13 relative in float64 for
+Values are computed in float64 and returned in the dtype of k: 1e-12 relative in float64 for
 :math:`\log F_v`, :math:`r_v` and :math:`1 - r_v` over orders 0 to 2047 and k from 0 to infinity.
 The cost is at most 24 steps per value, none from order 24 (dimension 50) on.
-
-.. [1] NIST Digital Library of Mathematical Functions, section 10.41.
 """
 
 import math
