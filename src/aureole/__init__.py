@@ -1,15 +1,31 @@
 """Embeddings that know how sure they are."""
 
-from aureole import errors, sphere
-from aureole.distributions import MixtureVMF, SphereUniform, VonMisesFisher, fuse
+from aureole import errors, losses, sphere
+from aureole.distributions import (
+    MixtureVMF,
+    SphereUniform,
+    VonMisesFisher,
+    expected_positivity,
+    fuse,
+    log_expected_positivity,
+)
+from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
 
 __version__ = "0.1.0.dev0"
 __all__ = [
+    "ELK",
+    "ClosedFormInfoNCE",
+    "HedgedInstance",
+    "InfoNCE",
+    "MCInfoNCE",
     "MixtureVMF",
     "SphereUniform",
     "VonMisesFisher",
     "__version__",
     "errors",
+    "expected_positivity",
     "fuse",
+    "log_expected_positivity",
+    "losses",
     "sphere",
 ]

@@ -1,15 +1,68 @@
-"""Divergences between posteriors, registered with torch.distributions.kl_divergence."""
+"""Kernels between posteriors: divergences, registered with torch.distributions, and expected positivity."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import register_kl
 
+from aureole.distributions.mixture import MixtureVMF
 from aureole.distributions.uniform import SphereUniform
 from aureole.distributions.von_mises_fisher import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.sphere import bessel, normalizer
+from aureole.sphere.positivity import log_positivity
 
-__all__: list[str] = []
+__all__ = ["expected_positivity", "log_expected_positivity"]
+
+Posterior = VonMisesFisher | MixtureVMF
+
+
+def expected_positivity(
+    first: Posterior, second: Posterior, kappa_pos: Tensor | float
+) -> Float[Tensor, "..."]:
+    r"""How many times likelier than chance two things are a positive pair, :math:`S\,h`: 1 is chance.
+
+    The exponential of ``log_expected_positivity``; it can overflow where that cannot.
+
+    Examples
+    --------
+    >>> q = VonMisesFisher(torch.eye(10)[:2], 30.0)
+    >>> expected_positivity(q, VonMisesFisher(torch.eye(10)[0], 30.0), kappa_pos=20.0)
+    tensor([2.0337e+02, 3.6062e-02])
+    """
+    return log_expected_positivity(first, second, kappa_pos).exp()
+
+
+def log_expected_positivity(
+    first: Posterior, second: Posterior, kappa_pos: Tensor | float
+) -> Float[Tensor, "..."]:
+    r"""The log of :math:`S \iint Q_1(z)\,Q_2(z^+)\,\mathrm{vMF}(z^+; z, \kappa_{pos})\,dz\,dz^+`; batches broadcast.
+
+    In closed form (:mod:`aureole.sphere.positivity`), bilinear in the weights of mixtures.
+
+    Examples
+    --------
+    >>> q = VonMisesFisher(torch.eye(3), 1e4)
+    >>> log_expected_positivity(q, q, kappa_pos=200.0)
+    tensor([5.9522, 5.9522, 5.9522])
+    """
+    _check_dims(first.dim, second.dim)
+    if isinstance(first, VonMisesFisher) and isinstance(second, VonMisesFisher):
+        cosine = (first.mu * second.mu).sum(-1).clamp(-1, 1)
+        return log_positivity(cosine, first.kappa, second.kappa, kappa_pos, first.dim)
+    (weights1, mu1, kappa1), (weights2, mu2, kappa2) = (_components(q) for q in (first, second))
+    cosine = (mu1.unsqueeze(-2) * mu2.unsqueeze(-3)).sum(-1).clamp(-1, 1)
+    each = log_positivity(cosine, kappa1.unsqueeze(-1), kappa2.unsqueeze(-2), kappa_pos, first.dim)
+    each = each + weights1.log().unsqueeze(-1) + weights2.log().unsqueeze(-2)
+    return torch.logsumexp(each, (-2, -1))
+
+
+def _components(posterior: Posterior) -> tuple[Tensor, Tensor, Tensor]:
+    """(weights [*batch, k], mu [*batch, k, D], kappa [*batch, k]) of a mixture, or of a vMF as a mixture of one."""
+    if isinstance(posterior, MixtureVMF):
+        return posterior.weights, posterior.mu, posterior.kappa
+    kappa = posterior.kappa.unsqueeze(-1)
+    return torch.ones_like(kappa), posterior.mu.unsqueeze(-2), kappa
 
 
 @register_kl(VonMisesFisher, VonMisesFisher)
@@ -59,5 +112,5 @@ def _kl_uniform_uniform(p: SphereUniform, q: SphereUniform) -> Tensor:
 def _check_dims(dim_p: int, dim_q: int) -> None:
     if dim_p != dim_q:
         raise InvalidInputError(
-            f"no divergence between distributions on different spheres: R^{dim_p} and R^{dim_q}."
+            f"distributions on different spheres cannot be compared: R^{dim_p} and R^{dim_q}."
         )

@@ -24,6 +24,7 @@ from aureole.sphere.normalizer import (
     mean_resultant_slope,
     transverse_variance,
 )
+from aureole.sphere.positivity import log_pair_likelihood, log_positivity, pairwise_positivity
 
 __all__ = [
     "align",
@@ -41,12 +42,15 @@ __all__ = [
     "inverse_mean_resultant_length",
     "log_bessel_i",
     "log_normalizer",
+    "log_pair_likelihood",
+    "log_positivity",
     "log_scaled_normalizer",
     "log_sphere_area",
     "mean_resultant_complement",
     "mean_resultant_length",
     "mean_resultant_slope",
     "normalize",
+    "pairwise_positivity",
     "reflect",
     "transverse_variance",
     "unit_tolerance",

@@ -18,7 +18,15 @@ from torch import Tensor
 from aureole.sphere.bessel import log_hyp0f1_scaled
 from aureole.sphere.normalizer import mean_resultant_complement
 
-__all__ = ["height_of", "integrate", "invert", "log_density", "log_scale"]
+__all__ = [
+    "gauss_legendre",
+    "height_of",
+    "integrate",
+    "invert",
+    "log_area_ratio",
+    "log_density",
+    "log_scale",
+]
 
 _TAIL = 38.0  # log of the density's fall at which the window ends
 
@@ -31,10 +39,10 @@ def height_of(angle: Tensor) -> Tensor:
 def log_scale(kappa: Tensor, dim: int) -> Tensor:
     """Log of S_(D-1) C_D(kappa) e^kappa."""
     order = dim / 2 - 1
-    return _log_area_ratio(dim) - log_hyp0f1_scaled(order, kappa)
+    return log_area_ratio(dim) - log_hyp0f1_scaled(order, kappa)
 
 
-def _log_area_ratio(dim: int) -> float:
+def log_area_ratio(dim: int) -> float:
     r"""log(S_(D-1) / S_D), with x = (D-1)/2: log Gamma(x + 1/2) - log Gamma(x) - log(pi) / 2."""
     x = (dim - 1) / 2
     if x < 20:
@@ -235,10 +243,13 @@ def _window(kappa: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return low, torch.where(math.pi - high < 2e-3 * (math.pi - low), math.pi, high)
 
 
-def _gauss(n: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on [0, 1]."""
+def gauss_legendre(n: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the n-point rule on [0, 1], in float64."""
     nodes, weights = np.polynomial.legendre.leggauss(n)
-    return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
+    return (
+        torch.from_numpy((nodes + 1) / 2).to(device),
+        torch.from_numpy(weights / 2).to(device),
+    )
 
 
 def _chebyshev(n: int) -> tuple[Tensor, Tensor]:
@@ -251,6 +262,6 @@ def _chebyshev(n: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(1 + x), torch.from_numpy(integrals.T.copy())
 
 
-_GAUSS = _gauss(64)
+_GAUSS = gauss_legendre(64)
 _CHEBYSHEV = _chebyshev(64)
-_LOCAL = [(float(x), float(w)) for x, w in zip(*_gauss(5), strict=True)]
+_LOCAL = [(float(x), float(w)) for x, w in zip(*gauss_legendre(5), strict=True)]

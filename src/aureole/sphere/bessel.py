@@ -34,8 +34,10 @@ __all__ = [
     "bessel_ratio_complement",
     "bessel_ratio_slope",
     "bessel_ratios",
+    "bessel_steps",
     "log_bessel_i",
     "log_hyp0f1",
+    "log_hyp0f1_of_square",
     "log_hyp0f1_scaled",
 ]
 
@@ -125,8 +127,6 @@ def bessel_ratios(
 ) -> Float[Tensor, "*batch terms"]:
     r"""The ratios :math:`A_l(k) = I_{v+l}(k)/I_v(k)` for l = 0, ..., ``n_terms`` - 1.
 
-    Each is the product of the l first :math:`r_{v+j}`; the gradient is summed without cancellation.
-
     Examples
     --------
     >>> bessel_ratios(0.5, torch.tensor([0.0, 2.0, torch.inf], dtype=torch.float64), 3)
@@ -134,9 +134,36 @@ def bessel_ratios(
             [1.0000, 0.5373, 0.1940],
             [1.0000, 1.0000, 1.0000]], dtype=torch.float64)
     """
+    steps = bessel_steps(order, k.double(), n_terms - 1)
+    first = torch.ones_like(k, dtype=torch.float64).unsqueeze(-1)
+    return torch.cat([first, steps.cumprod(-1)], -1).to(k.dtype)
+
+
+def bessel_steps(
+    order: float, k: Float[Tensor, "*batch"], n_steps: int
+) -> Float[Tensor, "*batch steps"]:
+    r"""The consecutive ratios :math:`r_{v+l}(k) = I_{v+l+1}(k)/I_{v+l}(k)` for l = 0, ..., ``n_steps`` - 1.
+
+    Examples
+    --------
+    >>> bessel_steps(0.5, torch.tensor(2.0, dtype=torch.float64), 2)
+    tensor([0.5373, 0.3611], dtype=torch.float64)
+    """
     infinite, safe = _split_infinite(k)
-    ratios = _BesselRatios.apply(safe, float(order), int(n_terms))
-    return torch.where(infinite.unsqueeze(-1), 1.0, ratios).to(k.dtype)
+    steps = _BesselSteps.apply(safe, float(order), int(n_steps))
+    return torch.where(infinite.unsqueeze(-1), 1.0, steps).to(k.dtype)
+
+
+def log_hyp0f1_of_square(order: float, square: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    r""":math:`\log F_v(\sqrt{q})`, which is smooth in q, at q = 0 too, where the root is not.
+
+    Examples
+    --------
+    >>> q = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)
+    >>> torch.autograd.grad(log_hyp0f1_of_square(0.5, q), q)  # 1 / (4 (v + 1))
+    (tensor(0.1667, dtype=torch.float64),)
+    """
+    return _LogHyp0F1OfSquare.apply(square.double(), float(order)).to(square.dtype)
 
 
 class _LogHyp0F1(torch.autograd.Function):
@@ -170,41 +197,51 @@ class _LogHyp0F1(torch.autograd.Function):
         return grad_value * slope + grad_slope * _slopes(ctx.order, k, 0)[-1], None, None
 
 
-class _BesselRatios(torch.autograd.Function):
-    """All A_l at once, with A_(l+1)' = A_l' r_l + A_l r_l'."""
+class _BesselSteps(torch.autograd.Function):
+    """All r_(v+l) at once, from one run down the recurrence; the slopes by another."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(k: Tensor, order: float, n_terms: int) -> Tensor:
-        rhos, top_rho = _rhos(order, k, n_terms)
-        ratio = torch.ones_like(k)
-        ratios = [ratio]
-        for rho in [*reversed(rhos), top_rho][: n_terms - 1]:
-            ratio = ratio * (k * rho)
-            ratios.append(ratio)
-        return torch.stack(ratios, -1)
+    def forward(k: Tensor, order: float, n_steps: int) -> Tensor:
+        if n_steps == 0:
+            return k.new_empty(*k.shape, 0)
+        rhos, top_rho = _rhos(order, k, n_steps)
+        return torch.stack([*reversed(rhos), top_rho][:n_steps], -1) * k.unsqueeze(-1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        k, order, _ = inputs
-        ctx.order = order
-        ctx.save_for_backward(k, output)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        k, ctx.order, ctx.n_steps = inputs
+        ctx.save_for_backward(k)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        k, ratios = ctx.saved_tensors
-        (grad,) = grads
-        n_terms = ratios.shape[-1]
-        rhos, top_rho = _rhos(ctx.order, k, n_terms)
-        steps = zip(
-            [*reversed(rhos), top_rho], reversed(_slopes(ctx.order, k, n_terms)), strict=True
-        )
-        derivative, total = torch.zeros_like(k), torch.zeros_like(k)
-        for term, (rho, slope) in zip(range(1, n_terms), steps, strict=False):
-            derivative = derivative * (k * rho) + ratios[..., term - 1] * slope
-            total = total + grad[..., term] * derivative
-        return total, None, None
+        (k,) = ctx.saved_tensors
+        if ctx.n_steps == 0:
+            return torch.zeros_like(k), None, None
+        slopes = torch.stack(_slopes(ctx.order, k, ctx.n_steps)[::-1][: ctx.n_steps], -1)
+        return (grads[0] * slopes).sum(-1), None, None
+
+
+class _LogHyp0F1OfSquare(torch.autograd.Function):
+    """log F as a function of the square of its argument, whose derivative is rho / 2."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(square: Tensor, order: float) -> Tensor:
+        return _LogHyp0F1.forward(torch.sqrt(square), order, False)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        square, ctx.order = inputs
+        ctx.save_for_backward(square)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (square,) = ctx.saved_tensors
+        rhos, top_rho = _rhos(ctx.order, torch.sqrt(square), 0)
+        return grads[0] * (rhos[-1] if rhos else top_rho) / 2, None
 
 
 def _split_infinite(k: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,176 @@
+"""What all contrastive losses share: one signature, checks, negatives, reduction, and the profile over kappa_pos."""
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from aureole.distributions import VonMisesFisher
+from aureole.distributions.constraint import check_kappa, check_unit
+from aureole.errors import AureoleWarning, InvalidInputError
+from aureole.losses.negatives import InBatch, Negatives, resolve_negatives
+
+__all__ = ["ContrastiveLoss", "cross_entropy", "pair_cosines", "profile_kappa_pos"]
+
+
+class ContrastiveLoss(nn.Module):
+    """Base of the losses ``loss(anchor, positive, negative=None)`` over posteriors; subclasses give ``per_anchor``.
+
+    Parameters
+    ----------
+    kappa_pos
+        Concentration of a partner's latent around its anchor's. The learned kappa is relative to it.
+    in_batch
+        Where negatives come from when none are given: the partner of the "next" anchor (the paper's M = 0) or of "all"
+        others. Fresh negatives from the data's marginal are better.
+    gather
+        Whether shared and in-batch negatives come from all ranks of torch.distributed.
+    learn_kappa_pos
+        Make kappa_pos a parameter. To leading order only 1/kappa1 + 1/kappa2 + 1/kappa_pos is identified, so its
+        optimum means little: look at ``profile_kappa_pos`` instead.
+    reduction
+        "mean", or "none" for one value per anchor.
+    """
+
+    kappa_pos: Tensor
+
+    def __init__(
+        self,
+        kappa_pos: float,
+        *,
+        in_batch: InBatch = "next",
+        gather: bool = False,
+        learn_kappa_pos: bool = False,
+        reduction: Literal["mean", "none"] = "mean",
+    ) -> None:
+        super().__init__()
+        if not 0 < kappa_pos < math.inf:
+            raise InvalidInputError(f"kappa_pos must be positive and finite, but is {kappa_pos!r}.")
+        if in_batch not in ("next", "all") or reduction not in ("mean", "none"):
+            raise InvalidInputError(
+                f"in_batch must be 'next' or 'all' and reduction 'mean' or 'none', but they are {in_batch!r} and "
+                f"{reduction!r}."
+            )
+        value = torch.tensor(float(kappa_pos), dtype=torch.float64)
+        if learn_kappa_pos:
+            warnings.warn(
+                "kappa_pos is learnable, but contrastive pairs identify little more than 1/kappa1 + 1/kappa2 + "
+                "1/kappa_pos: kappa is only known relative to kappa_pos. Look at losses.profile_kappa_pos before "
+                "trusting its optimum.",
+                AureoleWarning,
+                stacklevel=3,
+            )
+            self.kappa_pos = nn.Parameter(value)
+        else:
+            self.register_buffer("kappa_pos", value)
+        self.in_batch: InBatch = in_batch
+        self.gather = gather
+        self.reduction = reduction
+
+    def forward(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None = None,
+    ) -> Float[Tensor, "..."]:
+        """The loss of anchors [B], their partners [B] and negatives [M], [B, M] or None."""
+        check_posteriors(anchor, positive, negative)
+        with torch.autocast(anchor.mu.device.type, enabled=False):
+            negatives = resolve_negatives(
+                anchor, positive, negative, in_batch=self.in_batch, gather=self.gather
+            )
+            value = self.per_anchor(anchor, positive, negatives)
+        return value.mean() if self.reduction == "mean" else value
+
+    def per_anchor(
+        self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
+    ) -> Float[Tensor, " batch"]:
+        """The loss of each anchor."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return (
+            f"kappa_pos={self.kappa_pos.item():g}, in_batch={self.in_batch!r}, gather={self.gather}"
+        )
+
+
+def check_posteriors(
+    anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None
+) -> None:
+    """Raise an error that names what is wrong with the posteriors given to a loss."""
+    named = {"anchor": anchor, "positive": positive, "negative": negative}
+    for name, posterior in named.items():
+        if posterior is None and name == "negative":
+            continue
+        if not isinstance(posterior, VonMisesFisher):
+            raise InvalidInputError(
+                f"{name} must be a VonMisesFisher posterior, but is {type(posterior).__name__}. Wrap point embeddings "
+                "as VonMisesFisher(sphere.normalize(embedding), kappa)."
+            )
+        if posterior.dim != anchor.dim:
+            raise InvalidInputError(
+                f"{name} lies on the sphere in R^{posterior.dim}, but anchor in R^{anchor.dim}."
+            )
+        check_unit(f"{name}.mu", posterior.mu)
+        check_kappa(posterior.kappa)
+    if len(anchor.batch_shape) != 1 or anchor.batch_shape != positive.batch_shape:
+        raise InvalidInputError(
+            "anchor and positive must hold B posteriors each, batch shape (B,), item i of one the partner of item i of "
+            f"the other; but they have {tuple(anchor.batch_shape)} and {tuple(positive.batch_shape)}."
+        )
+    if anchor.batch_shape[0] == 0:
+        raise InvalidInputError("the batch is empty: a loss needs at least one pair.")
+
+
+def cross_entropy(
+    positive: Float[Tensor, "*batch"], negative: Float[Tensor, "*batch m"]
+) -> Float[Tensor, "*batch"]:
+    r"""The InfoNCE loss :math:`-\log\frac{e^p}{e^p + \sum_m e^{n_m}}` of log scores; log(M + 1) at chance."""
+    return torch.nn.functional.softplus(torch.logsumexp(negative, -1) - positive)
+
+
+def pair_cosines(
+    anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
+) -> tuple[Float[Tensor, " b"], Float[Tensor, "b m"]]:
+    """(Cosines of the pairs [B], of each anchor with its negatives [B, M])."""
+    pairs = (anchor.mu * positive.mu).sum(-1)
+    if negatives.shared:
+        others = anchor.mu @ negatives.posterior.mu.T
+    else:
+        others = torch.einsum("bd,bmd->bm", anchor.mu, negatives.posterior.mu)
+    return pairs.clamp(-1, 1), others.clamp(-1, 1)
+
+
+def profile_kappa_pos(
+    loss: ContrastiveLoss,
+    anchor: VonMisesFisher,
+    positive: VonMisesFisher,
+    negative: VonMisesFisher | None = None,
+    *,
+    grid: Iterable[float] = (1, 2, 5, 10, 20, 50, 100, 200),
+) -> dict[float, float]:
+    """The mean loss at each kappa_pos of a grid: nearly flat where kappa_pos is not identified.
+
+    Examples
+    --------
+    >>> from aureole.losses import ClosedFormInfoNCE
+    >>> q = VonMisesFisher(torch.eye(8), 50.0)
+    >>> profile = profile_kappa_pos(ClosedFormInfoNCE(20.0), q, q, grid=(10, 20))
+    >>> sorted(profile)
+    [10.0, 20.0]
+    """
+    found = {}
+    kept = loss.kappa_pos.detach().clone()
+    with torch.no_grad():
+        try:
+            for value in grid:
+                loss.kappa_pos.fill_(float(value))
+                found[float(value)] = loss(anchor, positive, negative).mean().item()
+        finally:
+            loss.kappa_pos.copy_(kept)
+    return found

@@ -1,0 +1,48 @@
+"""Contrastive expected likelihood kernel (the paper's supplement B.5)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aureole.distributions import VonMisesFisher
+from aureole.losses.contrastive import ContrastiveLoss, cross_entropy, pair_cosines
+from aureole.losses.negatives import Negatives
+from aureole.sphere.positivity import log_pair_likelihood
+
+__all__ = ["ELK", "elk"]
+
+
+def elk(
+    anchor: VonMisesFisher,
+    positive: VonMisesFisher,
+    negatives: Negatives,
+    *,
+    kappa_pos: Tensor | float,
+) -> Float[Tensor, " batch"]:
+    r"""InfoNCE with the score :math:`\kappa_{pos} \log S\int Q(z|x)\,Q(z|x')\,dz`, for finite kappa."""
+    pairs, others = pair_cosines(anchor, positive, negatives)
+    dim = anchor.dim
+    log_pairs = log_pair_likelihood(pairs, anchor.kappa, positive.kappa, dim)
+    log_others = log_pair_likelihood(
+        others, anchor.kappa.unsqueeze(1), negatives.posterior.kappa, dim
+    )
+    if negatives.excluded is not None:
+        log_others = log_others.masked_fill(negatives.excluded, -torch.inf)
+    return cross_entropy(kappa_pos * log_pairs, kappa_pos * log_others)
+
+
+class ELK(ContrastiveLoss):
+    """InfoNCE over expected likelihoods: the positivity of kappa_pos = inf, with kappa_pos as inverse temperature.
+
+    Examples
+    --------
+    >>> q = VonMisesFisher(torch.eye(4), 10.0)
+    >>> ELK(kappa_pos=1.0)(q, q, VonMisesFisher(torch.eye(4)[:3], 10.0))
+    tensor(0.5270)
+    """
+
+    def per_anchor(
+        self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
+    ) -> Float[Tensor, " batch"]:
+        """The loss of each anchor."""
+        return elk(anchor, positive, negatives, kappa_pos=self.kappa_pos.to(anchor.mu.dtype))
