@@ -21,16 +21,11 @@ from aureole.sphere.zonal import zonal_basis
 
 __all__ = ["ClosedFormInfoNCE", "closed_form_infonce"]
 
-_TOLERANCE = {
-    torch.float32: 1e-9,
-    torch.float64: 1e-13,
-}  # of the series' tail, by the negatives' dtype
-_NOISE = {
-    torch.float32: 1e-6,
-    torch.float64: 1e-14,
-}  # of a sum over negatives, relative to its bound
+# by the dtype in which negatives are summed: the series' tail, and the noise of a sum, both relative to its bound
+_TOLERANCE = {torch.float32: 1e-9, torch.float64: 1e-13}
+_NOISE = {torch.float32: 1e-6, torch.float64: 1e-12}
 _FLOOR = (
-    1e-11  # below this part of h(c = 1) the pair's log leaves the series: its error would pass 1e-5
+    1e-9  # below this part of h(c = 1) a pair's log leaves the series, whose error would pass 1e-5
 )
 
 
@@ -112,8 +107,8 @@ def _log_sum(
             values = values.masked_fill(negatives.excluded, 0.0)
         total = values.sum(-1, dtype=torch.float64)
         with torch.no_grad():
-            seen = total * torch.tensor(scale).exp() + log_pairs.exp()
-            clear = (bound * _NOISE[dtype] < 1e-3 * seen) & (total > 0)
+            log_seen = torch.logaddexp(torch.log(total) + scale, log_pairs)
+            clear = (torch.log(bound * (_NOISE[dtype] / 1e-3)) < log_seen) & (total > 0)
         if bool(clear.all()):
             return torch.log(total) + scale
     return None

@@ -1,6 +1,7 @@
 """Draws of posteriors inside Monte Carlo losses: random or quasi-random, and sums over them in bounded memory."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -16,20 +17,24 @@ _PAIRS_AT_ONCE = 2**22  # similarities kept at a time; more are computed again i
 
 
 def draw(
-    posterior: VonMisesFisher, n_samples: int, *, quasi: bool = False
-) -> Float[Tensor, "k *batch dim"]:
-    """Draws [K, *batch, D] with their gradient.
+    posteriors: Sequence[VonMisesFisher], n_samples: int, *, quasi: bool = False
+) -> list[Float[Tensor, "k *batch dim"]]:
+    """Draws [K, *batch, D] of each batch of posteriors, with their gradients.
 
-    With ``quasi`` each posterior gets the same K Sobol points, shifted by a random vector of its own (modulo 1): still
-    uniform, so unbiased, and independent between posteriors.
+    With ``quasi`` the k-th draws of an anchor, its partner and a negative come from the k-th point of one Sobol
+    sequence over all their coordinates, and each posterior shifts its coordinates by a random vector of its own
+    (modulo 1): every draw is still uniform on the cube, so there is no more bias than with random draws.
     """
     if not quasi:
-        return posterior.rsample((n_samples,))
-    engine = torch.quasirandom.SobolEngine(posterior.dim, scramble=False)
-    points = engine.draw(n_samples, dtype=torch.float64).to(posterior.mu.device)
-    points = points.reshape(n_samples, *(1 for _ in posterior.batch_shape), posterior.dim)
-    shift = torch.rand(posterior.mu.shape, dtype=torch.float64, device=posterior.mu.device)
-    return posterior.transport((points + shift) % 1)
+        return [q.rsample((n_samples,)) for q in posteriors]
+    engine = torch.quasirandom.SobolEngine(sum(q.dim for q in posteriors), scramble=False)
+    points = engine.draw(n_samples, dtype=torch.float64).to(posteriors[0].mu.device)
+    draws = []
+    for q, own in zip(posteriors, points.split([q.dim for q in posteriors], -1), strict=True):
+        shift = torch.rand(q.mu.shape, dtype=torch.float64, device=q.mu.device)
+        own = own.reshape(n_samples, *(1 for _ in q.batch_shape), q.dim)
+        draws.append(q.transport((own + shift) % 1))
+    return draws
 
 
 def log_mean_exp_over_draws(
@@ -47,7 +52,7 @@ def log_mean_exp_over_draws(
 
         pieces = zip(*(d.split(block) for d in draws), strict=True)
         parts = torch.cat([checkpoint(reduced, *piece, use_reentrant=False) for piece in pieces])
-    return torch.logsumexp(parts, 0) - torch.log(torch.tensor(float(n_samples)))
+    return torch.logsumexp(parts, 0) - math.log(n_samples)
 
 
 def check_samples(n_samples: int) -> int:

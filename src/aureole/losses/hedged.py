@@ -29,7 +29,7 @@ def hedged_instance(
 
     The logs are of averages over draws (the public reference code averages logs instead).
     """
-    draws = [draw(q, n_samples) for q in (anchor, positive, negatives.posterior)]
+    draws = draw([anchor, positive, negatives.posterior], n_samples)
     match = log_mean_exp_over_draws(
         lambda z, z_pos: logsigmoid(a * (z * z_pos).sum(-1) + b), draws[:2], anchor.batch_shape[0]
     )

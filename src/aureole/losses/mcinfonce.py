@@ -30,7 +30,7 @@ def mcinfonce(
     for large K is -log E[fraction] with one z in numerator and denominator, not the closed form's ratio of
     expectations; the two agree up to a constant as M grows. Cost K B M D.
     """
-    draws = [draw(q, n_samples, quasi=quasi) for q in (anchor, positive, negatives.posterior)]
+    draws = draw([anchor, positive, negatives.posterior], n_samples, quasi=quasi)
     log_fraction = functools.partial(_log_fraction, kappa_pos=kappa_pos, negatives=negatives)
     n_pairs = anchor.batch_shape[0] * negatives.posterior.batch_shape[-1]
     return -log_mean_exp_over_draws(log_fraction, draws, n_pairs)

@@ -1,0 +1,1 @@
+"""Training: what turns a loss and an encoder into fitted posteriors."""

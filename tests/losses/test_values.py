@@ -1,0 +1,217 @@
+"""Each loss against a slow loop over pairs, in every mode of negatives."""
+
+import math
+
+import pytest
+import torch
+
+import aureole as au
+from aureole.losses import Negatives, hedged, mcinfonce, resolve_negatives
+
+MODES = [("shared", "next"), ("per anchor", "next"), ("none", "next"), ("none", "all")]
+
+
+def negatives_of(i, positive, negative, in_batch):
+    """Indices (or posteriors) of anchor i's negatives, in plain Python."""
+    if negative is None:
+        n = len(positive.kappa)
+        which = [(i + 1) % n] if in_batch == "next" else [j for j in range(n) if j != i]
+        return [(positive.mu[j], positive.kappa[j]) for j in which]
+    if len(negative.batch_shape) == 1:
+        return list(zip(negative.mu, negative.kappa, strict=True))
+    return list(zip(negative.mu[i], negative.kappa[i], strict=True))
+
+
+def loop(score, anchor, positive, negative, in_batch):
+    """-log softmax of the scores, one anchor at a time."""
+    values = []
+    for i in range(len(anchor.kappa)):
+        own = (anchor.mu[i], anchor.kappa[i])
+        plus = score(*own, positive.mu[i], positive.kappa[i])
+        minus = [score(*own, *other) for other in negatives_of(i, positive, negative, in_batch)]
+        total = math.fsum(math.exp(s) for s in [plus, *minus])
+        values.append(-plus + math.log(total))
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def scores(kappa_pos):
+    def positivity(mu1, k1, mu2, k2):
+        q1, q2 = (au.VonMisesFisher(*x, validate_args=False) for x in ((mu1, k1), (mu2, k2)))
+        return au.log_expected_positivity(q1, q2, kappa_pos).item()
+
+    def points(mu1, k1, mu2, k2):
+        return kappa_pos * float(mu1 @ mu2)
+
+    def likelihood(mu1, k1, mu2, k2):
+        q1, q2 = (au.VonMisesFisher(*x, validate_args=False) for x in ((mu1, k1), (mu2, k2)))
+        return kappa_pos * au.log_expected_positivity(q1, q2, math.inf).item()
+
+    return {"ClosedFormInfoNCE": positivity, "InfoNCE": points, "ELK": likelihood}
+
+
+@pytest.mark.parametrize(("mode", "in_batch"), MODES)
+@pytest.mark.parametrize("name", ["ClosedFormInfoNCE", "InfoNCE", "ELK"])
+def test_scored_losses_match_the_loop(batch, name, mode, in_batch):
+    kappa_pos = 2.0 if name == "ELK" else 20.0
+    posteriors = batch(mode=mode)
+    loss = getattr(au, name)(kappa_pos, in_batch=in_batch, reduction="none")
+    truth = loop(scores(kappa_pos)[name], *posteriors, in_batch)
+    assert torch.allclose(loss(*posteriors), truth, rtol=1e-9)
+    mean = getattr(au, name)(kappa_pos, in_batch=in_batch)(*posteriors)
+    assert torch.allclose(mean, truth.mean(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("mode", "in_batch"), MODES)
+def test_monte_carlo_losses_match_the_loop_over_their_draws(batch, mode, in_batch, monkeypatch):
+    """With the draws fixed: MCInfoNCE by its formula, HIB by the log of the average."""
+    n_samples, kappa_pos, a, b = 5, 7.0, 2.0, -0.5
+    anchor, positive, negative = batch(mode=mode)
+    drawn = []
+
+    def fixed(posteriors, n, *, quasi=False):
+        drawn[:] = [q.rsample((n,)).detach() for q in posteriors]
+        return drawn
+
+    for module in (mcinfonce, hedged):
+        monkeypatch.setattr(module, "draw", fixed)
+    found = au.MCInfoNCE(kappa_pos, n_samples, in_batch=in_batch, reduction="none")(
+        anchor, positive, negative
+    )
+    z, z_pos, z_neg = drawn
+    resolved = resolve_negatives(anchor, positive, negative, in_batch=in_batch)
+
+    def neg(k, i):
+        rows = z_neg[k] if resolved.shared else z_neg[k, i]
+        keep = None if resolved.excluded is None else ~resolved.excluded[i]
+        return rows if keep is None else rows[keep]
+
+    for i in range(4):
+        fractions = []
+        for k in range(n_samples):
+            plus = math.exp(kappa_pos * float(z[k, i] @ z_pos[k, i]))
+            minus = sum(math.exp(kappa_pos * float(z[k, i] @ w)) for w in neg(k, i))
+            fractions.append(plus / (plus + minus))
+        assert found[i].item() == pytest.approx(-math.log(sum(fractions) / n_samples), rel=1e-10)
+
+    found = au.HedgedInstance(a, b, n_samples, in_batch=in_batch, reduction="none")(
+        anchor, positive, negative
+    )
+    z, z_pos, z_neg = drawn
+    for i in range(4):
+        match = sum(sigmoid(a * float(z[k, i] @ z_pos[k, i]) + b) for k in range(n_samples))
+        count = len(neg(0, i))
+        apart = [
+            sum(1 - sigmoid(a * float(z[k, i] @ neg(k, i)[m]) + b) for k in range(n_samples))
+            for m in range(count)
+        ]
+        truth = -math.log(match / n_samples) - sum(math.log(x / n_samples) for x in apart) / count
+        assert found[i].item() == pytest.approx(truth, rel=1e-10)
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+@pytest.mark.parametrize(("mode", "in_batch"), MODES)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **o: au.ClosedFormInfoNCE(15.0, centring=0.1, **o),
+        lambda **o: au.InfoNCE(5.0, **o),
+        lambda **o: au.ELK(1.5, **o),
+        lambda **o: au.MCInfoNCE(15.0, 3, **o),
+        lambda **o: au.MCInfoNCE(15.0, 4, quasi=True, **o),
+        lambda **o: au.HedgedInstance(1.0, 0.5, 3, **o),
+    ],
+    ids=["closed", "infonce", "elk", "mc", "qmc", "hib"],
+)
+def test_gradients(batch, make, mode, in_batch):
+    loss = make(in_batch=in_batch, reduction="none")
+    posteriors = batch(n=3, m=2, mode=mode, grad=True)
+    leaves = [x for q in posteriors if q is not None for x in (q.mu, q.kappa)]
+
+    def value(*leaves):
+        torch.manual_seed(3)
+        rebuilt = [
+            au.VonMisesFisher(*leaves[i : i + 2], validate_args=False)
+            for i in range(0, len(leaves), 2)
+        ]
+        return loss.per_anchor(
+            *rebuilt[:2],
+            resolve_negatives(rebuilt[0], rebuilt[1], [*rebuilt, None][2], in_batch=in_batch),
+        )
+
+    if isinstance(loss, au.InfoNCE):
+        leaves = [x.detach().requires_grad_(x.dim() > 1 and x.shape[-1] == 5) for x in leaves]
+    assert torch.autograd.gradcheck(value, leaves, atol=1e-5, rtol=1e-3)
+
+
+def test_kappa_pos_gradient_and_profile(batch):
+    posteriors = batch()
+    with pytest.warns(au.errors.AureoleWarning, match="relative to kappa_pos"):
+        loss = au.ClosedFormInfoNCE(20.0, learn_kappa_pos=True)
+    (slope,) = torch.autograd.grad(loss(*posteriors), loss.kappa_pos)
+    profile = au.losses.profile_kappa_pos(loss, *posteriors, grid=(19.99, 20.01))
+    low, high = profile.values()
+    assert slope.item() == pytest.approx((high - low) / 0.02, rel=1e-4)
+    assert loss.kappa_pos.item() == 20.0
+    assert "kappa_pos" in dict(loss.named_parameters())
+    assert "kappa_pos" in dict(au.ClosedFormInfoNCE(20.0).named_buffers())
+
+
+def test_float32_negatives_are_accurate_and_leave_for_float64_where_needed(batch):
+    for dim, kappa, kappa_pos in ((10, 30.0, 20.0), (128, 200.0, 88.0), (512, 1e4, 200.0)):
+        exact = batch(n=16, m=64, dim=dim, kappa=kappa)
+        single = [au.VonMisesFisher(q.mu.float(), q.kappa.float()) for q in exact]
+        # the same float32 numbers in float64, so that only the loss's own rounding shows
+        double = [
+            au.VonMisesFisher(q.mu.double(), q.kappa.double(), validate_args=False) for q in single
+        ]
+        loss = au.ClosedFormInfoNCE(kappa_pos, reduction="none")
+        truth = loop(
+            scores(kappa_pos)["ClosedFormInfoNCE"],
+            *[trim(q, 4) for q in double[:2]],
+            double[2],
+            "next",
+        )
+        found = loss(*[trim(q, 4) for q in single[:2]], single[2])
+        assert torch.allclose(found.double(), truth, rtol=2e-4, atol=1e-6), (dim, found, truth)
+
+
+def trim(posterior, n):
+    return au.VonMisesFisher(posterior.mu[:n], posterior.kappa[:n], validate_args=False)
+
+
+def test_quasi_random_draws_lower_the_variance(batch):
+    posteriors = batch(n=8, m=8, dim=4)
+    spread = {}
+    for quasi in (False, True):
+        loss = au.MCInfoNCE(2.0, 256, quasi=quasi)
+        spread[quasi] = torch.stack([loss(*posteriors) for _ in range(100)]).std()
+    assert spread[True] < 0.8 * spread[False]
+
+
+def test_mcinfonce_in_blocks_is_the_whole(batch, monkeypatch):
+    posteriors = batch(grad=True)
+    loss = au.MCInfoNCE(20.0, 16)
+
+    def run():
+        torch.manual_seed(5)
+        value = loss(*posteriors)
+        return value, *torch.autograd.grad(value, [q.kappa for q in posteriors])
+
+    whole = run()
+    monkeypatch.setattr("aureole.losses.draws._PAIRS_AT_ONCE", 30)
+    for a, b in zip(whole, run(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-10)
+
+
+def test_chance_level_is_log_m_plus_one():
+    flat = au.VonMisesFisher(torch.eye(6), 0.0)
+    for loss in (au.ClosedFormInfoNCE(20.0), au.ELK(1.0)):
+        assert loss(flat, flat, flat).item() == pytest.approx(math.log(7), rel=1e-5)
+
+
+def test_negatives_know_whether_they_are_shared(batch):
+    _, positive, _ = batch()
+    assert Negatives(positive).shared
