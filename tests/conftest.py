@@ -6,6 +6,7 @@ from jaxtyping import install_import_hook
 with install_import_hook("aureole", "beartype.beartype"):
     import aureole
     import aureole.records
+    import aureole.training.adapters
 
 import torch
 

@@ -39,8 +39,8 @@ def single(loss, embeddings, references, i, p, negatives):
 
 def assert_same(found, expected, inputs):
     assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
-    grads = torch.autograd.grad(found, inputs)
-    for ours, theirs in zip(grads, torch.autograd.grad(expected, inputs), strict=True):
+    grads = [torch.autograd.grad(y, inputs, retain_graph=True) for y in (found, expected)]
+    for ours, theirs in zip(*grads, strict=True):
         assert torch.isfinite(ours).all()
         assert torch.allclose(ours, theirs, rtol=1e-8, atol=1e-11)
 
@@ -74,7 +74,7 @@ def test_pairs_from_labels_match_a_loop(loss):
 def test_the_partner_is_drawn_uniformly_and_only_among_the_others_of_the_label():
     x = raw(len(UNEVEN))
     loss = au.InfoNCE(5.0, reduction="none")
-    pairs = {}  # anchor -> partner -> value
+    pairs = {}  # anchor -> the value of each partner
     for i in range(len(x)):
         negatives = torch.nonzero(UNEVEN[i] != UNEVEN).squeeze(1)
         partners = [j for j in range(len(x)) if UNEVEN[j] == UNEVEN[i] and j != i]
@@ -137,16 +137,20 @@ def test_references_that_are_the_embeddings_leave_an_anchor_out_of_its_own_pairs
 )
 def test_without_pairs_or_negatives_the_loss_is_zero_with_a_graph(labels, indices):
     x = raw(4)
-    head = nn.Linear(5, 5, dtype=torch.float64)
-    adapter = MetricLearningLoss(
-        au.HedgedInstance(n_samples=4), lambda e: posterior_from_norm(head(e))
-    )
+    direction, spread = (nn.Linear(5, size, dtype=torch.float64) for size in (5, 1))
+
+    def head(e):
+        kappa = spread(e).exp().squeeze(-1)
+        return au.VonMisesFisher(sphere.normalize(direction(e)), kappa)
+
+    adapter = MetricLearningLoss(au.HedgedInstance(n_samples=4), head)
     value = adapter(x, labels, indices)
     value.backward()
     assert value == 0
     assert value.shape == ()
     assert torch.equal(x.grad, torch.zeros_like(x))
-    assert torch.equal(head.weight.grad, torch.zeros_like(head.weight))
+    for layer in (direction, spread):  # DistributedDataParallel wants a gradient of each
+        assert torch.equal(layer.weight.grad, torch.zeros_like(layer.weight))
 
 
 def test_a_point_head_gives_a_zero_that_is_not_nan():
@@ -314,7 +318,8 @@ def test_it_is_nt_xent_without_the_negatives_of_the_own_view():
     excess = []  # log(1 + scores of the own view / scores of the other view)
     views = [sphere.normalize(first), sphere.normalize(second)]
     for own, other in (views, views[::-1]):
-        within = (own @ own.T / TEMPERATURE).exp().fill_diagonal_(0).sum(1)
+        within = (own @ own.T / TEMPERATURE).exp().tril(-1)
+        within = (within + within.T).sum(1)
         excess.append(torch.log1p(within / (own @ other.T / TEMPERATURE).exp().sum(1)))
     full = nt_xent_loop(first, second, TEMPERATURE, same_view=True)
     assert_same(ours + torch.cat(excess).mean(), full, (first, second))

@@ -152,7 +152,7 @@ def profile_kappa_pos(
     positive: VonMisesFisher,
     negative: VonMisesFisher | None = None,
     *,
-    grid: Iterable[float] = (1, 2, 5, 10, 20, 50, 100, 200),
+    grid: Iterable[float] = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0),
 ) -> dict[float, float]:
     """The mean loss at each kappa_pos of a grid: nearly flat where kappa_pos is not identified.
 
@@ -160,7 +160,7 @@ def profile_kappa_pos(
     --------
     >>> from aureole.losses import ClosedFormInfoNCE
     >>> q = VonMisesFisher(torch.eye(8), 50.0)
-    >>> profile = profile_kappa_pos(ClosedFormInfoNCE(20.0), q, q, grid=(10, 20))
+    >>> profile = profile_kappa_pos(ClosedFormInfoNCE(20.0), q, q, grid=(10.0, 20.0))
     >>> sorted(profile)
     [10.0, 20.0]
     """
