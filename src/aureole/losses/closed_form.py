@@ -145,6 +145,7 @@ class ClosedFormInfoNCE(ContrastiveLoss):
         """The loss of each anchor."""
         value = closed_form_infonce(anchor, positive, negatives, kappa_pos=self.kappa_pos)
         if self.centring:
-            mean = negatives.posterior.mu.flatten(0, -2).mean(0)
+            pool = negatives.posterior if negatives.pool is None else negatives.pool
+            mean = pool.mu.flatten(0, -2).mean(0)
             value = value + self.centring * mean.square().sum()
         return value

@@ -18,7 +18,9 @@ InBatch = Literal["next", "all"]
 
 @dataclass(frozen=True)
 class Negatives:
-    """Posteriors of negatives: batch shape [M], shared by all anchors, or [B, M]; and pairs to leave out.
+    """Posteriors of negatives: batch shape [M], shared by all anchors, or [B, M].
+
+    ``excluded`` marks pairs to leave out; ``pool`` is the population they were taken from, if larger.
 
     Fresh negatives should be drawn from the marginal of the data. The partners of other anchors follow another law, and
     the encoder absorbs the difference into kappa.
@@ -26,6 +28,7 @@ class Negatives:
 
     posterior: VonMisesFisher
     excluded: Bool[Tensor, "b m"] | None = None
+    pool: VonMisesFisher | None = None
 
     @property
     def shared(self) -> bool:
@@ -61,7 +64,7 @@ def resolve_negatives(
     if in_batch == "next":
         following = (own + 1) % total
         mu, kappa = everyone.mu[following].unsqueeze(1), everyone.kappa[following].unsqueeze(1)
-        return Negatives(VonMisesFisher(mu, kappa, validate_args=False))
+        return Negatives(VonMisesFisher(mu, kappa, validate_args=False), pool=everyone)
     excluded = own.unsqueeze(1) == torch.arange(total, device=own.device)
     return Negatives(everyone, excluded)
 

@@ -1,0 +1,137 @@
+"""What a loss costs: forward and backward against InfoNCE on points, bare and with the paper's encoder.
+
+``python -m benchmarks.losses [--repeats N] [--out results/benchmarks/losses.json]``
+
+B = 512 anchors with 512 shared negatives. Peak memory is what one forward and backward adds to the process.
+"""
+
+import argparse
+import itertools
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import aureole as au
+from aureole import sphere
+from aureole.losses import ContrastiveLoss
+from aureole.records import Record, write_record
+from benchmarks.timing import median_seconds
+
+BATCH = 512
+KAPPA_POS = 20.0
+
+
+def contenders() -> dict[str, ContrastiveLoss]:
+    return {
+        "InfoNCE": au.InfoNCE(KAPPA_POS),
+        "ClosedFormInfoNCE": au.ClosedFormInfoNCE(KAPPA_POS),
+        "MCInfoNCE, K = 16": au.MCInfoNCE(KAPPA_POS, 16),
+        "MCInfoNCE, K = 512": au.MCInfoNCE(KAPPA_POS, 512),
+        "ELK": au.ELK(1.0),
+        "HedgedInstance, K = 16": au.HedgedInstance(1.0, 0.0, 16),
+    }
+
+
+def paper_mlp(dim: int, out: int) -> nn.Sequential:
+    """The paper's encoder: D -> 10 D, six layers up to 50 D wide, -> out."""
+    widths = [dim, 10 * dim, *[50 * dim] * 5, 10 * dim]
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), nn.LeakyReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], out))
+
+
+def bare(loss: ContrastiveLoss, dim: int) -> Callable[[], object]:
+    """Forward and backward of the loss alone, on posteriors as they are in training: partners close, negatives not."""
+    anchor_mu = sphere.normalize(torch.randn(BATCH, dim))
+    positive_mu = sphere.normalize(anchor_mu + 0.5 * sphere.normalize(torch.randn(BATCH, dim)))
+    mus = [anchor_mu, positive_mu, sphere.normalize(torch.randn(BATCH, dim))]
+    leaves = [x.requires_grad_() for x in mus] + [
+        (16 + 16 * torch.rand(BATCH)).requires_grad_() for _ in mus
+    ]
+
+    def run() -> None:
+        posteriors = [
+            au.VonMisesFisher(m, k, validate_args=False)
+            for m, k in zip(leaves, leaves[3:], strict=False)
+        ]
+        torch.autograd.grad(loss(*posteriors), leaves, allow_unused=True)
+
+    return run
+
+
+def with_encoder(loss: ContrastiveLoss, dim: int) -> Callable[[], object]:
+    """The same with the paper's two MLPs, for mu and for kappa, on 3 x 512 inputs."""
+    mu_net, kappa_net = paper_mlp(dim, dim), paper_mlp(dim, 1)
+    parameters = [*mu_net.parameters(), *kappa_net.parameters()]
+    x = torch.rand(3 * BATCH, dim)
+
+    def run() -> None:
+        mu, kappa = sphere.normalize(mu_net(x)), 1 + torch.exp(3 + kappa_net(x).squeeze(-1))
+        parts = zip(mu.split(BATCH), kappa.split(BATCH), strict=True)
+        value = loss(*(au.VonMisesFisher(m, k, validate_args=False) for m, k in parts))
+        torch.autograd.grad(value, parameters, allow_unused=True)
+
+    return run
+
+
+def peak_megabytes(name: str, dim: int) -> float:
+    """Memory that one run of a loss adds, measured in a process of its own."""
+    code = f"from benchmarks.losses import print_peak; print_peak({name!r}, {dim})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def print_peak(name: str, dim: int) -> None:
+    """Print the growth of the process's peak memory over one run, in megabytes."""
+    run = bare(contenders()[name], dim)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/losses.json"))
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    metrics: dict[str, dict[str, float]] = {}
+    for dim in (10, 128):
+        quick = {n: bare(loss, dim) for n, loss in contenders().items() if "512" not in n}
+        times = median_seconds(quick, arguments.repeats)
+        slow = {n: bare(loss, dim) for n, loss in contenders().items() if "512" in n}
+        times |= median_seconds({**slow, "again": quick["ClosedFormInfoNCE"]}, 1)
+        times.pop("again")
+        floor = times["InfoNCE"]
+        row = {"InfoNCE milliseconds": 1e3 * floor}
+        row |= {f"{name} / InfoNCE": t / floor for name, t in times.items() if name != "InfoNCE"}
+        row["MCInfoNCE, K = 512 / ClosedFormInfoNCE"] = (
+            times["MCInfoNCE, K = 512"] / times["ClosedFormInfoNCE"]
+        )
+        for name in ("InfoNCE", "ClosedFormInfoNCE", "MCInfoNCE, K = 16", "MCInfoNCE, K = 512"):
+            row[f"{name} peak MB"] = peak_megabytes(name, dim)
+        metrics[f"bare, D = {dim}"] = row
+        pair = {n: with_encoder(contenders()[n], dim) for n in ("InfoNCE", "ClosedFormInfoNCE")}
+        times = median_seconds(pair, arguments.repeats if dim == 10 else 2)
+        metrics[f"with the paper's encoder, D = {dim}"] = {
+            "InfoNCE milliseconds": 1e3 * times["InfoNCE"],
+            "ClosedFormInfoNCE / InfoNCE": times["ClosedFormInfoNCE"] / times["InfoNCE"],
+        }
+        for setting, values in metrics.items():
+            if f"D = {dim}" in setting:
+                print(setting)
+                for name, value in values.items():
+                    print(f"  {name:44s} {value:10.3f}", flush=True)
+    settings = {"batch": BATCH, "kappa_pos": KAPPA_POS, "threads": torch.get_num_threads()}
+    record = Record("benchmark-losses", metrics, "python -m benchmarks.losses", 0, settings)
+    write_record(record, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
