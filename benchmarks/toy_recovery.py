@@ -65,6 +65,8 @@ def recover_in_full(
     grid = torch.arange(n)
     rows, columns, others = (x.flatten() for x in torch.meshgrid(grid, grid, grid, indexing="ij"))
     weight = (pair_probabilities(truth) / n).unsqueeze(-1).expand(n, n, n).flatten()
+    seen = weight > 1e-6 / n**2  # partners with a chance below one in a million are left out
+    rows, columns, others, weight = (x[seen] for x in (rows, columns, others, weight))
     raw, log_kappa = start_table(truth, seed)
     optimiser = torch.optim.LBFGS(
         [raw, log_kappa],

@@ -22,7 +22,7 @@ from aureole.sphere.zonal import zonal_basis
 __all__ = ["ClosedFormInfoNCE", "closed_form_infonce"]
 
 # by the dtype in which negatives are summed: the series' tail, and the noise of a sum, both relative to its bound
-_TOLERANCE = {torch.float32: 1e-9, torch.float64: 1e-13}
+_TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-13}
 _NOISE = {torch.float32: 1e-6, torch.float64: 1e-12}
 _FLOOR = (
     1e-9  # below this part of h(c = 1) a pair's log leaves the series, whose error would pass 1e-5
@@ -65,15 +65,40 @@ def closed_form_infonce(
         log_pairs = log_pairs.index_put((~trusted,), exact)
 
     rest = rest.reshape(*negatives.posterior.batch_shape, count)
-    log_others = _log_sum(others, own, rest, terms, log_pairs.detach(), bounds, dim, negatives)
-    if log_others is None:
+    log_others = torch.zeros_like(log_pairs)
+    left = torch.arange(n, device=pairs.device)  # the anchors whose sums are still wanted
+    for dtype in (torch.float32, torch.float64):
+        if torch.finfo(dtype).bits < torch.finfo(others.dtype).bits or not len(left):
+            continue
+        used = min(n_terms(bounds, dim, tolerance=_TOLERANCE[dtype]), count)
+        part = _rows(negatives, left)
+        value, clear = _log_sum(
+            others[left].to(dtype), own[left, :used], _take(rest, part, left)[..., :used], terms[:used], part,
+            log_pairs.detach()[left], dim,
+        )  # fmt: skip
+        log_others = log_others.index_put((left[clear],), value[clear])
+        left = left[~clear]
+    if len(left):
+        part = _rows(negatives, left)
+        kappa = _take(negatives.posterior.kappa, part, left)
         each = log_positivity(
-            others.double(), anchor.kappa.unsqueeze(1), negatives.posterior.kappa, kappa_pos, dim
+            others[left].double(), anchor.kappa[left].unsqueeze(1), kappa, kappa_pos, dim
         )
-        if negatives.excluded is not None:
-            each = each.masked_fill(negatives.excluded, -torch.inf)
-        log_others = torch.logsumexp(each, -1)
+        if part.excluded is not None:
+            each = each.masked_fill(part.excluded, -torch.inf)
+        log_others = log_others.index_put((left,), torch.logsumexp(each, -1))
     return torch.nn.functional.softplus(log_others - log_pairs).to(anchor.mu.dtype)
+
+
+def _rows(negatives: Negatives, index: Tensor) -> Negatives:
+    """The negatives of some anchors (only what is excluded differs for shared ones)."""
+    excluded = None if negatives.excluded is None else negatives.excluded[index]
+    return Negatives(negatives.posterior, excluded)
+
+
+def _take(values: Tensor, negatives: Negatives, index: Tensor) -> Tensor:
+    """The negatives' values for some anchors: all of them where they are shared."""
+    return values if negatives.shared else values[index]
 
 
 def _log_sum(
@@ -81,37 +106,26 @@ def _log_sum(
     own: Tensor,
     rest: Tensor,
     terms: Tensor,
-    log_pairs: Tensor,
-    bounds: list[float],
-    dim: int,
     negatives: Negatives,
-) -> Tensor | None:
-    """Log of the sum over negatives, in the first dtype whose rounding does not show in the loss; or None."""
+    log_pairs: Tensor,
+    dim: int,
+) -> tuple[Tensor, Tensor]:
+    """(Log of the sum over negatives, whether rounding in the cosines' dtype does not show in the loss) per anchor."""
+    dtype = cosines.dtype
+    if negatives.shared:
+        values, scale = pairwise_from_ratios(cosines, own, rest, terms, dim)
+    else:
+        basis = zonal_basis(cosines, dim, terms.shape[-1])
+        values, scale = (((own * terms).unsqueeze(1) * rest).to(dtype) * basis).sum(-1), 0.0
+    values = values.clamp(min=0)  # a sum of cancelling terms can round below 0
+    if negatives.excluded is not None:
+        values = values.masked_fill(negatives.excluded, 0.0)
+    total = values.sum(-1, dtype=torch.float64)
     with torch.no_grad():
-        summed = rest.sum(-2)  # over the negatives: [terms], or [B, terms]
-        bound = (own * terms * summed).sum(-1)
-    for dtype in (torch.float32, torch.float64):
-        if torch.finfo(dtype).bits < torch.finfo(cosines.dtype).bits:
-            continue
-        used = min(n_terms(bounds, dim, tolerance=_TOLERANCE[dtype]), terms.shape[-1])
-        if negatives.shared:
-            values, scale = pairwise_from_ratios(
-                cosines.to(dtype), own[:, :used], rest[:, :used], terms[:used], dim
-            )
-        else:
-            basis = zonal_basis(cosines.to(dtype), dim, used)
-            coefficients = (own * terms).unsqueeze(1)[..., :used] * rest[..., :used]
-            values, scale = (coefficients.to(dtype) * basis).sum(-1), 0.0
-        values = values.clamp(min=0)  # a sum of cancelling terms can round below 0
-        if negatives.excluded is not None:
-            values = values.masked_fill(negatives.excluded, 0.0)
-        total = values.sum(-1, dtype=torch.float64)
-        with torch.no_grad():
-            log_seen = torch.logaddexp(torch.log(total) + scale, log_pairs)
-            clear = (torch.log(bound * (_NOISE[dtype] / 1e-3)) < log_seen) & (total > 0)
-        if bool(clear.all()):
-            return torch.log(total) + scale
-    return None
+        bound = (own * terms * rest.sum(-2)).sum(-1)  # what the sum would be with every cosine 1
+        log_seen = torch.logaddexp(torch.log(total) + scale, log_pairs)
+        clear = (torch.log(bound * (_NOISE[dtype] / 1e-3)) < log_seen) & (total > 0)
+    return torch.log(torch.where(clear, total, 1.0)) + scale, clear
 
 
 class ClosedFormInfoNCE(ContrastiveLoss):

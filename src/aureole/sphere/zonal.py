@@ -58,7 +58,7 @@ def zonal_sum(
 ) -> Float[Tensor, "n m"]:
     r"""The pairwise sums :math:`\sum_l a_{il}\,b_{jl}\,G_l(c_{ij})`, differentiable once in all three.
 
-    Three passes over memory per term forward and seven backward, in blocks that fit the cache; no array of pairs times
+    Two passes over memory per term forward and six backward, in blocks that fit the cache; no array of pairs times
     terms is ever made. Cost n m terms, memory n m.
 
     Examples
@@ -156,21 +156,24 @@ def _polynomials(cosine: Tensor, steps: list[float], n_terms: int):
 
 
 def _weighted_sum(cosine: Tensor, left: Tensor, right: Tensor, dim: int) -> Tensor:
+    """Clenshaw's summation b_l = a_l + v_l c b_(l+1) + b_(l+2), where a_l is the outer product of two columns."""
     n_terms = left.shape[-1]
-    total = torch.zeros_like(cosine)
     if n_terms == 0:
-        return total
+        return torch.zeros_like(cosine)
     scales, steps = _scaled_recurrence(dim, n_terms)
-    columns = (left * left.new_tensor(scales)).T.unsqueeze(-1).contiguous()  # [terms, n, 1]
-    rows = right.T.contiguous()
+    columns, rows = (left * left.new_tensor(scales)).T.contiguous(), right.T.contiguous()
+    total = torch.empty_like(cosine)
     blocks = _blocks(cosine)
     for start in blocks:
         block = slice(start, start + blocks.step)
-        part, column = total[block], columns[:, block]
-        product = torch.empty_like(part)
-        for l, p in enumerate(_polynomials(cosine[block], steps, n_terms)):  # noqa: E741
-            torch.mul(p, rows[l], out=product)
-            part.addcmul_(product, column[l])
+        c, column = cosine[block], columns[:, block]
+        after, now = torch.zeros_like(c), torch.zeros_like(c)  # b_(l+2), b_(l+1)
+        for l in range(n_terms - 1, 0, -1):  # noqa: E741
+            after.addcmul_(c, now, value=steps[l] if l + 1 < n_terms else 0.0)
+            after.addr_(column[l], rows[l])
+            after, now = now, after
+        torch.addcmul(after, c, now, out=total[block])
+        total[block].addr_(column[0], rows[0])
     return total
 
 
