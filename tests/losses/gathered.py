@@ -21,9 +21,6 @@ def same_draws(posteriors, n_samples, *, quasi=False):
     ]
 
 
-mcinfonce.draw = hedged.draw = same_draws
-
-
 def make_losses(gather):
     """(name, loss, whether it takes fresh negatives)."""
     kinds = {
@@ -40,7 +37,8 @@ def make_losses(gather):
 
 
 def run(rank, world, gather):
-    """{name: [mean loss, *gradient of the encoder]}, averaged over ranks."""
+    """{name: [mean loss, *gradient of the encoder]}, averaged over ranks. Only for processes of their own."""
+    mcinfonce.draw = hedged.draw = same_draws
     generator = torch.Generator().manual_seed(0)
     data = torch.randn(2 * N + M, FEATURES, generator=generator)
     anchors, positives, negatives = data.split([N, N, M])
