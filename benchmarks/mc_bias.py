@@ -157,7 +157,7 @@ def draw_figure(metrics: dict, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
-    bias = metrics["bias in K"]
+    bias = dict(sorted(metrics["bias in K"].items(), key=lambda item: int(item[0])))
     k = [int(x) for x in bias]
     axes[0].loglog(k, list(bias.values()), "o-", color="C0", label="measured")
     axes[0].loglog(k, [bias["16"] * 16 / x for x in k], "--", color="gray", label="slope -1")
@@ -167,7 +167,7 @@ def draw_figure(metrics: dict, path: Path) -> None:
         title="Few draws: the loss is too high",
     )
     axes[0].legend(frameon=False)
-    gap = metrics["gap in M"]
+    gap = dict(sorted(metrics["gap in M"].items(), key=lambda item: int(item[0])))
     m = [int(x) for x in gap]
     axes[1].semilogx(
         m, [abs(v["mean"]) for v in gap.values()], "o-", color="C1", label="|mean over pairs|"
@@ -188,10 +188,11 @@ def draw_figure(metrics: dict, path: Path) -> None:
         color=["C2" if n.startswith("closed") else "C0" for n in names],
     )  # fmt: skip
     for row, name in enumerate(names):
-        mean = rows[name]["mean"]
-        text = f" {mean:.1f}" if mean < 140 else " no minimum up to 143"
-        axes[2].text(mean + rows[name]["standard error"], row, text, va="center", fontsize=9)
-    axes[2].set_xlim(0, 230)
+        mean, error = rows[name]["mean"], rows[name]["standard error"]
+        if mean < 140:
+            axes[2].text(mean + error + 2, row, f"{mean:.1f}", va="center", fontsize=9)
+        else:
+            axes[2].text(30, row, "no minimum up to here", va="center", fontsize=9, color="white")
     axes[2].axvline(KAPPA, color="black", lw=1, ls=":")
     axes[2].set_yticks(range(len(names)), names)
     axes[2].invert_yaxis()
