@@ -20,14 +20,13 @@ The cost is at most 24 steps per value, none from order 24 (dimension 50) on.
 """
 
 import math
-from collections.abc import Sequence
-from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from aureole.sphere import debye
 
 __all__ = [
     "bessel_ratio",
@@ -40,9 +39,6 @@ __all__ = [
     "log_hyp0f1_of_square",
     "log_hyp0f1_scaled",
 ]
-
-_DEBYE_ORDER = 24
-_DEBYE_TERMS = 12
 
 
 def log_bessel_i(order: float, k: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -175,7 +171,7 @@ class _LogHyp0F1(torch.autograd.Function):
     def forward(k: Tensor, order: float, scaled: bool) -> tuple[Tensor, Tensor]:
         rhos, top_rho = _rhos(order, k, 0)
         top = order + len(rhos)
-        value = _log_f_debye(top, k, scaled)
+        value = debye.log_f_debye(top, k, scaled)
         below = top_rho
         for j, rho in zip(range(len(rhos) - 1, -1, -1), rhos, strict=True):
             # F_v / F_(v+1) = 1 / (2 (v+1) rho_v) = 1 + k^2 rho_(v+1) / (2 (v+1)): keeps small k's digits
@@ -255,8 +251,8 @@ def _rhos(order: float, k: Tensor, n_terms: int) -> tuple[list[Tensor], Tensor]:
 
     The top order is at least 24 and at least ``order + n_terms``.
     """
-    n_steps = max(math.ceil(_DEBYE_ORDER - order), n_terms, 0)
-    top_rho = rho = _rho_debye(order + n_steps, k)
+    n_steps = max(math.ceil(debye.LOWEST_ORDER - order), n_terms, 0)
+    top_rho = rho = debye.rho_debye(order + n_steps, k)
     rhos = []
     for step in range(n_steps - 1, -1, -1):
         rho = 1 / (2 * (order + step + 1) + k * (k * rho))
@@ -266,7 +262,7 @@ def _rhos(order: float, k: Tensor, n_terms: int) -> tuple[list[Tensor], Tensor]:
 
 def _complement(order: float, k: Tensor, rhos: list[Tensor]) -> Tensor:
     """1 - r_v by its own recurrence: errors grow by 2 * 24 at most on the way down."""
-    complement = _complement_debye(order + len(rhos), k)
+    complement = debye.complement_debye(order + len(rhos), k)
     for step, rho in zip(range(len(rhos) - 1, -1, -1), rhos, strict=True):
         complement = (2 * (order + step + 1) - k * complement) * rho
     return complement
@@ -275,116 +271,9 @@ def _complement(order: float, k: Tensor, rhos: list[Tensor]) -> Tensor:
 def _slopes(order: float, k: Tensor, n_terms: int) -> list[Tensor]:
     """[r'_top, ..., r'_order], by r_v' = 2 (v+1) rho_v^2 - r_v^2 r'_(v+1); plain differentiable ops."""
     rhos, _ = _rhos(order, k, n_terms)
-    slope = _slope_debye(order + len(rhos), k)
+    slope = debye.slope_debye(order + len(rhos), k)
     slopes = [slope]
     for step, rho in zip(range(len(rhos) - 1, -1, -1), rhos, strict=True):
         slope = rho * rho * (2 * (order + step + 1)) - (k * rho) ** 2 * slope
         slopes.append(slope)
     return slopes
-
-
-# Debye's expansion in p = 1 / sqrt(1 + (k/v)^2), every polynomial collected for one order v.
-
-
-def _log_f_debye(order: float, k: Tensor, scaled: bool) -> Tensor:
-    z = k / order
-    s = torch.hypot(torch.ones_like(z), z)
-    p = 1 / s
-    s_minus_1 = z * (z / (1 + s))
-    leading = -(z + s_minus_1) / (s + z) if scaled else s_minus_1  # s - 1 - z, or s - 1
-    correction = (s_minus_1 * p) * _horner(_debye_polynomials(order)[0], p)
-    return (
-        order * (leading - torch.log1p(s_minus_1 / 2)) - 0.5 * torch.log1p(s_minus_1) + correction
-    )
-
-
-def _rho_debye(order: float, k: Tensor) -> Tensor:
-    p = _debye_p(order, k)
-    return p * (1 / (1 + p) - _horner(_debye_polynomials(order)[1], p)) / order
-
-
-def _complement_debye(order: float, k: Tensor) -> Tensor:
-    p = _debye_p(order, k)
-    y = (k / order) * p
-    return (p + p * p / (1 + y)) / (1 + p) + y * _horner(_debye_polynomials(order)[1], p)
-
-
-def _slope_debye(order: float, k: Tensor) -> Tensor:
-    p = _debye_p(order, k)
-    return p * (p / (1 + p) - _horner(_debye_polynomials(order)[2], p)) / order
-
-
-def _debye_p(order: float, k: Tensor) -> Tensor:
-    z = k / order
-    return 1 / torch.hypot(torch.ones_like(z), z)
-
-
-def _horner(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    value = torch.full_like(x, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        value = value * x + coefficient
-    return value
-
-
-def _debye_polynomials(order: float) -> tuple[tuple[float, ...], ...]:
-    """The coefficients for one order, which torch.compile is to take as constants and not to trace."""
-    return _collect_debye(order)
-
-
-# what torch.compiler.assume_constant_result sets, without importing the compiler's second of modules
-_debye_polynomials._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
-
-
-@lru_cache(maxsize=512)
-def _collect_debye(order: float) -> tuple[tuple[float, ...], ...]:
-    r"""Coefficients in p of three polynomials, given d_j of ``_log_debye`` and one order v.
-
-    With :math:`d(p) = \sum_j d_j(p) v^{-j}` and :math:`P(p) = (p^2/2 + p^3 d'(p))/v`:
-    :math:`(d(p) - d(1))/(1 - p)`, :math:`P(p)/p` and :math:`(P - (1 - p^2) p P')/p`.
-    """
-    v = Fraction(order)
-    d = [Fraction(0)] * (3 * _DEBYE_TERMS + 1)
-    for j, polynomial in enumerate(_log_debye(), start=1):
-        for power, coefficient in polynomial.items():
-            d[power] += coefficient / v**j
-    quotient = [-sum(d[power + 1 :], Fraction(0)) for power in range(len(d) - 1)]
-    big_p = [Fraction(0)] * (len(d) + 2)
-    big_p[2] = Fraction(1, 2)
-    for power in range(1, len(d)):
-        big_p[power + 2] += power * d[power]
-    big_p = [c / v for c in big_p]
-    slope = [Fraction(0)] * (len(big_p) + 2)
-    for power, c in enumerate(big_p):
-        slope[power] += (1 - power) * c
-        slope[power + 2] += power * c
-    return (
-        tuple(float(c) for c in quotient),
-        tuple(float(c) for c in big_p[1:]),
-        tuple(float(c) for c in slope[1:]),
-    )
-
-
-@lru_cache(maxsize=1)
-def _log_debye() -> list[dict[int, Fraction]]:
-    """Polynomials d_1, d_2, ... (power: coefficient) with log sum_j u_j(p) v^-j = sum_j d_j(p) v^-j."""
-    u: list[dict[int, Fraction]] = [{0: Fraction(1)}]
-    d: list[dict[int, Fraction]] = [{}]
-    for j in range(1, _DEBYE_TERMS + 1):
-        # u_(j+1) = (p^2 - p^4) u_j' / 2 + (1/8) integral of (1 - 5 p^2) u_j
-        new: dict[int, Fraction] = {}
-        for n, c in u[-1].items():
-            new[n + 1] = new.get(n + 1, Fraction(0)) + c * (
-                Fraction(n, 2) + Fraction(1, 8 * (n + 1))
-            )
-            new[n + 3] = new.get(n + 3, Fraction(0)) - c * (
-                Fraction(n, 2) + Fraction(5, 8 * (n + 3))
-            )
-        u.append(new)
-        # j d_j = j u_j - sum_i i d_i u_(j-i)
-        log_term = dict(new)
-        for i in range(1, j):
-            for n, c in d[i].items():
-                for m, e in u[j - i].items():
-                    log_term[n + m] = log_term.get(n + m, Fraction(0)) - Fraction(i, j) * c * e
-        d.append({n: c for n, c in log_term.items() if c})
-    return d[1:]
