@@ -136,9 +136,9 @@ class ClosedFormInfoNCE(ContrastiveLoss):
     kappa_pos
         Concentration of a partner's latent around its anchor's.
     centring
-        Weight of |mean of mu over the negatives|^2, added to the loss. Where mu(x) does not fill the space, InfoNCE
-        does not see a tilt of all mu towards a spare direction, which inflates kappa; a weak weight such as 0.02
-        removes it, a strong one (2) wins over the data.
+        Weight of the squared length of the mean of mu over the negatives, added to the loss. Where mu(x) does not fill
+        the space, InfoNCE does not see a tilt of all mu towards a spare direction, which inflates kappa; a weak weight
+        such as 0.02 removes it, a strong one (2) wins over the data.
     options
         See ``ContrastiveLoss``.
 
