@@ -32,8 +32,8 @@ class LightlyLoss(nn.Module):
         The aureole loss. Its ``in_batch`` does not enter: negatives are all others. With ``gather`` they come from all
         ranks; with the reduction "none" the value is one per item.
     head
-        Turns raw outputs [n, D] into posteriors [n]; by default :math:`\mu = e/|e|` and :math:`\kappa = |e|`. If it is a module, its
-        parameters are parameters of this one: give them to the optimiser.
+        Turns raw outputs [n, D] into posteriors [n]; by default :math:`\mu = e/|e|` and :math:`\kappa = |e|`. If it is
+        a module, its parameters are parameters of this one: give them to the optimiser.
 
     Examples
     --------
