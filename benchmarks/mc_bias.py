@@ -19,7 +19,7 @@ import aureole as au
 from aureole import sphere
 from aureole.losses import Negatives
 from aureole.losses.closed_form import closed_form_infonce
-from aureole.losses.mcinfonce import _log_fraction
+from aureole.losses.mcinfonce import log_fraction
 from aureole.records import Record, write_record
 
 DIM, KAPPA_POS, KAPPA = 10, 20.0, 24.0
@@ -64,7 +64,7 @@ class Problem:
         negatives = Negatives(posteriors[2])
         parts = zip(*(d.split(16) for d in draws), strict=True)
         return torch.cat(
-            [_log_fraction(*p, kappa_pos=KAPPA_POS, negatives=negatives) for p in parts]
+            [log_fraction(*p, kappa_pos=KAPPA_POS, negatives=negatives) for p in parts]
         )
 
     def closed_form(self, kappa: float) -> Tensor:

@@ -18,7 +18,7 @@ def n_draws(dim):
 
 
 def within(estimate, truth, error, *, n=4.0):
-    return abs(float(estimate) - float(truth)) <= n * float(error) + 1e-14
+    return abs(float(estimate) - float(truth)) <= n * float(error)
 
 
 @pytest.mark.slow

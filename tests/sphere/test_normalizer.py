@@ -77,7 +77,7 @@ def test_closed_forms_for_the_ordinary_sphere():
     assert torch.allclose(sphere.mean_resultant_length(k, 3), 1 / torch.tanh(k) - 1 / k, rtol=1e-13)
 
 
-@pytest.mark.parametrize("dim", [1, 0, -3, 2.0, True, "10"])
+@pytest.mark.parametrize("dim", [1, 0, -3])
 def test_a_wrong_dimension_is_named(dim):
-    with pytest.raises((InvalidInputError, TypeError, Exception), match=r"dim|at least 2"):
+    with pytest.raises(InvalidInputError, match=rf"at least 2 .*but is {dim}"):
         sphere.log_normalizer(torch.tensor(1.0), dim)

@@ -14,7 +14,13 @@ from aureole.distributions.constraint import check_kappa, check_unit
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.losses.negatives import InBatch, Negatives, resolve_negatives
 
-__all__ = ["ContrastiveLoss", "cross_entropy", "pair_cosines", "profile_kappa_pos"]
+__all__ = [
+    "ContrastiveLoss",
+    "check_posteriors",
+    "cross_entropy",
+    "pair_cosines",
+    "profile_kappa_pos",
+]
 
 
 class ContrastiveLoss(nn.Module):

@@ -12,7 +12,7 @@ from aureole.losses.contrastive import ContrastiveLoss
 from aureole.losses.draws import check_samples, draw, log_mean_exp_over_draws
 from aureole.losses.negatives import Negatives
 
-__all__ = ["MCInfoNCE", "mcinfonce"]
+__all__ = ["MCInfoNCE", "log_fraction", "mcinfonce"]
 
 
 def mcinfonce(
@@ -31,12 +31,12 @@ def mcinfonce(
     expectations; the two agree up to a constant as M grows. Cost K B M D.
     """
     draws = draw([anchor, positive, negatives.posterior], n_samples, quasi=quasi)
-    log_fraction = functools.partial(_log_fraction, kappa_pos=kappa_pos, negatives=negatives)
+    fraction = functools.partial(log_fraction, kappa_pos=kappa_pos, negatives=negatives)
     n_pairs = anchor.batch_shape[0] * negatives.posterior.batch_shape[-1]
-    return -log_mean_exp_over_draws(log_fraction, draws, n_pairs)
+    return -log_mean_exp_over_draws(fraction, draws, n_pairs)
 
 
-def _log_fraction(
+def log_fraction(
     z: Tensor, z_pos: Tensor, z_neg: Tensor, *, kappa_pos: Tensor | float, negatives: Negatives
 ) -> Tensor:
     """Log of the InfoNCE fraction per draw and anchor, [K, B]."""

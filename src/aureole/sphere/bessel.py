@@ -38,6 +38,7 @@ __all__ = [
     "log_hyp0f1",
     "log_hyp0f1_of_square",
     "log_hyp0f1_scaled",
+    "split_infinite",
 ]
 
 
@@ -62,7 +63,7 @@ def log_hyp0f1(order: float, k: Float[Tensor, "*batch"]) -> Float[Tensor, "*batc
     >>> log_hyp0f1(0.5, torch.tensor(2.0, dtype=torch.float64))  # log(sinh(2) / 2)
     tensor(0.5952, dtype=torch.float64)
     """
-    infinite, safe = _split_infinite(k)
+    infinite, safe = split_infinite(k)
     value, _ = _LogHyp0F1.apply(safe, float(order), False)
     return torch.where(infinite, torch.inf, value).to(k.dtype)
 
@@ -75,7 +76,7 @@ def log_hyp0f1_scaled(order: float, k: Float[Tensor, "*batch"]) -> Float[Tensor,
     >>> log_hyp0f1_scaled(0.5, torch.tensor(1e6, dtype=torch.float64))  # -log(2e6)
     tensor(-14.5087, dtype=torch.float64)
     """
-    infinite, safe = _split_infinite(k)
+    infinite, safe = split_infinite(k)
     value, _ = _LogHyp0F1.apply(safe, float(order), True)
     return torch.where(infinite, -torch.inf, value).to(k.dtype)
 
@@ -88,7 +89,7 @@ def bessel_ratio(order: float, k: Float[Tensor, "*batch"]) -> Float[Tensor, "*ba
     >>> bessel_ratio(0.5, torch.tensor(2.0, dtype=torch.float64))  # coth(2) - 1/2
     tensor(0.5373, dtype=torch.float64)
     """
-    infinite, safe = _split_infinite(k)
+    infinite, safe = split_infinite(k)
     _, ratio = _LogHyp0F1.apply(safe, float(order), False)
     return torch.where(infinite, 1.0, ratio).to(k.dtype)
 
@@ -101,7 +102,7 @@ def bessel_ratio_complement(order: float, k: Float[Tensor, "*batch"]) -> Float[T
     >>> bessel_ratio_complement(0.5, torch.tensor(1e12, dtype=torch.float64))
     tensor(1.0000e-12, dtype=torch.float64)
     """
-    infinite, safe = _split_infinite(k)
+    infinite, safe = split_infinite(k)
     _, minus_complement = _LogHyp0F1.apply(safe, float(order), True)
     return torch.where(infinite, 0.0, -minus_complement).to(k.dtype)
 
@@ -114,7 +115,7 @@ def bessel_ratio_slope(order: float, k: Float[Tensor, "*batch"]) -> Float[Tensor
     >>> bessel_ratio_slope(0.5, torch.tensor(0.0, dtype=torch.float64))  # 1 / (2v + 2)
     tensor(0.3333, dtype=torch.float64)
     """
-    infinite, safe = _split_infinite(k)
+    infinite, safe = split_infinite(k)
     return torch.where(infinite, 0.0, _slopes(float(order), safe, 0)[-1]).to(k.dtype)
 
 
@@ -145,7 +146,7 @@ def bessel_steps(
     >>> bessel_steps(0.5, torch.tensor(2.0, dtype=torch.float64), 2)
     tensor([0.5373, 0.3611], dtype=torch.float64)
     """
-    infinite, safe = _split_infinite(k)
+    infinite, safe = split_infinite(k)
     steps = _BesselSteps.apply(safe, float(order), int(n_steps))
     return torch.where(infinite.unsqueeze(-1), 1.0, steps).to(k.dtype)
 
@@ -240,7 +241,7 @@ class _LogHyp0F1OfSquare(torch.autograd.Function):
         return grads[0] * (rhos[-1] if rhos else top_rho) / 2, None
 
 
-def _split_infinite(k: Tensor) -> tuple[Tensor, Tensor]:
+def split_infinite(k: Tensor) -> tuple[Tensor, Tensor]:
     """(where k is infinite, k in float64 with 1 there), so that no inf meets the recurrences."""
     infinite = torch.isinf(k)
     return infinite, torch.where(infinite, 1.0, k.double())

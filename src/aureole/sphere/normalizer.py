@@ -112,8 +112,7 @@ def transverse_variance(kappa: Float[Tensor, "*batch"], dim: int) -> Float[Tenso
     tensor([2.5000e-01, 1.0000e-06])
     """
     # A/kappa = 1 / (D + kappa r) with r the ratio of the next order: no 0/0 at kappa = 0
-    infinite, kappa64 = torch.isinf(kappa), kappa.double()
-    safe = torch.where(infinite, 1.0, kappa64)
+    infinite, safe = bessel.split_infinite(kappa)
     value = 1 / (dim + safe * bessel.bessel_ratio(check_dim(dim) / 2, safe))
     return torch.where(infinite, 0.0, value).to(kappa.dtype)
 
@@ -146,7 +145,7 @@ def entropy(kappa: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]
     >>> entropy(torch.tensor([0.0, 10.0, 1e6]), dim=3)
     tensor([  2.5310,   0.5353, -10.9776])
     """
-    infinite, safe = torch.isinf(kappa), torch.where(torch.isinf(kappa), 1.0, kappa.double())
+    infinite, safe = bessel.split_infinite(kappa)
     # log F - kappa A = (log F - kappa) + kappa (1 - A): both moderate for large kappa
     order = check_dim(dim) / 2 - 1
     log_f = bessel.log_hyp0f1_scaled(order, safe)
@@ -164,7 +163,7 @@ def information(kappa: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*bat
     >>> information(torch.tensor([0.0, 1e-3, 10.0]), dim=3)
     tensor([0.0000e+00, 1.6667e-07, 1.9957e+00])
     """
-    infinite, safe = torch.isinf(kappa), torch.where(torch.isinf(kappa), 1.0, kappa.double())
+    infinite, safe = bessel.split_infinite(kappa)
     order = check_dim(dim) / 2 - 1
     small = safe * bessel.bessel_ratio(order, safe) - bessel.log_hyp0f1(order, safe)
     large = -safe * bessel.bessel_ratio_complement(order, safe) - bessel.log_hyp0f1_scaled(
