@@ -65,17 +65,21 @@ class AccuracyTable(RstDirective):
 
 
 class BenchmarkTable(RstDirective):
-    """Settings and their measured figures."""
+    """Measured figures (rows) by setting (columns)."""
 
     def lines(self, metrics):
-        """One table."""
-        rows = []
-        for setting, values in metrics.items():
-            for name, value in values.items() if isinstance(values, dict) else [("", values)]:
-                rows.append(
-                    [setting, name, f"{value:.3g}" if isinstance(value, float) else str(value)]
-                )
-        return table(["Setting", "What", "Measured"], rows)
+        """One table; a figure that a setting does not have is left empty."""
+        names = list(dict.fromkeys(name for values in metrics.values() for name in values))
+        rows = [
+            [name, *(number(values.get(name, "")) for values in metrics.values())] for name in names
+        ]
+        return table(["", *metrics], rows)
+
+
+def number(value):
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 LOSSES = [
