@@ -1,9 +1,10 @@
 """Closed-form InfoNCE: the ratio of expected positivities, without a single draw."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
@@ -19,7 +20,7 @@ from aureole.sphere.positivity import (
 )
 from aureole.sphere.zonal import zonal_basis
 
-__all__ = ["ClosedFormInfoNCE", "closed_form_infonce"]
+__all__ = ["ClosedFormInfoNCE", "closed_form_among", "closed_form_infonce"]
 
 # by the dtype in which negatives are summed: the series' tail, and the noise of a sum, both relative to its bound
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-13}
@@ -43,51 +44,126 @@ def closed_form_infonce(
     Minimal, up to a constant, where h is the density ratio P(x+|x)/P(x-), for any number of negatives.
     Cost B M terms, with 10 to 50 terms in common settings (see ``sphere.positivity.n_terms``).
     """
-    pairs, others = pair_cosines(anchor, positive, negatives)
-    dim, n = anchor.dim, anchor.batch_shape[0]
-    kappa_pos = torch.as_tensor(kappa_pos, dtype=torch.float64, device=pairs.device)
-    kappa = torch.cat([anchor.kappa, positive.kappa, negatives.posterior.kappa.flatten()]).double()
-    bounds = [kappa.detach().max().item()] * 2 + [kappa_pos.item()]
-    count = n_terms(bounds, dim, tolerance=_TOLERANCE[torch.float64])
-    ratios = bessel_ratios(dim / 2 - 1, kappa, count)
-    own, partner, rest = ratios[:n], ratios[n : 2 * n], ratios[2 * n :]
-    terms = positive_terms(dim, count, kappa_pos)
+    cosines, others = pair_cosines(anchor, positive, negatives)
+    n = anchor.batch_shape[0]
+    kappas = [anchor.kappa, positive.kappa, negatives.posterior.kappa.flatten()]
+    series = _Series.of(torch.cat(kappas), kappa_pos, anchor.dim)
+    own, partner, rest = series.ratios[:n], series.ratios[n : 2 * n], series.ratios[2 * n :]
+    log_pairs = _log_pairs(
+        cosines, own * partner * series.terms, anchor.kappa, positive.kappa, series
+    )
+    log_others = _log_others(
+        others,
+        own,
+        rest.reshape(*negatives.posterior.batch_shape, -1),
+        series,
+        anchor.kappa,
+        negatives,
+        log_pairs.detach(),
+    )
+    return torch.nn.functional.softplus(log_others - log_pairs).to(anchor.mu.dtype)
 
-    log_pairs, trusted = log_series(pairs.double(), own * partner * terms, dim, floor=_FLOOR)
-    if not bool(trusted.all()):
-        exact = log_positivity(
-            pairs[~trusted].double(),
-            anchor.kappa[~trusted],
-            positive.kappa[~trusted],
-            kappa_pos,
-            dim,
-        )
-        log_pairs = log_pairs.index_put((~trusted,), exact)
 
-    rest = rest.reshape(*negatives.posterior.batch_shape, count)
-    log_others = torch.zeros_like(log_pairs)
-    left = torch.arange(n, device=pairs.device)  # the anchors whose sums are still wanted
+def closed_form_among(
+    posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"], *, kappa_pos: Tensor | float
+) -> Float[Tensor, " p"]:
+    r"""The loss :math:`-\log\frac{h_{ij}}{\sum_{k \ne i} h_{ik}}` of each pair (i, j) among N items.
+
+    All other items are the negatives, as in ``closed_form_infonce``. Each item is encoded once and each of the
+    N^2 positivities computed once, however many pairs there are: cost (N^2 + P) terms.
+    """
+    series = _Series.of(posterior.kappa, kappa_pos, posterior.dim)
+    i, j = pairs.unbind(-1)
+    mu, kappa, ratios = posterior.mu, posterior.kappa, series.ratios
+    cosines = (mu[i] * mu[j]).sum(-1).clamp(-1, 1)
+    log_pairs = _log_pairs(cosines, ratios[i] * ratios[j] * series.terms, kappa[i], kappa[j], series)
+    itself = torch.eye(len(mu), dtype=torch.bool, device=mu.device)
+    log_rows = _log_others(
+        (mu @ mu.T).clamp(-1, 1), ratios, ratios, series, kappa, Negatives(posterior, itself)
+    )
+    return (log_rows[i] - log_pairs).to(mu.dtype)
+
+
+@dataclass(frozen=True)
+class _Series:
+    """The series' coefficients for a set of concentrations: Bessel ratios [n, terms] and the part of kappa_pos."""
+
+    ratios: Tensor
+    terms: Tensor
+    kappa_pos: Tensor
+    dim: int
+    bounds: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, kappa: Tensor, kappa_pos: Tensor | float, dim: int) -> "_Series":
+        kappa_pos = torch.as_tensor(kappa_pos, dtype=torch.float64, device=kappa.device)
+        top = kappa.detach().max().item()
+        bounds = (top, top, kappa_pos.item())
+        count = n_terms(bounds, dim, tolerance=_TOLERANCE[torch.float64])
+        ratios = bessel_ratios(dim / 2 - 1, kappa.double(), count)
+        return cls(ratios, positive_terms(dim, count, kappa_pos), kappa_pos, dim, bounds)
+
+    def needed(self, dtype: torch.dtype) -> int:
+        """How many of the terms show in sums of this dtype."""
+        return min(n_terms(self.bounds, self.dim, tolerance=_TOLERANCE[dtype]), len(self.terms))
+
+
+def _log_pairs(
+    cosines: Tensor, terms: Tensor, kappa1: Tensor, kappa2: Tensor, series: _Series
+) -> Tensor:
+    """Log h of each pair in float64: by the series, by the integral where the series has lost its digits."""
+    value, trusted = log_series(cosines.double(), terms, series.dim, floor=_FLOOR)
+    if bool(trusted.all()):
+        return value
+    lost = ~trusted
+    exact = log_positivity(
+        cosines[lost].double(), kappa1[lost], kappa2[lost], series.kappa_pos, series.dim
+    )
+    return value.index_put((lost,), exact)
+
+
+def _log_others(
+    cosines: Tensor,
+    own: Tensor,
+    rest: Tensor,
+    series: _Series,
+    kappa: Tensor,
+    negatives: Negatives,
+    log_known: Tensor | None = None,
+) -> Tensor:
+    """Log of the sum over negatives per anchor, in the cheapest dtype whose rounding does not show.
+
+    ``log_known`` is the log of what will be added to each sum: where that dominates, less precision is enough.
+    """
+    n, dim = cosines.shape[0], series.dim
+    if log_known is None:
+        log_known = torch.full((n,), -torch.inf, dtype=torch.float64, device=cosines.device)
+    log_others = torch.zeros_like(log_known)
+    left = torch.arange(n, device=cosines.device)  # the anchors whose sums are still wanted
     for dtype in (torch.float32, torch.float64):
-        if torch.finfo(dtype).bits < torch.finfo(others.dtype).bits or not len(left):
+        if torch.finfo(dtype).bits < torch.finfo(cosines.dtype).bits or not len(left):
             continue
-        used = min(n_terms(bounds, dim, tolerance=_TOLERANCE[dtype]), count)
-        part = _rows(negatives, left)
+        used = series.needed(dtype)
+        everyone = len(left) == n
+        part = negatives if everyone else _rows(negatives, left)
+        values = rest if everyone else _take(rest, part, left)
+        rows = slice(None) if everyone else left
         value, clear = _log_sum(
-            others[left].to(dtype), own[left, :used], _take(rest, part, left)[..., :used], terms[:used], part,
-            log_pairs.detach()[left], dim,
+            cosines[rows].to(dtype), own[rows, :used], values[..., :used], series.terms[:used], part,
+            log_known[rows], dim,
         )  # fmt: skip
         log_others = log_others.index_put((left[clear],), value[clear])
         left = left[~clear]
     if len(left):
         part = _rows(negatives, left)
-        kappa = _take(negatives.posterior.kappa, part, left)
+        others = _take(negatives.posterior.kappa, part, left)
         each = log_positivity(
-            others[left].double(), anchor.kappa[left].unsqueeze(1), kappa, kappa_pos, dim
+            cosines[left].double(), kappa[left].unsqueeze(1), others, series.kappa_pos, dim
         )
         if part.excluded is not None:
             each = each.masked_fill(part.excluded, -torch.inf)
         log_others = log_others.index_put((left,), torch.logsumexp(each, -1))
-    return torch.nn.functional.softplus(log_others - log_pairs).to(anchor.mu.dtype)
+    return log_others
 
 
 def _rows(negatives: Negatives, index: Tensor) -> Negatives:
@@ -158,8 +234,17 @@ class ClosedFormInfoNCE(ContrastiveLoss):
     ) -> Float[Tensor, " batch"]:
         """The loss of each anchor."""
         value = closed_form_infonce(anchor, positive, negatives, kappa_pos=self.kappa_pos)
-        if self.centring:
-            pool = negatives.posterior if negatives.pool is None else negatives.pool
-            mean = pool.mu.flatten(0, -2).mean(0)
-            value = value + self.centring * mean.square().sum()
-        return value
+        pool = negatives.posterior if negatives.pool is None else negatives.pool
+        return self._centred(value, pool)
+
+    def per_pair(
+        self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair among the posteriors, all others its negatives."""
+        value = closed_form_among(posterior, pairs, kappa_pos=self.kappa_pos)
+        return self._centred(value, posterior)
+
+    def _centred(self, value: Tensor, pool: VonMisesFisher) -> Tensor:
+        if not self.centring:
+            return value
+        return value + self.centring * pool.mu.flatten(0, -2).mean(0).square().sum()

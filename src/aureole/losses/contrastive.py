@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from aureole.distributions import VonMisesFisher
@@ -16,6 +16,7 @@ from aureole.losses.negatives import InBatch, Negatives, resolve_negatives
 
 __all__ = [
     "ContrastiveLoss",
+    "check_pairs",
     "check_posteriors",
     "cross_entropy",
     "pair_cosines",
@@ -98,6 +99,41 @@ class ContrastiveLoss(nn.Module):
         """The loss of each anchor."""
         raise NotImplementedError
 
+    def among(
+        self, posterior: VonMisesFisher, pairs: Int[Tensor, "..."]
+    ) -> Float[Tensor, "..."]:
+        """The loss of P positive pairs among N items [N], each pair's negatives all items but its own two.
+
+        ``pairs`` holds indices [P, 2] (anchor, partner); a pair seen twice is listed twice. Where the items are drawn
+        from the data's marginal and a pair is kept by a chance that depends on its own two items alone, the other
+        items are fresh negatives, so this is InfoNCE as exact as with separate ones, at N encodings instead of
+        2P + M. A constant factor of that chance per anchor changes nothing.
+
+        Examples
+        --------
+        >>> from aureole.losses import ClosedFormInfoNCE
+        >>> q = VonMisesFisher(torch.eye(4), 10.0)
+        >>> ClosedFormInfoNCE(20.0).among(q, torch.tensor([[0, 1], [1, 0], [2, 3]]))
+        tensor(1.0986)
+        """
+        check_posteriors(posterior, posterior, None)
+        check_pairs(pairs, posterior.batch_shape[0])
+        with torch.autocast(posterior.mu.device.type, enabled=False):
+            value = self.per_pair(posterior, pairs)
+        return value.mean() if self.reduction == "mean" else value
+
+    def per_pair(
+        self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair among the posteriors, all others its negatives."""
+        i, j = pairs.unbind(-1)
+        anchor, positive = (
+            VonMisesFisher(posterior.mu[k], posterior.kappa[k], validate_args=False) for k in (i, j)
+        )
+        items = torch.arange(posterior.batch_shape[0], device=pairs.device)
+        own = (items == i.unsqueeze(-1)) | (items == j.unsqueeze(-1))
+        return self.per_anchor(anchor, positive, Negatives(posterior, own))
+
     def extra_repr(self) -> str:
         """What print shows."""
         return (
@@ -131,6 +167,24 @@ def check_posteriors(
         )
     if anchor.batch_shape[0] == 0:
         raise InvalidInputError("the batch is empty: a loss needs at least one pair.")
+
+
+def check_pairs(pairs: Tensor, n_items: int) -> None:
+    """Raise an error that names what is wrong with the pairs among n items."""
+    if pairs.dim() != 2 or pairs.shape[-1] != 2 or len(pairs) == 0 or pairs.is_floating_point():
+        raise InvalidInputError(
+            "pairs must hold the indices (anchor, partner) of at least one pair, shape (P, 2), but has shape "
+            f"{tuple(pairs.shape)} and dtype {pairs.dtype}."
+        )
+    if n_items < 3:
+        raise InvalidInputError(f"{n_items} items hold no negatives for a pair of them: give three or more.")
+    low, high = pairs.aminmax()
+    if low < 0 or high >= n_items:
+        raise InvalidInputError(f"pairs must index {n_items} items, but they run from {low} to {high}.")
+    same = pairs[:, 0] == pairs[:, 1]
+    if bool(same.any()):
+        first = int(same.int().argmax())
+        raise InvalidInputError(f"pairs[{first}] pairs item {int(pairs[first, 0])} with itself.")
 
 
 def cross_entropy(

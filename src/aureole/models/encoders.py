@@ -1,0 +1,146 @@
+"""Encoders of two parts, mu and log kappa, that can be trained one after the other and return vMF posteriors."""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from aureole.distributions import VonMisesFisher
+from aureole.errors import InvalidInputError
+from aureole.sphere import normalize
+
+__all__ = ["IndependentEncoder", "PaperEncoder", "Part", "SharedEncoder", "whiten_last_layer"]
+
+Part = Literal["mu", "kappa", "joint"]
+
+MAX_LOG_KAPPA = math.log(1e8)  # beyond, a posterior is a point to every digit of a loss
+
+
+class IndependentEncoder(nn.Module):
+    r"""Two networks: :math:`\hat\mu(x) = f(\bar x)/|f(\bar x)|` and :math:`\log\hat\kappa(x) = b + g(\bar x)`.
+
+    The inputs are standardised to :math:`\bar x` and both last layers set by ``initialise``. log kappa is unbounded but
+    stops at log 1e8. While the part "mu" is trained, one kappa, e^b, serves all inputs and is learned along.
+
+    Parameters
+    ----------
+    location, certainty
+        Networks f, with D outputs, and g, with one output.
+    n_in
+        The number of features of an input.
+    kappa
+        Where e^b starts.
+    """
+
+    floor = 0.0  # of kappa
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, location: nn.Module, certainty: nn.Module, *, n_in: int, kappa: float = 10.0
+    ) -> None:
+        super().__init__()
+        self.location, self.certainty = location, certainty
+        self.log_kappa = nn.Parameter(torch.tensor(math.log(kappa)))
+        self.register_buffer("centre", torch.zeros(n_in))
+        self.register_buffer("scale", torch.ones(n_in))
+        self.part: Part = "joint"
+
+    def forward(self, x: Float[Tensor, "*batch n"]) -> VonMisesFisher:
+        """The posteriors of inputs; parameters stay in float32 where hidden layers run in bfloat16."""
+        x = (x - self.centre) / self.scale
+        mu, deviation = self._outputs(x)
+        log_kappa = self.log_kappa + deviation.float().squeeze(-1)
+        kappa = self.floor + torch.exp(log_kappa.clamp(max=MAX_LOG_KAPPA))
+        return VonMisesFisher(normalize(mu.float()), kappa, validate_args=False)
+
+    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        deviation = self.certainty(x) if self.part != "mu" else x.new_zeros(*x.shape[:-1], 1)
+        return self.location(x), deviation
+
+    def enter(self, part: Part) -> None:
+        """Train only this part from now on."""
+        if part not in ("mu", "kappa", "joint"):
+            raise InvalidInputError(f"an encoder trains 'mu', 'kappa' or 'joint', not {part!r}.")
+        self.part = part
+        self.location.requires_grad_(part != "kappa")
+        self.certainty.requires_grad_(part != "mu")
+
+    def parameter_groups(self, lr: float) -> Iterator[dict]:
+        """What the current part trains, with learning rates: ten times higher for the one shared log kappa."""
+        yield {"params": [self.log_kappa], "lr": 10 * lr}
+        for network in (self.location, self.certainty):
+            chosen = [p for p in network.parameters() if p.requires_grad]
+            if chosen:
+                yield {"params": chosen, "lr": lr}
+
+    @torch.no_grad()
+    def initialise(self, x: Float[Tensor, "n d"]) -> None:
+        """Set the standardisation, whiten mu's outputs and flatten kappa's, on a sample of inputs.
+
+        Without it every mu starts in one direction, and training spends its first thousand steps on leaving it.
+        """
+        self.centre.copy_(x.mean(0))
+        self.scale.copy_(torch.where(x.std(0) > 0, x.std(0), 1.0))
+        standard = (x - self.centre) / self.scale
+        whiten_last_layer(self.location, standard)
+        last = _last_linear(self.certainty)
+        last.weight.mul_(0.1)
+        last.bias.zero_()
+
+
+class SharedEncoder(IndependentEncoder):
+    """One backbone: mu is its output (on the sphere) and log kappa a head on that output (the paper's B.8)."""
+
+    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        embedding = self.location(x)
+        if self.part == "mu":
+            return embedding, x.new_zeros(*x.shape[:-1], 1)
+        return embedding, self.certainty(embedding)
+
+
+class PaperEncoder(IndependentEncoder):
+    """The paper's encoder: kappa = 1 + exp(g(x)), raw inputs, and g scaled to the true range before training."""
+
+    floor = 1.0
+
+    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.location(x), self.certainty(x)
+
+    @torch.no_grad()
+    def match_range(self, x: Float[Tensor, "n d"], kappa_range: tuple[float, float]) -> None:
+        """Scale g so that kappa spans the range on a sample of inputs."""
+        low, high = (math.log(kappa - self.floor) for kappa in kappa_range)
+        outputs = self.certainty(x)
+        smallest, largest = outputs.min(), outputs.max()
+        gain = (high - low) / (largest - smallest)
+        last = _last_linear(self.certainty)
+        last.weight.mul_(gain)
+        last.bias.sub_(smallest).mul_(gain).add_(low)
+        self.log_kappa.zero_()
+
+
+def whiten_last_layer(network: nn.Module, x: Tensor) -> None:
+    """Scale and shift a network's last linear layer so that its outputs have mean 0 and the identity as covariance.
+
+    Directions without variance, below 1e-6 of the largest, stay without.
+    """
+    last = _last_linear(network)
+    outputs = network(x).float()
+    mean = outputs.mean(0)
+    values, vectors = torch.linalg.eigh(torch.cov(outputs.T).double().reshape(len(mean), -1))
+    kept = values > 1e-12 * values[-1]
+    root = torch.where(kept, torch.where(kept, values, 1.0).rsqrt(), 0.0)
+    scale = ((vectors * root) @ vectors.T).to(last.weight)
+    last.weight.copy_(scale @ last.weight)
+    last.bias.copy_(scale @ (last.bias - mean))
+
+
+def _last_linear(network: nn.Module) -> nn.Linear:
+    found = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    if not found or found[-1].bias is None:
+        raise InvalidInputError("the network must end in a linear layer with a bias.")
+    return found[-1]
