@@ -76,7 +76,9 @@ def closed_form_among(
     i, j = pairs.unbind(-1)
     mu, kappa, ratios = posterior.mu, posterior.kappa, series.ratios
     cosines = (mu[i] * mu[j]).sum(-1).clamp(-1, 1)
-    log_pairs = _log_pairs(cosines, ratios[i] * ratios[j] * series.terms, kappa[i], kappa[j], series)
+    log_pairs = _log_pairs(
+        cosines, ratios[i] * ratios[j] * series.terms, kappa[i], kappa[j], series
+    )
     itself = torch.eye(len(mu), dtype=torch.bool, device=mu.device)
     log_rows = _log_others(
         (mu @ mu.T).clamp(-1, 1), ratios, ratios, series, kappa, Negatives(posterior, itself)
@@ -237,9 +239,7 @@ class ClosedFormInfoNCE(ContrastiveLoss):
         pool = negatives.posterior if negatives.pool is None else negatives.pool
         return self._centred(value, pool)
 
-    def per_pair(
-        self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]
-    ) -> Float[Tensor, " p"]:
+    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
         """The loss of each pair among the posteriors, all others its negatives."""
         value = closed_form_among(posterior, pairs, kappa_pos=self.kappa_pos)
         return self._centred(value, posterior)

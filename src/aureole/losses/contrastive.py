@@ -19,6 +19,7 @@ __all__ = [
     "check_pairs",
     "check_posteriors",
     "cross_entropy",
+    "cross_entropy_among",
     "pair_cosines",
     "profile_kappa_pos",
 ]
@@ -99,9 +100,7 @@ class ContrastiveLoss(nn.Module):
         """The loss of each anchor."""
         raise NotImplementedError
 
-    def among(
-        self, posterior: VonMisesFisher, pairs: Int[Tensor, "..."]
-    ) -> Float[Tensor, "..."]:
+    def among(self, posterior: VonMisesFisher, pairs: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The loss of P positive pairs among N items [N], each pair's negatives all items but its own two.
 
         ``pairs`` holds indices [P, 2] (anchor, partner); a pair seen twice is listed twice. Where the items are drawn
@@ -122,9 +121,7 @@ class ContrastiveLoss(nn.Module):
             value = self.per_pair(posterior, pairs)
         return value.mean() if self.reduction == "mean" else value
 
-    def per_pair(
-        self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]
-    ) -> Float[Tensor, " p"]:
+    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
         """The loss of each pair among the posteriors, all others its negatives."""
         i, j = pairs.unbind(-1)
         anchor, positive = (
@@ -177,10 +174,14 @@ def check_pairs(pairs: Tensor, n_items: int) -> None:
             f"{tuple(pairs.shape)} and dtype {pairs.dtype}."
         )
     if n_items < 3:
-        raise InvalidInputError(f"{n_items} items hold no negatives for a pair of them: give three or more.")
+        raise InvalidInputError(
+            f"{n_items} items hold no negatives for a pair of them: give three or more."
+        )
     low, high = pairs.aminmax()
     if low < 0 or high >= n_items:
-        raise InvalidInputError(f"pairs must index {n_items} items, but they run from {low} to {high}.")
+        raise InvalidInputError(
+            f"pairs must index {n_items} items, but they run from {low} to {high}."
+        )
     same = pairs[:, 0] == pairs[:, 1]
     if bool(same.any()):
         first = int(same.int().argmax())
@@ -192,6 +193,15 @@ def cross_entropy(
 ) -> Float[Tensor, "*batch"]:
     r"""The InfoNCE loss :math:`-\log\frac{e^p}{e^p + \sum_m e^{n_m}}` of log scores; log(M + 1) at chance."""
     return torch.nn.functional.softplus(torch.logsumexp(negative, -1) - positive)
+
+
+def cross_entropy_among(
+    scores: Float[Tensor, "n n"], pairs: Int[Tensor, "p 2"]
+) -> Float[Tensor, " p"]:
+    r"""The InfoNCE loss :math:`-\log\frac{e^{s_{ij}}}{\sum_{k \ne i} e^{s_{ik}}}` of pairs (i, j) among n items."""
+    i, j = pairs.unbind(-1)
+    itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+    return torch.logsumexp(scores.masked_fill(itself, -torch.inf), -1)[i] - scores[i, j]
 
 
 def pair_cosines(

@@ -1,11 +1,16 @@
 """Contrastive expected likelihood kernel (the paper's supplement B.5)."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.losses.contrastive import ContrastiveLoss, cross_entropy, pair_cosines
+from aureole.losses.contrastive import (
+    ContrastiveLoss,
+    cross_entropy,
+    cross_entropy_among,
+    pair_cosines,
+)
 from aureole.losses.negatives import Negatives
 from aureole.sphere.positivity import log_pair_likelihood
 
@@ -46,3 +51,10 @@ class ELK(ContrastiveLoss):
     ) -> Float[Tensor, " batch"]:
         """The loss of each anchor."""
         return elk(anchor, positive, negatives, kappa_pos=self.kappa_pos.to(anchor.mu.dtype))
+
+    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
+        """The loss of each pair among the posteriors, all others its negatives. Cost N^2 D."""
+        cosines = (posterior.mu @ posterior.mu.T).clamp(-1, 1)
+        kappa = posterior.kappa
+        scores = log_pair_likelihood(cosines, kappa.unsqueeze(1), kappa, posterior.dim)
+        return cross_entropy_among(self.kappa_pos.to(scores.dtype) * scores, pairs)

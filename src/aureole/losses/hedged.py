@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -13,7 +13,7 @@ from aureole.losses.contrastive import ContrastiveLoss
 from aureole.losses.draws import check_samples, draw, log_mean_exp_over_draws
 from aureole.losses.negatives import Negatives
 
-__all__ = ["HedgedInstance", "hedged_instance"]
+__all__ = ["HedgedInstance", "hedged_instance", "hedged_instance_among"]
 
 
 def hedged_instance(
@@ -40,6 +40,25 @@ def hedged_instance(
         return -match - apart.mean(-1)
     kept = ~negatives.excluded
     return -match - torch.where(kept, apart, 0.0).sum(-1) / kept.sum(-1)
+
+
+def hedged_instance_among(
+    posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"], *, a: float, b: float, n_samples: int
+) -> Float[Tensor, " p"]:
+    """The loss of each pair (i, j) among N items, all others its negatives: K draws per item serve all its pairs.
+
+    Cost K N^2 D.
+    """
+    (draws,) = draw([posterior], n_samples)
+    i, j = pairs.unbind(-1)
+    n = posterior.batch_shape[0]
+    match = log_mean_exp_over_draws(
+        lambda z: logsigmoid(a * (z[:, i] * z[:, j]).sum(-1) + b), [draws], len(pairs)
+    )
+    apart = log_mean_exp_over_draws(
+        lambda z: logsigmoid(-(a * (z @ z.mT) + b)), [draws], n * n
+    ).masked_fill(torch.eye(n, dtype=torch.bool, device=pairs.device), 0.0)
+    return -match - (apart.sum(-1)[i] - apart[i, j]) / (n - 2)
 
 
 def _log_clash(z: Tensor, z_neg: Tensor, *, a: float, b: float, shared: bool) -> Tensor:
@@ -76,3 +95,7 @@ class HedgedInstance(ContrastiveLoss):
         return hedged_instance(
             anchor, positive, negatives, a=self.a, b=self.b, n_samples=self.n_samples
         )
+
+    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
+        """The loss of each pair among the posteriors, all others its negatives."""
+        return hedged_instance_among(posterior, pairs, a=self.a, b=self.b, n_samples=self.n_samples)

@@ -1,11 +1,16 @@
 """InfoNCE on the mean directions alone: the loss of point embeddings."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.losses.contrastive import ContrastiveLoss, cross_entropy, pair_cosines
+from aureole.losses.contrastive import (
+    ContrastiveLoss,
+    cross_entropy,
+    cross_entropy_among,
+    pair_cosines,
+)
 from aureole.losses.negatives import Negatives
 
 __all__ = ["InfoNCE", "infonce"]
@@ -43,3 +48,8 @@ class InfoNCE(ContrastiveLoss):
     ) -> Float[Tensor, " batch"]:
         """The loss of each anchor."""
         return infonce(anchor, positive, negatives, kappa_pos=self.kappa_pos.to(anchor.mu.dtype))
+
+    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
+        """The loss of each pair among the posteriors, all others its negatives. Cost N^2 D."""
+        cosines = (posterior.mu @ posterior.mu.T).clamp(-1, 1)
+        return cross_entropy_among(self.kappa_pos.to(cosines.dtype) * cosines, pairs)

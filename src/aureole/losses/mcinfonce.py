@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
@@ -12,7 +12,7 @@ from aureole.losses.contrastive import ContrastiveLoss
 from aureole.losses.draws import check_samples, draw, log_mean_exp_over_draws
 from aureole.losses.negatives import Negatives
 
-__all__ = ["MCInfoNCE", "log_fraction", "mcinfonce"]
+__all__ = ["MCInfoNCE", "log_fraction", "mcinfonce", "mcinfonce_among"]
 
 
 def mcinfonce(
@@ -46,6 +46,29 @@ def log_fraction(
     if negatives.excluded is not None:
         others = others.masked_fill(negatives.excluded, -torch.inf)
     return -torch.nn.functional.softplus(torch.logsumexp(others, -1) - kappa_pos * pairs)
+
+
+def mcinfonce_among(
+    posterior: VonMisesFisher,
+    pairs: Int[Tensor, "p 2"],
+    *,
+    kappa_pos: Tensor | float,
+    n_samples: int,
+    quasi: bool = False,
+) -> Float[Tensor, " p"]:
+    """The loss of each pair (i, j) among N items, all others its negatives: K draws per item serve all its pairs.
+
+    Cost K N^2 D.
+    """
+    (draws,) = draw([posterior], n_samples, quasi=quasi)
+    i, j = pairs.unbind(-1)
+    itself = torch.eye(posterior.batch_shape[0], dtype=torch.bool, device=pairs.device)
+
+    def log_fractions(z: Tensor) -> Tensor:
+        others = (kappa_pos * (z @ z.mT)).masked_fill(itself, -torch.inf)
+        return kappa_pos * (z[:, i] * z[:, j]).sum(-1) - torch.logsumexp(others, -1)[:, i]
+
+    return -log_mean_exp_over_draws(log_fractions, [draws], itself.numel())
 
 
 class MCInfoNCE(ContrastiveLoss):
@@ -85,6 +108,16 @@ class MCInfoNCE(ContrastiveLoss):
             positive,
             negatives,
             kappa_pos=kappa_pos,
+            n_samples=self.n_samples,
+            quasi=self.quasi,
+        )
+
+    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
+        """The loss of each pair among the posteriors, all others its negatives."""
+        return mcinfonce_among(
+            posterior,
+            pairs,
+            kappa_pos=self.kappa_pos.to(posterior.mu.dtype),
             n_samples=self.n_samples,
             quasi=self.quasi,
         )

@@ -15,14 +15,14 @@ __all__ = ["Phase", "locate", "paper_phases", "three_phases"]
 class Phase:
     """A number of steps that train one part of the encoder.
 
-    ``shape`` "one-cycle" warms up over the first twentieth and then falls to zero along a cosine; "steps" starts at the
-    full rate and divides it by ten after each quarter of the phase, as in the paper.
+    ``shape`` "one-cycle" warms up over the first twentieth (at least 50 steps, or a quarter) and then falls to zero along a cosine; "constant" does not
+    change.
     """
 
     part: Part
     steps: int
     lr: float
-    shape: Literal["one-cycle", "steps"] = "one-cycle"
+    shape: Literal["one-cycle", "constant"] = "one-cycle"
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, 0 <= step < steps, as a fraction of ``lr``.
@@ -33,9 +33,9 @@ class Phase:
         >>> [round(phase.rate(step), 3) for step in (0, 5, 50, 99)]
         [0.04, 1.0, 0.541, 0.0]
         """
-        if self.shape == "steps":
-            return 0.1 ** (4 * step // self.steps)
-        warm = max(1, self.steps // 20)
+        if self.shape == "constant":
+            return 1.0
+        warm = max(self.steps // 20, min(50, self.steps // 4))
         if step < warm:
             return 0.04 + 0.96 * (1 - math.cos(math.pi * step / warm)) / 2
         return (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm))) / 2
@@ -52,9 +52,18 @@ def three_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
 
 
 def paper_phases(steps: int, lr: float = 1e-4) -> list[Phase]:
-    """The paper's: mu for the first half, kappa for the second; the rate falls by ten after each quarter of both."""
-    first = steps // 2
-    return [Phase("mu", first, lr, "steps"), Phase("kappa", steps - first, lr, "steps")]
+    """The paper's: mu for the first half, kappa for the second; the rate is divided by ten after each quarter.
+
+    Examples
+    --------
+    >>> [(phase.part, phase.steps) for phase in paper_phases(10)]
+    [('mu', 2), ('mu', 3), ('kappa', 2), ('kappa', 3)]
+    """
+    ends = [steps * quarter // 4 for quarter in range(5)]
+    parts: tuple[Part, ...] = ("mu", "mu", "kappa", "kappa")
+    return [
+        Phase(part, ends[k + 1] - ends[k], lr * 0.1**k, "constant") for k, part in enumerate(parts)
+    ]
 
 
 def locate(phases: Sequence[Phase], step: int) -> tuple[int, int]:

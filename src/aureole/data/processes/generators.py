@@ -15,7 +15,9 @@ __all__ = ["Generator", "draw_generator"]
 
 Kind = Literal["paper", "whitened"]
 
-_COLLAPSED = 0.5  # the paper draws again while all of 1000 mu(x) lie within this cosine of one another
+_COLLAPSED = (
+    0.5  # the paper draws again while all of 1000 mu(x) lie within this cosine of one another
+)
 _WIDTH = 10  # of the hidden layers in the paper, whose inputs and latents have ten dimensions
 _SHAPING_STEPS = 5000
 
@@ -92,7 +94,9 @@ def draw_generator(
             mu, _ = found(found.inputs(1000))
             if (mu @ mu.T).min() < _COLLAPSED:
                 return found
-    raise InvalidInputError(f"100 generators of dimension {dim} were collapsed; try kind='whitened'.")
+    raise InvalidInputError(
+        f"100 generators of dimension {dim} were collapsed; try kind='whitened'."
+    )
 
 
 def _keep_distances(generator: Generator) -> None:

@@ -31,7 +31,9 @@ __all__ = ["ControlledProcess", "Rule"]
 Rule = Literal["exact", "paper"]
 
 _TAIL = 1e-8
-_DRAWS = 4  # latents per input where they cannot be integrated out; all 16 pairs of draws are averaged
+_DRAWS = (
+    4  # latents per input where they cannot be integrated out; all 16 pairs of draws are averaged
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +71,7 @@ class ControlledProcess:
         """Inputs of the marginal P(x)."""
         return self.generator.inputs(n, generator)
 
-    def batch(
-        self, n: int, n_pairs: float, generator: torch.Generator | None = None
-    ) -> PairBatch:
+    def batch(self, n: int, n_pairs: float, generator: torch.Generator | None = None) -> PairBatch:
         """N inputs and, on average, ``n_pairs`` pairs among them. Cost n^2 terms of the series.
 
         Examples
@@ -125,7 +125,8 @@ class ControlledProcess:
         self, x: Float[Tensor, "n d"], n: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "k n d"]:
         """Draws [n, N, D] of the inputs' latents."""
-        return self.family.sample(*self.generator(x), n, generator)
+        mu, kappa = self.generator(x)
+        return self.family.sample(mu, kappa, n, generator)
 
     def information(self, n: int = 4096, generator: torch.Generator | None = None) -> float:
         """The mutual information of a pair, E[log P(x+|x)/P(x+)] in nats, estimated from n inputs."""
@@ -144,9 +145,13 @@ class ControlledProcess:
         kappa_pos = torch.tensor(self.kappa_pos, dtype=torch.float64)
         terms = positive_terms(self.dim, count, kappa_pos)
         bound = (left.amax(0) * right.amax(0) * terms).flip(0).cumsum(0).flip(0)
-        count = int((bound > _TAIL * bound[0]).sum())  # what follows is below the rounding of float32
+        count = int(
+            (bound > _TAIL * bound[0]).sum()
+        )  # what follows is below the rounding of float32
         left, right, terms = left[:, :count], right[:, :count], terms[:count]
-        values, scale = pairwise_from_ratios((mu1 @ mu2.T).clamp(-1, 1), left, right, terms, self.dim)
+        values, scale = pairwise_from_ratios(
+            (mu1 @ mu2.T).clamp(-1, 1), left, right, terms, self.dim
+        )
         return values.clamp(min=0) * math.exp(scale)  # cancelling terms can round below 0
 
     def _match(self, cosine: Tensor) -> Tensor:

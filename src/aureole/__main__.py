@@ -1,0 +1,5 @@
+"""``python -m aureole``."""
+
+from aureole.cli import main
+
+main()

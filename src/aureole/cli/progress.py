@@ -1,0 +1,58 @@
+"""Progress bars for training and for sweeps, on stderr, readable in 80 columns."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from aureole.training.diagnostics import Diagnosis
+from aureole.training.fit import Observer
+from aureole.training.schedule import Phase
+
+__all__ = ["sweep_bar", "training_bar"]
+
+
+@contextmanager
+def training_bar(title: str, *, shown: bool = True) -> Iterator[Observer]:
+    """An observer of a fit: phase, loss, length of the mean of mu, and the middle 90 % of kappa."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not shown, expand=True) as bar:
+        task = bar.add_task(title, total=None, state="starting")
+
+        def observe(step: int, total: int, phase: Phase, loss: float, state: Diagnosis) -> None:
+            kappa = f"{state.kappa_low:.3g}-{state.kappa_high:.3g}"
+            text = f"{phase.part:<5} loss {loss:.3f} |mu| {state.mean_length:.2f} kappa {kappa}"
+            bar.update(task, completed=step, total=total, state=text)
+
+        yield observe
+
+
+@contextmanager
+def sweep_bar(title: str, total: int, *, shown: bool = True) -> Iterator["_Counter"]:
+    """A bar that counts runs."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not shown, expand=True) as bar:
+        yield _Counter(bar, bar.add_task(title, total=total))
+
+
+class _Counter:
+    def __init__(self, bar: Progress, task: object) -> None:
+        self._bar, self._task = bar, task
+
+    def advance(self, message: str) -> None:
+        """Count one more run and say which."""
+        self._bar.console.print(message, highlight=False)
+        self._bar.advance(self._task)  # type: ignore[arg-type]

@@ -1,0 +1,130 @@
+"""``aureole reproduce``: the experiments, resumable, on one core or many."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from aureole.cli.progress import sweep_bar, training_bar
+from aureole.errors import AureoleError
+from aureole.experiments.catalogue import CATALOGUE, Experiment, find_experiment
+from aureole.experiments.controlled import run
+from aureole.experiments.settings import Setting
+from aureole.records import Record
+from aureole.scale import Failure, sweep
+
+__all__ = ["reproduce"]
+
+_COLUMNS = ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank")
+_HELP = f"""Run an experiment and write one record per setting and seed.
+
+A run that was interrupted goes on where it was when the same command is given again; a finished one is not repeated.
+
+Experiments: {", ".join(CATALOGUE)}; or "all".
+
+    aureole reproduce ambiguous --seeds 1 --out results
+    aureole reproduce families --workers 4 --out results
+    aureole reproduce ambiguous --preset paper --max-batches 20
+"""
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Which experiment.")],
+    preset: Annotated[
+        Literal["fast", "paper"],
+        typer.Option(
+            help="Ours, sized for two cores; or the paper's own configuration (a GPU's work)."
+        ),
+    ] = "fast",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds; default: as the experiment asks.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Runs at a time; more than one go over Ray.")
+    ] = 1,
+    out: Annotated[Path, typer.Option(help="Where records go.")] = Path("results/controlled"),
+    max_batches: Annotated[
+        int | None, typer.Option(min=1, help="Shorten every run to this many batches.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster, e.g. ray://head:10001; out must be a shared folder."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+) -> None:
+    experiments = list(CATALOGUE.values()) if name == "all" else [find_experiment(name)]
+    jobs = _jobs(experiments, preset, seeds, max_batches)
+    command = " ".join(["aureole", *sys.argv[1:]])
+    quiet = as_json or not sys.stderr.isatty()
+    results: list[tuple[Setting, int, Record]] = []
+    failures = []
+    console = Console(stderr=True)
+    if workers == 1 and address is None:
+        outcomes = sweep(partial(_watched, out=out, command=command, quiet=quiet), jobs)
+    else:
+        outcomes = sweep(
+            partial(_unwatched, out=out.resolve(), command=command),
+            jobs,
+            workers=workers,
+            address=address,
+        )
+    with sweep_bar(name, len(jobs), shown=not quiet and workers > 1) as counter:
+        for (setting, seed), outcome in outcomes:
+            if isinstance(outcome, Failure):
+                failures.append(f"{setting.name}, seed {seed}: {outcome.error}")
+                console.print(outcome.details, highlight=False, markup=False)
+            else:
+                results.append((setting, seed, outcome))
+            if not quiet and workers > 1:
+                counter.advance(f"{setting.name}, seed {seed}: done")
+    _show(results, as_json=as_json)
+    if failures:
+        raise AureoleError("; ".join(failures))
+
+
+reproduce.__doc__ = _HELP
+
+
+def _jobs(
+    experiments: list[Experiment], preset: str, seeds: int | None, max_batches: int | None
+) -> list[tuple[Setting, int]]:
+    """Every (setting, seed) once, seeds first, so that all settings have a first result early."""
+    jobs: dict[tuple[str, int], tuple[Setting, int]] = {}
+    for experiment in experiments:
+        count = experiment.seeds if seeds is None else seeds
+        for seed in range(experiment.first_seed, experiment.first_seed + count):
+            for setting in experiment.of_preset(preset):
+                job = setting.shortened(max_batches)
+                jobs.setdefault((job.name, seed), (job, seed))
+    return list(jobs.values())
+
+
+def _watched(job: tuple[Setting, int], *, out: Path, command: str, quiet: bool) -> Record:
+    setting, seed = job
+    with training_bar(f"{setting.name}/{seed}", shown=not quiet) as observer:
+        return run(setting, seed, out, command=command, observer=observer)
+
+
+def _unwatched(job: tuple[Setting, int], *, out: Path, command: str) -> Record:
+    return run(*job, out, command=command)
+
+
+def _show(results: list[tuple[Setting, int, Record]], *, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {"setting": setting.name, "seed": seed, "metrics": record.metrics}
+            for setting, seed, record in results
+        ]
+        typer.echo(json.dumps(rows))
+        return
+    table = Table("setting", "seed", *(c.replace("_", " ") for c in _COLUMNS), "seconds")
+    for setting, seed, record in results:
+        values = [record.metrics.get(column) for column in _COLUMNS]
+        shown = ["-" if value is None else f"{value:.3f}" for value in values]
+        table.add_row(setting.name, str(seed), *shown, f"{record.metrics['seconds_training']:.0f}")
+    Console().print(table)

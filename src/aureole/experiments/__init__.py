@@ -1,0 +1,1 @@
+"""Experiments: each table or figure of the paper, and ours, from one command."""

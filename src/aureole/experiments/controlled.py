@@ -1,0 +1,184 @@
+"""The controlled experiment (the paper's section 5.1): what an encoder recovers where the posteriors are known."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from aureole.data.pairs import PairBatch, Triplets
+from aureole.data.processes import ControlledProcess
+from aureole.distributions import VonMisesFisher
+from aureole.evaluation import latent_coverage, partner_coverage, recovery
+from aureole.experiments.settings import Setting
+from aureole.models import PaperEncoder
+from aureole.records import Record, read_record, write_record
+from aureole.sphere import align
+from aureole.training.diagnostics import diagnose
+from aureole.training.fit import Observer, fit
+
+__all__ = ["record_path", "run"]
+
+# seeds of what is drawn beside training, far from the seeds of steps
+_EVALUATION, _INITIALISATION = 10_000_019, 20_000_003
+
+
+def record_path(out: Path, setting: Setting, seed: int) -> Path:
+    """Where the record of a run lies."""
+    return out / setting.name / f"seed-{seed}.json"
+
+
+def run(
+    setting: Setting, seed: int, out: Path, *, command: str, observer: Observer | None = None
+) -> Record:
+    """Train and evaluate one setting with one seed, and return its record, written below ``out``.
+
+    A finished run with the same setting is read, not repeated; an interrupted one goes on from its checkpoint.
+    """
+    path = record_path(out, setting, seed)
+    if path.exists():
+        found = read_record(path)
+        if found.settings == setting.as_json():
+            return found
+    process = setting.process(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_INITIALISATION + seed)
+        encoder = setting.encoder()
+        sample = process.inputs(4096)
+        if isinstance(encoder, PaperEncoder):
+            encoder.match_range(sample, _finite_range(setting))
+        else:
+            encoder.initialise(sample)
+    started = time.time()
+    checkpoint = path.with_suffix(".safetensors")
+    fitted = fit(
+        encoder,
+        setting.objective(),
+        _batches(setting, process),
+        phases=setting.schedule(),
+        seed=seed,
+        average=0.0 if setting.preset == "paper" else 0.998,
+        betas=(0.9, 0.999) if setting.preset == "paper" else (0.9, 0.99),
+        clip=math.inf if setting.preset == "paper" else 1.0,
+        precision="32-true" if setting.preset == "paper" else "auto",
+        checkpoint=checkpoint,
+        evaluate=lambda model: _brief_scores(model, process),
+        evaluate_every=max(1, setting.steps // 10),
+        observer=observer,
+    )
+    metrics = evaluate(fitted.encoder, process)
+    metrics["seconds_training"] = round(fitted.seconds, 1)
+    metrics["seconds_evaluation"] = round(time.time() - started - fitted.seconds, 1)
+    metrics["curve"] = fitted.curve
+    record = Record(
+        f"controlled/{setting.name}",
+        metrics,
+        command=command,
+        seed=seed,
+        settings=setting.as_json(),
+    )
+    write_record(record, path)
+    checkpoint.unlink(missing_ok=True)
+    return record
+
+
+def _finite_range(setting: Setting) -> tuple[float, float]:
+    """The range that the paper's encoder starts from; for points, the clear setting's."""
+    return (64.0, 128.0) if math.isinf(setting.kappa_range[0]) else setting.kappa_range
+
+
+def _batches(
+    setting: Setting, process: ControlledProcess
+) -> Callable[[int, torch.Generator], PairBatch | Triplets]:
+    def among(step: int, rng: torch.Generator) -> PairBatch:
+        return process.batch(setting.items, setting.pairs, rng)
+
+    def separate(step: int, rng: torch.Generator) -> Triplets:
+        anchor, positive = process.pairs(setting.items, rng)
+        count = setting.negatives or 0
+        # the paper found in-batch negatives better while mu is learned
+        if count == 0 or (setting.phases == "paper" and step < setting.steps // 2):
+            return Triplets(anchor, positive)
+        fresh = process.inputs(setting.items * count, rng)
+        return Triplets(anchor, positive, fresh.view(setting.items, count, -1))
+
+    return among if setting.negatives is None else separate
+
+
+@torch.no_grad()
+def _brief_scores(model: nn.Module, process: ControlledProcess) -> dict[str, float]:
+    x = process.inputs(2000, torch.Generator().manual_seed(_EVALUATION + 1))
+    found = recovery(model(x), *process.generator(x), max_items=1000)
+    return {
+        name: found[name]
+        for name in ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae")
+        if name in found
+    }
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, process: ControlledProcess) -> dict[str, Any]:
+    """All figures of a fitted encoder on 10,000 fresh inputs."""
+    rng = torch.Generator().manual_seed(_EVALUATION)
+    x = process.inputs(10_000, rng)
+    mu, kappa = process.generator(x)
+    found: VonMisesFisher = model(x)
+    spread = process.family.spread(mu, kappa)
+    metrics: dict[str, Any] = recovery(
+        found, mu, kappa, spread=spread if bool((spread > 0).all()) else None
+    )
+    state = diagnose(found)
+    moment = torch.linalg.eigvalsh(mu.T @ mu / len(mu))[0].item() * process.dim
+    metrics |= {
+        "mean_length": state.mean_length,
+        "smallest_eigenvalue": state.smallest_eigenvalue,
+        "true_smallest_eigenvalue": moment,
+        "information": process.information(4096, rng),
+    }
+    order = torch.randperm(len(x), generator=rng)[:400]
+    metrics["scatter"] = {"true": _short(kappa[order]), "found": _short(found.kappa[order])}
+    if found.dim == process.dim:
+        rotation = align(found.mu[:5000], mu[:5000])
+        latents = process.latents(x[5000:], 20, rng)
+        held_out = VonMisesFisher(found.mu[5000:], found.kappa[5000:], validate_args=False)
+        metrics["latent_coverage"] = _keyed(latent_coverage(held_out, latents, rotation=rotation))
+        metrics["partner_coverage"] = _keyed(_partner_coverage(model, process, rng))
+        if process.dim == 2:
+            metrics["posteriors"] = _examples(found, mu, kappa, rotation)
+    return metrics
+
+
+def _partner_coverage(
+    model: nn.Module, process: ControlledProcess, rng: torch.Generator
+) -> dict[float, float]:
+    """Coverage of predictive caps: partners drawn from a gallery of 4,096 inputs by the true process."""
+    query, gallery = process.inputs(2000, rng), process.inputs(4096, rng)
+    rate = process.intensity(query, gallery, rng)
+    partner = torch.multinomial(rate, 1, generator=rng).squeeze(1)
+    return partner_coverage(model(query), model(gallery), partner, kappa_pos=process.kappa_pos)
+
+
+def _examples(found: VonMisesFisher, mu: Tensor, kappa: Tensor, rotation: Tensor) -> dict[str, Any]:
+    """Five posteriors of the circle, true and found: those nearest to five even angles."""
+    angle = torch.atan2(mu[:, 1], mu[:, 0])
+    wanted = torch.linspace(-math.pi, math.pi, 6)[:-1] + math.pi / 5
+    gap = torch.remainder(angle.unsqueeze(1) - wanted + math.pi, 2 * math.pi) - math.pi
+    chosen = gap.abs().argmin(0)
+    turned = found.mu[chosen] @ rotation.T
+    return {
+        "true_angle": _short(angle[chosen]),
+        "true_kappa": _short(kappa[chosen]),
+        "found_angle": _short(torch.atan2(turned[:, 1], turned[:, 0])),
+        "found_kappa": _short(found.kappa[chosen]),
+    }
+
+
+def _short(values: Tensor) -> list[float | str]:
+    return [float(f"{v:.5g}") if math.isfinite(v) else "inf" for v in values.tolist()]
+
+
+def _keyed(coverage: dict[float, float]) -> dict[str, float]:
+    return {f"{mass:g}": share for mass, share in coverage.items()}

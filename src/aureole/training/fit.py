@@ -1,0 +1,297 @@
+"""Fit: the training loop on Lightning Fabric, in phases, resumable to the same result.
+
+Everything random in step s is drawn from a generator seeded by (seed, s), and the learning rate is a function of s. So a
+checkpoint holds the parameters, their average and the optimiser's moments, and a run that was killed and started again
+ends where an undisturbed one ends.
+"""
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from aureole.data.pairs import PairBatch, Triplets
+from aureole.distributions import VonMisesFisher
+from aureole.errors import AureoleError, InvalidInputError
+from aureole.losses import ContrastiveLoss
+from aureole.training.checkpoint import load_checkpoint, save_checkpoint
+from aureole.training.diagnostics import Diagnosis, diagnose, warn_of_collapse
+from aureole.training.schedule import Phase, locate
+
+__all__ = ["DivergenceError", "Fit", "Observer", "fit", "step_seed"]
+
+Batch = PairBatch | Triplets
+Precision = Literal["auto", "32-true", "bf16-mixed"]
+Evaluate = Callable[[nn.Module], dict[str, float]]
+
+
+class DivergenceError(AureoleError):
+    """The loss became infinite or NaN."""
+
+
+class Observer(Protocol):
+    """Something that watches a fit, such as a progress bar."""
+
+    def __call__(self, step: int, total: int, phase: Phase, loss: float, state: Diagnosis) -> None:
+        """Called a few times a second."""
+        ...
+
+
+@dataclass
+class Fit:
+    """A fitted encoder, its learning curve (one dict per evaluation) and the seconds spent on training."""
+
+    encoder: nn.Module
+    curve: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def fit(
+    encoder: nn.Module,
+    loss: ContrastiveLoss,
+    draw_batch: Callable[[int, torch.Generator], Batch],
+    *,
+    phases: Sequence[Phase],
+    seed: int = 0,
+    betas: tuple[float, float] = (0.9, 0.99),
+    average: float = 0.998,
+    clip: float = 1.0,
+    precision: Precision = "auto",
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 30.0,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int = 0,
+    observer: Observer | None = None,
+) -> Fit:
+    """Train an encoder on batches of pairs, and return it with the running average of its weights.
+
+    Parameters
+    ----------
+    encoder
+        Returns posteriors. With phases other than "joint" it must have ``enter`` and ``parameter_groups`` as
+        ``models.IndependentEncoder`` has.
+    draw_batch
+        Gives the batch of a step from the step and a generator seeded for it.
+    phases
+        What to train for how long.
+    average
+        Decay of the exponential average of the weights, shorter at the start; 0 for none.
+    clip
+        Largest norm of a gradient.
+    precision
+        "auto" runs hidden layers in bfloat16 on processors that have it in hardware.
+    checkpoint
+        A file to resume from if it exists, written every ``checkpoint_seconds`` and after each evaluation.
+    evaluate
+        Called with the averaged encoder every ``evaluate_every`` steps and at the end; fills the curve.
+    """
+    total = sum(phase.steps for phase in phases)
+    run = _Run(encoder, phases, seed=seed, betas=betas, average=average, precision=precision)
+    if checkpoint is not None and checkpoint.exists():
+        run.restore(*load_checkpoint(checkpoint))
+    saved = shown = started = time.monotonic()
+    spent = run.seconds
+    while run.step < total:
+        value, posterior, phase = run.advance(loss, draw_batch, clip)
+        now = time.monotonic()
+        run.seconds = spent + now - started
+        if observer is not None and (now - shown > 0.2 or run.step == total):
+            observer(run.step, total, phase, value, diagnose(posterior))
+            shown = now
+        due = run.step == total or (evaluate_every and run.step % evaluate_every == 0)
+        if due:
+            state = diagnose(posterior)
+            warn_of_collapse(state, learns_kappa=run.step == total and phase.part != "mu")
+            scores = {} if evaluate is None else evaluate(run.averaged())
+            run.curve.append({"step": run.step, "loss": value, **asdict(state), **scores})
+        if checkpoint is not None and (due or now - saved > checkpoint_seconds):
+            save_checkpoint(checkpoint, *run.snapshot())
+            saved = now
+    return Fit(run.averaged(), run.curve, run.seconds)
+
+
+def step_seed(seed: int, step: int) -> int:
+    """The seed of a step: far apart for neighbouring steps and runs."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    return (mixed ^ (mixed >> 31)) % 2**63
+
+
+class _Run:
+    """The state of a fit: parameters, their average, the optimiser of the current phase, the step, the curve."""
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        phases: Sequence[Phase],
+        *,
+        seed: int,
+        betas: tuple[float, float],
+        average: float,
+        precision: Precision,
+    ) -> None:
+        from lightning.fabric import Fabric
+
+        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # its line on precision
+        chosen = _bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
+        self.fabric = Fabric(
+            accelerator="auto", devices=1, precision="bf16-mixed" if chosen else "32-true"
+        )
+        self.encoder = encoder.to(self.fabric.device)
+        self.module = self.fabric.setup_module(encoder)
+        self.phases, self.seed, self.betas, self.decay = list(phases), seed, betas, average
+        self.mean = {name: p.detach().clone() for name, p in encoder.named_parameters()}
+        self.step, self.seconds, self.phase_index = 0, 0.0, -1
+        self.curve: list[dict[str, float]] = []
+        self.optimiser: Any = None
+
+    def advance(
+        self,
+        loss: ContrastiveLoss,
+        draw_batch: Callable[[int, torch.Generator], Batch],
+        clip: float,
+    ) -> tuple[float, VonMisesFisher, Phase]:
+        """Take one step and return (loss, some posteriors, phase)."""
+        index, within = locate(self.phases, self.step)
+        if index != self.phase_index:
+            self._begin(index)
+        phase, device = self.phases[index], self.fabric.device
+        for group, lr in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = lr * phase.rate(within)
+        batch = draw_batch(
+            self.step, torch.Generator().manual_seed(step_seed(self.seed, self.step))
+        )
+        with _seeded(step_seed(~self.seed, self.step), device):
+            value, posterior = _objective(self.module, loss, batch, device)
+        if not bool(torch.isfinite(value)):
+            raise DivergenceError(
+                f"the loss is {value.item()} in step {self.step} (phase {phase.part!r}). Lower the learning rate, or "
+                "look at the inputs of this step: draw_batch with the same seed gives them again."
+            )
+        self.optimiser.zero_grad()
+        self.fabric.backward(value)
+        nn.utils.clip_grad_norm_(self.encoder.parameters(), clip)
+        self.optimiser.step()
+        self.step += 1
+        self._average()
+        return value.item(), posterior, phase
+
+    def averaged(self) -> nn.Module:
+        """A copy of the encoder with the averaged weights."""
+        twin = copy.deepcopy(self.encoder)
+        if hasattr(twin, "enter"):
+            twin.enter(self.phases[self.phase_index].part)  # type: ignore[operator]
+        with torch.no_grad():
+            for name, parameter in twin.named_parameters():
+                parameter.copy_(self.mean[name])
+        return twin.requires_grad_(False).eval()
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """(Tensors, state) that ``restore`` needs."""
+        tensors = {f"encoder.{k}": v for k, v in self.encoder.state_dict().items()}
+        tensors |= {f"mean.{k}": v for k, v in self.mean.items()}
+        for index, moments in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{k}": torch.as_tensor(v) for k, v in moments.items()}
+        state = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "seed": self.seed,
+            "phases": [asdict(p) for p in self.phases],
+            "curve": self.curve,
+        }
+        return tensors, state
+
+    def restore(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Go on from a snapshot of the same run."""
+        if state["seed"] != self.seed or state["phases"] != [asdict(p) for p in self.phases]:
+            raise InvalidInputError(
+                "the checkpoint belongs to a run with another seed or other phases; delete it to start afresh."
+            )
+        parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "mean": {}, "optimiser": {}}
+        for name, value in tensors.items():
+            part, rest = name.split(".", 1)
+            parts[part][rest] = value
+        self.encoder.load_state_dict(parts["encoder"])
+        self.mean = {k: v.to(self.fabric.device) for k, v in parts["mean"].items()}
+        self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
+        if self.step == 0:
+            return
+        self._begin(locate(self.phases, self.step - 1)[0])
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in parts["optimiser"].items():
+            index, key = name.split(".", 1)
+            moments.setdefault(int(index), {})[key] = value
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+
+    def _begin(self, index: int) -> None:
+        """Start a phase with an optimiser of its own."""
+        phase = self.phases[index]
+        groups: list[dict[str, Any]] = [{"params": list(self.encoder.parameters()), "lr": phase.lr}]
+        if hasattr(self.encoder, "enter"):
+            self.encoder.enter(phase.part)  # type: ignore[operator]
+            groups = list(self.encoder.parameter_groups(phase.lr))  # type: ignore[operator]
+        elif phase.part != "joint":
+            raise InvalidInputError(
+                f"a phase trains {phase.part!r} alone, but {type(self.encoder).__name__} has no method enter(part)."
+            )
+        self.rates = [group["lr"] for group in groups]
+        self.optimiser = self.fabric.setup_optimizers(torch.optim.Adam(groups, betas=self.betas))
+        self.phase_index = index
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        decay = min(self.decay, self.step / (self.step + 19))
+        named = dict(self.encoder.named_parameters())
+        for name, mean in self.mean.items():
+            mean.lerp_(named[name], 1 - decay)
+
+
+def _objective(
+    module: nn.Module, loss: ContrastiveLoss, batch: Batch, device: torch.device
+) -> tuple[Tensor, VonMisesFisher]:
+    """(The loss of a batch, the posteriors of its inputs or negatives)."""
+    if isinstance(batch, PairBatch):
+        posterior = module(batch.inputs.to(device))
+        values = loss.among(posterior, batch.pairs.to(device))
+        return values * (len(batch.pairs) / batch.expected_pairs), posterior
+    n = len(batch.anchor)
+    parts = [batch.anchor, batch.positive]
+    shape = (
+        (0,)
+        if batch.negative is None
+        else batch.negative.shape[: batch.negative.dim() - batch.anchor.dim() + 1]
+    )
+    if batch.negative is not None:
+        parts.append(batch.negative.reshape(-1, *batch.anchor.shape[1:]))
+    everyone = module(torch.cat(parts).to(device))
+
+    def take(part: slice, *batch_shape: int) -> VonMisesFisher:
+        mu, kappa = everyone.mu[part], everyone.kappa[part]
+        return VonMisesFisher(
+            mu.reshape(*batch_shape, mu.shape[-1]), kappa.reshape(batch_shape), validate_args=False
+        )
+
+    negative = None if batch.negative is None else take(slice(2 * n, None), *shape)
+    return loss(take(slice(0, n), n), take(slice(n, 2 * n), n), negative), everyone
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """A context in which torch's global generator, which losses draw from, has a seed of its own."""
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _bfloat16_in_hardware() -> bool:
+    """Whether matrix products in bfloat16 are faster than in float32: on GPUs, and on CPUs with AMX or AVX512-BF16."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported()
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
