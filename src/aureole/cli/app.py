@@ -17,7 +17,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-app.command("reproduce")(reproduce.reproduce)
+app.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)
 app.command("report")(report.report)
 
 

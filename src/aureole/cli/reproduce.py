@@ -18,10 +18,10 @@ from aureole.experiments.settings import Setting
 from aureole.records import Record
 from aureole.scale import Failure, sweep
 
-__all__ = ["reproduce"]
+__all__ = ["HELP", "reproduce"]
 
 _COLUMNS = ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank")
-_HELP = f"""Run an experiment and write one record per setting and seed.
+HELP = f"""Run an experiment and write one record per setting and seed.
 
 A run that was interrupted goes on where it was when the same command is given again; a finished one is not repeated.
 
@@ -57,6 +57,7 @@ def reproduce(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
+    """Run an experiment and write one record per setting and seed; ``HELP`` is what users read."""
     experiments = list(CATALOGUE.values()) if name == "all" else [find_experiment(name)]
     jobs = _jobs(experiments, preset, seeds, max_batches)
     command = " ".join(["aureole", *sys.argv[1:]])
@@ -85,9 +86,6 @@ def reproduce(
     _show(results, as_json=as_json)
     if failures:
         raise AureoleError("; ".join(failures))
-
-
-reproduce.__doc__ = _HELP
 
 
 def _jobs(

@@ -23,7 +23,7 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class Triplets:
-    """Anchors [B, ...], their partners [B, ...] and fresh negatives [M, ...], [B, M, ...], or None for in-batch ones."""
+    """Anchors [B, ...], their partners [B, ...] and fresh negatives [M, ...] or [B, M, ...]; None for in-batch ones."""
 
     anchor: Tensor
     positive: Tensor

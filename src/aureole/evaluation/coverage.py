@@ -52,9 +52,9 @@ def partner_coverage(
 ) -> dict[float, float]:
     """How often the predictive cap of each query holds the mu of its partner, given by its place in the gallery.
 
-    A query's predictive cap holds the gallery's items closest in cosine whose chances to be the partner, proportional to
-    their expected positivity, reach the mass. The item that crosses it is counted in proportion, so that the expected
-    coverage of a right posterior is the mass itself. Cost: n m terms of the series.
+    A query's predictive cap holds the gallery's items closest in cosine whose chances to be the partner, proportional
+    to their expected positivity, reach the mass. The item that crosses it is counted in proportion, so that the
+    expected coverage of a right posterior is the mass itself. Cost: n m terms of the series.
     """
     if partner.shape != query.kappa.shape:
         raise InvalidInputError(

@@ -22,9 +22,9 @@ def recovery(
 ) -> dict[str, float]:
     """Errors and rank correlations of mu, kappa and spread against the truth of the same inputs.
 
-    mu is compared by the cosines of all pairs of the first ``max_items`` inputs (2,000 have two million pairs), which no
-    rotation changes and which also works where the two spheres differ in dimension. "mae" is the mean absolute error;
-    the paper's columns named RMSE hold it too. ``spread`` is the true mean cosine distance from the mode, for families
+    mu is compared by the cosines of all pairs of the first ``max_items`` inputs (2,000 have two million pairs), which
+    no rotation changes and which also works where the two spheres differ in dimension. "mae" is the mean absolute
+    error; the paper's columns named RMSE hold it too. ``spread`` is the true mean cosine distance from the mode, for families
     other than the vMF. Figures that do not exist (a constant or infinite kappa) are left out.
 
     Examples

@@ -34,7 +34,7 @@ class Experiment:
 
 def _short(name: str, **changes: object) -> Setting:
     """An ablation of the ambiguous setting, half as long."""
-    return replace(_AMBIGUOUS, **({"name": name, "steps": 1000} | changes))  # type: ignore[arg-type]
+    return replace(_AMBIGUOUS, **({"name": name, "steps": 1000} | changes))
 
 
 _BASE = _short("base")  # what ablations are compared with

@@ -93,7 +93,7 @@ def _finite_range(setting: Setting) -> tuple[float, float]:
 def _batches(
     setting: Setting, process: ControlledProcess
 ) -> Callable[[int, torch.Generator], PairBatch | Triplets]:
-    def among(step: int, rng: torch.Generator) -> PairBatch:
+    def among(_: int, rng: torch.Generator) -> PairBatch:
         return process.batch(setting.items, setting.pairs, rng)
 
     def separate(step: int, rng: torch.Generator) -> Triplets:

@@ -92,16 +92,16 @@ class Setting:
         """The loss."""
         # the paper's inverse temperature is kappa_pos for InfoNCE and for ELK, unless another was found better
         scale = self.kappa_pos if self.temperature is None else self.temperature
-        options = {"learn_kappa_pos": self.learn_kappa_pos}
+        learn = self.learn_kappa_pos
         if self.loss == "closed-form":
-            return ClosedFormInfoNCE(self.kappa_pos, centring=self.centring, **options)
+            return ClosedFormInfoNCE(self.kappa_pos, centring=self.centring, learn_kappa_pos=learn)
         if self.loss == "mcinfonce":
-            return MCInfoNCE(self.kappa_pos, self.n_samples, **options)
+            return MCInfoNCE(self.kappa_pos, self.n_samples, learn_kappa_pos=learn)
         if self.loss == "elk":
-            return ELK(scale, **options)
+            return ELK(scale, learn_kappa_pos=learn)
         if self.loss == "hib":
             return HedgedInstance(*self.hib, self.n_samples)
-        return InfoNCE(scale, **options)
+        return InfoNCE(scale, learn_kappa_pos=learn)
 
     def encoder(self) -> IndependentEncoder:
         """A new encoder, its weights from torch's global generator."""

@@ -1,5 +1,7 @@
 """Networks for vectors: the paper's plain MLPs, and residual ones that train faster."""
 
+from itertools import pairwise
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -22,13 +24,13 @@ def paper_mlp(n_in: int, n_out: int, *, dim: int | None = None, n_hidden: int = 
     narrow, wide = 10 * dim, 50 * dim
     widths = [n_in, narrow, *([wide] * (n_hidden - 1)), narrow, n_out]
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.LeakyReLU()]
     return nn.Sequential(*layers[:-1])
 
 
 class ResidualMLP(nn.Module):
-    r"""A linear layer, blocks :math:`h \leftarrow h + W_2\,\mathrm{silu}(W_1\,\mathrm{norm}(h))`, norm and a linear layer.
+    r"""A linear layer, blocks :math:`h \leftarrow h + W_2\,\mathrm{silu}(W_1\,\mathrm{norm}(h))`, norm, linear layer.
 
     Blocks start as the identity (W_2 = 0) with He initialisation of W_1, so the first steps see a well-conditioned,
     nearly linear map.

@@ -25,6 +25,7 @@ def run_tasks(
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
+        from ray.exceptions import RayError
     except ImportError as error:
         raise AureoleError(
             "more than one worker needs Ray: pip install 'aureole[scale]', or use one worker."
@@ -52,7 +53,7 @@ def run_tasks(
             job = running.pop(done)
             try:
                 yield job, ray.get(done)
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 yield job, Failure(f"the worker died too often: {type(error).__name__}", str(error))
     finally:
         if started:

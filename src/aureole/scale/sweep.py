@@ -29,10 +29,10 @@ def sweep(
 ) -> Iterator[tuple[Job, Any]]:
     """(Job, result or Failure) of each job, as they end.
 
-    With one worker and no address it is a plain loop and needs no engine. Otherwise jobs run as Ray tasks of one CPU and
-    one thread each, ``workers`` at a time on this machine or as many as fit the cluster at ``address``; a task whose
-    worker dies is started again up to three times, so a function that keeps checkpoints goes on where it was. Errors of a
-    function itself are not tried again: they come back as a ``Failure`` and the other jobs go on.
+    With one worker and no address it is a plain loop and needs no engine. Otherwise jobs run as Ray tasks of one CPU
+    and one thread each, ``workers`` at a time on this machine or as many as fit the cluster at ``address``; a task
+    whose worker dies is started again up to three times, so a function that keeps checkpoints goes on where it was.
+    Errors of a function itself are not tried again: they come back as a ``Failure`` and the other jobs go on.
 
     Examples
     --------

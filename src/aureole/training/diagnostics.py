@@ -66,8 +66,8 @@ def warn_of_collapse(diagnosis: Diagnosis, *, learns_kappa: bool) -> None:
     if learns_kappa and diagnosis.log_kappa_spread < _FLAT:
         warnings.warn(
             f"kappa has collapsed: it is {diagnosis.kappa_median:.4g} for nearly all inputs (standard deviation of "
-            f"log kappa {diagnosis.log_kappa_spread:.1e}). All inputs are equally certain, or kappa has not been trained "
-            "long enough.",
+            f"log kappa {diagnosis.log_kappa_spread:.1e}). All inputs are equally certain, or kappa was not "
+            "trained for long enough.",
             AureoleWarning,
             stacklevel=2,
         )

@@ -1,8 +1,8 @@
 """Fit: the training loop on Lightning Fabric, in phases, resumable to the same result.
 
-Everything random in step s is drawn from a generator seeded by (seed, s), and the learning rate is a function of s. So a
-checkpoint holds the parameters, their average and the optimiser's moments, and a run that was killed and started again
-ends where an undisturbed one ends.
+Everything random in step s is drawn from a generator seeded by (seed, s), and the learning rate is a function of s. So
+a checkpoint holds the parameters, their average and the optimiser's moments, and a run that was killed and started
+again ends where an undisturbed one ends.
 """
 
 import copy

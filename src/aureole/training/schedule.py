@@ -15,8 +15,8 @@ __all__ = ["Phase", "locate", "paper_phases", "three_phases"]
 class Phase:
     """A number of steps that train one part of the encoder.
 
-    ``shape`` "one-cycle" warms up over the first twentieth (at least 50 steps, or a quarter) and then falls to zero along a cosine; "constant" does not
-    change.
+    ``shape`` "one-cycle" warms up over the first twentieth (at least 50 steps, or a quarter) and then falls to zero
+    along a cosine; "constant" does not change.
     """
 
     part: Part
@@ -42,7 +42,11 @@ class Phase:
 
 
 def three_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
-    """First mu with one kappa for all (35 % of the steps), then kappa alone (20 %), then both at a third of the rate."""
+    """First mu with one kappa for all (35 % of the steps), then kappa alone (20 %), then both at a third of the rate.
+
+    Kappa's gradient is far weaker than mu's, and wrong as long as mu is: learning them together from the start lets
+    kappa explain the errors of mu.
+    """
     first, second = round(0.35 * steps), round(0.2 * steps)
     return [
         Phase("mu", first, lr),

@@ -4,7 +4,7 @@ Inputs x are uniform on [0, 1]^d. A random network gives each a posterior over i
 are a positive pair as often as their latents are close.
 """
 
-from aureole.data.processes.families import Dirac, Family, Gaussian, Laplace, VMF
+from aureole.data.processes.families import VMF, Dirac, Family, Gaussian, Laplace
 from aureole.data.processes.generators import Generator, draw_generator
 from aureole.data.processes.process import ControlledProcess, Rule
 

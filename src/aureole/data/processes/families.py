@@ -91,7 +91,7 @@ class Gaussian:
         return normalize(mu + noise / kappa.sqrt().unsqueeze(-1))
 
     def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
-        """E[G_l] by quadrature at Chebyshev nodes in log kappa, interpolated: error below 1e-9 for kappa in [2, 4096]."""
+        """E[G_l] by quadrature at Chebyshev nodes in log kappa, interpolated: to 1e-9 for kappa in [2, 4096]."""
         return _interpolate(_gaussian_table(dim, count), kappa.double())
 
     def spread(self, mu: Tensor, kappa: Tensor) -> Tensor:

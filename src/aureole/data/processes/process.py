@@ -1,18 +1,18 @@
 r"""The controlled process: inputs with known posteriors, and positive pairs that follow from them.
 
 The density of a partner relative to chance is the expected positivity, :math:`P(x^+|x) \propto P(x^+)\,S\,h(x, x^+)`.
-Instead of rejecting candidates one by one, ``batch`` takes N inputs and sees every ordered pair (i, j) a Poisson number
-of times, with mean proportional to S h(x_i, x_j). The pairs then follow P(x+|x) exactly for any kappa and dimension,
-with no envelope and no pool of candidates, and the other inputs of the batch are fresh negatives (their law does not
-depend on which pairs were seen). Where the latents cannot be integrated out, the mean uses draws of them: the expectation
-over the draws is the same, so the pairs still follow P(x+|x) exactly. A factor that depends on the anchor alone is free,
-because InfoNCE learns the partner's law given the anchor; ``reference`` uses that to see all anchors about equally often
-where the density of mu varies a lot (high dimensions).
+Instead of rejecting candidates one by one, ``batch`` takes N inputs and sees every ordered pair (i, j) a Poisson
+number of times, with mean proportional to S h(x_i, x_j). The pairs then follow P(x+|x) exactly for any kappa and
+dimension, with no envelope and no pool of candidates, and the other inputs of the batch are fresh negatives (their law
+does not depend on which pairs were seen). Where the latents cannot be integrated out, the mean uses draws of them: its
+expectation over the draws is the same, so the pairs still follow P(x+|x) exactly. A factor that depends on the anchor
+alone is free, because InfoNCE learns the partner's law given the anchor; ``reference`` uses that to see all anchors
+about equally often where the density of mu varies a lot (high dimensions).
 """
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -57,7 +57,7 @@ class ControlledProcess:
     """
 
     generator: Generator
-    family: Family = VMF()
+    family: Family = field(default_factory=VMF)
     kappa_pos: float = 20.0
     rule: Rule = "exact"
     reference: int = 0
