@@ -13,14 +13,13 @@ from rich.table import Table
 from aureole.cli.progress import sweep_bar, training_bar
 from aureole.errors import AureoleError
 from aureole.experiments.catalogue import CATALOGUE, Experiment, find_experiment
-from aureole.experiments.controlled import run
-from aureole.experiments.settings import Setting
+from aureole.experiments.runs import AnySetting, run
 from aureole.records import Record
 from aureole.scale import Failure, sweep
 
 __all__ = ["HELP", "reproduce"]
 
-_COLUMNS = ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank")
+_COLUMNS = ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank", "divergence")
 HELP = f"""Run an experiment and write one record per setting and seed.
 
 A run that was interrupted goes on where it was when the same command is given again; a finished one is not repeated.
@@ -62,7 +61,7 @@ def reproduce(
     jobs = _jobs(experiments, preset, seeds, max_batches)
     command = " ".join(["aureole", *sys.argv[1:]])
     quiet = as_json or not sys.stderr.isatty()
-    results: list[tuple[Setting, int, Record]] = []
+    results: list[tuple[AnySetting, int, Record]] = []
     failures = []
     console = Console(stderr=True)
     if workers == 1 and address is None:
@@ -90,9 +89,9 @@ def reproduce(
 
 def _jobs(
     experiments: list[Experiment], preset: str, seeds: int | None, max_batches: int | None
-) -> list[tuple[Setting, int]]:
+) -> list[tuple[AnySetting, int]]:
     """Every (setting, seed) once, seeds first, so that all settings have a first result early."""
-    jobs: dict[tuple[str, int], tuple[Setting, int]] = {}
+    jobs: dict[tuple[str, int], tuple[AnySetting, int]] = {}
     for experiment in experiments:
         count = experiment.seeds if seeds is None else seeds
         for seed in range(experiment.first_seed, experiment.first_seed + count):
@@ -102,17 +101,17 @@ def _jobs(
     return list(jobs.values())
 
 
-def _watched(job: tuple[Setting, int], *, out: Path, command: str, quiet: bool) -> Record:
+def _watched(job: tuple[AnySetting, int], *, out: Path, command: str, quiet: bool) -> Record:
     setting, seed = job
     with training_bar(f"{setting.name}/{seed}", shown=not quiet) as observer:
         return run(setting, seed, out, command=command, observer=observer)
 
 
-def _unwatched(job: tuple[Setting, int], *, out: Path, command: str) -> Record:
+def _unwatched(job: tuple[AnySetting, int], *, out: Path, command: str) -> Record:
     return run(*job, out, command=command)
 
 
-def _show(results: list[tuple[Setting, int, Record]], *, as_json: bool) -> None:
+def _show(results: list[tuple[AnySetting, int, Record]], *, as_json: bool) -> None:
     if as_json:
         rows = [
             {"setting": setting.name, "seed": seed, "metrics": record.metrics}

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from jaxtyping import Int
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["PairBatch", "Triplets"]
+__all__ = ["PairBatch", "Triplets", "poisson_pairs"]
 
 
 @dataclass(frozen=True)
@@ -28,3 +29,26 @@ class Triplets:
     anchor: Tensor
     positive: Tensor
     negative: Tensor | None = None
+
+
+def poisson_pairs(
+    rate: Float[Tensor, "n n"], n_pairs: float, generator: torch.Generator | None = None
+) -> Int[Tensor, "p 2"]:
+    """Ordered pairs of different items, each seen a Poisson number of times, ``n_pairs`` times its rate in all.
+
+    The rates should be 1 on average over n (n - 1) pairs for ``n_pairs`` to be the expected number.
+
+    Examples
+    --------
+    >>> poisson_pairs(torch.ones(3, 3), 600.0, torch.Generator().manual_seed(0)).unique(dim=0)
+    tensor([[0, 1],
+            [0, 2],
+            [1, 0],
+            [1, 2],
+            [2, 0],
+            [2, 1]])
+    """
+    n = len(rate)
+    mean = (rate * (n_pairs / (n * (n - 1)))).fill_diagonal_(0)
+    counts = torch.poisson(mean, generator=generator).long()
+    return counts.nonzero().repeat_interleave(counts[counts > 0], 0)

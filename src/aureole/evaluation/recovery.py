@@ -24,8 +24,8 @@ def recovery(
 
     mu is compared by the cosines of all pairs of the first ``max_items`` inputs (2,000 have two million pairs), which
     no rotation changes and which also works where the two spheres differ in dimension. "mae" is the mean absolute
-    error; the paper's columns named RMSE hold it too. ``spread`` is the true mean cosine distance from the mode, for families
-    other than the vMF. Figures that do not exist (a constant or infinite kappa) are left out.
+    error; the paper's columns named RMSE hold it too. ``spread`` is the true mean cosine distance from the mode, which
+    families other than the vMF have as well. Figures that do not exist (a constant or infinite kappa) are left out.
 
     Examples
     --------

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from aureole.errors import InvalidInputError
+from aureole.experiments.bimodal import BimodalSetting
 from aureole.experiments.settings import Setting, paper_setting
 
 __all__ = ["CATALOGUE", "Experiment", "find_experiment"]
@@ -21,15 +22,20 @@ class Experiment:
 
     name: str
     title: str
-    settings: tuple[Setting, ...]
+    settings: tuple[Setting | BimodalSetting, ...]
     seeds: int
     first_seed: int = FIRST_SEED
 
-    def of_preset(self, preset: str) -> tuple[Setting, ...]:
-        """The settings of a preset; those of "paper" keep the names, with "-paper" appended."""
+    def of_preset(self, preset: str) -> tuple[Setting | BimodalSetting, ...]:
+        """The settings of a preset; those of "paper" have "-paper" appended to their names."""
         if preset == "fast":
             return self.settings
-        return tuple(replace(paper_setting(s), name=f"{s.name}-paper") for s in self.settings)
+        known = [s for s in self.settings if isinstance(s, Setting)]
+        if not known:
+            raise InvalidInputError(
+                f"the paper has no experiment {self.name!r}: use --preset fast."
+            )
+        return tuple(replace(paper_setting(s), name=f"{s.name}-paper") for s in known)
 
 
 def _short(name: str, **changes: object) -> Setting:
@@ -175,6 +181,16 @@ CATALOGUE = {
             2,
         ),
         Experiment("sources", "Where the error of kappa comes from", _sources(), 2),
+        Experiment(
+            "bimodal",
+            "Posteriors with two modes",
+            tuple(
+                BimodalSetting(f"bimodal-{kind}-{dim}", components, dim=dim)
+                for dim in (2, 10)
+                for kind, components in (("single", 1), ("mixture", 2))
+            ),
+            2,
+        ),
         Experiment("tuning", "The paper's grid", _tuning(), 1, TUNING_SEED),
     )
 }

@@ -1,7 +1,6 @@
 """The controlled experiment (the paper's section 5.1): what an encoder recovers where the posteriors are known."""
 
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,34 +14,20 @@ from aureole.distributions import VonMisesFisher
 from aureole.evaluation import latent_coverage, partner_coverage, recovery
 from aureole.experiments.settings import Setting
 from aureole.models import PaperEncoder
-from aureole.records import Record, read_record, write_record
 from aureole.sphere import align
 from aureole.training.diagnostics import diagnose
-from aureole.training.fit import Observer, fit
+from aureole.training.fit import Fit, Observer, fit
 
-__all__ = ["record_path", "run"]
+__all__ = ["evaluate", "train"]
 
 # seeds of what is drawn beside training, far from the seeds of steps
 _EVALUATION, _INITIALISATION = 10_000_019, 20_000_003
 
 
-def record_path(out: Path, setting: Setting, seed: int) -> Path:
-    """Where the record of a run lies."""
-    return out / setting.name / f"seed-{seed}.json"
-
-
-def run(
-    setting: Setting, seed: int, out: Path, *, command: str, observer: Observer | None = None
-) -> Record:
-    """Train and evaluate one setting with one seed, and return its record, written below ``out``.
-
-    A finished run with the same setting is read, not repeated; an interrupted one goes on from its checkpoint.
-    """
-    path = record_path(out, setting, seed)
-    if path.exists():
-        found = read_record(path)
-        if found.settings == setting.as_json():
-            return found
+def train(
+    setting: Setting, seed: int, *, checkpoint: Path, observer: Observer | None = None
+) -> tuple[Fit, ControlledProcess]:
+    """(The fitted encoder, the process it was trained on)."""
     process = setting.process(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_INITIALISATION + seed)
@@ -52,8 +37,6 @@ def run(
             encoder.match_range(sample, _finite_range(setting))
         else:
             encoder.initialise(sample)
-    started = time.time()
-    checkpoint = path.with_suffix(".safetensors")
     fitted = fit(
         encoder,
         setting.objective(),
@@ -69,20 +52,7 @@ def run(
         evaluate_every=max(1, setting.steps // 10),
         observer=observer,
     )
-    metrics = evaluate(fitted.encoder, process)
-    metrics["seconds_training"] = round(fitted.seconds, 1)
-    metrics["seconds_evaluation"] = round(time.time() - started - fitted.seconds, 1)
-    metrics["curve"] = fitted.curve
-    record = Record(
-        f"controlled/{setting.name}",
-        metrics,
-        command=command,
-        seed=seed,
-        settings=setting.as_json(),
-    )
-    write_record(record, path)
-    checkpoint.unlink(missing_ok=True)
-    return record
+    return fitted, process
 
 
 def _finite_range(setting: Setting) -> tuple[float, float]:

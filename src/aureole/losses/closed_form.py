@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.losses.contrastive import ContrastiveLoss, pair_cosines
 from aureole.losses.negatives import Negatives
 from aureole.sphere.bessel import bessel_ratios
@@ -20,12 +20,12 @@ from aureole.sphere.positivity import (
 )
 from aureole.sphere.zonal import zonal_basis
 
-__all__ = ["ClosedFormInfoNCE", "closed_form_among", "closed_form_infonce"]
+__all__ = ["ClosedFormInfoNCE", "Series", "closed_form_among", "closed_form_infonce"]
 
 # by the dtype in which negatives are summed: the series' tail, and the noise of a sum, both relative to its bound
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-13}
-_NOISE = {torch.float32: 1e-6, torch.float64: 1e-12}
-_FLOOR = (
+NOISE = {torch.float32: 1e-6, torch.float64: 1e-12}
+FLOOR = (
     1e-9  # below this part of h(c = 1) a pair's log leaves the series, whose error would pass 1e-5
 )
 
@@ -47,7 +47,7 @@ def closed_form_infonce(
     cosines, others = pair_cosines(anchor, positive, negatives)
     n = anchor.batch_shape[0]
     kappas = [anchor.kappa, positive.kappa, negatives.posterior.kappa.flatten()]
-    series = _Series.of(torch.cat(kappas), kappa_pos, anchor.dim)
+    series = Series.of(torch.cat(kappas), kappa_pos, anchor.dim)
     own, partner, rest = series.ratios[:n], series.ratios[n : 2 * n], series.ratios[2 * n :]
     log_pairs = _log_pairs(
         cosines, own * partner * series.terms, anchor.kappa, positive.kappa, series
@@ -72,7 +72,7 @@ def closed_form_among(
     All other items are the negatives, as in ``closed_form_infonce``. Each item is encoded once and each of the
     N^2 positivities computed once, however many pairs there are: cost (N^2 + P) terms.
     """
-    series = _Series.of(posterior.kappa, kappa_pos, posterior.dim)
+    series = Series.of(posterior.kappa, kappa_pos, posterior.dim)
     i, j = pairs.unbind(-1)
     mu, kappa, ratios = posterior.mu, posterior.kappa, series.ratios
     cosines = (mu[i] * mu[j]).sum(-1).clamp(-1, 1)
@@ -87,7 +87,7 @@ def closed_form_among(
 
 
 @dataclass(frozen=True)
-class _Series:
+class Series:
     """The series' coefficients for a set of concentrations: Bessel ratios [n, terms] and the part of kappa_pos."""
 
     ratios: Tensor
@@ -97,7 +97,8 @@ class _Series:
     bounds: tuple[float, float, float]
 
     @classmethod
-    def of(cls, kappa: Tensor, kappa_pos: Tensor | float, dim: int) -> "_Series":
+    def of(cls, kappa: Tensor, kappa_pos: Tensor | float, dim: int) -> "Series":
+        """The coefficients of these concentrations, as many as float64 can see."""
         kappa_pos = torch.as_tensor(kappa_pos, dtype=torch.float64, device=kappa.device)
         top = kappa.detach().max().item()
         bounds = (top, top, kappa_pos.item())
@@ -111,10 +112,10 @@ class _Series:
 
 
 def _log_pairs(
-    cosines: Tensor, terms: Tensor, kappa1: Tensor, kappa2: Tensor, series: _Series
+    cosines: Tensor, terms: Tensor, kappa1: Tensor, kappa2: Tensor, series: Series
 ) -> Tensor:
     """Log h of each pair in float64: by the series, by the integral where the series has lost its digits."""
-    value, trusted = log_series(cosines.double(), terms, series.dim, floor=_FLOOR)
+    value, trusted = log_series(cosines.double(), terms, series.dim, floor=FLOOR)
     if bool(trusted.all()):
         return value
     lost = ~trusted
@@ -128,7 +129,7 @@ def _log_others(
     cosines: Tensor,
     own: Tensor,
     rest: Tensor,
-    series: _Series,
+    series: Series,
     kappa: Tensor,
     negatives: Negatives,
     log_known: Tensor | None = None,
@@ -202,7 +203,7 @@ def _log_sum(
     with torch.no_grad():
         bound = (own * terms * rest.sum(-2)).sum(-1)  # what the sum would be with every cosine 1
         log_seen = torch.logaddexp(torch.log(total) + scale, log_pairs)
-        clear = (torch.log(bound * (_NOISE[dtype] / 1e-3)) < log_seen) & (total > 0)
+        clear = (torch.log(bound * (NOISE[dtype] / 1e-3)) < log_seen) & (total > 0)
     return torch.log(torch.where(clear, total, 1.0)) + scale, clear
 
 
@@ -243,6 +244,15 @@ class ClosedFormInfoNCE(ContrastiveLoss):
         """The loss of each pair among the posteriors, all others its negatives."""
         value = closed_form_among(posterior, pairs, kappa_pos=self.kappa_pos)
         return self._centred(value, posterior)
+
+    def per_pair_of_mixtures(
+        self, posterior: MixtureVMF, pairs: Int[Tensor, "p 2"]
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair among mixtures, all others its negatives."""
+        from aureole.losses.mixture import mixture_among
+
+        value = mixture_among(posterior, pairs, kappa_pos=self.kappa_pos)
+        return self._centred(value, posterior.components)
 
     def _centred(self, value: Tensor, pool: VonMisesFisher) -> Tensor:
         if not self.centring:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.distributions.constraint import check_kappa, check_unit
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.losses.negatives import InBatch, Negatives, resolve_negatives
@@ -115,10 +115,13 @@ class ContrastiveLoss(nn.Module):
         >>> ClosedFormInfoNCE(20.0).among(q, torch.tensor([[0, 1], [1, 0], [2, 3]]))
         tensor(1.0986)
         """
-        check_posteriors(posterior, posterior, None)
         check_pairs(pairs, posterior.batch_shape[0])
         with torch.autocast(posterior.mu.device.type, enabled=False):
-            value = self.per_pair(posterior, pairs)
+            if isinstance(posterior, MixtureVMF):
+                value = self.per_pair_of_mixtures(posterior, pairs)
+            else:
+                check_posteriors(posterior, posterior, None)
+                value = self.per_pair(posterior, pairs)
         return value.mean() if self.reduction == "mean" else value
 
     def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
@@ -130,6 +133,15 @@ class ContrastiveLoss(nn.Module):
         items = torch.arange(posterior.batch_shape[0], device=pairs.device)
         own = (items == i.unsqueeze(-1)) | (items == j.unsqueeze(-1))
         return self.per_anchor(anchor, positive, Negatives(posterior, own))
+
+    def per_pair_of_mixtures(
+        self, posterior: MixtureVMF, pairs: Int[Tensor, "p 2"]
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair among mixtures, for losses that are defined on them."""
+        raise InvalidInputError(
+            f"{type(self).__name__} takes single vMF posteriors, but got {len(posterior.kappa)} mixtures with "
+            f"{len(pairs)} pairs; ClosedFormInfoNCE takes mixtures."
+        )
 
     def extra_repr(self) -> str:
         """What print shows."""

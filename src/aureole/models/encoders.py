@@ -8,11 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.sphere import normalize
 
-__all__ = ["IndependentEncoder", "PaperEncoder", "Part", "SharedEncoder", "whiten_last_layer"]
+__all__ = [
+    "IndependentEncoder",
+    "MixtureEncoder",
+    "PaperEncoder",
+    "Part",
+    "SharedEncoder",
+    "whiten_last_layer",
+]
 
 Part = Literal["mu", "kappa", "joint"]
 
@@ -121,6 +128,35 @@ class PaperEncoder(IndependentEncoder):
         last.weight.mul_(gain)
         last.bias.sub_(smallest).mul_(gain).add_(low)
         self.log_kappa.zero_()
+
+
+class MixtureEncoder(IndependentEncoder):
+    """Posteriors of c components: mu from one network (c D outputs), log kappa and log weights from another (2 c)."""
+
+    def __init__(
+        self,
+        location: nn.Module,
+        certainty: nn.Module,
+        *,
+        n_in: int,
+        n_components: int = 2,
+        kappa: float = 10.0,
+    ) -> None:
+        super().__init__(location, certainty, n_in=n_in, kappa=kappa)
+        self.n_components = n_components
+
+    def forward(self, x: Float[Tensor, "*batch n"]) -> MixtureVMF:  # type: ignore[override]
+        """The posteriors of inputs."""
+        x = (x - self.centre) / self.scale
+        raw = self.location(x).float().unflatten(-1, (self.n_components, -1))
+        deviation, scores = self.certainty(x).float().chunk(2, -1)
+        kappa = torch.exp((self.log_kappa + deviation).clamp(max=MAX_LOG_KAPPA))
+        return MixtureVMF(torch.softmax(scores, -1), normalize(raw), kappa, validate_args=False)
+
+    def enter(self, part: Part) -> None:
+        """Train everything: components that share one kappa would not part."""
+        if part != "joint":
+            raise InvalidInputError(f"a MixtureEncoder trains 'joint' phases alone, not {part!r}.")
 
 
 def whiten_last_layer(network: nn.Module, x: Tensor) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning
 
 __all__ = ["Diagnosis", "diagnose", "warn_of_collapse"]
@@ -32,7 +32,7 @@ class Diagnosis:
 
 
 @torch.no_grad()
-def diagnose(posterior: VonMisesFisher) -> Diagnosis:
+def diagnose(posterior: VonMisesFisher | MixtureVMF) -> Diagnosis:
     """The figures of a batch of posteriors; kappa_low and kappa_high are its 5 % and 95 % quantiles.
 
     Examples
@@ -40,7 +40,7 @@ def diagnose(posterior: VonMisesFisher) -> Diagnosis:
     >>> diagnose(VonMisesFisher(torch.eye(4), torch.tensor([1.0, 2.0, 4.0, 8.0]))).mean_length
     0.5
     """
-    mu, kappa = posterior.mu.float(), posterior.kappa.float()
+    mu, kappa = posterior.mu.float().flatten(0, -2), posterior.kappa.float().flatten()
     moment = mu.T @ mu / len(mu)
     low, median, high = torch.quantile(kappa, kappa.new_tensor([0.05, 0.5, 0.95])).tolist()
     return Diagnosis(

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aureole.data.pairs import PairBatch
+from aureole.data.pairs import PairBatch, poisson_pairs
 from aureole.data.processes.families import VMF, Family
 from aureole.data.processes.generators import Generator
 from aureole.errors import InvalidInputError
@@ -86,10 +86,8 @@ class ControlledProcess:
         rate = self.intensity(x, x, generator)
         if self.reference:
             rate = rate / self._anchor_density(x).unsqueeze(1)
-        rate = rate.fill_diagonal_(0) * (n_pairs / self._mean_intensity / (n * (n - 1)))
-        counts = torch.poisson(rate, generator=generator).long()
-        seen = counts.nonzero()
-        return PairBatch(x, seen.repeat_interleave(counts[counts > 0], 0), float(n_pairs))
+        pairs = poisson_pairs(rate / self._mean_intensity, n_pairs, generator)
+        return PairBatch(x, pairs, float(n_pairs))
 
     def pairs(
         self, n: int, generator: torch.Generator | None = None, *, pool: int = 4096

@@ -1,0 +1,170 @@
+"""Runs: records by setting, and the mean and standard error of a metric over seeds."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aureole.errors import InvalidInputError
+from aureole.records import Record, read_record
+
+__all__ = [
+    "MISSING",
+    "Groups",
+    "Run",
+    "Summary",
+    "format_number",
+    "format_summary",
+    "group",
+    "numbers",
+    "read_runs",
+    "setting_values",
+    "summarise",
+    "summary",
+]
+
+MISSING = "\N{EN DASH}"  # what a cell shows where there is no value
+
+
+@dataclass(frozen=True)
+class Run:
+    """A record, the setting it is of, and where it was read."""
+
+    setting: str
+    path: Path
+    record: Record
+
+
+Groups = Mapping[str, Sequence[Run]]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The mean of a metric over ``n`` seeds and its standard error, which needs two or more."""
+
+    mean: float
+    error: float | None
+    n: int
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """All runs below a folder, from its ``<setting>/seed-<n>.json``; an error says where it looked if there is none."""
+    paths = sorted(folder.glob("*/seed-*.json"))
+    if not paths:
+        raise InvalidInputError(
+            f"there are no records in {folder} (looked for {folder}/<setting>/seed-<n>.json). Make some with "
+            f"`aureole reproduce ambiguous --out {folder}`, or give the folder that was its --out."
+        )
+    return [Run(p.parent.name, p.relative_to(folder), read_record(p)) for p in paths]
+
+
+def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each setting, settings by name and runs by seed.
+
+    Examples
+    --------
+    >>> runs = [Run(s, Path(s), Record(s, {}, "", seed=n)) for s, n in [("b", 4), ("a", 10), ("a", 9)]]
+    >>> {name: [run.record.seed for run in found] for name, found in group(runs).items()}
+    {'a': [9, 10], 'b': [4]}
+    """
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.setting, []).append(run)
+    for name in found:
+        found[name].sort(key=lambda run: -1 if run.record.seed is None else run.record.seed)
+    return dict(sorted(found.items()))
+
+
+def numbers(values: Iterable[Any]) -> list[float]:
+    """The values that are numbers, as floats; "inf" is infinity, and all else is left out."""
+    found = (_number(value) for value in values)
+    return [value for value in found if value is not None]
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    r"""The mean and its standard error :math:`s / \sqrt n`, where s is the sample standard deviation.
+
+    Examples
+    --------
+    >>> summarise([1.0, 3.0])
+    Summary(mean=2.0, error=1.0, n=2)
+    """
+    n = len(values)
+    if n == 0:
+        raise InvalidInputError("values must hold one number or more, but is empty.")
+    mean = math.fsum(values) / n if all(map(math.isfinite, values)) else math.inf
+    if n == 1 or math.isinf(mean):
+        return Summary(mean, None, n)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    return Summary(mean, math.sqrt(variance / n), n)
+
+
+def summary(runs: Sequence[Run], metric: str) -> Summary | None:
+    """The summary of a metric over the runs that have it, or None if none has."""
+    values = numbers(run.record.metrics.get(metric) for run in runs)
+    return summarise(values) if values else None
+
+
+def setting_values(runs: Sequence[Run], key: str) -> list[Any]:
+    """The distinct values that a setting takes in the runs, in their order; mostly one."""
+    found: list[Any] = []
+    for run in runs:
+        value = run.record.settings.get(key)
+        if value is not None and value not in found:
+            found.append(value)
+    return found
+
+
+def format_number(value: float, decimals: int | None = None) -> str:
+    """The number in a few characters: decimals by its size unless given, powers of ten beyond 1e4 and below 1e-3.
+
+    Examples
+    --------
+    >>> [format_number(x) for x in (0.98912, 3.14159, 125.02, 12345.6, 0.00021, 0.0, math.inf)]
+    ['0.989', '3.14', '125.0', '1.2e4', '2.1e-4', '0', '∞']
+    """
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == 0 and decimals is None:
+        return "0"
+    size = abs(value)
+    if size >= 1e4 or (size < 1e-3 and decimals is None):
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:.{_decimals(size) if decimals is None else decimals}f}"
+
+
+def format_summary(found: Summary | None) -> str:
+    """The mean ± standard error, with enough decimals for the error to show; the mean alone for one seed.
+
+    Examples
+    --------
+    >>> format_summary(Summary(0.98912, 0.00134, 5)), format_summary(Summary(0.98912, 0.00034, 5))
+    ('0.989 ± 0.001', '0.9891 ± 0.0003')
+    >>> format_summary(Summary(54321.0, 1234.0, 5)), format_summary(Summary(3.14159, None, 1))
+    ('5.4e4 ± 1.2e3', '3.14')
+    """
+    if found is None:
+        return MISSING
+    if found.error is None:
+        return format_number(found.mean)
+    size = abs(found.mean)
+    if size >= 1e4 or size < 1e-3:
+        return f"{format_number(found.mean)} ± {format_number(found.error)}"
+    decimals = _decimals(size)
+    if found.error < 0.5 * 10**-decimals:
+        decimals = min(decimals + 1, 4)
+    return f"{format_number(found.mean, decimals)} ± {format_number(found.error, decimals)}"
+
+
+def _decimals(size: float) -> int:
+    return 3 if size < 1 else 2 if size < 10 else 1
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str):
+        return math.inf if value == "inf" else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return float(value)
