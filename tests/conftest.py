@@ -5,7 +5,9 @@ from jaxtyping import install_import_hook
 
 with install_import_hook("aureole", "beartype.beartype"):
     import aureole
+    import aureole.cli
     import aureole.records
+    import aureole.reports
     import aureole.training.adapters
 
 import torch

@@ -20,7 +20,7 @@ from aureole.scale import Failure, sweep
 __all__ = ["HELP", "reproduce"]
 
 _COLUMNS = ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank", "divergence")
-HELP = f"""Run an experiment and write one record per setting and seed.
+HELP = f"""Run experiments and write one record per setting and seed.
 
 A run that was interrupted goes on where it was when the same command is given again; a finished one is not repeated.
 
@@ -33,7 +33,7 @@ Experiments: {", ".join(CATALOGUE)}; or "all".
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Which experiment.")],
+    names: Annotated[list[str], typer.Argument(help="Which experiments.")],
     preset: Annotated[
         Literal["fast", "paper"],
         typer.Option(
@@ -56,8 +56,9 @@ def reproduce(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
-    """Run an experiment and write one record per setting and seed; ``HELP`` is what users read."""
-    experiments = list(CATALOGUE.values()) if name == "all" else [find_experiment(name)]
+    """Run experiments and write one record per setting and seed; ``HELP`` is what users read."""
+    chosen = list(CATALOGUE) if "all" in names else names
+    experiments = [find_experiment(name) for name in chosen]
     jobs = _jobs(experiments, preset, seeds, max_batches)
     command = " ".join(["aureole", *sys.argv[1:]])
     quiet = as_json or not sys.stderr.isatty()
@@ -73,7 +74,7 @@ def reproduce(
             workers=workers,
             address=address,
         )
-    with sweep_bar(name, len(jobs), shown=not quiet and workers > 1) as counter:
+    with sweep_bar("runs", len(jobs), shown=not quiet and workers > 1) as counter:
         for (setting, seed), outcome in outcomes:
             if isinstance(outcome, Failure):
                 failures.append(f"{setting.name}, seed {seed}: {outcome.error}")

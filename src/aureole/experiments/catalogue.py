@@ -56,7 +56,7 @@ def _high_dim() -> tuple[Setting, ...]:
             generator="whitened",
             reference=1024,
             width=384,
-            steps=2000 if scale > 1 else 1000,
+            steps=2000 if scale > 1 else 800,
         )
 
     fixed = [wide(f"high-dim-fixed-{dim}", dim, 1.0) for dim in (16, 32, 40, 64)]
@@ -107,7 +107,7 @@ def _sources() -> tuple[Setting, ...]:
 
 def _tuning() -> tuple[Setting, ...]:
     """The paper's grid: negatives, learnable kappa_pos, phases; then HIB's a and b."""
-    common = {"steps": 600, "items": 256}
+    common = {"steps": 200, "items": 128}
     grid = []
     for loss in ("mcinfonce", "elk", "hib"):
         for negatives in (0, 1, 32):
@@ -121,7 +121,7 @@ def _tuning() -> tuple[Setting, ...]:
                             negatives=negatives,
                             learn_kappa_pos=learn,
                             phases=phases,
-                            **(common | ({"items": 64} if negatives == 32 else {})),
+                            **common,
                         )
                     )
     for a in (0.5, 1.0, 2.0, 4.0):
@@ -186,7 +186,7 @@ CATALOGUE = {
             "Posteriors with two modes",
             tuple(
                 BimodalSetting(f"bimodal-{kind}-{dim}", components, dim=dim)
-                for dim in (2, 10)
+                for dim in (3, 10)
                 for kind, components in (("single", 1), ("mixture", 2))
             ),
             2,

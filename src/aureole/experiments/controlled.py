@@ -136,7 +136,7 @@ def _examples(found: VonMisesFisher, mu: Tensor, kappa: Tensor, rotation: Tensor
     angle = torch.atan2(mu[:, 1], mu[:, 0])
     wanted = torch.linspace(-math.pi, math.pi, 6)[:-1] + math.pi / 5
     gap = torch.remainder(angle.unsqueeze(1) - wanted + math.pi, 2 * math.pi) - math.pi
-    chosen = gap.abs().argmin(0)
+    chosen = gap.abs().argmin(0).unique()  # a process may leave part of the circle out
     turned = found.mu[chosen] @ rotation.T
     return {
         "true_angle": _short(angle[chosen]),

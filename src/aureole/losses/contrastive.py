@@ -100,7 +100,9 @@ class ContrastiveLoss(nn.Module):
         """The loss of each anchor."""
         raise NotImplementedError
 
-    def among(self, posterior: VonMisesFisher, pairs: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def among(
+        self, posterior: VonMisesFisher | MixtureVMF, pairs: Int[Tensor, "..."]
+    ) -> Float[Tensor, "..."]:
         """The loss of P positive pairs among N items [N], each pair's negatives all items but its own two.
 
         ``pairs`` holds indices [P, 2] (anchor, partner); a pair seen twice is listed twice. Where the items are drawn

@@ -23,6 +23,7 @@ __all__ = [
 
 Part = Literal["mu", "kappa", "joint"]
 
+_FAINT = 0.01
 MAX_LOG_KAPPA = math.log(1e8)  # beyond, a posterior is a point to every digit of a loss
 
 
@@ -54,7 +55,7 @@ class IndependentEncoder(nn.Module):
         self.log_kappa = nn.Parameter(torch.tensor(math.log(kappa)))
         self.register_buffer("centre", torch.zeros(n_in))
         self.register_buffer("scale", torch.ones(n_in))
-        self.part: Part = "joint"
+        self.enter("joint")
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> VonMisesFisher:
         """The posteriors of inputs; parameters stay in float32 where hidden layers run in bfloat16."""
@@ -68,11 +69,11 @@ class IndependentEncoder(nn.Module):
         deviation = self.certainty(x) if self.part != "mu" else x.new_zeros(*x.shape[:-1], 1)
         return self.location(x), deviation
 
-    def enter(self, part: Part) -> None:
-        """Train only this part from now on."""
+    def enter(self, part: str) -> None:
+        """Train only this part from now on: "mu", "kappa" or "joint"."""
         if part not in ("mu", "kappa", "joint"):
             raise InvalidInputError(f"an encoder trains 'mu', 'kappa' or 'joint', not {part!r}.")
-        self.part = part
+        self.part: Part = part
         self.location.requires_grad_(part != "kappa")
         self.certainty.requires_grad_(part != "mu")
 
@@ -131,7 +132,11 @@ class PaperEncoder(IndependentEncoder):
 
 
 class MixtureEncoder(IndependentEncoder):
-    """Posteriors of c components: mu from one network (c D outputs), log kappa and log weights from another (2 c)."""
+    """Posteriors of c components: mu from one network (c D outputs), log kappa and log weights from another (2 c).
+
+    While the part "mu" is trained, all components are one. Then they part: each but the first is the first plus an
+    offset. Components that start apart compete before any has found a mode, and training fails.
+    """
 
     def __init__(
         self,
@@ -148,29 +153,29 @@ class MixtureEncoder(IndependentEncoder):
     def forward(self, x: Float[Tensor, "*batch n"]) -> MixtureVMF:  # type: ignore[override]
         """The posteriors of inputs."""
         x = (x - self.centre) / self.scale
-        raw = self.location(x).float().unflatten(-1, (self.n_components, -1))
-        deviation, scores = self.certainty(x).float().chunk(2, -1)
+        outputs = self.location(x).float().unflatten(-1, (self.n_components, -1))
+        base, offsets = outputs[..., :1, :], outputs[..., 1:, :]
+        if self.part == "mu":
+            deviation = scores = x.new_zeros(*x.shape[:-1], self.n_components)
+            raw = base.expand_as(outputs)
+        else:
+            deviation, scores = self.certainty(x).float().chunk(2, -1)
+            raw = torch.cat([base, base + 0.3 * offsets], -2)
         kappa = torch.exp((self.log_kappa + deviation).clamp(max=MAX_LOG_KAPPA))
         return MixtureVMF(torch.softmax(scores, -1), normalize(raw), kappa, validate_args=False)
 
-    def enter(self, part: Part) -> None:
-        """Train everything: components that share one kappa would not part."""
-        if part != "joint":
-            raise InvalidInputError(f"a MixtureEncoder trains 'joint' phases alone, not {part!r}.")
-
 
 def whiten_last_layer(network: nn.Module, x: Tensor) -> None:
-    """Scale and shift a network's last linear layer so that its outputs have mean 0 and the identity as covariance.
+    """Scale and shift a network's last linear layer so that its outputs have mean 0 and covariance near the identity.
 
-    Directions without variance, below 1e-6 of the largest, stay without.
+    Directions with little variance (below 1 % of the mean) are not blown up: where a network has more outputs than its
+    inputs have dimensions, that would make the layer's weights huge and training explode.
     """
     last = _last_linear(network)
     outputs = network(x).float()
     mean = outputs.mean(0)
     values, vectors = torch.linalg.eigh(torch.cov(outputs.T).double().reshape(len(mean), -1))
-    kept = values > 1e-12 * values[-1]
-    root = torch.where(kept, torch.where(kept, values, 1.0).rsqrt(), 0.0)
-    scale = ((vectors * root) @ vectors.T).to(last.weight)
+    scale = ((vectors * (values + _FAINT * values.mean()).rsqrt()) @ vectors.T).to(last.weight)
     last.weight.copy_(scale @ last.weight)
     last.bias.copy_(scale @ (last.bias - mean))
 

@@ -14,9 +14,11 @@ __all__ = [
     "Groups",
     "Run",
     "Summary",
+    "first_with",
     "format_number",
     "format_summary",
     "group",
+    "mean_curve",
     "numbers",
     "read_runs",
     "setting_values",
@@ -106,6 +108,22 @@ def summary(runs: Sequence[Run], metric: str) -> Summary | None:
     return summarise(values) if values else None
 
 
+def first_with(groups: Groups, setting: str, metric: str) -> Run | None:
+    """The first run of a setting that has a metric."""
+    return next((run for run in groups.get(setting, ()) if run.record.metrics.get(metric)), None)
+
+
+def mean_curve(runs: Sequence[Run], metric: str) -> list[tuple[int, float]]:
+    """(Step, mean over seeds) at the steps at which every run that has a curve has the metric."""
+    curves = [
+        {point["step"]: value for point in curve for value in numbers([point.get(metric)])}
+        for run in runs
+        if (curve := run.record.metrics.get("curve"))
+    ]
+    common = sorted(set.intersection(*map(set, curves))) if curves else []
+    return [(step, summarise([curve[step] for curve in curves]).mean) for step in common]
+
+
 def setting_values(runs: Sequence[Run], key: str) -> list[Any]:
     """The distinct values that a setting takes in the runs, in their order; mostly one."""
     found: list[Any] = []
@@ -143,15 +161,18 @@ def format_summary(found: Summary | None) -> str:
     >>> format_summary(Summary(0.98912, 0.00134, 5)), format_summary(Summary(0.98912, 0.00034, 5))
     ('0.989 ± 0.001', '0.9891 ± 0.0003')
     >>> format_summary(Summary(54321.0, 1234.0, 5)), format_summary(Summary(3.14159, None, 1))
-    ('5.4e4 ± 1.2e3', '3.14')
+    ('5.4e4 ± 0.1e4', '3.14')
     """
     if found is None:
         return MISSING
     if found.error is None:
         return format_number(found.mean)
     size = abs(found.mean)
-    if size >= 1e4 or size < 1e-3:
-        return f"{format_number(found.mean)} ± {format_number(found.error)}"
+    if size >= 1e4 or 0 < size < 1e-3:
+        power = math.floor(math.log10(size))
+        mean, error = (x / 10.0**power for x in (found.mean, found.error))
+        digits = 1 if error >= 0.05 else 2
+        return f"{mean:.{digits}f}e{power} ± {error:.{digits}f}e{power}"
     decimals = _decimals(size)
     if found.error < 0.5 * 10**-decimals:
         decimals = min(decimals + 1, 4)

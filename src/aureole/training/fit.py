@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ class DivergenceError(AureoleError):
     """The loss became infinite or NaN."""
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Something that watches a fit, such as a progress bar."""
 
@@ -49,7 +50,7 @@ class Fit:
     """A fitted encoder, its learning curve (one dict per evaluation) and the seconds spent on training."""
 
     encoder: nn.Module
-    curve: list[dict[str, float]] = field(default_factory=list)
+    curve: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -139,7 +140,11 @@ class _Run:
     ) -> None:
         from lightning.fabric import Fabric
 
-        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # its line on precision
+        for part in (
+            "fabric",
+            "pytorch",
+        ):  # whichever was imported last says which precision is used
+            logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
         chosen = _bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
         self.fabric = Fabric(
             accelerator="auto", devices=1, precision="bf16-mixed" if chosen else "32-true"
@@ -149,7 +154,7 @@ class _Run:
         self.phases, self.seed, self.betas, self.decay = list(phases), seed, betas, average
         self.mean = {name: p.detach().clone() for name, p in encoder.named_parameters()}
         self.step, self.seconds, self.phase_index = 0, 0.0, -1
-        self.curve: list[dict[str, float]] = []
+        self.curve: list[dict[str, Any]] = []
         self.optimiser: Any = None
 
     def advance(
@@ -177,7 +182,8 @@ class _Run:
             )
         self.optimiser.zero_grad()
         self.fabric.backward(value)
-        nn.utils.clip_grad_norm_(self.encoder.parameters(), clip)
+        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        nn.utils.clip_grad_norm_(trained, clip)
         self.optimiser.step()
         self.step += 1
         self._average()
@@ -233,6 +239,7 @@ class _Run:
     def _begin(self, index: int) -> None:
         """Start a phase with an optimiser of its own."""
         phase = self.phases[index]
+        self.encoder.zero_grad()
         groups: list[dict[str, Any]] = [{"params": list(self.encoder.parameters()), "lr": phase.lr}]
         if hasattr(self.encoder, "enter"):
             self.encoder.enter(phase.part)  # type: ignore[operator]

@@ -22,7 +22,8 @@ class BimodalProcess:
     r"""Inputs x ~ U[0, 1]^d with posteriors :math:`w\,Q(\mu_1, \kappa_1) + (1 - w)\,Q(\mu_2, \kappa_2)`, Q the vMF.
 
     Both components come from generators of their own (whitened, so that modes are mostly far apart), and w(x) from a
-    random network, between 0.2 and 0.8. Pairs follow the exact rule of ``ControlledProcess``.
+    random network, the sigmoid of twice a standardised output: about half of the inputs have a w between 0.2 and
+    0.8 and are torn between two modes, the others are mostly one thing. Pairs follow the exact rule of ``ControlledProcess``.
     """
 
     first: Generator
@@ -62,7 +63,7 @@ class BimodalProcess:
         """The true posteriors."""
         (mu1, kappa1), (mu2, kappa2) = self.first(x), self.second(x)
         mu, kappa = torch.stack([mu1, mu2], -2), torch.stack([kappa1, kappa2], -1)
-        weight = 0.2 + 0.6 * torch.sigmoid(2 * self.weigher(x))
+        weight = torch.sigmoid(2 * self.weigher(x))
         return MixtureVMF(torch.cat([weight, 1 - weight], -1), mu, kappa, validate_args=False)
 
     def intensity(

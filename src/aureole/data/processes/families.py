@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from aureole.sphere.zonal import zonal_basis
 __all__ = ["VMF", "Dirac", "Family", "Gaussian", "Laplace"]
 
 
+@runtime_checkable
 class Family(Protocol):
     """A family of posteriors, given mu and kappa."""
 

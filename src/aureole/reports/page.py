@@ -1,0 +1,59 @@
+"""The page: sections of tables and figures as one self-contained HTML file. The one file that imports jinja2."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aureole.errors import AureoleError
+from aureole.reports.runs import Run
+from aureole.reports.tables import Table
+
+__all__ = ["Picture", "Section", "render"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG of ours (put into the page as it is), its caption, and what it shows for who cannot see it."""
+
+    svg: str
+    caption: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: an anchor, a title, a text, tables, pictures, and the runs behind them."""
+
+    anchor: str
+    title: str
+    text: str
+    tables: tuple[Table, ...]
+    figures: tuple[Picture, ...]
+    runs: tuple[Run, ...]
+
+
+def render(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    about: str,
+    results: Sequence[str],
+    footer: Sequence[str],
+) -> str:
+    """The page as HTML: styles and figures inline, no scripts, nothing loaded; all text of records is escaped.
+
+    ``about`` and the list of main ``results`` stand above the contents, ``footer`` below all sections.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as error:
+        raise AureoleError("pages need jinja2: pip install 'aureole[reports]'.") from error
+    environment = Environment(
+        loader=PackageLoader("aureole.reports", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    template = environment.get_template("page.html.jinja")
+    return template.render(
+        title=title, sections=sections, about=about, results=results, footer=footer
+    )

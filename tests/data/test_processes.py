@@ -1,0 +1,189 @@
+"""The processes: families against sampling, pairs against the law they promise."""
+
+import math
+
+import pytest
+import torch
+
+import aureole as au
+from aureole.data.pairs import poisson_pairs
+from aureole.data.processes import (
+    VMF,
+    BimodalProcess,
+    ControlledProcess,
+    Dirac,
+    Gaussian,
+    Laplace,
+    draw_generator,
+)
+from aureole.errors import InvalidInputError
+from aureole.sphere.zonal import zonal_basis
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return draw_generator(5, (8.0, 32.0), kind="whitened", seed=4)
+
+
+@pytest.mark.parametrize("family", [VMF(), Gaussian()], ids=lambda f: f.name)
+@pytest.mark.parametrize("dim", [2, 3, 10])
+def test_coefficients_match_draws(family, dim):
+    mu = torch.eye(dim)[:1].expand(2, dim)
+    kappa = torch.tensor([4.0, 30.0])
+    rng = torch.Generator().manual_seed(0)
+    cosine = (family.sample(mu, kappa, 200_000, rng) * mu).sum(-1).double().clamp(-1, 1)
+    basis = zonal_basis(cosine, dim, 6)
+    error = basis.std(0) / math.sqrt(200_000)
+    gap = (basis.mean(0) - family.coefficients(kappa, dim, 6)).abs()
+    assert bool((gap <= 4.5 * error + 1e-6).all())
+    assert torch.allclose(family.spread(mu, kappa).double(), 1 - basis.mean(0)[:, 1], atol=2e-3)
+
+
+def test_gaussian_table_interpolates_to_nine_digits():
+    family, dim = Gaussian(), 10
+    kappa = torch.tensor([2.5, 17.3, 700.0], dtype=torch.float64)
+    # a finer quadrature, by itself
+    x, w = (torch.from_numpy(v) for v in __import__("numpy").polynomial.legendre.leggauss(400))
+    along, across = 10 * x, 8 * (x + 1)
+    weight = torch.exp(-along.square() / 2).unsqueeze(1) * w.unsqueeze(1)
+    weight = weight * (across ** (dim - 2) * torch.exp(-across.square() / 2) * w)
+    for k, row in zip(kappa, family.coefficients(kappa, dim, 8), strict=True):
+        t = k.sqrt() + along.unsqueeze(1)
+        basis = zonal_basis(t / torch.sqrt(t * t + across.square()), dim, 8)
+        wanted = (weight.unsqueeze(-1) * basis).sum((0, 1)) / weight.sum()
+        assert torch.allclose(row, wanted, atol=1e-9)
+
+
+def test_laplace_draws_have_the_promised_scale():
+    mu, kappa = torch.tensor([[1.0, 0.0]]), torch.tensor([1e4])
+    z = Laplace().sample(mu, kappa, 100_000, torch.Generator().manual_seed(0))
+    # near the pole the second coordinate is the noise itself, with variance 2 / kappa^2
+    assert z[..., 1].var().item() * 1e8 == pytest.approx(2.0, rel=0.05)
+    assert Laplace().coefficients(kappa, 2, 4) is None
+    assert Laplace().spread(mu, torch.tensor([20.0])).item() == pytest.approx(1 / 400, rel=0.2)
+
+
+def test_generators_span_the_range_and_do_not_collapse(generator):
+    mu, kappa = generator(generator.inputs(4000, torch.Generator().manual_seed(1)))
+    assert 6.0 < kappa.min() < 10.0
+    assert 24.0 < kappa.max() < 40.0
+    assert torch.linalg.eigvalsh(mu.T @ mu / len(mu))[0] > 0.3 / 5
+    again = draw_generator(5, (8.0, 32.0), kind="whitened", seed=4)
+    x = generator.inputs(5)
+    assert torch.equal(again(x)[0], generator(x)[0])
+    points = draw_generator(5, (math.inf, math.inf), kind="whitened", seed=4)
+    assert bool(torch.isinf(points(x)[1]).all())
+    with pytest.raises(InvalidInputError, match="kappa_range"):
+        draw_generator(5, (8.0, math.inf), seed=4)
+
+
+@pytest.mark.slow
+def test_the_papers_generator_is_spread_but_has_a_weak_direction():
+    found = draw_generator(10, (16.0, 32.0), seed=4)
+    mu, _ = found(found.inputs(2000, torch.Generator().manual_seed(0)))
+    assert (mu @ mu.T).min() < 0.5
+    assert torch.linalg.eigvalsh(mu.T @ mu / 2000)[0] < 1e-3
+
+
+@pytest.mark.parametrize("family", [VMF(), Gaussian(), Laplace(), Dirac()], ids=lambda f: f.name)
+def test_intensity_is_the_expected_match_of_latents(generator, family):
+    process = ControlledProcess(generator, family, kappa_pos=6.0)
+    x, rng = process.inputs(6), torch.Generator().manual_seed(0)
+    if family.name == "laplace":
+        found = torch.stack([process.intensity(x, x, rng) for _ in range(300)]).mean(0)
+    else:
+        found = process.intensity(x, x)
+    z = process.latents(x, 4000, rng)
+    wanted = process._match(torch.einsum("rid,sjd->rsij", z[:200], z[200:400])).mean((0, 1))
+    for start in range(400, 4000, 400):
+        a, b = z[start : start + 200], z[start + 200 : start + 400]
+        wanted = wanted + process._match(torch.einsum("rid,sjd->rsij", a, b)).mean((0, 1))
+    off = ~torch.eye(6, dtype=torch.bool)
+    assert torch.allclose((found)[off], (wanted / 10)[off], rtol=0.12, atol=0.02)
+
+
+def test_vmf_intensity_is_expected_positivity(generator):
+    process = ControlledProcess(generator, kappa_pos=12.0)
+    x = process.inputs(20)
+    mu, kappa = generator(x)
+    q = au.VonMisesFisher(mu.unsqueeze(1), kappa.unsqueeze(1))
+    wanted = au.expected_positivity(q, au.VonMisesFisher(mu, kappa), 12.0)
+    assert torch.allclose(process.intensity(x, x), wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("reference", [0, 256])
+def test_pairs_of_batches_follow_their_law(generator, reference):
+    """The share of pairs by cosine, against the intensity itself, over many batches of the same process."""
+    process = ControlledProcess(generator, kappa_pos=6.0, reference=reference)
+    rng = torch.Generator().manual_seed(0)
+    edges = torch.linspace(-1, 1, 9)
+    seen, wanted, total = torch.zeros(8), torch.zeros(8), 0
+    for _ in range(60):
+        batch = process.batch(128, 2000.0, rng)
+        mu, _ = generator(batch.inputs)
+        cosine = mu @ mu.T
+        i, j = batch.pairs.T
+        assert bool((i != j).all())
+        seen += torch.histogram(cosine[i, j], edges).hist
+        rate = process.intensity(batch.inputs, batch.inputs)
+        if reference:
+            rate = rate / process._anchor_density(batch.inputs).unsqueeze(1)
+        rate = (rate * 2000 / process._mean_intensity / (128 * 127)).fill_diagonal_(0)
+        wanted += torch.histogram(cosine, edges, weight=rate).hist
+        total += len(batch.pairs)
+    assert bool(((seen - wanted).abs() < 5 * wanted.sqrt() + 1).all())
+    assert total / 60 == pytest.approx(2000, rel=0.1)
+
+
+@pytest.mark.parametrize("rule", ["exact", "paper"])
+def test_separate_pairs_follow_the_same_law(generator, rule):
+    process = ControlledProcess(generator, kappa_pos=6.0, rule=rule)
+    rng = torch.Generator().manual_seed(0)
+    x, partner = process.pairs(4000, rng)
+    cosine = (generator(x)[0] * generator(partner)[0]).sum(-1)
+    batches = [process.batch(256, 2000.0, rng) for _ in range(4)]
+    among = torch.cat([(generator(b.inputs)[0][b.pairs]).prod(1).sum(-1) for b in batches])
+    # the exact rule of pairs() sees all anchors equally often, that of batches in proportion to their density
+    assert cosine.mean().item() == pytest.approx(among.mean().item(), abs=0.06)
+    assert cosine.mean() > 0.2
+
+
+def test_the_papers_rule_saturates(generator):
+    exact, paper = (
+        ControlledProcess(generator, kappa_pos=20.0, rule=r) for r in ("exact", "paper")
+    )
+    cosine = torch.tensor([0.0, 0.9, 1.0])
+    ratio = paper._match(cosine) / exact._match(cosine)
+    assert ratio[0] == pytest.approx(1.0, rel=0.02)
+    assert ratio[2] < 0.01
+    assert paper._match(cosine)[2] == pytest.approx(1.0, abs=0.01)
+
+
+def test_information_grows_with_certainty(generator):
+    blurred = ControlledProcess(generator, kappa_pos=2.0).information(1024)
+    sharp = ControlledProcess(generator, kappa_pos=40.0).information(1024)
+    assert 0 < blurred < 0.5 < sharp
+
+
+def test_bimodal_intensity_is_expected_positivity():
+    process = BimodalProcess.draw(4, (8.0, 32.0), seed=4)
+    x = process.inputs(8)
+    truth = process.posterior(x)
+    wanted = au.expected_positivity(
+        au.MixtureVMF(truth.weights.unsqueeze(1), truth.mu.unsqueeze(1), truth.kappa.unsqueeze(1)),
+        truth,
+        20.0,
+    )
+    assert torch.allclose(process.intensity(x, x), wanted, rtol=1e-3, atol=1e-4)
+    batch = process.batch(64, 400.0)
+    assert 200 < len(batch.pairs) < 800
+
+
+def test_poisson_pairs_have_the_rates():
+    rate = torch.tensor([[9.0, 1.0, 0.0], [0.5, 9.0, 2.0], [1.5, 1.0, 9.0]])
+    pairs = poisson_pairs(rate, 60_000.0, torch.Generator().manual_seed(0))
+    counts = torch.zeros(3, 3).index_put(
+        (pairs[:, 0], pairs[:, 1]), torch.ones(len(pairs)), accumulate=True
+    )
+    wanted = (rate * 10_000).fill_diagonal_(0)
+    assert bool(((counts - wanted).abs() <= 5 * wanted.sqrt()).all())

@@ -1,0 +1,158 @@
+"""The losses of pairs among the items of a batch, against slow loops and against separate negatives."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+import aureole as au
+from aureole.errors import InvalidInputError
+from aureole.losses import ContrastiveLoss
+from tests.losses.test_values import scores
+
+PAIRS = torch.tensor([[0, 1], [1, 0], [4, 2], [4, 2], [5, 0]])
+
+
+def items(n=6, dim=10, kappa=20.0, dtype=torch.float64, components=None):
+    shape = (n,) if components is None else (n, components)
+    mu = au.sphere.normalize(torch.randn(*shape, dim, dtype=dtype)).requires_grad_()
+    concentration = (kappa * (0.5 + torch.rand(shape, dtype=dtype))).requires_grad_()
+    if components is None:
+        return au.VonMisesFisher(mu, concentration)
+    return au.MixtureVMF(torch.rand(shape, dtype=dtype) + 0.1, mu, concentration)
+
+
+@pytest.mark.parametrize("name", ["ClosedFormInfoNCE", "InfoNCE", "ELK"])
+def test_scored_losses_match_the_loop(name):
+    kappa_pos = 2.0 if name == "ELK" else 20.0
+    q, score = items(), scores(kappa_pos)[name]
+    mu, kappa = q.mu.detach(), q.kappa.detach()
+    wanted = []
+    for i, j in PAIRS.tolist():
+        total = math.fsum(
+            math.exp(score(mu[i], kappa[i], mu[k], kappa[k])) for k in range(6) if k != i
+        )
+        wanted.append(math.log(total) - score(mu[i], kappa[i], mu[j], kappa[j]))
+    found = getattr(au, name)(kappa_pos, reduction="none").among(q, PAIRS)
+    assert torch.allclose(found, torch.tensor(wanted, dtype=torch.float64), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        au.ClosedFormInfoNCE(20.0, reduction="none", centring=0.5),
+        au.InfoNCE(20.0, reduction="none"),
+        au.ELK(2.0, reduction="none"),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_values_and_gradients_match_separate_negatives(loss):
+    q = items()
+    fast, slow = loss.among(q, PAIRS), ContrastiveLoss.per_pair(loss, q, PAIRS)
+    assert torch.allclose(fast, slow, rtol=1e-9)
+    for a, b in zip(
+        *(torch.autograd.grad(v.sum(), (q.mu, q.kappa), allow_unused=True) for v in (fast, slow)),
+        strict=True,
+    ):
+        assert (a is None and b is None) or torch.allclose(a, b, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        au.MCInfoNCE(20.0, 4000, reduction="none"),
+        au.HedgedInstance(2.0, -0.5, 4000, reduction="none"),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_drawn_losses_agree_with_separate_negatives_on_average(loss):
+    q = items(kappa=40.0)
+    fast = torch.stack([loss.among(q, PAIRS) for _ in range(8)]).mean(0)
+    slow = torch.stack([ContrastiveLoss.per_pair(loss, q, PAIRS) for _ in range(8)]).mean(0)
+    assert torch.allclose(fast, slow, atol=0.08)
+
+
+@pytest.mark.parametrize(("dim", "kappa"), [(2, 20.0), (10, 20.0), (10, 2000.0), (64, 60.0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mixtures_match_the_loop(dim, kappa, dtype):
+    q = items(dim=dim, kappa=kappa, dtype=dtype, components=2)
+    log_h = torch.stack(
+        [
+            torch.stack(
+                [au.log_expected_positivity(*(_item(q, k) for k in (i, j)), 20.0) for j in range(6)]
+            )
+            for i in range(6)
+        ]
+    )
+    i, j = PAIRS.T
+    rows = torch.logsumexp(log_h.masked_fill(torch.eye(6, dtype=torch.bool), -torch.inf), -1)
+    wanted = rows[i] - log_h[i, j]
+    found = au.ClosedFormInfoNCE(20.0, reduction="none").among(q, PAIRS)
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-9
+    assert torch.allclose(found, wanted, rtol=tolerance, atol=tolerance)
+    leaves = (q.mu, q.kappa)
+    for a, b in zip(
+        *(torch.autograd.grad(v.sum(), leaves, retain_graph=True) for v in (found, wanted)),
+        strict=True,
+    ):
+        assert torch.allclose(a, b, rtol=1e-3 if dtype == torch.float32 else 1e-7, atol=tolerance)
+
+
+def _item(q, k):
+    return au.MixtureVMF(q.weights[k], q.mu[k], q.kappa[k])
+
+
+def test_a_mixture_of_one_is_a_vmf():
+    q = items()
+    mixture = au.MixtureVMF(torch.ones(6, 1), q.mu.unsqueeze(1), q.kappa.unsqueeze(1))
+    loss = au.ClosedFormInfoNCE(20.0, centring=0.3)
+    assert loss.among(mixture, PAIRS).item() == pytest.approx(loss.among(q, PAIRS).item(), rel=1e-9)
+
+
+def test_gradcheck():
+    q = items(n=4, dim=3, kappa=8.0)
+    loss, pairs = au.ClosedFormInfoNCE(5.0, reduction="none"), torch.tensor([[0, 1], [2, 3]])
+
+    def value(mu, kappa):
+        return loss.among(au.VonMisesFisher(au.sphere.normalize(mu), kappa), pairs)
+
+    def mixture_value(mu, kappa, weights):
+        return loss.among(au.MixtureVMF(weights, au.sphere.normalize(mu), kappa), pairs)
+
+    assert torch.autograd.gradcheck(value, (q.mu, q.kappa))
+    m = items(n=4, dim=3, kappa=8.0, components=2)
+    weights = (torch.rand(4, 2, dtype=torch.float64) + 0.2).requires_grad_()
+    assert torch.autograd.gradcheck(mixture_value, (m.mu, m.kappa, weights))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (torch.zeros(0, 2, dtype=torch.long), "at least one pair"),
+        (torch.tensor([0, 1]), "shape"),
+        (torch.tensor([[0, 6]]), "index 6 items"),
+        (torch.tensor([[-1, 2]]), "index 6 items"),
+        (torch.tensor([[0, 1], [3, 3]]), "pairs item 3 with itself"),
+    ],
+)
+def test_bad_pairs_are_named(pairs, message):
+    with pytest.raises(InvalidInputError, match=message):
+        au.InfoNCE(20.0).among(items(), pairs)
+
+
+def test_too_few_items_and_mixtures_where_none_are_taken():
+    with pytest.raises(InvalidInputError, match="hold no negatives"):
+        au.InfoNCE(20.0).among(items(n=2), torch.tensor([[0, 1]]))
+    with pytest.raises(InvalidInputError, match="ClosedFormInfoNCE takes mixtures"):
+        au.InfoNCE(20.0).among(items(components=2), PAIRS)
+
+
+def test_sharp_kappas_leave_the_series_and_stay_finite():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for components in (None, 2):
+            q = items(kappa=1e6, components=components, dtype=torch.float32)
+            value = au.ClosedFormInfoNCE(200.0).among(q, PAIRS)
+            value.backward()
+            assert torch.isfinite(value)

@@ -1,0 +1,252 @@
+"""The loop: it learns, it resumes to the same result, it says what goes wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import aureole as au
+from aureole.data.pairs import PairBatch, Triplets
+from aureole.data.processes import ControlledProcess, draw_generator
+from aureole.errors import AureoleWarning, InvalidInputError
+from aureole.models import IndependentEncoder, ResidualMLP
+from aureole.training.checkpoint import load_checkpoint, save_checkpoint
+from aureole.training.diagnostics import diagnose, warn_of_collapse
+from aureole.training.fit import DivergenceError, fit, step_seed
+from aureole.training.schedule import Phase, locate, paper_phases, three_phases
+
+DIM = 4
+
+
+@pytest.fixture(scope="module")
+def process():
+    return ControlledProcess(draw_generator(DIM, (8.0, 32.0), kind="whitened", seed=4))
+
+
+def new_encoder(process):
+    torch.manual_seed(0)
+    encoder = IndependentEncoder(
+        ResidualMLP(DIM, DIM, width=32), ResidualMLP(DIM, 1, width=32), n_in=DIM
+    )
+    encoder.initialise(process.inputs(1024))
+    return encoder
+
+
+def batches(process, n=64):
+    return lambda step, rng: process.batch(n, 150.0, rng)
+
+
+def parameters(result):
+    return torch.cat([p.flatten() for p in result.encoder.parameters()])
+
+
+def test_it_learns_and_averages(process):
+    encoder = new_encoder(process)
+    curve = []
+    result = fit(
+        encoder, au.ClosedFormInfoNCE(20.0), batches(process), phases=three_phases(60),
+        evaluate=lambda model: curve.append(1) or {"score": 1.0}, evaluate_every=20,
+    )  # fmt: skip
+    assert [point["step"] for point in result.curve] == [20, 40, 60]
+    assert all(point["score"] == 1.0 for point in result.curve)
+    before, after = (
+        au.ClosedFormInfoNCE(20.0).among(model(batch.inputs), batch.pairs)
+        for batch in [process.batch(256, 600.0)]
+        for model in (new_encoder(process), result.encoder)
+    )
+    assert after < before - 0.3
+    assert not any(p.requires_grad for p in result.encoder.parameters())
+    assert not torch.equal(
+        parameters(result), torch.cat([p.flatten() for p in encoder.parameters()])
+    )
+
+
+@pytest.mark.parametrize("stop", [10, 21, 30, 31])
+@pytest.mark.parametrize(
+    "loss", [au.ClosedFormInfoNCE(20.0), au.MCInfoNCE(20.0, 4)], ids=["closed", "drawn"]
+)
+def test_a_stopped_run_goes_on_to_the_same_result(process, tmp_path, stop, loss):
+    """Stopped within each phase and at the border of two; losses that draw are seeded by the step."""
+    options = {"phases": three_phases(60), "seed": 3}
+    whole = fit(new_encoder(process), loss, batches(process), **options)
+
+    class StoppedError(Exception):
+        pass
+
+    def until(step, rng):
+        if step == stop:
+            raise StoppedError
+        return batches(process)(step, rng)
+
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(StoppedError):
+        fit(new_encoder(process), loss, until, **options, checkpoint=path, checkpoint_seconds=0.0)
+    resumed = fit(new_encoder(process), loss, batches(process), **options, checkpoint=path)
+    assert torch.equal(parameters(whole), parameters(resumed))
+
+
+def test_a_finished_run_is_not_trained_again(process, tmp_path):
+    path = tmp_path / "run.safetensors"
+    options = {"phases": [Phase("joint", 5, 1e-3)], "checkpoint": path}
+    first = fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options)
+
+    def never(step, rng):
+        raise AssertionError("nothing is left to train")
+
+    again = fit(new_encoder(process), au.InfoNCE(20.0), never, **options)
+    assert torch.equal(parameters(first), parameters(again))
+    with pytest.raises(InvalidInputError, match="another seed or other phases"):
+        fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options, seed=9)
+
+
+def test_separate_pairs_with_shared_own_and_no_negatives(process):
+    rng = torch.Generator().manual_seed(0)
+    anchor, positive = process.pairs(16, rng, pool=256)
+    for negative in (None, process.inputs(5), process.inputs(16 * 3).view(16, 3, DIM)):
+        result = fit(
+            new_encoder(process), au.ClosedFormInfoNCE(20.0),
+            lambda *_, n=negative: Triplets(anchor, positive, n), phases=[Phase("joint", 2, 1e-3)],
+        )  # fmt: skip
+        assert len(result.curve) == 1
+
+
+def test_divergence_names_the_step(process):
+    class Broken(au.InfoNCE):
+        def per_pair(self, posterior, pairs):
+            return super().per_pair(posterior, pairs) * float("nan")
+
+    with pytest.raises(DivergenceError, match="step 0"):
+        fit(new_encoder(process), Broken(20.0), batches(process), phases=[Phase("joint", 2, 1e-3)])
+
+
+def test_phases_need_an_encoder_that_has_them(process):
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(DIM, DIM)
+
+        def forward(self, x):
+            return au.VonMisesFisher(au.sphere.normalize(self.layer(x)), 5.0)
+
+    with pytest.warns(AureoleWarning, match="kappa has collapsed"):
+        fit(Plain(), au.InfoNCE(20.0), batches(process), phases=[Phase("joint", 2, 1e-3)])
+    with pytest.raises(InvalidInputError, match="no method enter"):
+        fit(Plain(), au.InfoNCE(20.0), batches(process), phases=[Phase("mu", 2, 1e-3)])
+
+
+def test_sums_are_divided_by_the_expected_number_of_pairs(process):
+    """Not by the number seen, which would bias the gradient."""
+    seen = []
+
+    class Keep(au.InfoNCE):
+        def among(self, posterior, pairs):
+            value = super().among(posterior, pairs)
+            seen.append(value.item() * len(pairs) / 150)
+            return value
+
+    result = fit(
+        new_encoder(process), Keep(20.0), batches(process), phases=[Phase("joint", 1, 1e-3)]
+    )
+    assert result.curve[0]["loss"] == pytest.approx(seen[0])
+
+
+def test_schedules():
+    assert [phase.part for phase in three_phases(100)] == ["mu", "kappa", "joint"]
+    assert sum(phase.steps for phase in three_phases(997)) == 997
+    assert sum(phase.steps for phase in paper_phases(22)) == 22
+    assert [phase.lr for phase in paper_phases(8)] == pytest.approx([1e-4, 1e-5, 1e-6, 1e-7])
+    phase = Phase("joint", 1000, 1.0)
+    rates = [phase.rate(step) for step in range(1000)]
+    assert max(rates) == pytest.approx(1.0)
+    assert rates[0] < 0.05
+    assert rates[-1] < 1e-4
+    with pytest.raises(InvalidInputError, match="beyond"):
+        locate([phase], 1000)
+    assert len({step_seed(seed, step) for seed in range(30) for step in range(30)}) == 900
+
+
+def test_checkpoints_are_whole_or_refused(tmp_path):
+    path = tmp_path / "a" / "run.safetensors"
+    save_checkpoint(path, {"x": torch.arange(3)}, {"step": 1})
+    tensors, state = load_checkpoint(path)
+    assert tensors["x"].tolist() == [0, 1, 2]
+    assert state == {"step": 1}
+    assert [p.name for p in path.parent.iterdir()] == ["run.safetensors"]
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(InvalidInputError, match="Delete it"):
+        load_checkpoint(path)
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(InvalidInputError, match="not a checkpoint"):
+        load_checkpoint(path)
+
+
+def test_collapse_is_said():
+    spot = au.VonMisesFisher(au.sphere.normalize(torch.ones(64, 3)), 5 + torch.rand(64))
+    with pytest.warns(AureoleWarning, match="mu has collapsed"):
+        warn_of_collapse(diagnose(spot), learns_kappa=True)
+    flat = au.VonMisesFisher(au.sphere.normalize(torch.randn(64, 3)), 7.0)
+    with pytest.warns(AureoleWarning, match="kappa has collapsed"):
+        warn_of_collapse(diagnose(flat), learns_kappa=True)
+    warn_of_collapse(diagnose(flat), learns_kappa=False)
+
+
+def test_batches_say_their_size(process):
+    batch = process.batch(32, 50.0)
+    assert isinstance(batch, PairBatch)
+    assert batch.expected_pairs == 50.0
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_to_the_same_metrics(tmp_path):
+    """``aureole reproduce`` killed with SIGKILL half way and started again, against an undisturbed run."""
+    from aureole.records import read_record
+
+    def start(out):
+        command = [
+            sys.executable,
+            "-m",
+            "aureole",
+            "reproduce",
+            "bimodal",
+            "--seeds",
+            "1",
+            "--max-batches",
+            "40",
+        ]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL
+        )
+
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = start(killed)
+    checkpoint = killed / "bimodal-mixture-3" / "seed-4.safetensors"
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and not _step_reached(checkpoint, 15):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert checkpoint.exists()
+    assert start(killed).wait(300) == 0
+    assert start(whole).wait(300) == 0
+    for path in sorted(whole.rglob("seed-*.json")):
+        wanted = read_record(path).metrics
+        found = read_record(killed / path.relative_to(whole)).metrics
+        for name, value in wanted.items():
+            if isinstance(value, float) and not name.startswith("seconds"):
+                assert found[name] == pytest.approx(value, rel=1e-6), name
+
+
+def _step_reached(path: Path, step: int) -> bool:
+    try:
+        return load_checkpoint(path)[1]["step"] >= step
+    except (InvalidInputError, OSError):
+        return False
