@@ -101,7 +101,7 @@ def evaluate(model: nn.Module, process: BimodalProcess, *, n: int = 5000) -> dic
     metrics["divergence_torn"] = divergence(_rows(found, torn), _rows(truth, torn), generator=rng)
     if found.weights.shape[-1] == 2:
         metrics |= mode_recovery(_rows(found, torn), _rows(truth, torn))
-    if process.dim == 2:
+    if process.dim == 3:
         metrics["examples"] = _examples(found, truth, separation)
     return metrics
 
@@ -122,16 +122,17 @@ def _as_mixture(posterior: VonMisesFisher | MixtureVMF) -> MixtureVMF:
 
 
 def _examples(found: MixtureVMF, truth: MixtureVMF, separation: torch.Tensor) -> dict[str, Any]:
-    """Three posteriors on the circle whose modes are about 60, 120 and 180 degrees apart."""
-    chosen = torch.stack([(separation - wanted).abs().argmin() for wanted in (60.0, 120.0, 175.0)])
+    """Three posteriors with evenly weighted modes that are about 60, 90 and 140 degrees apart."""
+    lopsided = 100 * (truth.weights[:, 0] - 0.5).abs()
+    chosen = [int(((separation - wanted).abs() + lopsided).argmin()) for wanted in (60, 90, 140)]
 
     def parts(mixture: MixtureVMF) -> dict[str, Any]:
-        mu = mixture.mu[chosen]
-        angle = torch.atan2(mu[..., 1], mu[..., 0])
-        values = {"angle": angle, "kappa": mixture.kappa[chosen], "weight": mixture.weights[chosen]}
-        return {
-            name: [[float(f"{v:.5g}") for v in row] for row in t.tolist()]
-            for name, t in values.items()
-        }
+        values = {"mu": mixture.mu, "kappa": mixture.kappa, "weight": mixture.weights}
+        return {name: _short(value[chosen].tolist()) for name, value in values.items()}
 
     return {"true": parts(truth), "found": parts(found)}
+
+
+def _short(values: Any) -> Any:
+    """Nested lists with numbers of five digits."""
+    return [_short(v) for v in values] if isinstance(values, list) else float(f"{values:.5g}")

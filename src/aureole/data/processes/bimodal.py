@@ -23,7 +23,8 @@ class BimodalProcess:
 
     Both components come from generators of their own (whitened, so that modes are mostly far apart), and w(x) from a
     random network, the sigmoid of twice a standardised output: about half of the inputs have a w between 0.2 and
-    0.8 and are torn between two modes, the others are mostly one thing. Pairs follow the exact rule of ``ControlledProcess``.
+    0.8 and are torn between two modes, the others are mostly one thing. Pairs follow the exact rule of
+    ``ControlledProcess``.
     """
 
     first: Generator
