@@ -31,8 +31,8 @@ class BimodalSetting:
     kappa_pos: float = 20.0
     items: int = 256
     pairs: int = 1000
-    steps: int = 2500
-    lr: float = 1e-3
+    steps: int = 1500
+    lr: float = 4e-3
     width: int = 256
     preset: str = "fast"
 

@@ -13,7 +13,7 @@ from aureole.data.processes import ControlledProcess
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import latent_coverage, partner_coverage, recovery
 from aureole.experiments.settings import Setting
-from aureole.models import PaperEncoder
+from aureole.models import IndependentEncoder, PaperEncoder
 from aureole.sphere import align
 from aureole.training.diagnostics import diagnose
 from aureole.training.fit import Fit, Observer, fit
@@ -29,6 +29,27 @@ def train(
 ) -> tuple[Fit, ControlledProcess]:
     """(The fitted encoder, the process it was trained on)."""
     process = setting.process(seed)
+    paper = setting.preset == "paper"
+    fitted = fit(
+        _new_encoder(setting, process, seed),
+        setting.objective(),
+        _batches(setting, process),
+        phases=setting.schedule(),
+        seed=seed,
+        average=0.0 if paper else 0.998,
+        betas=(0.9, 0.999) if paper else (0.9, 0.99),
+        clip=math.inf if paper else 1.0,
+        precision="32-true" if paper else "auto",
+        checkpoint=checkpoint,
+        evaluate=lambda model: _brief_scores(model, process),
+        evaluate_every=max(1, setting.steps // 10),
+        observer=observer,
+    )
+    return fitted, process
+
+
+def _new_encoder(setting: Setting, process: ControlledProcess, seed: int) -> IndependentEncoder:
+    """An encoder initialised on a sample of inputs."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_INITIALISATION + seed)
         encoder = setting.encoder()
@@ -37,22 +58,7 @@ def train(
             encoder.match_range(sample, _finite_range(setting))
         else:
             encoder.initialise(sample)
-    fitted = fit(
-        encoder,
-        setting.objective(),
-        _batches(setting, process),
-        phases=setting.schedule(),
-        seed=seed,
-        average=0.0 if setting.preset == "paper" else 0.998,
-        betas=(0.9, 0.999) if setting.preset == "paper" else (0.9, 0.99),
-        clip=math.inf if setting.preset == "paper" else 1.0,
-        precision="32-true" if setting.preset == "paper" else "auto",
-        checkpoint=checkpoint,
-        evaluate=lambda model: _brief_scores(model, process),
-        evaluate_every=max(1, setting.steps // 10),
-        observer=observer,
-    )
-    return fitted, process
+    return encoder
 
 
 def _finite_range(setting: Setting) -> tuple[float, float]:

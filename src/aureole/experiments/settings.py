@@ -32,7 +32,7 @@ class Setting:
 
     ``items`` and ``pairs`` size the batches: inputs, and positive pairs among them on average. With ``negatives`` other
     than None batches hold ``items`` separate pairs instead and that many fresh negatives each (0: in-batch), as
-    in the paper. ``phases`` is "three" (mu, kappa, joint), "joint" or "paper".
+    in the paper. ``phases`` is "joint", "three" (mu, kappa, joint) or "paper".
     """
 
     name: str
@@ -55,9 +55,9 @@ class Setting:
     items: int = 512
     pairs: int = 1500
     negatives: int | None = None
-    steps: int = 2000
-    lr: float = 1e-3
-    phases: Literal["three", "joint", "paper"] = "three"
+    steps: int = 1200
+    lr: float = 4e-3
+    phases: Literal["joint", "three", "paper"] = "joint"
     preset: Literal["fast", "paper"] = "fast"
 
     def __post_init__(self) -> None:

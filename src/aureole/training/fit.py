@@ -25,7 +25,7 @@ from aureole.training.checkpoint import load_checkpoint, save_checkpoint
 from aureole.training.diagnostics import Diagnosis, diagnose, warn_of_collapse
 from aureole.training.schedule import Phase, locate
 
-__all__ = ["DivergenceError", "Fit", "Observer", "fit", "step_seed"]
+__all__ = ["DivergenceError", "Fit", "Observer", "Precision", "fit", "objective", "step_seed"]
 
 Batch = PairBatch | Triplets
 Precision = Literal["auto", "32-true", "bf16-mixed"]
@@ -174,7 +174,7 @@ class _Run:
             self.step, torch.Generator().manual_seed(step_seed(self.seed, self.step))
         )
         with _seeded(step_seed(~self.seed, self.step), device):
-            value, posterior = _objective(self.module, loss, batch, device)
+            value, posterior = objective(self.module, loss, batch, device)
         if not bool(torch.isfinite(value)):
             raise DivergenceError(
                 f"the loss is {value.item()} in step {self.step} (phase {phase.part!r}). Lower the learning rate, or "
@@ -260,7 +260,7 @@ class _Run:
             mean.lerp_(named[name], 1 - decay)
 
 
-def _objective(
+def objective(
     module: nn.Module, loss: ContrastiveLoss, batch: Batch, device: torch.device
 ) -> tuple[Tensor, VonMisesFisher]:
     """(The loss of a batch, the posteriors of its inputs or negatives)."""
