@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from aureole.cli.progress import sweep_bar, training_bar
 from aureole.errors import AureoleError
@@ -120,9 +120,15 @@ def _show(results: list[tuple[AnySetting, int, Record]], *, as_json: bool) -> No
         ]
         typer.echo(json.dumps(rows))
         return
-    table = Table("setting", "seed", *(c.replace("_", " ") for c in _COLUMNS), "seconds")
+    columns = [c for c in _COLUMNS if any(c in record.metrics for _, _, record in results)]
+    table = Table(Column("setting", no_wrap=True), "seed", *(_heading(c) for c in columns), "s")
     for setting, seed, record in results:
-        values = [record.metrics.get(column) for column in _COLUMNS]
+        values = [record.metrics.get(column) for column in columns]
         shown = ["-" if value is None else f"{value:.3f}" for value in values]
         table.add_row(setting.name, str(seed), *shown, f"{record.metrics['seconds_training']:.0f}")
     Console().print(table)
+
+
+def _heading(column: str) -> str:
+    """A metric's name, broken before its last word, so that a table fits 80 columns."""
+    return "\n".join(column.rsplit("_", 1))

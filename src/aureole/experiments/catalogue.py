@@ -46,8 +46,8 @@ class Experiment:
 
 
 def _short(name: str, **changes: object) -> Setting:
-    """An ablation of the ambiguous setting, half as long."""
-    return replace(_AMBIGUOUS, **({"name": name, "steps": 600} | changes))
+    """An ablation of the ambiguous setting, a third as long."""
+    return replace(_AMBIGUOUS, **({"name": name, "steps": 400} | changes))
 
 
 _BASE = _short("base")  # what ablations are compared with
@@ -63,7 +63,7 @@ def _high_dim() -> tuple[Setting, ...]:
             generator="whitened",
             reference=1024,
             width=384,
-            steps=1200 if scale > 1 else 500,
+            steps=1000 if scale > 1 else 300,
         )
 
     fixed = [wide(f"high-dim-fixed-{dim}", dim, 1.0) for dim in (16, 32, 40, 64)]
@@ -77,10 +77,18 @@ def _losses() -> tuple[Setting, ...]:
     return (
         _BASE,
         _short("losses-mcinfonce", loss="mcinfonce", n_samples=64, items=192, pairs=560),
+        _short(
+            "losses-mcinfonce-phases",
+            loss="mcinfonce",
+            n_samples=64,
+            items=192,
+            pairs=560,
+            phases="three",
+        ),
         _short("losses-elk", loss="elk", temperature=1.0, items=192, pairs=560),
         _short("losses-elk-paper-scale", loss="elk", items=192, pairs=560),
         _short("losses-hib", loss="hib", n_samples=16, items=256, pairs=750),
-        _short("losses-infonce", loss="infonce", steps=1200),
+        _short("losses-infonce", loss="infonce", steps=800),
     )
 
 
@@ -114,7 +122,7 @@ def _sources() -> tuple[Setting, ...]:
 
 def _tuning() -> tuple[Setting, ...]:
     """The paper's grid: negatives, learnable kappa_pos, phases; then HIB's a and b."""
-    common = {"steps": 200, "items": 128}
+    common = {"steps": 100, "items": 64}
     grid = []
     for loss in ("mcinfonce", "elk", "hib"):
         for negatives in (0, 1, 32):
@@ -153,7 +161,7 @@ CATALOGUE = {
             "injective",
             "Injective process: points",
             (
-                Setting("injective", kappa_range=_POINTS, family="dirac", steps=600),
+                Setting("injective", kappa_range=_POINTS, family="dirac", steps=400),
                 Setting("injective-longer", kappa_range=_POINTS, family="dirac", steps=1200),
             ),
             2,

@@ -22,9 +22,7 @@ from aureole.reports.tables import (
 
 __all__ = ["build_sections"]
 
-_BASE_NOTE = (
-    "The row base is our ambiguous setting at half length, which ablations are compared with. "
-)
+_BASE_NOTE = "The row base is our ambiguous setting at a third of its length, which ablations are compared with. "
 _HIB = "tuning-hib-a"
 
 
@@ -199,7 +197,7 @@ _PLANS = (
         "recovery",
         "Recovery of known posteriors",
         "Does the encoder find the true posteriors, up to a rotation?",
-        _fixed("ambiguous", "clear", "injective", "injective-longer", "two-dim"),
+        _fixed("ambiguous", "clear", "injective", "injective-longer", "two-dim", "two-dim-arc"),
         _recovery,
         figures=(
             (
@@ -238,6 +236,7 @@ _PLANS = (
         _fixed(
             "base",
             "losses-mcinfonce",
+            "losses-mcinfonce-phases",
             "losses-elk",
             "losses-elk-paper-scale",
             "losses-hib",
