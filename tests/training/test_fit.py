@@ -156,6 +156,22 @@ def test_sums_are_divided_by_the_expected_number_of_pairs(process):
     assert result.curve[0]["loss"] == pytest.approx(seen[0])
 
 
+def test_a_learnable_kappa_pos_is_learned_and_resumed(process, tmp_path):
+    def trained(folder, steps):
+        with pytest.warns(AureoleWarning, match="learnable"):
+            loss = au.ClosedFormInfoNCE(5.0, learn_kappa_pos=True)
+        fit(
+            new_encoder(process), loss, batches(process), phases=[Phase("joint", steps, 0.05, "constant")],
+            checkpoint=folder / "run.safetensors",
+        )  # fmt: skip
+        return loss.kappa_pos.item()
+
+    (tmp_path / "a").mkdir()
+    value = trained(tmp_path / "a", 8)
+    assert value > 5.1
+    assert trained(tmp_path / "a", 8) == value
+
+
 def test_schedules():
     assert [phase.part for phase in three_phases(100)] == ["mu", "kappa", "joint"]
     assert sum(phase.steps for phase in three_phases(997)) == 997

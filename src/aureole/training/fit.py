@@ -76,7 +76,7 @@ def fit(
     Parameters
     ----------
     encoder
-        Returns posteriors. With phases other than "joint" it must have ``enter`` and ``parameter_groups`` as
+        Returns posteriors. Parameters of the loss, if it has any, are trained along. With phases other than "joint" it must have ``enter`` and ``parameter_groups`` as
         ``models.IndependentEncoder`` has.
     draw_batch
         Gives the batch of a step from the step and a generator seeded for it.
@@ -94,13 +94,13 @@ def fit(
         Called with the averaged encoder every ``evaluate_every`` steps and at the end; fills the curve.
     """
     total = sum(phase.steps for phase in phases)
-    run = _Run(encoder, phases, seed=seed, betas=betas, average=average, precision=precision)
+    run = _Run(encoder, loss, phases, seed=seed, betas=betas, average=average, precision=precision)
     if checkpoint is not None and checkpoint.exists():
         run.restore(*load_checkpoint(checkpoint))
     saved = shown = started = time.monotonic()
     spent = run.seconds
     while run.step < total:
-        value, posterior, phase = run.advance(loss, draw_batch, clip)
+        value, posterior, phase = run.advance(draw_batch, clip)
         now = time.monotonic()
         run.seconds = spent + now - started
         if observer is not None and (now - shown > 0.2 or run.step == total):
@@ -131,6 +131,7 @@ class _Run:
     def __init__(
         self,
         encoder: nn.Module,
+        loss: ContrastiveLoss,
         phases: Sequence[Phase],
         *,
         seed: int,
@@ -150,6 +151,7 @@ class _Run:
             accelerator="auto", devices=1, precision="bf16-mixed" if chosen else "32-true"
         )
         self.encoder = encoder.to(self.fabric.device)
+        self.loss = loss.to(self.fabric.device)
         self.module = self.fabric.setup_module(encoder)
         self.phases, self.seed, self.betas, self.decay = list(phases), seed, betas, average
         self.mean = {name: p.detach().clone() for name, p in encoder.named_parameters()}
@@ -159,7 +161,6 @@ class _Run:
 
     def advance(
         self,
-        loss: ContrastiveLoss,
         draw_batch: Callable[[int, torch.Generator], Batch],
         clip: float,
     ) -> tuple[float, VonMisesFisher, Phase]:
@@ -174,7 +175,7 @@ class _Run:
             self.step, torch.Generator().manual_seed(step_seed(self.seed, self.step))
         )
         with _seeded(step_seed(~self.seed, self.step), device):
-            value, posterior = objective(self.module, loss, batch, device)
+            value, posterior = objective(self.module, self.loss, batch, device)
         if not bool(torch.isfinite(value)):
             raise DivergenceError(
                 f"the loss is {value.item()} in step {self.step} (phase {phase.part!r}). Lower the learning rate, or "
@@ -202,6 +203,7 @@ class _Run:
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(Tensors, state) that ``restore`` needs."""
         tensors = {f"encoder.{k}": v for k, v in self.encoder.state_dict().items()}
+        tensors |= {f"loss.{k}": v for k, v in self.loss.state_dict().items()}
         tensors |= {f"mean.{k}": v for k, v in self.mean.items()}
         for index, moments in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{k}": torch.as_tensor(v) for k, v in moments.items()}
@@ -220,11 +222,17 @@ class _Run:
             raise InvalidInputError(
                 "the checkpoint belongs to a run with another seed or other phases; delete it to start afresh."
             )
-        parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "mean": {}, "optimiser": {}}
+        parts: dict[str, dict[str, Tensor]] = {
+            "encoder": {},
+            "loss": {},
+            "mean": {},
+            "optimiser": {},
+        }
         for name, value in tensors.items():
             part, rest = name.split(".", 1)
             parts[part][rest] = value
         self.encoder.load_state_dict(parts["encoder"])
+        self.loss.load_state_dict(parts["loss"])
         self.mean = {k: v.to(self.fabric.device) for k, v in parts["mean"].items()}
         self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
         if self.step == 0:
@@ -248,6 +256,9 @@ class _Run:
             raise InvalidInputError(
                 f"a phase trains {phase.part!r} alone, but {type(self.encoder).__name__} has no method enter(part)."
             )
+        learned = list(self.loss.parameters())  # kappa_pos, where it is learnable
+        if learned:
+            groups.append({"params": learned, "lr": phase.lr})
         self.rates = [group["lr"] for group in groups]
         self.optimiser = self.fabric.setup_optimizers(torch.optim.Adam(groups, betas=self.betas))
         self.phase_index = index
