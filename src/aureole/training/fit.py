@@ -76,8 +76,10 @@ def fit(
     Parameters
     ----------
     encoder
-        Returns posteriors. Parameters of the loss, if it has any, are trained along. With phases other than "joint" it must have ``enter`` and ``parameter_groups`` as
+        Returns posteriors. With phases other than "joint" it must have ``enter`` and ``parameter_groups`` as
         ``models.IndependentEncoder`` has.
+    loss
+        Its parameters, if it has any, are trained along.
     draw_batch
         Gives the batch of a step from the step and a generator seeded for it.
     phases
@@ -257,8 +259,8 @@ class _Run:
                 f"a phase trains {phase.part!r} alone, but {type(self.encoder).__name__} has no method enter(part)."
             )
         learned = list(self.loss.parameters())  # kappa_pos, where it is learnable
-        if learned:
-            groups.append({"params": learned, "lr": phase.lr})
+        for parameter in learned:  # its steps are relative, as those of a log
+            groups.append({"params": [parameter], "lr": 10 * phase.lr * parameter.abs().item()})
         self.rates = [group["lr"] for group in groups]
         self.optimiser = self.fabric.setup_optimizers(torch.optim.Adam(groups, betas=self.betas))
         self.phase_index = index
