@@ -1,6 +1,7 @@
 """The directives that turn records under results/ into tables, so that no number in the docs is typed by hand."""
 
 import json
+from html import escape
 from pathlib import Path
 
 from docutils import nodes
@@ -137,7 +138,66 @@ class LossTable(RstDirective):
         return [lines[0], "   :widths: 20 32 7 13 28", *lines[1:]]
 
 
+class ReportTables(Directive):
+    """The tables of one section of a report on a folder of records: ``.. report-tables:: FOLDER ANCHOR``."""
+
+    required_arguments = 2
+
+    def run(self):
+        """The parsed tables, with their captions and where the records lie."""
+        from aureole.reports.runs import group, read_runs
+        from aureole.reports.sections import build_sections
+
+        folder, anchor = self.arguments
+        sections = {
+            section.anchor: section for section in build_sections(group(read_runs(ROOT / folder)))
+        }
+        lines = []
+        for found in sections[anchor].tables:
+            header = [
+                " ".join(filter(None, parts))
+                for parts in zip(spread(found), found.header, strict=True)
+            ]
+            lines += ["", found.caption, "", *table(header, found.rows)]
+        commits = sorted({run.record.commit for run in sections[anchor].runs})
+        lines += ["", f"Records: ``{folder}``, commits {', '.join(commits)}."]
+        node = nodes.section()
+        node.document = self.state.document
+        self.state.nested_parse(StringList(lines, source=folder), 0, node)
+        return node.children
+
+
+class ReportFigure(Directive):
+    """A figure of a section, drawn from the records: ``.. report-figure:: FOLDER ANCHOR NUMBER``."""
+
+    required_arguments = 3
+
+    def run(self):
+        """The figure as inline SVG on a white card, with its caption."""
+        from aureole.reports.runs import group, read_runs
+        from aureole.reports.sections import build_sections
+
+        folder, anchor, number = self.arguments
+        sections = {
+            section.anchor: section for section in build_sections(group(read_runs(ROOT / folder)))
+        }
+        picture = sections[anchor].figures[int(number)]
+        html = (
+            f'<figure style="background: white; color: black; margin: 1em 0">{picture.svg}'
+            f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+        )
+        return [nodes.raw("", html, format="html")]
+
+
+def spread(found):
+    """The head of its group for each column of a table."""
+    heads = [head for head, width in found.spans for _ in range(width)]
+    return heads or [""] * len(found.header)
+
+
 def setup(app):
+    app.add_directive("report-tables", ReportTables)
+    app.add_directive("report-figure", ReportFigure)
     app.add_directive("loss-table", LossTable)
     app.add_directive("accuracy-table", AccuracyTable)
     app.add_directive("benchmark-table", BenchmarkTable)

@@ -1,10 +1,7 @@
-"""Figures: SVG from runs, each None where the runs it needs are not there. The one file that imports matplotlib."""
+"""Figures: SVG from runs, each None where the runs it needs are not there."""
 
-import io
 import math
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
@@ -12,8 +9,8 @@ import numpy as np
 import torch
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import AureoleError
 from aureole.evaluation.coverage import MASSES
+from aureole.reports.drawing import canvas
 from aureole.reports.paper import paper_value
 from aureole.reports.runs import Groups, Run, Summary, first_with, mean_curve, numbers, summary
 from aureole.reports.tables import coverage_summary, numbered
@@ -36,21 +33,6 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = (
 _COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
 _GREY = "#595959"
 _MARKERS = ("o", "s", "^", "D", "v")
-_STYLE = {
-    "font.family": ["DejaVu Sans"],  # matplotlib brings it
-    "font.size": 13.5,  # 10 px where the page is 400 px wide
-    "axes.titlesize": 13.5,
-    "xtick.labelsize": 12.5,
-    "ytick.labelsize": 12.5,
-    "legend.fontsize": 12.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e3e3e3",
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "svg.fonttype": "none",
-}
 _TURN = np.linspace(-math.pi, math.pi, 721)
 _KAPPA = {"kappa_rank": "κ rank correlation", "kappa_mae": "κ MAE"}
 
@@ -71,7 +53,7 @@ def posterior_figure(groups: Groups) -> str | None:
         for title, at in sides.items()
     }
     highest = max(float(h.max()) for found in outlines.values() for _, h in found)
-    with _drawing("posteriors", 2) as drawing:
+    with canvas("posteriors", 2) as drawing:
         for axes, (title, found) in zip(drawing.axes, outlines.items(), strict=True):
             for (angle, height), colour in zip(found, cycle(_COLOURS), strict=False):
                 radius = 1 + 0.8 * height / highest
@@ -90,7 +72,7 @@ def scatter_figure(groups: Groups) -> str | None:
     found = [run for run in runs if run is not None]
     if not found:
         return None
-    with _drawing("scatter", len(found)) as drawing:
+    with canvas("scatter", len(found)) as drawing:
         for axes, run in zip(drawing.axes, found, strict=True):
             values = run.record.metrics["scatter"]
             pairs = zip(numbers(values["true"]), numbers(values["found"]), strict=True)
@@ -119,7 +101,7 @@ def dimension_figure(groups: Groups) -> str | None:
     found = {label: _points(groups, prefix) for label, prefix in kinds.items()}
     if not any(found.values()):
         return None
-    with _drawing("dimension", 2) as drawing:
+    with canvas("dimension", 2) as drawing:
         labels = ("κ rank correlation", "nats per pair")
         for axes, metric, ylabel in zip(
             drawing.axes, ("kappa_rank", "information"), labels, strict=True
@@ -149,7 +131,7 @@ def coverage_figure(groups: Groups) -> str | None:
     ]
     if not names:
         return None
-    with _drawing("coverage", 2, sharey=True) as drawing:
+    with canvas("coverage", 2, sharey=True) as drawing:
         for axes, (kind, title) in zip(drawing.axes, kinds.items(), strict=True):
             axes.axhspan(-2, 2, color="#eeeeee", zorder=0, label="±2 points")
             axes.axhline(0, color="black", linewidth=1)
@@ -175,7 +157,7 @@ def learning_figure(groups: Groups) -> str | None:
     curves = {metric: mean_curve(groups.get("ambiguous", ()), metric) for metric in _KAPPA}
     if not all(curves.values()):
         return None
-    with _drawing("learning", 2) as drawing:
+    with canvas("learning", 2) as drawing:
         last = max(x for curve in curves.values() for x, _ in curve)
         for axes, (metric, label) in zip(drawing.axes, _KAPPA.items(), strict=True):
             x, y = zip(*curves[metric], strict=True)
@@ -197,7 +179,7 @@ def injective_figure(groups: Groups) -> str | None:
     }
     if not any(curves.values()):
         return None
-    with _drawing("injective", 1) as drawing:
+    with canvas("injective", 1) as drawing:
         (axes,) = drawing.axes
         for (name, curve), colour, marker in zip(curves.items(), _COLOURS, _MARKERS, strict=False):
             if curve:
@@ -221,7 +203,7 @@ def _against(groups: Groups, prefix: str, xlabel: str, *, closed_form: bool) -> 
     if not closed_form and base:
         points = sorted([*points, (10, base)], key=lambda point: point[0])
         papers[10] = "ambiguous"
-    with _drawing(prefix, 2) as drawing:
+    with canvas(prefix, 2) as drawing:
         for axes, (metric, label) in zip(drawing.axes, _KAPPA.items(), strict=True):
             ours = [(x, summary(runs, metric)) for x, runs in points]
             _errorbars(axes, ours, BLUE, "o", "MCInfoNCE" if closed_form else "ours")
@@ -307,61 +289,3 @@ def _plain_log_ticks(axis: Any) -> None:
         lambda value, _: f"{value:g}" if 1e-3 < value < 1e4 else f"1e{round(math.log10(value))}"
     )
     axis.set_minor_formatter(lambda *_: "")
-
-
-class _Drawing:
-    """A matplotlib figure with panels side by side; ``svg`` is there when its ``with`` has ended."""
-
-    svg: str = ""
-
-    def __init__(self, figure: Any, axes: list[Any]) -> None:
-        self.figure, self.axes = figure, axes
-
-    def legend(self) -> None:
-        """One legend for all panels, below them."""
-        entries: dict[str, Any] = {}
-        for axes in self.axes:
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                entries.setdefault(label, handle)
-        self.figure.legend(
-            entries.values(),
-            entries.keys(),
-            loc="outside lower center",
-            ncols=3,
-            columnspacing=1.2,
-            handlelength=1.6,
-        )
-
-
-@contextmanager
-def _drawing(name: str, panels: int, *, sharey: bool = False) -> Iterator[_Drawing]:
-    """A figure of 6.4 x 3.2 inches; matplotlib's settings are as before when it ends."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise AureoleError("figures need matplotlib: pip install 'aureole[reports]'.") from error
-    # the salt makes ids the same in every run, and different in every figure of a page
-    settings: dict[Any, Any] = {**_STYLE, "svg.hashsalt": f"aureole-{name}"}
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-        axes = figure.subplots(1, panels, sharey=sharey, squeeze=False)
-        drawing = _Drawing(figure, list(axes[0]))
-        yield drawing
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-        drawing.svg = _inline(buffer.getvalue())
-
-
-def _inline(svg: str) -> str:
-    """The SVG to put into a page: no prolog, metadata, style or unused ids; as wide as its place."""
-    svg = svg[svg.index("<svg") :]
-    for pattern in (
-        r"<metadata>.*?</metadata>\s*",
-        r"<style .*?</style>\s*",
-        r"<!--.*?-->\s*",
-        r' id="[a-zA-Z][\w.]*_[0-9]{1,4}"',  # others are hashes that the figure refers to
-    ):
-        svg = re.sub(pattern, "", svg, flags=re.DOTALL)
-    svg = re.sub(r' (width|height)="[0-9.]+pt"', "", svg, count=2)
-    return svg.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif").strip()

@@ -1,0 +1,89 @@
+"""Drawings: figures of matplotlib as SVG for a page. The one file that imports matplotlib."""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from aureole.errors import AureoleError
+
+__all__ = ["Drawing", "canvas"]
+
+_STYLE = {
+    "font.family": ["DejaVu Sans"],  # matplotlib brings it
+    "font.size": 13.5,  # 10 px where the page is 400 px wide
+    "axes.titlesize": 13.5,
+    "xtick.labelsize": 12.5,
+    "ytick.labelsize": 12.5,
+    "legend.fontsize": 12.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e3e3e3",
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "svg.fonttype": "none",
+}
+
+
+class Drawing:
+    """A matplotlib figure with panels side by side; ``svg`` is there when its ``with`` has ended."""
+
+    svg: str = ""
+
+    def __init__(self, figure: Any, axes: list[Any]) -> None:
+        self.figure, self.axes = figure, axes
+
+    def legend(self) -> None:
+        """One legend for all panels, below them."""
+        entries: dict[str, Any] = {}
+        for axes in self.axes:
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                entries.setdefault(label, handle)
+        self.figure.legend(
+            entries.values(),
+            entries.keys(),
+            loc="outside lower center",
+            ncols=3,
+            columnspacing=1.2,
+            handlelength=1.6,
+        )
+
+
+@contextmanager
+def canvas(
+    name: str, panels: int, *, rows: int = 1, sharey: bool = False, projection: str | None = None
+) -> Iterator[Drawing]:
+    """A figure of 6.4 x 3.2 inches; matplotlib's settings are as before when it ends."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise AureoleError("figures need matplotlib: pip install 'aureole[reports]'.") from error
+    # the salt makes ids the same in every run, and different in every figure of a page
+    settings: dict[Any, Any] = {**_STYLE, "svg.hashsalt": f"aureole-{name}"}
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+        axes = figure.subplots(
+            rows, panels, sharey=sharey, squeeze=False, subplot_kw={"projection": projection}
+        )
+        drawing = Drawing(figure, list(axes.flat))
+        yield drawing
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        drawing.svg = _inline(buffer.getvalue())
+
+
+def _inline(svg: str) -> str:
+    """The SVG to put into a page: no prolog, metadata, style or unused ids; as wide as its place."""
+    svg = svg[svg.index("<svg") :]
+    for pattern in (
+        r"<metadata>.*?</metadata>\s*",
+        r"<style .*?</style>\s*",
+        r"<!--.*?-->\s*",
+        r' id="[a-zA-Z][\w.]*_[0-9]{1,4}"',  # others are hashes that the figure refers to
+    ):
+        svg = re.sub(pattern, "", svg, flags=re.DOTALL)
+    svg = re.sub(r' (width|height)="[0-9.]+pt"', "", svg, count=2)
+    return svg.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif").strip()
