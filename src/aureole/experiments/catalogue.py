@@ -15,11 +15,11 @@ TUNING_SEED = 3
 _AMBIGUOUS = Setting("ambiguous")
 _POINTS = (math.inf, math.inf)
 # On the circle the paper's generator covers an arc alone. There the scale of mu is hardly identified: kappa can absorb
-# it. So the main setting has a generator that goes all the way round, and the paper's stands beside it. Neither has a
-# spare dimension to centre.
+# it. So the main setting has a generator that goes all the way round, and the paper's stands beside it, with kappa
+# started from the true range, as the paper does. Neither has a spare dimension to centre.
 _TWO_DIM = (
-    Setting("two-dim", dim=2, generator="whitened", centring=0.0),
-    Setting("two-dim-arc", dim=2, centring=0.0),
+    Setting("two-dim", dim=2, generator="whitened", centring=0.0, lr=2e-3, steps=1500, pairs=4000),
+    Setting("two-dim-arc", dim=2, centring=0.0, lr=1e-3, steps=400, kappa_start=22.6),
 )
 
 

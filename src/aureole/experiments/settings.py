@@ -52,6 +52,7 @@ class Setting:
     centring: float = 0.02
     architecture: Literal["residual", "shared", "paper", "paper-shared"] = "residual"
     width: int = 256
+    kappa_start: float = 10.0
     items: int = 512
     pairs: int = 1500
     negatives: int | None = None
@@ -112,7 +113,7 @@ class Setting:
                 ResidualMLP(n_in, latent, width=self.width),
                 ResidualMLP(n_in, 1, width=self.width),
             )
-            return IndependentEncoder(*networks, n_in=n_in)
+            return IndependentEncoder(*networks, n_in=n_in, kappa=self.kappa_start)
         if self.architecture == "shared":
             backbone = ResidualMLP(n_in, latent, width=self.width)
             return SharedEncoder(backbone, ResidualMLP(latent, 1, width=self.width), n_in=n_in)
