@@ -26,7 +26,7 @@ class BimodalSetting:
 
     name: str
     components: int
-    dim: int = 10
+    dim: int = 3
     kappa_range: tuple[float, float] = (16.0, 32.0)
     kappa_pos: float = 20.0
     items: int = 256
