@@ -53,7 +53,7 @@ def test_runs_of_one_seed_agree_and_of_two_differ(tmp_path):
         {"loss": "mcinfonce", "n_samples": 2},
         {"loss": "hib", "n_samples": 2},
         {"loss": "elk", "temperature": 1.0},
-        {"loss": "infonce", "phases": "three"},
+        {"loss": "infonce"},
         {"negatives": 0},
         {"negatives": 2, "rule": "paper", "loss": "mcinfonce", "n_samples": 2},
         {"reference": 64, "dim": 8},
@@ -61,7 +61,7 @@ def test_runs_of_one_seed_agree_and_of_two_differ(tmp_path):
     ],
     ids=str,
 )
-@pytest.mark.filterwarnings("ignore:kappa has collapsed")
+@pytest.mark.filterwarnings("ignore:kappa has collapsed", "ignore:mu has collapsed")
 def test_every_kind_of_setting_runs(tmp_path, changes):
     from dataclasses import replace
 

@@ -140,6 +140,16 @@ def test_phases_need_an_encoder_that_has_them(process):
         fit(Plain(), au.InfoNCE(20.0), batches(process), phases=[Phase("mu", 2, 1e-3)])
 
 
+def test_a_phase_that_the_loss_does_not_see_is_named(process):
+    with pytest.raises(InvalidInputError, match="InfoNCE does not depend on"):
+        fit(
+            new_encoder(process),
+            au.InfoNCE(20.0),
+            batches(process),
+            phases=[Phase("kappa", 2, 1e-3)],
+        )
+
+
 def test_sums_are_divided_by_the_expected_number_of_pairs(process):
     """Not by the number seen, which would bias the gradient."""
     seen = []

@@ -32,7 +32,7 @@ class Triplets:
 
 
 def poisson_pairs(
-    rate: Float[Tensor, "n n"], n_pairs: float, generator: torch.Generator | None = None
+    rate: Float[Tensor, "n n"], n_pairs: float | int, generator: torch.Generator | None = None
 ) -> Int[Tensor, "p 2"]:
     """Ordered pairs of different items, each seen a Poisson number of times, ``n_pairs`` times its rate in all.
 

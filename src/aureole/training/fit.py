@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from aureole.data.pairs import PairBatch, Triplets
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.losses import ContrastiveLoss
 from aureole.training.checkpoint import load_checkpoint, save_checkpoint
@@ -165,7 +165,7 @@ class _Run:
         self,
         draw_batch: Callable[[int, torch.Generator], Batch],
         clip: float,
-    ) -> tuple[float, VonMisesFisher, Phase]:
+    ) -> tuple[float, VonMisesFisher | MixtureVMF, Phase]:
         """Take one step and return (loss, some posteriors, phase)."""
         index, within = locate(self.phases, self.step)
         if index != self.phase_index:
@@ -182,6 +182,10 @@ class _Run:
             raise DivergenceError(
                 f"the loss is {value.item()} in step {self.step} (phase {phase.part!r}). Lower the learning rate, or "
                 "look at the inputs of this step: draw_batch with the same seed gives them again."
+            )
+        if not value.requires_grad:
+            raise InvalidInputError(
+                f"{type(self.loss).__name__} does not depend on what a phase of {phase.part!r} trains."
             )
         self.optimiser.zero_grad()
         self.fabric.backward(value)
@@ -275,7 +279,7 @@ class _Run:
 
 def objective(
     module: nn.Module, loss: ContrastiveLoss, batch: Batch, device: torch.device
-) -> tuple[Tensor, VonMisesFisher]:
+) -> tuple[Tensor, VonMisesFisher | MixtureVMF]:
     """(The loss of a batch, the posteriors of its inputs or negatives)."""
     if isinstance(batch, PairBatch):
         posterior = module(batch.inputs.to(device))

@@ -85,7 +85,9 @@ class BimodalProcess:
         values = values.view(len(first), 2, len(second), 2).sum((1, 3))
         return values.clamp(min=0) * math.exp(scale)  # cancelling terms can round below 0
 
-    def batch(self, n: int, n_pairs: float, generator: torch.Generator | None = None) -> PairBatch:
+    def batch(
+        self, n: int, n_pairs: float | int, generator: torch.Generator | None = None
+    ) -> PairBatch:
         """N inputs and, on average, ``n_pairs`` pairs among them, each seen a Poisson number of times."""
         x = self.inputs(n, generator)
         rate = self.intensity(x, x) / self._mean_intensity

@@ -71,7 +71,9 @@ class ControlledProcess:
         """Inputs of the marginal P(x)."""
         return self.generator.inputs(n, generator)
 
-    def batch(self, n: int, n_pairs: float, generator: torch.Generator | None = None) -> PairBatch:
+    def batch(
+        self, n: int, n_pairs: float | int, generator: torch.Generator | None = None
+    ) -> PairBatch:
         """N inputs and, on average, ``n_pairs`` pairs among them. Cost n^2 terms of the series.
 
         Examples
