@@ -18,7 +18,16 @@ _POINTS = (math.inf, math.inf)
 # it. So the main setting has a generator that goes all the way round, and the paper's stands beside it, with kappa
 # started from the true range, as the paper does. Neither has a spare dimension to centre.
 _TWO_DIM = (
-    Setting("two-dim", dim=2, generator="whitened", centring=0.0, lr=2e-3, steps=1500, pairs=4000),
+    Setting(
+        "two-dim",
+        dim=2,
+        generator="whitened",
+        centring=0.0,
+        lr=2e-3,
+        steps=2000,
+        pairs=4000,
+        starts=4,
+    ),
     Setting("two-dim-arc", dim=2, centring=0.0, lr=1e-3, steps=400, kappa_start=22.6),
 )
 
@@ -63,7 +72,7 @@ def _high_dim() -> tuple[Setting, ...]:
             generator="whitened",
             reference=1024,
             width=384,
-            steps=1000 if scale > 1 else 300,
+            steps=(3000 if dim == 64 else 1000) if scale > 1 else 600,
         )
 
     fixed = [wide(f"high-dim-fixed-{dim}", dim, 1.0) for dim in (16, 32, 40, 64)]

@@ -17,6 +17,8 @@ from aureole.models import IndependentEncoder, PaperEncoder
 from aureole.sphere import align
 from aureole.training.diagnostics import diagnose
 from aureole.training.fit import Fit, Observer, fit
+from aureole.training.schedule import Phase
+from aureole.training.starts import best_start
 
 __all__ = ["evaluate", "train"]
 
@@ -30,10 +32,22 @@ def train(
     """(The fitted encoder, the process it was trained on)."""
     process = setting.process(seed)
     paper = setting.preset == "paper"
+    loss, batches = setting.objective(), _batches(setting, process)
+    encoder = _new_encoder(setting, process, seed)
+    if setting.starts > 1 and not checkpoint.exists():
+        encoder, _ = best_start(
+            lambda k: _new_encoder(setting, process, seed + 1000 * k),
+            loss,
+            batches,
+            starts=setting.starts,
+            phase=Phase("joint", min(150, max(1, setting.steps // 10)), setting.lr),
+            seed=seed,
+            checkpoint=checkpoint,
+        )
     fitted = fit(
-        _new_encoder(setting, process, seed),
-        setting.objective(),
-        _batches(setting, process),
+        encoder,
+        loss,
+        batches,
         phases=setting.schedule(),
         seed=seed,
         average=0.0 if paper else 0.998,

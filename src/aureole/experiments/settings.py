@@ -32,7 +32,8 @@ class Setting:
 
     ``items`` and ``pairs`` size the batches: inputs, and positive pairs among them on average. With ``negatives`` other
     than None batches hold ``items`` separate pairs instead and that many fresh negatives each (0: in-batch), as
-    in the paper. ``phases`` is "joint", "three" (mu, kappa, joint) or "paper".
+    in the paper. ``phases`` is "joint", "three" (mu, kappa, joint) or "paper". With
+    several ``starts`` the best of as many short runs goes on.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Setting:
     steps: int = 1200
     lr: float = 4e-3
     phases: Literal["joint", "three", "paper"] = "joint"
+    starts: int = 1
     preset: Literal["fast", "paper"] = "fast"
 
     def __post_init__(self) -> None:
@@ -145,5 +147,6 @@ def paper_setting(setting: Setting) -> Setting:
         steps=8192 if setting.dim == 2 else 100_000,
         lr=1e-4,
         phases="paper",
+        starts=1,
         centring=0.0,
     )
