@@ -1,5 +1,6 @@
 """Starts: the one with the lowest loss on fresh pairs goes on."""
 
+import pytest
 import torch
 
 import aureole as au
@@ -10,6 +11,7 @@ from tests.training.test_fit import batches, new_encoder, process
 assert process  # a fixture
 
 
+@pytest.mark.filterwarnings("ignore:mu has collapsed")
 def test_the_best_start_goes_on_and_leaves_no_files(process, tmp_path):
     def start(k):
         encoder = new_encoder(process)
