@@ -54,6 +54,7 @@ class Setting:
     architecture: Literal["residual", "shared", "paper", "paper-shared"] = "residual"
     width: int = 256
     kappa_start: float = 10.0
+    hold_kappa: bool = False
     items: int = 512
     pairs: int = 1500
     negatives: int | None = None
@@ -115,7 +116,9 @@ class Setting:
                 ResidualMLP(n_in, latent, width=self.width),
                 ResidualMLP(n_in, 1, width=self.width),
             )
-            return IndependentEncoder(*networks, n_in=n_in, kappa=self.kappa_start)
+            return IndependentEncoder(
+                *networks, n_in=n_in, kappa=self.kappa_start, hold_kappa=self.hold_kappa
+            )
         if self.architecture == "shared":
             backbone = ResidualMLP(n_in, latent, width=self.width)
             return SharedEncoder(backbone, ResidualMLP(latent, 1, width=self.width), n_in=n_in)

@@ -41,6 +41,8 @@ class IndependentEncoder(nn.Module):
         The number of features of an input.
     kappa
         Where e^b starts.
+    hold_kappa
+        Keep e^b there while "mu" is trained. Losses by few draws need it: while mu is wrong they prefer an infinite kappa.
     """
 
     floor = 0.0  # of kappa
@@ -48,13 +50,20 @@ class IndependentEncoder(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, location: nn.Module, certainty: nn.Module, *, n_in: int, kappa: float = 10.0
+        self,
+        location: nn.Module,
+        certainty: nn.Module,
+        *,
+        n_in: int,
+        kappa: float = 10.0,
+        hold_kappa: bool = False,
     ) -> None:
         super().__init__()
         self.location, self.certainty = location, certainty
         self.log_kappa = nn.Parameter(torch.tensor(math.log(kappa)))
         self.register_buffer("centre", torch.zeros(n_in))
         self.register_buffer("scale", torch.ones(n_in))
+        self.hold_kappa = hold_kappa
         self.enter("joint")
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> VonMisesFisher:
@@ -76,10 +85,12 @@ class IndependentEncoder(nn.Module):
         self.part: Part = part
         self.location.requires_grad_(part != "kappa")
         self.certainty.requires_grad_(part != "mu")
+        self.log_kappa.requires_grad_(part != "mu" or not self.hold_kappa)
 
     def parameter_groups(self, lr: float) -> Iterator[dict]:
         """What the current part trains, with learning rates: ten times higher for the one shared log kappa."""
-        yield {"params": [self.log_kappa], "lr": 10 * lr}
+        if self.log_kappa.requires_grad:
+            yield {"params": [self.log_kappa], "lr": 10 * lr}
         for network in (self.location, self.certainty):
             chosen = [p for p in network.parameters() if p.requires_grad]
             if chosen:

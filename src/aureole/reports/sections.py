@@ -243,7 +243,7 @@ _PLANS = (
         _fixed(
             "base",
             "losses-mcinfonce",
-            "losses-mcinfonce-phases",
+            "losses-mcinfonce-joint",
             "losses-elk",
             "losses-elk-paper-scale",
             "losses-hib",
