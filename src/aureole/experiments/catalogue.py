@@ -62,7 +62,7 @@ def _short(name: str, **changes: object) -> Setting:
 # MCInfoNCE as the paper found it best: mu first, with kappa held in the true range, then kappa
 _BY_DRAWS = {
     "loss": "mcinfonce",
-    "phases": "three",
+    "phases": "two",
     "lr": 2e-3,
     "kappa_start": 22.6,
     "hold_kappa": True,

@@ -16,7 +16,7 @@ from aureole.losses import (
     MCInfoNCE,
 )
 from aureole.models import IndependentEncoder, PaperEncoder, ResidualMLP, SharedEncoder, paper_mlp
-from aureole.training.schedule import Phase, paper_phases, three_phases
+from aureole.training.schedule import Phase, paper_phases, three_phases, two_phases
 
 __all__ = ["Setting", "paper_setting"]
 
@@ -32,7 +32,7 @@ class Setting:
 
     ``items`` and ``pairs`` size the batches: inputs, and positive pairs among them on average. With ``negatives`` other
     than None batches hold ``items`` separate pairs instead and that many fresh negatives each (0: in-batch), as
-    in the paper. ``phases`` is "joint", "three" (mu, kappa, joint) or "paper". With
+    in the paper. ``phases`` is "joint", "two" (mu, kappa), "three" (mu, kappa, joint) or "paper". With
     several ``starts`` the best of as many short runs goes on.
     """
 
@@ -60,7 +60,7 @@ class Setting:
     negatives: int | None = None
     steps: int = 1200
     lr: float = 4e-3
-    phases: Literal["joint", "three", "paper"] = "joint"
+    phases: Literal["joint", "two", "three", "paper"] = "joint"
     starts: int = 1
     preset: Literal["fast", "paper"] = "fast"
 
@@ -131,7 +131,8 @@ class Setting:
         """The phases of training."""
         if self.phases == "joint":
             return [Phase("joint", self.steps, self.lr)]
-        return (paper_phases if self.phases == "paper" else three_phases)(self.steps, self.lr)
+        shapes = {"two": two_phases, "three": three_phases, "paper": paper_phases}
+        return shapes[self.phases](self.steps, self.lr)
 
 
 def paper_setting(setting: Setting) -> Setting:

@@ -42,7 +42,7 @@ class IndependentEncoder(nn.Module):
     kappa
         Where e^b starts.
     hold_kappa
-        Keep e^b there while "mu" is trained. Losses by few draws need it: while mu is wrong they prefer an infinite kappa.
+        Keep e^b there while "mu" is trained. Losses by few draws need it: while mu is wrong, they want kappa infinite.
     """
 
     floor = 0.0  # of kappa

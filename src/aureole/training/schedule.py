@@ -8,7 +8,7 @@ from typing import Literal
 from aureole.errors import InvalidInputError
 from aureole.models.encoders import Part
 
-__all__ = ["Phase", "locate", "paper_phases", "three_phases"]
+__all__ = ["Phase", "locate", "paper_phases", "three_phases", "two_phases"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Phase:
 
         Examples
         --------
-        >>> phase = Phase("joint", 100, 1e-3)
-        >>> [round(phase.rate(step), 3) for step in (0, 5, 50, 99)]
+        >>> phase = Phase("joint", 1000, 1e-3)
+        >>> [round(phase.rate(step), 3) for step in (0, 50, 500, 999)]
         [0.04, 1.0, 0.541, 0.0]
         """
         if self.shape == "constant":
@@ -44,8 +44,7 @@ class Phase:
 def three_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
     """First mu with one kappa for all (35 % of the steps), then kappa alone (20 %), then both at a third of the rate.
 
-    Losses by draws need it, whose kappa runs away while mu is wrong. The closed form does not: one joint phase was both
-    faster and better.
+    The closed form does not need it: one joint phase was both faster and better.
     """
     first, second = round(0.35 * steps), round(0.2 * steps)
     return [
@@ -53,6 +52,14 @@ def three_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
         Phase("kappa", second, lr),
         Phase("joint", steps - first - second, lr / 3),
     ]
+
+
+def two_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
+    """First mu, then kappa with mu as it is, half of the steps each: the paper's phases with one-cycle rates.
+
+    Losses by draws need it: once mu moves again, they shrink it and send kappa to infinity.
+    """
+    return [Phase("mu", steps // 2, lr), Phase("kappa", steps - steps // 2, lr)]
 
 
 def paper_phases(steps: int, lr: float = 1e-4) -> list[Phase]:
