@@ -138,28 +138,29 @@ class LossTable(RstDirective):
         return [lines[0], "   :widths: 20 32 7 13 28", *lines[1:]]
 
 
+def sections(folder):
+    """The sections of the report on a folder of records, by anchor."""
+    from aureole.reports.runs import group, read_runs
+    from aureole.reports.sections import build_sections
+
+    return {section.anchor: section for section in build_sections(group(read_runs(ROOT / folder)))}
+
+
 class ReportTables(Directive):
     """The tables of one section of a report on a folder of records: ``.. report-tables:: FOLDER ANCHOR``."""
 
     required_arguments = 2
 
     def run(self):
-        """The parsed tables, with their captions and where the records lie."""
-        from aureole.reports.runs import group, read_runs
-        from aureole.reports.sections import build_sections
-
+        """The parsed tables, with their captions and the commits that made the records."""
         folder, anchor = self.arguments
-        sections = {
-            section.anchor: section for section in build_sections(group(read_runs(ROOT / folder)))
-        }
+        section = sections(folder)[anchor]
         lines = []
-        for found in sections[anchor].tables:
-            header = [
-                " ".join(filter(None, parts))
-                for parts in zip(spread(found), found.header, strict=True)
-            ]
+        for found in section.tables:
+            pairs = zip(spread(found), found.header, strict=True)
+            header = [" ".join(filter(None, pair)) for pair in pairs]
             lines += ["", found.caption, "", *table(header, found.rows)]
-        commits = sorted({run.record.commit for run in sections[anchor].runs})
+        commits = sorted({run.record.commit for run in section.runs})
         lines += ["", f"Records: ``{folder}``, commits {', '.join(commits)}."]
         node = nodes.section()
         node.document = self.state.document
@@ -174,16 +175,11 @@ class ReportFigure(Directive):
 
     def run(self):
         """The figure as inline SVG on a white card, with its caption."""
-        from aureole.reports.runs import group, read_runs
-        from aureole.reports.sections import build_sections
-
         folder, anchor, number = self.arguments
-        sections = {
-            section.anchor: section for section in build_sections(group(read_runs(ROOT / folder)))
-        }
-        picture = sections[anchor].figures[int(number)]
+        picture = sections(folder)[anchor].figures[int(number)]
+        card = "background: white; color: black; margin: 1em 0; padding: 0.5em"
         html = (
-            f'<figure style="background: white; color: black; margin: 1em 0">{picture.svg}'
+            f'<figure style="{card}">{picture.svg}'
             f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
         )
         return [nodes.raw("", html, format="html")]
