@@ -159,7 +159,8 @@ class ReportTables(Directive):
         for found in section.tables:
             pairs = zip(spread(found), found.header, strict=True)
             header = [" ".join(filter(None, pair)) for pair in pairs]
-            lines += ["", found.caption, "", *table(header, found.rows)]
+            first, *rest = table(header, found.rows)
+            lines += ["", found.caption, "", first, "   :class: report", *rest]
         commits = sorted({run.record.commit for run in section.runs})
         lines += ["", f"Records: ``{folder}``, commits {', '.join(commits)}."]
         node = nodes.section()
