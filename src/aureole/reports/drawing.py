@@ -52,9 +52,7 @@ class Drawing:
 
 
 @contextmanager
-def canvas(
-    name: str, panels: int, *, rows: int = 1, sharey: bool = False, projection: str | None = None
-) -> Iterator[Drawing]:
+def canvas(name: str, panels: int, *, rows: int = 1, sharey: bool = False) -> Iterator[Drawing]:
     """A figure of 6.4 x 3.2 inches; matplotlib's settings are as before when it ends."""
     try:
         import matplotlib
@@ -65,9 +63,7 @@ def canvas(
     settings: dict[Any, Any] = {**_STYLE, "svg.hashsalt": f"aureole-{name}"}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-        axes = figure.subplots(
-            rows, panels, sharey=sharey, squeeze=False, subplot_kw={"projection": projection}
-        )
+        axes = figure.subplots(rows, panels, sharey=sharey, squeeze=False)
         drawing = Drawing(figure, list(axes.flat))
         yield drawing
         buffer = io.StringIO()

@@ -12,6 +12,8 @@ from aureole.reports.runs import Groups, first_with
 __all__ = ["modes_figure"]
 
 _SHOWN = (0, 2)  # of the three examples: modes about 60 and 140 degrees apart
+_EDGE = np.linspace(-np.pi / 2, np.pi / 2, 61)
+_OUTLINE = np.repeat([-np.pi, np.pi], 61), np.concatenate([_EDGE, _EDGE[::-1]])
 _LEVELS = np.array([0.05, 0.15, 0.3, 0.5, 0.7, 0.9, 1.0])
 
 
@@ -35,16 +37,24 @@ def modes_figure(groups: Groups) -> str | None:
         ],
         -1,
     )
-    with canvas("modes", 3, rows=len(_SHOWN), projection="mollweide") as drawing:
+    x, y = _hammer(longitude, latitude)
+    with canvas("modes", 3, rows=len(_SHOWN)) as drawing:
         for index, axes in enumerate(drawing.axes):
             title, parts = list(columns.items())[index % 3]
             density = _density(parts, _SHOWN[index // 3], points)
-            axes.contourf(longitude, latitude, density / density.max(), _LEVELS, cmap="Blues")
-            axes.set(xticklabels=[], yticklabels=[])
-            axes.grid(alpha=0.4)
+            axes.contourf(x, y, density / density.max(), _LEVELS, cmap="Blues")
+            axes.fill(*_hammer(*_OUTLINE), facecolor="none", edgecolor="#595959", linewidth=1)
+            axes.set(aspect="equal")
+            axes.set_axis_off()
             if index < 3:
                 axes.set_title(title)
     return drawing.svg
+
+
+def _hammer(longitude: np.ndarray, latitude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Hammer's map of the sphere: equal areas, in closed form."""
+    depth = np.sqrt(1 + np.cos(latitude) * np.cos(longitude / 2))
+    return 2 * np.cos(latitude) * np.sin(longitude / 2) / depth, np.sin(latitude) / depth
 
 
 def _density(parts: dict[str, Any], example: int, points: np.ndarray) -> np.ndarray:
