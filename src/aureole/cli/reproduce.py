@@ -43,6 +43,9 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many seeds; default: as the experiment asks.")
     ] = None,
+    first_seed: Annotated[
+        int | None, typer.Option(min=0, help="The first seed; default: as the experiment asks.")
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Runs at a time; more than one go over Ray.")
     ] = 1,
@@ -59,7 +62,7 @@ def reproduce(
     """Run experiments and write one record per setting and seed; ``HELP`` is what users read."""
     chosen = list(CATALOGUE) if "all" in names else names
     experiments = [find_experiment(name) for name in chosen]
-    jobs = _jobs(experiments, preset, seeds, max_batches)
+    jobs = _jobs(experiments, preset, seeds, first_seed, max_batches)
     command = " ".join(["aureole", *sys.argv[1:]])
     quiet = as_json or not sys.stderr.isatty()
     results: list[tuple[AnySetting, int, Record]] = []
@@ -89,13 +92,18 @@ def reproduce(
 
 
 def _jobs(
-    experiments: list[Experiment], preset: str, seeds: int | None, max_batches: int | None
+    experiments: list[Experiment],
+    preset: str,
+    seeds: int | None,
+    first_seed: int | None,
+    max_batches: int | None,
 ) -> list[tuple[AnySetting, int]]:
     """Every (setting, seed) once, seeds first, so that all settings have a first result early."""
     jobs: dict[tuple[str, int], tuple[AnySetting, int]] = {}
     for experiment in experiments:
         count = experiment.seeds if seeds is None else seeds
-        for seed in range(experiment.first_seed, experiment.first_seed + count):
+        first = experiment.first_seed if first_seed is None else first_seed
+        for seed in range(first, first + count):
             for setting in experiment.of_preset(preset):
                 job = setting.shortened(max_batches)
                 jobs.setdefault((job.name, seed), (job, seed))

@@ -80,7 +80,7 @@ def _high_dim() -> tuple[Setting, ...]:
             generator="whitened",
             reference=1024,
             width=384,
-            steps=(3000 if dim == 64 else 1000) if scale > 1 else 600,
+            steps=(3000 if dim == 64 else 2000) if scale > 1 else 600,
         )
 
     fixed = [wide(f"high-dim-fixed-{dim}", dim, 1.0) for dim in (16, 32, 40, 64)]
@@ -171,6 +171,7 @@ CATALOGUE = {
             (
                 Setting("injective", kappa_range=_POINTS, family="dirac", steps=400),
                 Setting("injective-longer", kappa_range=_POINTS, family="dirac", steps=1200),
+                Setting("injective-longest", kappa_range=_POINTS, family="dirac", steps=3600),
             ),
             2,
         ),
@@ -200,7 +201,7 @@ CATALOGUE = {
         Experiment(
             "shared-backbone",
             "One backbone with two heads",
-            (_BASE, _short("shared-backbone", architecture="shared")),
+            (_BASE, _short("shared-backbone", architecture="shared", steps=1200)),
             2,
         ),
         Experiment("sources", "Where the error of kappa comes from", _sources(), 2),

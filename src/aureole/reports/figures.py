@@ -175,7 +175,7 @@ def injective_figure(groups: Groups) -> str | None:
     """The median κ while the encoder of an injective process trains, on a log scale."""
     curves = {
         name: mean_curve(groups.get(name, ()), "kappa_median")
-        for name in ("injective", "injective-longer")
+        for name in ("injective", "injective-longer", "injective-longest")
     }
     if not any(curves.values()):
         return None

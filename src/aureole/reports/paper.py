@@ -71,6 +71,7 @@ PAPER: dict[str, dict[str, PaperValue]] = {
 # rows of ours that stand beside a number that the paper gives under another name
 _SAME = {
     "injective-longer": "injective",
+    "injective-longest": "injective",
     "losses-mcinfonce": "ambiguous",
     "losses-elk-paper-scale": "losses-elk",
     "mc-samples-512": "ambiguous",

@@ -204,7 +204,15 @@ _PLANS = (
         "recovery",
         "Recovery of known posteriors",
         "Does the encoder find the true posteriors, up to a rotation?",
-        _fixed("ambiguous", "clear", "injective", "injective-longer", "two-dim", "two-dim-arc"),
+        _fixed(
+            "ambiguous",
+            "clear",
+            "injective",
+            "injective-longer",
+            "injective-longest",
+            "two-dim",
+            "two-dim-arc",
+        ),
         _recovery,
         figures=(
             (
