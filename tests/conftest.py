@@ -1,11 +1,17 @@
 """Shapes and types of every annotated function are checked while the tests run; global state is guarded."""
 
+import os
+from pathlib import Path
+
 import pytest
 from jaxtyping import install_import_hook
 
 with install_import_hook("aureole", "beartype.beartype"):
     import aureole
     import aureole.cli
+    import aureole.data.cifar10h
+    import aureole.data.crops
+    import aureole.data.download
     import aureole.records
     import aureole.reports
     import aureole.training.adapters
@@ -55,3 +61,13 @@ def pytest_sessionfinish(session):
     aureole.records.write_record(
         aureole.records.Record("sphere-accuracy", metrics, command=command), path
     )
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder with the real data; tests of it are skipped where there is none."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("AUREOLE_DATA") or beside)
+    if not folder.is_dir():
+        pytest.skip(f"no real data: {folder} is not there; set AUREOLE_DATA to a folder with it")
+    return folder

@@ -6,7 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["PairBatch", "Triplets", "poisson_pairs"]
+from aureole.errors import InvalidInputError
+from aureole.shapes import first_index
+
+__all__ = ["PairBatch", "Triplets", "label_rates", "poisson_pairs"]
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,28 @@ def poisson_pairs(
     mean = (rate * (n_pairs / (n * (n - 1)))).fill_diagonal_(0)
     counts = torch.poisson(mean, generator=generator).long()
     return counts.nonzero().repeat_interleave(counts[counts > 0], 0)
+
+
+def label_rates(
+    probabilities: Float[Tensor, "n classes"], prior: Float[Tensor, " classes"]
+) -> Float[Tensor, "n n"]:
+    r"""How much more often than by chance two items are a positive pair: :math:`\sum_c P(c|x_i) P(c|x_j) / P(c)`.
+
+    The pair is made by drawing a class of the first item and then an item of that class, each by their soft labels
+    (the paper's supplement C.1). ``prior`` is the mean of the soft labels over the data; the rates are then 1 on
+    average. Hard labels are soft labels of 0 and 1.
+
+    Examples
+    --------
+    >>> label_rates(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0.75, 0.25]))
+    tensor([[1.3333, 0.6667],
+            [0.6667, 1.3333]])
+    """
+    unseen = (prior <= 0) & (probabilities > 0).any(0)
+    if bool(unseen.any()):
+        raise InvalidInputError(
+            f"prior must be positive where a label is, but prior{first_index(unseen)} is "
+            f"{prior[unseen][0]:g}. Take the mean of the soft labels over all items."
+        )
+    seen = prior > 0
+    return (probabilities[:, seen] / prior[seen]) @ probabilities[:, seen].T

@@ -1,0 +1,90 @@
+"""Crops against cutting out and resizing."""
+
+import pytest
+import torch
+from torch.nn.functional import interpolate
+
+from aureole.data.crops import crop_batch, deteriorate
+from aureole.errors import InvalidInputError
+
+
+def test_crops_equal_cutting_out_and_resizing():
+    images = torch.rand(40, 3, 32, 24, dtype=torch.float64)
+    boxes, wanted = [], []
+    for image in images:
+        width, height = (int(torch.randint(1, n + 1, ())) for n in (24, 32))
+        left, top = (int(torch.randint(0, n + 1, ())) for n in (24 - width, 32 - height))
+        boxes.append([left / 24, top / 32, width / 24, height / 32])
+        window = image[:, top : top + height, left : left + width]
+        wanted.append(interpolate(window[None], (32, 24), mode="bilinear", align_corners=False))
+    found = crop_batch(images, torch.tensor(boxes))
+    assert torch.allclose(found, torch.cat(wanted), atol=1e-5)
+
+
+def test_the_whole_image_comes_back_exactly():
+    images = torch.rand(5, 3, 32, 32)
+    assert torch.equal(crop_batch(images, torch.tensor([0.0, 0, 1, 1]).expand(5, 4)), images)
+
+
+def test_windows_over_the_edge_see_the_reflection():
+    image = torch.arange(8.0).expand(1, 1, 8, 8)
+    found = crop_batch(image, torch.tensor([[-0.25, 0.0, 1.0, 1.0]]))
+    assert found[0, 0, 0].tolist() == [1, 0, 0, 1, 2, 3, 4, 5]
+
+
+def test_windows_below_a_pixel_stay_in_it():
+    image = torch.arange(8.0).expand(1, 1, 8, 8)
+    found = crop_batch(image, torch.tensor([[3.25 / 8, 0.5, 0.5 / 8, 0.01]]))
+    assert torch.allclose(found, torch.tensor(3.0))
+
+
+def test_crops_have_a_gradient():
+    images = torch.rand(2, 1, 4, 4, dtype=torch.float64, requires_grad=True)
+    boxes = torch.tensor([[0.1, 0.2, 0.5, 0.6], [0.0, 0.3, 0.9, 0.7]])
+    assert torch.autograd.gradcheck(lambda x: crop_batch(x, boxes), images)
+
+
+def test_deterioration_keeps_images_of_size_one():
+    images = torch.randint(0, 256, (50, 3, 32, 32), dtype=torch.uint8)
+    rng = torch.Generator().manual_seed(1)
+    assert torch.equal(deteriorate(images, torch.ones(50), rng), images)
+    assert torch.equal(deteriorate(images, torch.ones(50)), images)
+
+
+def test_deterioration_shows_a_window_of_its_size_anywhere():
+    ramp = torch.arange(0, 256, 8, dtype=torch.uint8)
+    images = torch.stack(torch.broadcast_tensors(ramp, ramp[:, None]))[None].expand(4000, 2, 32, 32)
+    sizes = torch.linspace(0.25, 0.75, 4000)
+    found = deteriorate(images, sizes, torch.Generator().manual_seed(1)).float() / 256
+    x, y = found[:, 0, 0], found[:, 1, :, 0]
+    for axis in (x, y):
+        # the ends are read half a pixel inside of the window, and values are rounded
+        assert torch.allclose(axis[:, -1] - axis[:, 0], sizes - 1 / 32, atol=1 / 256)
+        place = axis[:, 0] / (1 - sizes)
+        deciles = torch.quantile(place, torch.linspace(0.1, 0.9, 9))
+        assert torch.allclose(deciles, torch.linspace(0.1, 0.9, 9), atol=0.03)
+    assert abs(float(torch.corrcoef(torch.stack([x[:, 0], y[:, 0]]))[0, 1])) < 0.3
+
+
+def test_deterioration_without_a_generator_is_central():
+    images = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8)
+    window = images[:, :, 8:24, 8:24].float()
+    wanted = interpolate(window, (32, 32), mode="bilinear", align_corners=False).round().byte()
+    assert torch.equal(deteriorate(images, torch.tensor([0.5])), wanted)
+
+
+def test_deterioration_repeats_with_its_generator():
+    images = torch.randint(0, 256, (9, 3, 32, 32), dtype=torch.uint8)
+    sizes = torch.full((9,), 0.4)
+    first, second, other = (
+        deteriorate(images, sizes, torch.Generator().manual_seed(s)) for s in (1, 1, 2)
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("size", [0.0, -0.5, 1.01, float("nan")])
+def test_sizes_are_fractions(size):
+    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    with pytest.raises(InvalidInputError, match=rf"sizes\[1\] is {size:g}"):
+        deteriorate(images, torch.tensor([0.5, size]))
