@@ -1,0 +1,55 @@
+"""Ranking: whether the nearest other item has the same label."""
+
+import torch
+from jaxtyping import Bool, Float, Integer
+from torch import Tensor
+
+from aureole.errors import InvalidInputError
+from aureole.sphere import normalize
+
+__all__ = ["nearest_label_matches", "recall_at_1"]
+
+_BLOCK = 2**22  # cosines held at a time: 32 MB
+_TIE = 1e-12  # rounding in float64: the same direction at another length differs by some 1e-16
+
+
+def nearest_label_matches(
+    mu: Float[Tensor, "n dim"], labels: Integer[Tensor, "..."]
+) -> Bool[Tensor, " n"]:
+    r"""Whether the nearest other item, :math:`\arg\max_{j \ne i} \mu_i^T\mu_j`, has the label of item i.
+
+    mu need not have norm 1. Cosines are taken in float64; those within 1e-12 of the largest are ties, which the item of
+    the lowest index wins. Cost: n^2 dim products, over blocks of rows, so that memory grows with n alone.
+
+    Examples
+    --------
+    >>> mu = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.5, 1.0]])
+    >>> nearest_label_matches(mu, torch.tensor([7, 7, 8, 7]))
+    tensor([ True,  True, False, False])
+    """
+    if labels.shape != mu.shape[:1] or len(mu) < 2:
+        raise InvalidInputError(
+            "nearest others need two items or more with a label each, but got mu of shape "
+            f"{tuple(mu.shape)} and labels of shape {tuple(labels.shape)}."
+        )
+    unit = normalize(mu.detach().double())
+    matches = []
+    for rows in torch.arange(len(unit), device=unit.device).split(max(1, _BLOCK // len(unit))):
+        cosine = unit[rows] @ unit.T
+        cosine[rows - rows[0], rows] = -torch.inf  # not itself
+        tied = cosine >= cosine.amax(1, keepdim=True) - _TIE
+        nearest = tied.to(torch.uint8).argmax(1)  # the first of the largest
+        matches.append(labels[nearest] == labels[rows])
+    return torch.cat(matches)
+
+
+def recall_at_1(mu: Float[Tensor, "n dim"], labels: Integer[Tensor, "..."]) -> float:
+    """Recall@1: the share of items whose nearest other item has their label, see :func:`nearest_label_matches`.
+
+    Examples
+    --------
+    >>> mu = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.5, 1.0]])
+    >>> recall_at_1(mu, torch.tensor([7, 7, 8, 7]))
+    0.5
+    """
+    return nearest_label_matches(mu, labels).double().mean().item()

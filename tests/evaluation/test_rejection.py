@@ -1,0 +1,195 @@
+"""Rejection against the mean over all orders of ties, scipy's Mann-Whitney, and identities."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import mannwhitneyu
+
+from aureole.errors import InvalidInputError
+from aureole.evaluation import (
+    area_under_rejection,
+    augrc,
+    aurc,
+    average_ranks,
+    oracle_area,
+    r_auroc,
+    rejection_curve,
+)
+from aureole.evaluation.rejection import _check
+
+FIGURES = (area_under_rejection, aurc, augrc, r_auroc)
+items = st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=6)
+many = st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=1, max_size=60)
+
+
+def tensors(drawn):
+    uncertainty, correct = zip(*drawn, strict=True)
+    return torch.tensor(uncertainty, dtype=torch.float64), torch.tensor(correct)
+
+
+def orders(drawn):
+    """The correctness of the items in every order that the uncertainty allows, as often as it occurs."""
+    for order in permutations(drawn):
+        if all(a[0] <= b[0] for a, b in pairwise(order)):
+            yield [int(correct) for _, correct in order]
+
+
+def mean_over_orders(drawn, figure):
+    found = [figure(order) for order in orders(drawn)]
+    return float(sum(found, Fraction(0)) / len(found))
+
+
+def kept_share(order, k):
+    return Fraction(sum(order[:k]), k)
+
+
+@settings(deadline=None, max_examples=60)
+@given(items)
+def test_areas_are_means_over_all_orders_of_ties(drawn):
+    uncertainty, correct = tensors(drawn)
+    n = len(drawn)
+
+    def area(order):
+        return sum(kept_share(order, k) for k in range(1, n + 1)) / n
+
+    def risk(order):
+        return sum(1 - kept_share(order, k) for k in range(1, n + 1)) / n
+
+    def generalised(order):
+        errors = [k - sum(order[:k]) for k in range(n + 1)]
+        return sum(Fraction(a + b, 2 * n * n) for a, b in pairwise(errors))
+
+    for figure, slow in ((area_under_rejection, area), (aurc, risk), (augrc, generalised)):
+        assert figure(uncertainty, correct) == pytest.approx(
+            mean_over_orders(drawn, slow), abs=1e-12
+        )
+    rejected, kept = rejection_curve(uncertainty, correct, points=n + 1)
+    assert rejected.tolist() == pytest.approx([j / n for j in range(n + 1)])
+    for k in range(1, n + 1):
+        wanted = mean_over_orders(drawn, lambda order, k=k: kept_share(order, k))
+        assert kept[n - k].item() == pytest.approx(wanted, abs=1e-12)
+    first = correct[uncertainty == uncertainty.min()]
+    assert kept[-1].item() == pytest.approx(first.double().mean().item())
+
+
+@settings(deadline=None)
+@given(many)
+def test_figures_agree_with_each_other(drawn):
+    uncertainty, correct = tensors(drawn)
+    n, right = len(drawn), correct.double().mean().item()
+    area, auroc = area_under_rejection(uncertainty, correct), r_auroc(uncertainty, correct)
+    assert aurc(uncertainty, correct) == pytest.approx(1 - area, abs=1e-12)
+    assert area <= oracle_area(correct) + 1e-12
+    assert 0 <= augrc(uncertainty, correct) <= 0.5
+    constant = torch.zeros(n)
+    assert area_under_rejection(constant, correct) == pytest.approx(right)
+    if right in (0.0, 1.0):
+        assert math.isnan(auroc)
+        assert augrc(uncertainty, correct) == pytest.approx((1 - right) / 2)
+    else:
+        assert r_auroc(constant, correct) == 0.5
+        assert r_auroc(-uncertainty, correct) == pytest.approx(1 - auroc)
+        identity = (1 - auroc) * right * (1 - right) + (1 - right) ** 2 / 2
+        assert augrc(uncertainty, correct) == pytest.approx(identity, abs=1e-12)
+
+
+@settings(deadline=None)
+@given(many, st.randoms(use_true_random=False))
+def test_only_the_order_of_uncertainties_matters(drawn, random):
+    uncertainty, correct = tensors(drawn)
+    shuffled, shuffled_correct = tensors(random.sample(drawn, len(drawn)))
+    for figure in FIGURES:
+        wanted = pytest.approx(figure(uncertainty, correct), abs=1e-12, nan_ok=True)
+        assert figure(uncertainty.exp(), correct) == wanted
+        assert figure(average_ranks(uncertainty), correct) == wanted
+        assert figure(torch.where(uncertainty == 9, math.inf, uncertainty), correct) == wanted
+        assert figure(shuffled, shuffled_correct) == wanted
+    curve = rejection_curve(uncertainty, correct, 17)[1]
+    assert torch.allclose(rejection_curve(shuffled, shuffled_correct, 17)[1], curve, atol=1e-12)
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 8])
+def test_auroc_matches_mann_whitney(decimals):
+    correct = torch.rand(2000) < 0.7
+    uncertainty = (torch.randn(2000, dtype=torch.float64) + ~correct).round(decimals=decimals)
+    wrong, right = (uncertainty[mask].numpy() for mask in (~correct, correct))
+    wanted = mannwhitneyu(wrong, right).statistic / (len(wrong) * len(right))
+    assert r_auroc(uncertainty, correct) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_augrc_matches_the_trapezoid_between_thresholds():
+    correct = torch.rand(500) < 0.6
+    uncertainty = (torch.randn(500) + ~correct).round(decimals=1)
+    coverage, risk = [0.0], [0.0]
+    for threshold in uncertainty.unique().tolist():
+        kept = uncertainty <= threshold
+        coverage.append(kept.double().mean().item())
+        risk.append((kept & ~correct).double().mean().item())
+    assert augrc(uncertainty, correct) == pytest.approx(np.trapezoid(risk, coverage), abs=1e-12)
+
+
+def test_oracle_has_the_best_order():
+    correct = torch.rand(300) < 0.5
+    c = int(correct.sum())
+    wanted = sum(min(k, c) / k for k in range(1, 301)) / 300
+    assert oracle_area(correct) == pytest.approx(wanted, abs=1e-12)
+    best = torch.rand(300) + (~correct).float()
+    assert area_under_rejection(best, correct) == pytest.approx(wanted, abs=1e-12)
+    assert r_auroc(best, correct) == 1.0
+    assert augrc(best, correct) == pytest.approx((1 - c / 300) ** 2 / 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_curve_between_items_is_straight_in_the_number_of_correct_ones(dtype):
+    uncertainty = torch.rand(40).to(dtype)  # with ties in bfloat16
+    correct = torch.rand(40) < 0.6
+    rejected, kept = rejection_curve(uncertainty, correct)
+    assert len(rejected) == len(kept) == 101
+    assert (rejected[0], rejected[-1]) == (0, 1)
+    assert kept[0].item() == pytest.approx(correct.double().mean().item())
+    ends, counts = [0], [0]
+    for threshold in uncertainty.unique().tolist():
+        ends.append(int((uncertainty <= threshold).sum()))
+        counts.append(int((correct & (uncertainty <= threshold)).sum()))
+    k = 40 * (1 - rejected[:-1].numpy())
+    assert np.allclose(kept[:-1].numpy(), np.interp(k, ends, counts) / k, atol=1e-12)
+
+
+def test_one_item_has_a_curve_but_no_pair():
+    one = torch.tensor([3.0])
+    for right in (True, False):
+        correct = torch.tensor([right])
+        assert area_under_rejection(one, correct) == oracle_area(correct) == float(right)
+        assert aurc(one, correct) == float(not right)
+        assert augrc(one, correct) == float(not right) / 2
+        assert math.isnan(r_auroc(one, correct))
+        assert rejection_curve(one, correct, 2)[1].tolist() == [float(right)] * 2
+
+
+@pytest.mark.parametrize("figure", [*FIGURES, rejection_curve])
+def test_hostile_input_is_refused(figure):
+    uncertainty, correct = torch.rand(4), torch.tensor([True, False, True, True])
+    with pytest.raises(InvalidInputError, match="one item or more"):
+        figure(uncertainty[:0], correct[:0])
+    with pytest.raises(InvalidInputError, match=r"shapes \(4,\) and \(3,\)"):
+        figure(uncertainty, correct[:3])
+    with pytest.raises(InvalidInputError, match=r"shapes \(4,\) and \(4, 1\)"):
+        figure(uncertainty, correct.unsqueeze(1))
+    uncertainty[2] = math.nan
+    with pytest.raises(InvalidInputError, match=r"uncertainty\[2\] is NaN.*1 of 4"):
+        figure(uncertainty, correct)
+
+
+def test_refusals_of_single_functions():
+    with pytest.raises(InvalidInputError, match="one item or more"):
+        oracle_area(torch.zeros(0, dtype=torch.bool))
+    with pytest.raises(InvalidInputError, match="two points or more, but got 1"):
+        rejection_curve(torch.rand(4), torch.ones(4, dtype=torch.bool), points=1)
+    with pytest.raises(InvalidInputError, match="must be boolean, but is"):
+        _check(torch.rand(4), torch.ones(4, dtype=torch.long))
