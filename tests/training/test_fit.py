@@ -276,3 +276,55 @@ def _step_reached(path: Path, step: int) -> bool:
         return load_checkpoint(path)[1]["step"] >= step
     except (InvalidInputError, OSError):
         return False
+
+
+@pytest.mark.parametrize("stop", [None, 14])
+def test_the_encoder_is_returned_as_it_was_when_it_was_best(process, tmp_path, stop):
+    """Selection by a figure of the curve, also across an interruption."""
+    scores = {5: 0.1, 10: 0.9, 15: 0.2, 20: 0.9}
+    seen = {}
+
+    def evaluate(model):
+        step = 5 * (len(seen) + 1)
+        if seen and step <= max(seen):
+            raise AssertionError
+        seen[step] = [p.clone() for p in model.parameters()]
+        return {"score": scores[step]}
+
+    def go(draw_batch):
+        return fit(
+            new_encoder(process),
+            au.ClosedFormInfoNCE(process.kappa_pos),
+            draw_batch,
+            phases=[Phase("joint", 20, 1e-3)],
+            checkpoint=tmp_path / "run.safetensors",
+            checkpoint_seconds=0.0,
+            evaluate=evaluate,
+            evaluate_every=5,
+            select="score",
+        )
+
+    draw = batches(process)
+    if stop is not None:
+
+        def interrupted(step, rng):
+            if step == stop:
+                raise KeyboardInterrupt
+            return draw(step, rng)
+
+        with pytest.raises(KeyboardInterrupt):
+            go(interrupted)
+    result = go(draw)
+    assert all(map(torch.equal, result.encoder.parameters(), seen[10]))
+    assert not all(map(torch.equal, seen[20], seen[10]))
+
+
+def test_selection_by_an_unknown_figure_names_the_known_ones(process):
+    with pytest.raises(InvalidInputError, match="loss"):
+        fit(
+            new_encoder(process),
+            au.ClosedFormInfoNCE(process.kappa_pos),
+            batches(process),
+            phases=[Phase("joint", 2, 1e-3)],
+            select="score",
+        )

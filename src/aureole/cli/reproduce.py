@@ -12,14 +12,27 @@ from rich.table import Column, Table
 
 from aureole.cli.progress import sweep_bar, training_bar
 from aureole.errors import AureoleError
-from aureole.experiments.catalogue import CATALOGUE, Experiment, find_experiment
-from aureole.experiments.runs import AnySetting, run
+from aureole.experiments.catalogue import CATALOGUE, AnySetting, Experiment, find_experiment
+from aureole.experiments.cifar10h import BackboneName, LabelName
+from aureole.experiments.objectives import LossName
+from aureole.experiments.runs import run
 from aureole.records import Record
 from aureole.scale import Failure, sweep
 
 __all__ = ["HELP", "reproduce"]
 
-_COLUMNS = ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank", "divergence")
+_COLUMNS = (
+    "mu_rank",
+    "mu_mae",
+    "kappa_rank",
+    "kappa_mae",
+    "spread_rank",
+    "divergence",
+    "entropy_rank",
+    "crop_rank",
+    "recall_at_1",
+)
+_PATHS = ("--out", "--data-dir", "--address")  # what a record does not keep of a command
 HELP = f"""Run experiments and write one record per setting and seed.
 
 A run that was interrupted goes on where it was when the same command is given again; a finished one is not repeated.
@@ -29,6 +42,7 @@ Experiments: {", ".join(CATALOGUE)}; or "all".
     aureole reproduce ambiguous --seeds 1 --out results
     aureole reproduce families --workers 4 --out results
     aureole reproduce ambiguous --preset paper --max-batches 20
+    aureole reproduce cifar10h --loss closed-form --labels soft --folds 5 --data-dir data --out results/cifar10h
 """
 
 
@@ -41,7 +55,13 @@ def reproduce(
         ),
     ] = "fast",
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many seeds; default: as the experiment asks.")
+        int | None,
+        typer.Option(
+            "--seeds",
+            "--folds",
+            min=1,
+            help="How many seeds, or folds of CIFAR-10H; default: as the experiment asks.",
+        ),
     ] = None,
     first_seed: Annotated[
         int | None, typer.Option(min=0, help="The first seed; default: as the experiment asks.")
@@ -57,22 +77,52 @@ def reproduce(
         str | None,
         typer.Option(help="A Ray cluster, e.g. ray://head:10001; out must be a shared folder."),
     ] = None,
+    loss: Annotated[
+        LossName | None, typer.Option(help="CIFAR-10H: only runs with this loss.")
+    ] = None,
+    labels: Annotated[
+        LabelName | None,
+        typer.Option(
+            help="CIFAR-10H: only runs with these labels: all votes, their majority, or CIFAR-10's."
+        ),
+    ] = None,
+    backbone: Annotated[
+        BackboneName | None, typer.Option(help="CIFAR-10H: only runs with this backbone.")
+    ] = None,
+    pretrained: Annotated[
+        bool | None,
+        typer.Option("--pretrained/--from-scratch", help="CIFAR-10H: only runs that start so."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the images are; default: $AUREOLE_DATA.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Run experiments and write one record per setting and seed; ``HELP`` is what users read."""
     chosen = list(CATALOGUE) if "all" in names else names
-    experiments = [find_experiment(name) for name in chosen]
+    wanted = {"loss": loss, "labels": labels, "backbone": backbone, "pretrained": pretrained}
+    experiments = [
+        find_experiment(name).narrowed({k: v for k, v in wanted.items() if v is not None})
+        for name in chosen
+    ]
     jobs = _jobs(experiments, preset, seeds, first_seed, max_batches)
-    command = " ".join(["aureole", *sys.argv[1:]])
+    command = _command(sys.argv[1:])
     quiet = as_json or not sys.stderr.isatty()
     results: list[tuple[AnySetting, int, Record]] = []
     failures = []
     console = Console(stderr=True)
     if workers == 1 and address is None:
-        outcomes = sweep(partial(_watched, out=out, command=command, quiet=quiet), jobs)
+        outcomes = sweep(
+            partial(_watched, out=out, command=command, data_dir=data_dir, quiet=quiet), jobs
+        )
     else:
         outcomes = sweep(
-            partial(_unwatched, out=out.resolve(), command=command),
+            partial(
+                _unwatched,
+                out=out.resolve(),
+                command=command,
+                data_dir=data_dir and data_dir.resolve(),
+            ),
             jobs,
             workers=workers,
             address=address,
@@ -110,14 +160,28 @@ def _jobs(
     return list(jobs.values())
 
 
-def _watched(job: tuple[AnySetting, int], *, out: Path, command: str, quiet: bool) -> Record:
+def _command(arguments: list[str]) -> str:
+    """The command as a record keeps it: without places on this machine."""
+    kept, skip = ["aureole"], False
+    for argument in arguments:
+        if not skip and argument.split("=")[0] not in _PATHS:
+            kept.append(argument)
+        skip = argument in _PATHS
+    return " ".join(kept)
+
+
+def _watched(
+    job: tuple[AnySetting, int], *, out: Path, command: str, data_dir: Path | None, quiet: bool
+) -> Record:
     setting, seed = job
     with training_bar(f"{setting.name}/{seed}", shown=not quiet) as observer:
-        return run(setting, seed, out, command=command, observer=observer)
+        return run(setting, seed, out, command=command, data_dir=data_dir, observer=observer)
 
 
-def _unwatched(job: tuple[AnySetting, int], *, out: Path, command: str) -> Record:
-    return run(*job, out, command=command)
+def _unwatched(
+    job: tuple[AnySetting, int], *, out: Path, command: str, data_dir: Path | None
+) -> Record:
+    return run(*job, out, command=command, data_dir=data_dir)
 
 
 def _show(results: list[tuple[AnySetting, int, Record]], *, as_json: bool) -> None:

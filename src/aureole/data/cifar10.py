@@ -12,7 +12,8 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from aureole.data.folder import require_file
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.data.pictures import read_picture
+from aureole.errors import InvalidInputError
 
 __all__ = ["CLASSES", "load_cifar10"]
 
@@ -64,18 +65,7 @@ def _read_binary(path: Path) -> np.ndarray:
 
 def _read_mosaic(path: Path) -> np.ndarray:
     """Images [N, 3, 32, 32] that tile a picture row by row."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise AureoleError(
-            "the mosaics of CIFAR-10 need Pillow: pip install 'aureole[images]'."
-        ) from error
-
-    try:
-        with Image.open(require_file(path)) as picture:
-            mosaic = np.asarray(picture.convert("RGB"))
-    except OSError as error:
-        raise InvalidInputError(f"{path} can't be read: {error}. Copy it again.") from error
+    mosaic = read_picture(require_file(path)).permute(1, 2, 0).numpy()
     if mosaic.shape[0] % _SIDE or mosaic.shape[1] % _SIDE:
         raise InvalidInputError(
             f"{path} has {mosaic.shape[0]} x {mosaic.shape[1]} pixels, not whole tiles of {_SIDE}."

@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from aureole.errors import InvalidInputError
 from aureole.experiments.bimodal import BimodalSetting
+from aureole.experiments.cifar10h import Cifar10HSetting
 from aureole.experiments.settings import Setting, paper_setting
 
 __all__ = ["CATALOGUE", "Experiment", "find_experiment"]
 
+AnySetting = Setting | BimodalSetting | Cifar10HSetting
 FIRST_SEED = 4  # the paper's grid search has an exclusive seed; ours is 3
 TUNING_SEED = 3
 
@@ -38,11 +41,21 @@ class Experiment:
 
     name: str
     title: str
-    settings: tuple[Setting | BimodalSetting, ...]
+    settings: tuple[AnySetting, ...]
     seeds: int
     first_seed: int = FIRST_SEED
 
-    def of_preset(self, preset: str) -> tuple[Setting | BimodalSetting, ...]:
+    def narrowed(self, wanted: dict[str, Any]) -> "Experiment":
+        """The experiment with those settings alone that have these values."""
+        chosen = tuple(
+            s for s in self.settings if all(getattr(s, k, v) == v for k, v in wanted.items())
+        )
+        if not chosen:
+            text = ", ".join(f"{name} {value}" for name, value in wanted.items())
+            raise InvalidInputError(f"{self.name!r} has no setting with {text}.")
+        return replace(self, settings=chosen)
+
+    def of_preset(self, preset: str) -> tuple[AnySetting, ...]:
         """The settings of a preset; those of "paper" have "-paper" appended to their names."""
         if preset == "fast":
             return self.settings
@@ -155,6 +168,18 @@ def _tuning() -> tuple[Setting, ...]:
     return tuple(grid)
 
 
+def _cifar10h() -> tuple[Cifar10HSetting, ...]:
+    """Losses, labels, and backbones with and without pretraining, one change at a time."""
+    best = Cifar10HSetting("closed-form", gallery=True)
+    return (
+        best,
+        replace(best, name="mcinfonce", loss="mcinfonce"),
+        replace(best, name="elk", loss="elk"),
+        replace(best, name="hib", loss="hib"),
+        replace(best, name="infonce", loss="infonce"),
+    )
+
+
 CATALOGUE = {
     experiment.name: experiment
     for experiment in (
@@ -212,6 +237,7 @@ CATALOGUE = {
             2,
         ),
         Experiment("tuning", "The paper's grid", _tuning(), 1, TUNING_SEED),
+        Experiment("cifar10h", "CIFAR-10H", _cifar10h(), 5, 0),
     )
 }
 

@@ -4,15 +4,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aureole.experiments import bimodal, controlled
+from aureole.data.folder import data_folder
+from aureole.experiments import agreement, bimodal, cifar10h, controlled
 from aureole.experiments.bimodal import BimodalSetting
+from aureole.experiments.catalogue import AnySetting
+from aureole.experiments.cifar10h import Cifar10HSetting
 from aureole.experiments.settings import Setting
+from aureole.models import MirroredViews
 from aureole.records import Record, read_record, write_record
-from aureole.training.fit import Observer
+from aureole.training.fit import Fit, Observer
 
-__all__ = ["AnySetting", "record_path", "run"]
-
-AnySetting = Setting | BimodalSetting
+__all__ = ["record_path", "run"]
 
 
 def record_path(out: Path, setting: AnySetting, seed: int) -> Path:
@@ -21,22 +23,54 @@ def record_path(out: Path, setting: AnySetting, seed: int) -> Path:
 
 
 def run(
-    setting: AnySetting, seed: int, out: Path, *, command: str, observer: Observer | None = None
+    setting: AnySetting,
+    seed: int,
+    out: Path,
+    *,
+    command: str,
+    data_dir: Path | None = None,
+    observer: Observer | None = None,
 ) -> Record:
     """Train and evaluate one setting with one seed, and return its record, written below ``out``.
 
-    A finished run with the same setting is read, not repeated; an interrupted one goes on from its checkpoint.
+    A finished run with the same setting is read, not repeated; an interrupted one goes on from its checkpoint. Of
+    CIFAR-10H the seed is the fold, and ``data_dir`` the folder with the images.
     """
     path = record_path(out, setting, seed)
     if path.exists():
         found = read_record(path)
         wanted = setting.as_json()
-        if (
-            wanted | found.settings == wanted
-        ):  # a field that is newer than the record has its default
+        # a field that is newer than the record has its default
+        if wanted | found.settings == wanted:
             return found
     checkpoint = path.with_suffix(".safetensors")
-    metrics: dict[str, Any]
+    data: dict[str, str] = {}
+    if isinstance(setting, Cifar10HSetting):
+        family, folder = "cifar10h", data_folder(data_dir)
+        fitted, metrics = _images(setting, seed, folder, path, checkpoint, observer)
+        data = cifar10h.data_hashes(folder)
+    else:
+        family = "controlled"
+        fitted, metrics = _process(setting, seed, checkpoint, observer)
+    metrics["seconds_training"] = round(fitted.seconds, 1)
+    metrics["curve"] = fitted.curve
+    record = Record(
+        f"{family}/{setting.name}",
+        metrics,
+        command=command,
+        seed=seed,
+        settings=setting.as_json(),
+        data=data,
+    )
+    write_record(record, path)
+    checkpoint.unlink(missing_ok=True)
+    return record
+
+
+def _process(
+    setting: Setting | BimodalSetting, seed: int, checkpoint: Path, observer: Observer | None
+) -> tuple[Fit, dict[str, Any]]:
+    """(The fit, the figures) of a process whose posteriors are known."""
     if isinstance(setting, BimodalSetting):
         fitted, process = bimodal.train(setting, seed, checkpoint=checkpoint, observer=observer)
         started = time.monotonic()
@@ -45,16 +79,27 @@ def run(
         fitted, process = controlled.train(setting, seed, checkpoint=checkpoint, observer=observer)
         started = time.monotonic()
         metrics = controlled.evaluate(fitted.encoder, process)
-    metrics["seconds_training"] = round(fitted.seconds, 1)
     metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
-    metrics["curve"] = fitted.curve
-    record = Record(
-        f"controlled/{setting.name}",
-        metrics,
-        command=command,
-        seed=seed,
-        settings=setting.as_json(),
+    return fitted, metrics
+
+
+def _images(
+    setting: Cifar10HSetting,
+    fold: int,
+    folder: Path,
+    path: Path,
+    checkpoint: Path,
+    observer: Observer | None,
+) -> tuple[Fit, dict[str, Any]]:
+    """(The fit, the figures) of a fold of CIFAR-10H; thumbnails for pictures are written beside the record."""
+    split = cifar10h.Split.load(folder, fold)
+    fitted = cifar10h.train(
+        setting, split, fold, folder=folder, checkpoint=checkpoint, observer=observer
     )
-    write_record(record, path)
-    checkpoint.unlink(missing_ok=True)
-    return record
+    started = time.monotonic()
+    model = MirroredViews(fitted.encoder) if setting.mirrored else fitted.encoder
+    metrics = agreement.evaluate(model, split, setting, folder=folder)
+    if setting.gallery and fold == 0:
+        metrics["pictures"] = agreement.pictures(model, split, path.with_suffix(".png"))
+    metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
+    return fitted, metrics

@@ -7,14 +7,8 @@ from typing import Any, Literal
 from aureole.data.processes import VMF, ControlledProcess, Dirac, Family, Gaussian, Laplace, Rule
 from aureole.data.processes.generators import Kind, draw_generator
 from aureole.errors import InvalidInputError
-from aureole.losses import (
-    ELK,
-    ClosedFormInfoNCE,
-    ContrastiveLoss,
-    HedgedInstance,
-    InfoNCE,
-    MCInfoNCE,
-)
+from aureole.experiments.objectives import LossName, objective
+from aureole.losses import ContrastiveLoss
 from aureole.models import IndependentEncoder, PaperEncoder, ResidualMLP, SharedEncoder, paper_mlp
 from aureole.training.schedule import Phase, paper_phases, three_phases, two_phases
 
@@ -23,7 +17,6 @@ __all__ = ["Setting", "paper_setting"]
 _FAMILIES: dict[str, type[Family]] = {
     family.name: family for family in (VMF, Gaussian, Laplace, Dirac)
 }
-LossName = Literal["closed-form", "mcinfonce", "elk", "hib", "infonce"]
 
 
 @dataclass(frozen=True)
@@ -94,18 +87,15 @@ class Setting:
 
     def objective(self) -> ContrastiveLoss:
         """The loss."""
-        # the paper's inverse temperature is kappa_pos for InfoNCE and for ELK, unless another was found better
-        scale = self.kappa_pos if self.temperature is None else self.temperature
-        learn = self.learn_kappa_pos
-        if self.loss == "closed-form":
-            return ClosedFormInfoNCE(self.kappa_pos, centring=self.centring, learn_kappa_pos=learn)
-        if self.loss == "mcinfonce":
-            return MCInfoNCE(self.kappa_pos, self.n_samples, learn_kappa_pos=learn)
-        if self.loss == "elk":
-            return ELK(scale, learn_kappa_pos=learn)
-        if self.loss == "hib":
-            return HedgedInstance(*self.hib, self.n_samples)
-        return InfoNCE(scale, learn_kappa_pos=learn)
+        return objective(
+            self.loss,
+            self.kappa_pos,
+            n_samples=self.n_samples,
+            hib=self.hib,
+            temperature=self.temperature,
+            centring=self.centring,
+            learn_kappa_pos=self.learn_kappa_pos,
+        )
 
     def encoder(self) -> IndependentEncoder:
         """A new encoder, its weights from torch's global generator."""

@@ -1,17 +1,26 @@
 """Encoders that return posteriors, and the networks they are made of."""
 
+from aureole.models.backbones import CifarResNet, ResNet18
 from aureole.models.encoders import (
     IndependentEncoder,
     MixtureEncoder,
     PaperEncoder,
     SharedEncoder,
 )
+from aureole.models.heads import KappaFromNorm
 from aureole.models.networks import ResidualMLP, paper_mlp
+from aureole.models.posterior_encoder import PosteriorEncoder
+from aureole.models.views import MirroredViews
 
 __all__ = [
+    "CifarResNet",
     "IndependentEncoder",
+    "KappaFromNorm",
+    "MirroredViews",
     "MixtureEncoder",
     "PaperEncoder",
+    "PosteriorEncoder",
+    "ResNet18",
     "ResidualMLP",
     "SharedEncoder",
     "paper_mlp",

@@ -7,6 +7,7 @@ again ends where an undisturbed one ends.
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from aureole.data.pairs import PairBatch, Triplets
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.losses import ContrastiveLoss
+from aureole.models.precision import bfloat16_in_hardware
 from aureole.training.checkpoint import load_checkpoint, save_checkpoint
 from aureole.training.diagnostics import Diagnosis, diagnose, warn_of_collapse
 from aureole.training.schedule import Phase, locate
@@ -69,6 +71,7 @@ def fit(
     checkpoint_seconds: float = 30.0,
     evaluate: Evaluate | None = None,
     evaluate_every: int = 0,
+    select: str | None = None,
     observer: Observer | None = None,
 ) -> Fit:
     """Train an encoder on batches of pairs, and return it with the running average of its weights.
@@ -94,6 +97,8 @@ def fit(
         A file to resume from if it exists, written every ``checkpoint_seconds`` and after each evaluation.
     evaluate
         Called with the averaged encoder every ``evaluate_every`` steps and at the end; fills the curve.
+    select
+        A figure of ``evaluate``: the encoder is returned as it was when that was highest, not as it is at the end.
     """
     total = sum(phase.steps for phase in phases)
     run = _Run(encoder, loss, phases, seed=seed, betas=betas, average=average, precision=precision)
@@ -114,10 +119,12 @@ def fit(
             warn_of_collapse(state, learns_kappa=run.step == total and phase.part != "mu")
             scores = {} if evaluate is None else evaluate(run.averaged())
             run.curve.append({"step": run.step, "loss": value, **asdict(state), **scores})
+            if select is not None:
+                run.keep_best(select)
         if checkpoint is not None and (due or now - saved > checkpoint_seconds):
             save_checkpoint(checkpoint, *run.snapshot())
             saved = now
-    return Fit(run.averaged(), run.curve, run.seconds)
+    return Fit(run.averaged() if select is None else run.best_encoder(), run.curve, run.seconds)
 
 
 def step_seed(seed: int, step: int) -> int:
@@ -148,7 +155,7 @@ class _Run:
             "pytorch",
         ):  # whichever was imported last says which precision is used
             logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
-        chosen = _bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
+        chosen = bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
         self.fabric = Fabric(
             accelerator="auto", devices=1, precision="bf16-mixed" if chosen else "32-true"
         )
@@ -159,6 +166,7 @@ class _Run:
         self.mean = {name: p.detach().clone() for name, p in encoder.named_parameters()}
         self.step, self.seconds, self.phase_index = 0, 0.0, -1
         self.curve: list[dict[str, Any]] = []
+        self.best: dict[str, Tensor] = {}
         self.optimiser: Any = None
 
     def advance(
@@ -206,11 +214,28 @@ class _Run:
                 parameter.copy_(self.mean[name])
         return twin.requires_grad_(False).eval()
 
+    def keep_best(self, name: str) -> None:
+        """Remember the averaged encoder if the curve's last point has the highest figure of this name so far."""
+        if name not in self.curve[-1]:
+            raise InvalidInputError(
+                f"cannot select by {name!r}: evaluate gave {', '.join(self.curve[-1])}."
+            )
+        values = [point[name] for point in self.curve]
+        if values[-1] > max(values[:-1], default=-math.inf):
+            self.best = {k: v.clone() for k, v in self.averaged().state_dict().items()}
+
+    def best_encoder(self) -> nn.Module:
+        """The encoder that ``keep_best`` remembered."""
+        twin = self.averaged()
+        twin.load_state_dict(self.best)
+        return twin
+
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(Tensors, state) that ``restore`` needs."""
         tensors = {f"encoder.{k}": v for k, v in self.encoder.state_dict().items()}
         tensors |= {f"loss.{k}": v for k, v in self.loss.state_dict().items()}
         tensors |= {f"mean.{k}": v for k, v in self.mean.items()}
+        tensors |= {f"best.{k}": v for k, v in self.best.items()}
         for index, moments in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{k}": torch.as_tensor(v) for k, v in moments.items()}
         state = {
@@ -228,18 +253,15 @@ class _Run:
             raise InvalidInputError(
                 "the checkpoint belongs to a run with another seed or other phases; delete it to start afresh."
             )
-        parts: dict[str, dict[str, Tensor]] = {
-            "encoder": {},
-            "loss": {},
-            "mean": {},
-            "optimiser": {},
-        }
+        names = ("encoder", "loss", "mean", "best", "optimiser")
+        parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
         for name, value in tensors.items():
             part, rest = name.split(".", 1)
             parts[part][rest] = value
         self.encoder.load_state_dict(parts["encoder"])
         self.loss.load_state_dict(parts["loss"])
         self.mean = {k: v.to(self.fabric.device) for k, v in parts["mean"].items()}
+        self.best = {k: v.to(self.fabric.device) for k, v in parts["best"].items()}
         self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
         if self.step == 0:
             return
@@ -312,10 +334,3 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
         torch.manual_seed(seed)
         yield
-
-
-def _bfloat16_in_hardware() -> bool:
-    """Whether matrix products in bfloat16 are faster than in float32: on GPUs, and on CPUs with AMX or AVX512-BF16."""
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported()
-    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()

@@ -1,0 +1,219 @@
+"""CIFAR-10H (the paper's section 5.2): whether kappa agrees with people, and knows what a crop has lost.
+
+A run is a setting and a fold of the paper's five. The encoder is trained on pairs by (soft) labels of 6,000 images,
+selected by the rank correlation of kappa with the crop size on 2,000 validation images, and measured on 2,000 others.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from aureole.data.cifar10h import Cifar10H, Fold, load_cifar10h, load_crop_sizes, load_fold
+from aureole.data.crops import crop_batch, deteriorate
+from aureole.data.pairs import PairBatch, label_rates, poisson_pairs
+from aureole.distributions import VonMisesFisher
+from aureole.evaluation import spearman
+from aureole.experiments.objectives import LossName, objective
+from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder, ResNet18
+from aureole.models.backbones import hold_statistics, load_classifier
+from aureole.models.precision import bfloat16_in_hardware
+from aureole.records import file_hash
+from aureole.training.fit import Fit, Observer, fit
+from aureole.training.schedule import Phase
+
+__all__ = ["Cifar10HSetting", "Split", "encode", "new_encoder", "train"]
+
+BackboneName = Literal["resnet20", "resnet56", "resnet18"]
+LabelName = Literal["soft", "hard", "cifar10"]
+_INITIALISATION, _CROPS = 20_000_003, 30_000_001
+
+
+@dataclass(frozen=True)
+class Cifar10HSetting:
+    """All that decides a run, but the fold. Defaults are our best: the closed form on soft labels.
+
+    ``labels`` are the votes ("soft"), their majority ("hard") or CIFAR-10's own ("cifar10"). Batches hold ``items``
+    images and ``pairs`` positive pairs among them on average. ``mirrored`` pools the posteriors of an image and its
+    mirror image after training; ``gallery`` keeps thumbnails for the report.
+    """
+
+    name: str
+    loss: LossName = "closed-form"
+    labels: LabelName = "soft"
+    backbone: BackboneName = "resnet20"
+    pretrained: bool = True
+    dim: int = 16
+    kappa_pos: float = 16.0
+    kappa_start: float = 20.0
+    n_samples: int = 64
+    hib: tuple[float, float] = (2.0, 1.0)
+    temperature: float | None = None
+    items: int = 128
+    pairs: int = 1024
+    steps: int = 400
+    lr: float = 1e-3
+    evaluate_every: int = 50
+    mirrored: bool = True
+    gallery: bool = False
+    preset: str = "fast"
+
+    def shortened(self, max_batches: int | None) -> "Cifar10HSetting":
+        """The setting with at most that many steps."""
+        if max_batches is None or max_batches >= self.steps:
+            return self
+        return replace(self, steps=max_batches)
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self) | {"hib": list(self.hib)}
+
+
+@dataclass(frozen=True)
+class Split:
+    """A fold of the data: the indices, and the deteriorated validation and test images with their crop sizes."""
+
+    data: Cifar10H
+    fold: Fold
+    crop_sizes: Tensor
+    validation_crops: Tensor
+    test_crops: Tensor
+
+    @classmethod
+    def load(cls, folder: Path, number: int) -> "Split":
+        """The fold of this number; its crops are the same in every run."""
+        data, fold, sizes = _load(folder), load_fold(folder, number), load_crop_sizes(folder)
+        rng = torch.Generator().manual_seed(_CROPS + number)
+        crops = [deteriorate(data.images[i], sizes, rng) for i in (fold.validation, fold.test)]
+        return cls(data, fold, sizes, *crops)
+
+    def soft_labels(self, kind: LabelName) -> Tensor:
+        """Class probabilities [n, 10] of the images to train on."""
+        votes = self.data.probabilities[self.fold.train]
+        if kind == "soft":
+            return votes
+        hard = votes.argmax(-1) if kind == "hard" else self.data.labels[self.fold.train]
+        return torch.nn.functional.one_hot(hard, votes.shape[-1]).to(votes)
+
+
+@lru_cache(maxsize=1)
+def _load(folder: Path) -> Cifar10H:
+    return load_cifar10h(folder)
+
+
+def train(
+    setting: Cifar10HSetting,
+    split: Split,
+    seed: int,
+    *,
+    folder: Path,
+    checkpoint: Path,
+    observer: Observer | None = None,
+) -> Fit:
+    """The encoder that was best on the validation crops, with its learning curve."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_INITIALISATION + seed)
+        encoder = new_encoder(setting, split, folder)
+    loss = objective(
+        setting.loss,
+        setting.kappa_pos,
+        n_samples=setting.n_samples,
+        hib=setting.hib,
+        temperature=setting.temperature,
+    )
+    batches = _Batches(split, setting)
+    return fit(
+        encoder,
+        loss,
+        batches,
+        phases=[Phase("joint", setting.steps, setting.lr)],
+        seed=seed,
+        average=0.99,
+        checkpoint=checkpoint,
+        evaluate=lambda model: validate(model, split),
+        evaluate_every=setting.evaluate_every,
+        select="crop_rank",
+        observer=observer,
+    )
+
+
+class _Batches:
+    """Batches of images, flipped at random, with pairs by their labels. Images stay bytes until they are used."""
+
+    def __init__(self, split: Split, setting: Cifar10HSetting) -> None:
+        self.images = split.data.images[split.fold.train]
+        self.labels = split.soft_labels(setting.labels)
+        self.prior = self.labels.mean(0)
+        self.items, self.pairs = setting.items, setting.pairs
+
+    def __call__(self, _: int, rng: torch.Generator) -> PairBatch:
+        chosen = torch.randperm(len(self.images), generator=rng)[: self.items]
+        images = augment(self.images[chosen], rng)
+        rates = label_rates(self.labels[chosen], self.prior)
+        return PairBatch(images, poisson_pairs(rates, self.pairs, rng), float(self.pairs))
+
+
+def augment(images: Tensor, rng: torch.Generator) -> Tensor:
+    """Images in [0, 1], half of them mirrored, each shifted by up to an eighth of its side."""
+    shift = (torch.rand(len(images), 2, generator=rng) - 0.5) / 4
+    boxes = torch.cat([shift, torch.ones_like(shift)], -1)
+    moved = crop_batch(images.float() / 255, boxes)
+    mirrored = torch.rand(len(images), generator=rng) < 0.5
+    return torch.where(mirrored.view(-1, 1, 1, 1), moved.flip(-1), moved)
+
+
+def new_encoder(setting: Cifar10HSetting, split: Split, folder: Path) -> PosteriorEncoder:
+    """An encoder to train: a classifier's backbone if pretrained, and a head whose kappa starts in a sensible range."""
+    backbone = _backbone(setting.backbone)
+    head = KappaFromNorm(backbone.n_out, setting.dim)
+    if setting.pretrained:
+        head.start_from(load_classifier(backbone, weights_path(folder, setting.backbone)))
+        hold_statistics(backbone)
+    encoder = PosteriorEncoder(backbone, head, head_rate=3.0 if setting.pretrained else 1.0)
+    sample = split.data.images[split.fold.train[:1000]]
+    features = backbone(sample) if setting.pretrained else torch.randn(1000, backbone.n_out)
+    head.initialise(features, kappa=setting.kappa_start)
+    return encoder
+
+
+@torch.no_grad()
+def classify(name: BackboneName, images: Tensor, folder: Path) -> Tensor:
+    """The pretrained classifier's probabilities of the ten classes."""
+    backbone = _backbone(name).eval()
+    last = load_classifier(backbone, weights_path(folder, name))
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16_in_hardware()):
+        features = torch.cat([backbone(chunk) for chunk in images.split(500)])
+    return last(features.float()).softmax(-1)
+
+
+def data_hashes(folder: Path) -> dict[str, str]:
+    """The hashes of the files that the images and votes were read from."""
+    names = ("cifar10/test_batch.webp", "cifar10_human/cifar10h-counts.npy")
+    return {name: file_hash(folder / name) for name in names if (folder / name).is_file()}
+
+
+def weights_path(folder: Path, backbone: BackboneName) -> Path:
+    """Where a pretrained classifier lies in the data folder."""
+    return folder / "weights" / f"cifar10_{backbone}.safetensors"
+
+
+def _backbone(name: BackboneName) -> CifarResNet | ResNet18:
+    return ResNet18() if name == "resnet18" else CifarResNet(int(name.removeprefix("resnet")))
+
+
+@torch.no_grad()
+def encode(model: nn.Module, images: Tensor, *, batch: int = 500) -> VonMisesFisher:
+    """The posteriors of images, in batches; hidden layers in bfloat16 where that is fast."""
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16_in_hardware()):
+        parts = [model(chunk) for chunk in images.split(batch)]
+    return VonMisesFisher(
+        torch.cat([q.mu for q in parts]), torch.cat([q.kappa for q in parts]), validate_args=False
+    )
+
+
+def validate(model: nn.Module, split: Split) -> dict[str, float]:
+    """The figure that selects a model: the rank correlation of kappa with the crop size on validation crops."""
+    return {"crop_rank": spearman(encode(model, split.validation_crops).kappa, split.crop_sizes)}
