@@ -10,6 +10,7 @@ from aureole.distributions import (
     log_expected_positivity,
 )
 from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
+from aureole.models import KappaFromNorm, KappaFromPrototypes, PosteriorEncoder
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -17,8 +18,11 @@ __all__ = [
     "ClosedFormInfoNCE",
     "HedgedInstance",
     "InfoNCE",
+    "KappaFromNorm",
+    "KappaFromPrototypes",
     "MCInfoNCE",
     "MixtureVMF",
+    "PosteriorEncoder",
     "SphereUniform",
     "VonMisesFisher",
     "__version__",

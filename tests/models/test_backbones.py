@@ -6,7 +6,15 @@ from safetensors.torch import save_file
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.models import CifarResNet, KappaFromNorm, MirroredViews, PosteriorEncoder, ResNet18
+from aureole.models import (
+    CifarResNet,
+    Ensemble,
+    KappaFromNorm,
+    KappaFromPrototypes,
+    MirroredViews,
+    PosteriorEncoder,
+    ResNet18,
+)
 from aureole.models.backbones import hold_statistics, load_classifier
 from aureole.models.views import pool
 
@@ -123,6 +131,47 @@ def test_a_head_starts_from_the_classifiers_logits(dim):
         assert bool((found.norm(dim=-1) <= logits.norm(dim=-1) + 1e-5).all())
 
 
+def test_variances_of_two_doubts_add():
+    head = KappaFromPrototypes(6, 16, n_prototypes=10)
+    features = torch.randn(40, 6)
+    head.initialise(features, kappa=20.0)
+    shares = torch.softmax(head.votes(features) / 4.0, -1)
+    mean = shares @ torch.nn.functional.normalize(head.prototypes, dim=-1)
+    r = mean.norm(dim=-1)
+    by_norm = KappaFromNorm.forward(head, features).kappa
+    expected = 1 / (1 / by_norm + (1 - r**2) / (r * (16 - r**2)))
+    torch.testing.assert_close(head(features).kappa, expected)
+
+
+def test_votes_for_one_prototype_leave_the_norms_kappa():
+    head = KappaFromPrototypes(6, 16, n_prototypes=3)
+    with torch.no_grad():
+        head.votes.weight.zero_()
+        head.votes.bias.copy_(torch.tensor([0.0, 400.0, 0.0]))
+    features = torch.randn(8, 6, requires_grad=True)
+    found = head(features)
+    torch.testing.assert_close(found.kappa, KappaFromNorm.forward(head, features).kappa)
+    found.kappa.sum().backward()
+    assert bool(features.grad.isfinite().all())
+
+
+def test_a_prototype_heads_gradient():
+    head = KappaFromPrototypes(3, 4, n_prototypes=6).double()
+    features = torch.randn(3, 3, dtype=torch.float64)
+
+    def kappa(scale, weight):
+        head.log_scale.data, head.log_weight.data = scale.detach(), weight.detach()
+        seen = torch.func.functional_call(
+            head, {"log_scale": scale, "log_weight": weight}, features
+        )
+        return seen.kappa
+
+    start = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.3, -0.2)]
+    with pytest.MonkeyPatch.context() as patch:  # the head works in float32; check it in float64
+        patch.setattr(torch.Tensor, "float", torch.Tensor.double)
+        assert torch.autograd.gradcheck(kappa, start)
+
+
 def test_an_encoder_trains_its_head_faster_and_both_parts_at_once():
     encoder = PosteriorEncoder(torch.nn.Linear(4, 6), KappaFromNorm(6, 3), head_rate=3.0)
     rates = [(len(group["params"]), group["lr"]) for group in encoder.parameter_groups(0.01)]
@@ -150,3 +199,15 @@ def test_mirrored_views_see_an_image_and_its_mirror_image_alike():
     one, two = views(images), views(images.flip(-1))
     torch.testing.assert_close(one.kappa, two.kappa)
     assert not torch.allclose(one.kappa, encoder(images).kappa)
+
+
+def test_an_ensemble_turns_its_members_to_the_first():
+    head, features = KappaFromNorm(6, 3), torch.randn(200, 6)
+    twin = KappaFromNorm(6, 3)
+    turn = torch.linalg.qr(torch.randn(3, 3))[0]
+    with torch.no_grad():
+        twin.linear.weight.copy_(turn @ head.linear.weight)
+        twin.linear.bias.copy_(turn @ head.linear.bias)
+    pooled, single = Ensemble([head, twin], features)(features), head(features)
+    torch.testing.assert_close(pooled.mu, single.mu, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(pooled.kappa, single.kappa)

@@ -1,5 +1,6 @@
 """Evaluation: pure functions of posteriors and what is known about them."""
 
+from aureole.evaluation.ceiling import split_half_rank, vote_ceiling
 from aureole.evaluation.coverage import latent_coverage, partner_coverage
 from aureole.evaluation.ranking import nearest_label_matches, recall_at_1
 from aureole.evaluation.ranks import average_ranks, spearman
@@ -27,4 +28,6 @@ __all__ = [
     "recovery",
     "rejection_curve",
     "spearman",
+    "split_half_rank",
+    "vote_ceiling",
 ]

@@ -18,12 +18,13 @@ from aureole.evaluation import (
     r_auroc,
     rejection_curve,
     spearman,
+    vote_ceiling,
 )
-from aureole.experiments.cifar10h import Cifar10HSetting, Split, classify, encode
+from aureole.experiments.cifar10h import BaselineSetting, Cifar10HSetting, Split, classify, encode
 
-__all__ = ["classifier_baseline", "evaluate", "foreign_images", "pictures"]
+__all__ = ["evaluate", "evaluate_baseline", "foreign_images", "pictures"]
 
-_FOREIGN = 40_000_003
+_FOREIGN, _CEILING = 40_000_003, 50_000_017
 _NEIGHBOURS = 10
 
 
@@ -70,20 +71,22 @@ def evaluate(
 
 
 @torch.no_grad()
-def classifier_baseline(split: Split, setting: Cifar10HSetting, *, folder: Path) -> dict[str, Any]:
-    """The figures of 1 - max softmax and of the entropy of the pretrained classifier, untouched."""
+def evaluate_baseline(split: Split, setting: BaselineSetting, *, folder: Path) -> dict[str, Any]:
+    """The figures of what needs no training."""
     test = split.fold.test
+    if setting.name == "ceiling":
+        rng = torch.Generator().manual_seed(_CEILING)
+        return dict(vote_ceiling(split.data.counts[test], generator=rng))
     labels, entropy = split.data.labels[test], split.data.entropy[test]
     chances = classify(setting.backbone, split.data.images[test], folder)
     on_crops = classify(setting.backbone, split.test_crops, folder)
     doubt, correct = 1 - chances.max(-1).values, chances.argmax(-1) == labels
+    spread, crop_spread = (torch.special.entr(p).sum(-1) for p in (chances, on_crops))
     return {
         "entropy_rank": spearman(doubt, entropy),
         "crop_rank": -spearman(1 - on_crops.max(-1).values, split.crop_sizes),
-        "softmax_entropy_rank": spearman(torch.special.entr(chances).sum(-1), entropy),
-        "softmax_entropy_crop_rank": -spearman(
-            torch.special.entr(on_crops).sum(-1), split.crop_sizes
-        ),
+        "softmax_entropy_rank": spearman(spread, entropy),
+        "softmax_entropy_crop_rank": -spearman(crop_spread, split.crop_sizes),
         "accuracy": correct.double().mean().item(),
         "r_auroc": r_auroc(doubt, correct),
     }

@@ -6,12 +6,12 @@ from typing import Any
 
 from aureole.errors import InvalidInputError
 from aureole.experiments.bimodal import BimodalSetting
-from aureole.experiments.cifar10h import Cifar10HSetting
+from aureole.experiments.cifar10h import BaselineSetting, Cifar10HSetting
 from aureole.experiments.settings import Setting, paper_setting
 
 __all__ = ["CATALOGUE", "Experiment", "find_experiment"]
 
-AnySetting = Setting | BimodalSetting | Cifar10HSetting
+AnySetting = Setting | BimodalSetting | Cifar10HSetting | BaselineSetting
 FIRST_SEED = 4  # the paper's grid search has an exclusive seed; ours is 3
 TUNING_SEED = 3
 
@@ -168,15 +168,26 @@ def _tuning() -> tuple[Setting, ...]:
     return tuple(grid)
 
 
-def _cifar10h() -> tuple[Cifar10HSetting, ...]:
-    """Losses, labels, and backbones with and without pretraining, one change at a time."""
-    best = Cifar10HSetting("closed-form", gallery=True)
+def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting, ...]:
+    """Losses, labels, heads, backbones and pretraining, one change at a time."""
+    ours = Cifar10HSetting("closed-form", gallery=True)
+    plain = replace(ours, gallery=False)
     return (
-        best,
-        replace(best, name="mcinfonce", loss="mcinfonce"),
-        replace(best, name="elk", loss="elk"),
-        replace(best, name="hib", loss="hib"),
-        replace(best, name="infonce", loss="infonce"),
+        BaselineSetting("softmax"),
+        BaselineSetting("ceiling"),
+        ours,
+        replace(plain, name="closed-form-ensemble", members=3),
+        replace(plain, name="mcinfonce", loss="mcinfonce"),
+        replace(plain, name="elk", loss="elk", temperature=1.0),
+        replace(plain, name="hib", loss="hib", n_samples=16),
+        replace(plain, name="infonce", loss="infonce"),
+        replace(plain, name="closed-form-norm", head="norm"),
+        replace(plain, name="labels-hard", labels="hard"),
+        replace(plain, name="labels-cifar10", labels="cifar10"),
+        replace(plain, name="cropped", cropped=0.5),
+        replace(plain, name="resnet56", backbone="resnet56"),
+        replace(plain, name="resnet56-norm", backbone="resnet56", head="norm"),
+        replace(plain, name="scratch", pretrained=False, steps=1500, lr=4e-3, evaluate_every=100),
     )
 
 

@@ -18,14 +18,21 @@ from aureole.data.pairs import PairBatch, label_rates, poisson_pairs
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import spearman
 from aureole.experiments.objectives import LossName, objective
-from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder, ResNet18
+from aureole.models import (
+    CifarResNet,
+    Ensemble,
+    KappaFromNorm,
+    KappaFromPrototypes,
+    PosteriorEncoder,
+    ResNet18,
+)
 from aureole.models.backbones import hold_statistics, load_classifier
 from aureole.models.precision import bfloat16_in_hardware
 from aureole.records import file_hash
 from aureole.training.fit import Fit, Observer, fit
 from aureole.training.schedule import Phase
 
-__all__ = ["Cifar10HSetting", "Split", "encode", "new_encoder", "train"]
+__all__ = ["BaselineSetting", "Cifar10HSetting", "Split", "encode", "new_encoder", "train"]
 
 BackboneName = Literal["resnet20", "resnet56", "resnet18"]
 LabelName = Literal["soft", "hard", "cifar10"]
@@ -37,8 +44,9 @@ class Cifar10HSetting:
     """All that decides a run, but the fold. Defaults are our best: the closed form on soft labels.
 
     ``labels`` are the votes ("soft"), their majority ("hard") or CIFAR-10's own ("cifar10"). Batches hold ``items``
-    images and ``pairs`` positive pairs among them on average. ``mirrored`` pools the posteriors of an image and its
-    mirror image after training; ``gallery`` keeps thumbnails for the report.
+    images, a share ``cropped`` of them cropped, and ``pairs`` positive pairs among them on average. After training,
+    the posteriors of ``members`` encoders and, if ``mirrored``, of an image and its mirror image are pooled.
+    ``gallery`` keeps thumbnails.
     """
 
     name: str
@@ -46,6 +54,7 @@ class Cifar10HSetting:
     labels: LabelName = "soft"
     backbone: BackboneName = "resnet20"
     pretrained: bool = True
+    head: Literal["prototypes", "norm"] = "prototypes"
     dim: int = 16
     kappa_pos: float = 16.0
     kappa_start: float = 20.0
@@ -54,9 +63,11 @@ class Cifar10HSetting:
     temperature: float | None = None
     items: int = 128
     pairs: int = 1024
-    steps: int = 400
+    steps: int = 200
     lr: float = 1e-3
-    evaluate_every: int = 50
+    evaluate_every: int = 20
+    cropped: float = 0.0
+    members: int = 1
     mirrored: bool = True
     gallery: bool = False
     preset: str = "fast"
@@ -70,6 +81,22 @@ class Cifar10HSetting:
     def as_json(self) -> dict[str, Any]:
         """All fields."""
         return asdict(self) | {"hib": list(self.hib)}
+
+
+@dataclass(frozen=True)
+class BaselineSetting:
+    """What needs no training: the pretrained classifier's softmax, or the ceiling that 50 votes put on anyone."""
+
+    name: Literal["softmax", "ceiling"]
+    backbone: BackboneName = "resnet20"
+
+    def shortened(self, _: int | None) -> "BaselineSetting":
+        """The setting itself: there is nothing to shorten."""
+        return self
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -113,7 +140,30 @@ def train(
     checkpoint: Path,
     observer: Observer | None = None,
 ) -> Fit:
-    """The encoder that was best on the validation crops, with its learning curve."""
+    """The encoder that was best on the validation crops, with its learning curve; several members are pooled."""
+    fits = [
+        _train_one(setting, split, seed + 1000 * k, folder, _member_path(checkpoint, k), observer)
+        for k in range(setting.members)
+    ]
+    if len(fits) == 1:
+        return fits[0]
+    members = [member.encoder for member in fits]
+    encoder = Ensemble(members, split.data.images[split.fold.train[:1000]])
+    return Fit(encoder, fits[0].curve, sum(member.seconds for member in fits))
+
+
+def _member_path(checkpoint: Path, number: int) -> Path:
+    return checkpoint.with_suffix(f".{number}{checkpoint.suffix}") if number else checkpoint
+
+
+def _train_one(
+    setting: Cifar10HSetting,
+    split: Split,
+    seed: int,
+    folder: Path,
+    checkpoint: Path,
+    observer: Observer | None,
+) -> Fit:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_INITIALISATION + seed)
         encoder = new_encoder(setting, split, folder)
@@ -147,34 +197,39 @@ class _Batches:
         self.images = split.data.images[split.fold.train]
         self.labels = split.soft_labels(setting.labels)
         self.prior = self.labels.mean(0)
-        self.items, self.pairs = setting.items, setting.pairs
+        self.items, self.pairs, self.cropped = setting.items, setting.pairs, setting.cropped
 
     def __call__(self, _: int, rng: torch.Generator) -> PairBatch:
         chosen = torch.randperm(len(self.images), generator=rng)[: self.items]
-        images = augment(self.images[chosen], rng)
+        images = augment(self.images[chosen], self.cropped, rng)
         rates = label_rates(self.labels[chosen], self.prior)
         return PairBatch(images, poisson_pairs(rates, self.pairs, rng), float(self.pairs))
 
 
-def augment(images: Tensor, rng: torch.Generator) -> Tensor:
-    """Images in [0, 1], half of them mirrored, each shifted by up to an eighth of its side."""
-    shift = (torch.rand(len(images), 2, generator=rng) - 0.5) / 4
-    boxes = torch.cat([shift, torch.ones_like(shift)], -1)
-    moved = crop_batch(images.float() / 255, boxes)
-    mirrored = torch.rand(len(images), generator=rng) < 0.5
-    return torch.where(mirrored.view(-1, 1, 1, 1), moved.flip(-1), moved)
+def augment(images: Tensor, cropped: float, rng: torch.Generator) -> Tensor:
+    """Images in [0, 1], half of them mirrored, and a share of them cropped as the deteriorated ones are."""
+    n = len(images)
+    images = images.float() / 255
+    if cropped > 0:
+        chosen = torch.rand(n, 1, generator=rng) < cropped
+        size = torch.where(chosen, 0.25 + 0.75 * torch.rand(n, 1, generator=rng), 1.0).expand(n, 2)
+        place = torch.rand(n, 2, generator=rng) * (1 - size)
+        images = crop_batch(images, torch.cat([place, size], -1))
+    mirrored = torch.rand(n, 1, 1, 1, generator=rng) < 0.5
+    return torch.where(mirrored, images.flip(-1), images)
 
 
 def new_encoder(setting: Cifar10HSetting, split: Split, folder: Path) -> PosteriorEncoder:
     """An encoder to train: a classifier's backbone if pretrained, and a head whose kappa starts in a sensible range."""
     backbone = _backbone(setting.backbone)
-    head = KappaFromNorm(backbone.n_out, setting.dim)
+    head_type = KappaFromNorm if setting.head == "norm" else KappaFromPrototypes
+    head = head_type(backbone.n_out, setting.dim)
     if setting.pretrained:
         head.start_from(load_classifier(backbone, weights_path(folder, setting.backbone)))
         hold_statistics(backbone)
     encoder = PosteriorEncoder(backbone, head, head_rate=3.0 if setting.pretrained else 1.0)
-    sample = split.data.images[split.fold.train[:1000]]
-    features = backbone(sample) if setting.pretrained else torch.randn(1000, backbone.n_out)
+    with torch.no_grad():
+        features = backbone(split.data.images[split.fold.train[:1000]])
     head.initialise(features, kappa=setting.kappa_start)
     return encoder
 

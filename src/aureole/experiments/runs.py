@@ -4,11 +4,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from aureole.data.folder import data_folder
 from aureole.experiments import agreement, bimodal, cifar10h, controlled
 from aureole.experiments.bimodal import BimodalSetting
 from aureole.experiments.catalogue import AnySetting
-from aureole.experiments.cifar10h import Cifar10HSetting
+from aureole.experiments.cifar10h import BaselineSetting, Cifar10HSetting
 from aureole.experiments.settings import Setting
 from aureole.models import MirroredViews
 from aureole.records import Record, read_record, write_record
@@ -45,7 +47,7 @@ def run(
             return found
     checkpoint = path.with_suffix(".safetensors")
     data: dict[str, str] = {}
-    if isinstance(setting, Cifar10HSetting):
+    if isinstance(setting, Cifar10HSetting | BaselineSetting):
         family, folder = "cifar10h", data_folder(data_dir)
         fitted, metrics = _images(setting, seed, folder, path, checkpoint, observer)
         data = cifar10h.data_hashes(folder)
@@ -63,7 +65,8 @@ def run(
         data=data,
     )
     write_record(record, path)
-    checkpoint.unlink(missing_ok=True)
+    for leftover in path.parent.glob(f"{path.stem}*.safetensors"):
+        leftover.unlink()
     return record
 
 
@@ -84,7 +87,7 @@ def _process(
 
 
 def _images(
-    setting: Cifar10HSetting,
+    setting: Cifar10HSetting | BaselineSetting,
     fold: int,
     folder: Path,
     path: Path,
@@ -93,6 +96,8 @@ def _images(
 ) -> tuple[Fit, dict[str, Any]]:
     """(The fit, the figures) of a fold of CIFAR-10H; thumbnails for pictures are written beside the record."""
     split = cifar10h.Split.load(folder, fold)
+    if isinstance(setting, BaselineSetting):
+        return Fit(nn.Identity()), agreement.evaluate_baseline(split, setting, folder=folder)
     fitted = cifar10h.train(
         setting, split, fold, folder=folder, checkpoint=checkpoint, observer=observer
     )

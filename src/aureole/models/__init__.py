@@ -7,15 +7,17 @@ from aureole.models.encoders import (
     PaperEncoder,
     SharedEncoder,
 )
-from aureole.models.heads import KappaFromNorm
+from aureole.models.heads import KappaFromNorm, KappaFromPrototypes
 from aureole.models.networks import ResidualMLP, paper_mlp
 from aureole.models.posterior_encoder import PosteriorEncoder
-from aureole.models.views import MirroredViews
+from aureole.models.views import Ensemble, MirroredViews
 
 __all__ = [
     "CifarResNet",
+    "Ensemble",
     "IndependentEncoder",
     "KappaFromNorm",
+    "KappaFromPrototypes",
     "MirroredViews",
     "MixtureEncoder",
     "PaperEncoder",

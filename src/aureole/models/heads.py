@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from aureole.distributions import VonMisesFisher
 from aureole.sphere import normalize
 
-__all__ = ["KappaFromNorm"]
+__all__ = ["KappaFromNorm", "KappaFromPrototypes"]
 
 
 class KappaFromNorm(nn.Module):
@@ -54,3 +54,59 @@ class KappaFromNorm(nn.Module):
         turn = turn if dim >= classes else turn.T
         self.linear.weight.copy_(turn @ weight)
         self.linear.bias.copy_(turn @ bias)
+
+
+class KappaFromPrototypes(KappaFromNorm):
+    r"""Two reasons for doubt, whose variances add: :math:`1/\hat\kappa = 1/(s|e|) + w\,(1 - R^2)/(R (D - R^2))`.
+
+    The first is that of ``KappaFromNorm``: little is seen of anything. The second is that what is seen lies between
+    several things: features vote softly for learned prototypes on the sphere, :math:`p = \mathrm{softmax}(g/T)`, and
+    :math:`R = |\sum_c p_c v_c|` is 1 if they vote for one and small if they disagree. The fraction is the inverse of
+    Banerjee et al.'s (2005) estimate of the kappa whose mean resultant length is R. The direction is that of e.
+
+    Parameters
+    ----------
+    n_in, dim
+        Features, and the D of the sphere.
+    n_prototypes
+        How many things there are to vote for.
+    temperature
+        Where T starts: the logits g of a pretrained classifier are too sure of themselves at T = 1.
+
+    Examples
+    --------
+    >>> head = KappaFromPrototypes(64, 16, n_prototypes=10)
+    >>> features = torch.randn(5, 64)
+    >>> bool((head(features).kappa < KappaFromNorm.forward(head, features).kappa).all())
+    True
+    """
+
+    def __init__(
+        self, n_in: int, dim: int, *, n_prototypes: int = 10, temperature: float = 4.0
+    ) -> None:
+        super().__init__(n_in, dim)
+        self.votes = nn.Linear(n_in, n_prototypes)
+        start = torch.randn(max(dim, n_prototypes), dim)
+        if dim >= n_prototypes:  # as far from each other as may be
+            start = torch.linalg.qr(start)[0]
+        self.prototypes = nn.Parameter(start[:n_prototypes])
+        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
+        self.log_weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: Float[Tensor, "*batch n_in"]) -> VonMisesFisher:
+        """The posteriors of features, in float32."""
+        seen = super().forward(features)
+        with torch.autocast(features.device.type, enabled=False):
+            logits = self.votes(features.float()) * torch.exp(-self.log_temperature)
+            mean = torch.softmax(logits, -1) @ normalize(self.prototypes)
+            square = mean.square().sum(-1)
+            agreement = square.sqrt() * (seen.dim - square)
+            doubt = self.log_weight.exp() * (1 - square).clamp(min=0)
+            kappa = seen.kappa * agreement / (agreement + seen.kappa * doubt)
+        return VonMisesFisher(seen.mu, kappa, validate_args=False)
+
+    @torch.no_grad()
+    def start_from(self, classifier: nn.Linear) -> None:
+        """Set both e and the votes to a classifier's logits."""
+        super().start_from(classifier)
+        self.votes.load_state_dict(classifier.state_dict())

@@ -1,11 +1,15 @@
 """Views: one posterior from several looks at an input."""
 
+from collections.abc import Sequence
+
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from aureole.distributions import VonMisesFisher, fuse
+from aureole.sphere import align
 
-__all__ = ["MirroredViews", "pool"]
+__all__ = ["Ensemble", "MirroredViews", "pool"]
 
 
 def pool(posteriors: list[VonMisesFisher]) -> VonMisesFisher:
@@ -35,3 +39,37 @@ class MirroredViews(nn.Module):
     def forward(self, images: Float[Tensor, "n c h w"] | Tensor) -> VonMisesFisher:
         """The pooled posteriors."""
         return pool([self.encoder(images), self.encoder(images.flip(-1))])
+
+
+class Ensemble(nn.Module):
+    """Several encoders of the same inputs, pooled. Encoders that were trained apart agree up to a rotation only.
+
+    So a sample of inputs is encoded by all, and each but the first turned to the first.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from aureole.models import KappaFromNorm
+    >>> heads, features = [KappaFromNorm(6, 3), KappaFromNorm(6, 3)], torch.randn(50, 6)
+    >>> Ensemble(heads, features)(features).mu.shape
+    torch.Size([50, 3])
+    """
+
+    turns: Tensor
+
+    def __init__(self, encoders: Sequence[nn.Module], sample: Tensor) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+        with torch.no_grad():
+            first, *others = (encoder(sample).mu for encoder in encoders)
+            turns = [align(mu, first) for mu in (first, *others)]
+        self.register_buffer("turns", torch.stack(turns))
+
+    def forward(self, inputs: Tensor) -> VonMisesFisher:
+        """The pooled posteriors."""
+        found = (encoder(inputs) for encoder in self.encoders)
+        turned = [
+            VonMisesFisher(q.mu @ turn.T, q.kappa, validate_args=False)
+            for q, turn in zip(found, self.turns, strict=True)
+        ]
+        return pool(turned)

@@ -1,0 +1,57 @@
+"""The ceiling that few votes put on any prediction of people's disagreement."""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from aureole.errors import InvalidInputError
+from aureole.evaluation.ranks import spearman
+
+__all__ = ["split_half_rank", "vote_ceiling"]
+
+
+def split_half_rank(
+    counts: Int[Tensor, "n classes"], generator: torch.Generator | None = None
+) -> float:
+    """The rank correlation of the entropies that two random halves of each item's votes have.
+
+    Examples
+    --------
+    >>> split_half_rank(torch.tensor([[40, 0], [20, 20], [30, 10]]), torch.Generator().manual_seed(0))
+    1.0
+    """
+    if bool((counts < 0).any()) or bool((counts.sum(-1) < 2).any()):
+        raise InvalidInputError(
+            "counts must not be negative, and each item needs two votes or more."
+        )
+    n, classes = counts.shape
+    total = counts.sum(-1)
+    owner = torch.arange(n).repeat_interleave(total)
+    vote = torch.arange(classes).repeat(n).repeat_interleave(counts.flatten())
+    # a random order of the votes within each item: the first half of them is one half
+    order = torch.rand(len(owner), generator=generator, dtype=torch.float64)
+    order = (owner + order).argsort()
+    rank = torch.arange(len(owner)) - (total.cumsum(0) - total)[owner]
+    first = rank < (total // 2)[owner]
+    cell = owner * classes + vote[order]
+    halves = [torch.bincount(cell[part], minlength=n * classes) for part in (first, ~first)]
+    entropies = [_entropy(half.view(n, classes)) for half in halves]
+    return spearman(*entropies)
+
+
+def vote_ceiling(
+    counts: Int[Tensor, "n classes"], *, splits: int = 20, generator: torch.Generator | None = None
+) -> dict[str, float]:
+    r"""The mean split-half correlation r, and the best that a perfect predictor can reach, :math:`\sqrt{2r/(1+r)}`.
+
+    The second is the Spearman-Brown formula for the reliability of all votes, and the attenuation that an
+    unreliable measure puts on the correlation with its own truth.
+    """
+    halves = [split_half_rank(counts, generator) for _ in range(splits)]
+    mean = sum(halves) / splits
+    return {"split_half_rank": mean, "ceiling_rank": (2 * mean / (1 + mean)) ** 0.5}
+
+
+def _entropy(counts: Tensor) -> Tensor:
+    shares = (counts / counts.sum(-1, keepdim=True)).sort(-1).values  # so that ties tie exactly
+    return torch.special.entr(shares).sum(-1)
