@@ -187,3 +187,10 @@ def test_poisson_pairs_have_the_rates():
     )
     wanted = (rate * 10_000).fill_diagonal_(0)
     assert bool(((counts - wanted).abs() <= 5 * wanted.sqrt()).all())
+
+
+def test_networks_of_deficient_rank_are_drawn_again():
+    """The first network of this seed cannot be whitened."""
+    generator = draw_generator(16, (16.0, 32.0), kind="whitened", seed=4)
+    outputs = generator.location(generator.inputs(10_000))
+    assert torch.linalg.eigvalsh(torch.cov(outputs.T))[0] > 0.9

@@ -69,7 +69,7 @@ class Generator(nn.Module):
 def draw_generator(
     dim: int, kappa_range: tuple[float, float], *, kind: Kind = "paper", seed: int
 ) -> Generator:
-    """A generator for a seed, drawn again while all its mu lie close together.
+    """A generator for a seed, drawn again while its mu all lie close together or, whitened, in a plane.
 
     ``kind="paper"`` does as the public reference code of the paper does: mu(x) is first trained for 5,000 small steps
     to keep distances, without which random networks send all inputs to one spot. Most have a collapsed direction
@@ -88,8 +88,8 @@ def draw_generator(
             found = Generator(dim, kappa_range)
             if kind == "paper":
                 _keep_distances(found)
-            else:
-                _whiten(found)
+            elif not _whiten(found):
+                continue
             found.requires_grad_(False)
             mu, _ = found(found.inputs(1000))
             if (mu @ mu.T).min() < _COLLAPSED:
@@ -115,15 +115,16 @@ def _keep_distances(generator: Generator) -> None:
 
 
 @torch.no_grad()
-def _whiten(generator: Generator) -> None:
-    """Scale the last layer so that its outputs have mean 0 and the identity as covariance."""
+def _whiten(generator: Generator) -> bool:
+    """Scale the last layer so that its outputs have mean 0 and the identity as covariance, if they have full rank."""
     last = generator.location[-1]
     assert isinstance(last, nn.Linear)
     outputs = generator.location(generator.inputs(10_000))
     mean = outputs.mean(0)
     values, vectors = torch.linalg.eigh(torch.cov(outputs.T).double())
     if values[0] < 1e-12 * values[-1]:
-        raise InvalidInputError("a random network of this size has no output of full rank.")
+        return False
     scale = ((vectors * values.rsqrt()) @ vectors.T).float()
     last.weight.copy_(scale @ last.weight)
     last.bias.copy_(scale @ (last.bias - mean))
+    return True
