@@ -7,12 +7,12 @@ import pytest
 from jaxtyping import install_import_hook
 
 with install_import_hook("aureole.reports", "beartype.beartype"):
-    import aureole.reports.controlled
+    import aureole.reports.folder
 
 from aureole.records import Record, write_record
 from aureole.reports.runs import Run, group, read_runs
 
-assert aureole.reports.controlled
+assert aureole.reports.folder
 
 MASSES = ("0.5", "0.8", "0.9", "0.95", "0.99")
 

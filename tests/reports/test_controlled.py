@@ -7,7 +7,8 @@ import pytest
 
 from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
-from aureole.reports.controlled import main_results, write_report
+from aureole.reports.controlled import main_results
+from aureole.reports.folder import write_report
 from aureole.reports.runs import group, read_runs
 from aureole.reports.sections import build_sections
 from tests.reports.test_page import HOSTILE, Outline

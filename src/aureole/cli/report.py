@@ -14,10 +14,12 @@ def report(
         Path | None, typer.Option(help="The page to write; default: report.html in the folder.")
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page with the tables and figures of a folder of records.
+    """Write one self-contained HTML page with the tables and figures of a folder of records, all of one experiment.
 
     aureole report results/controlled
+
+    aureole report results/cifar10h
     """
-    from aureole.reports.controlled import write_report
+    from aureole.reports.folder import write_report
 
     typer.echo(write_report(folder, out or folder / "report.html"))

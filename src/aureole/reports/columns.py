@@ -5,9 +5,10 @@ from typing import Any
 
 from aureole.reports.runs import MISSING, Run, format_number, numbers, setting_values, summary
 
-__all__ = ["COLUMNS", "FACTS", "run_facts"]
+__all__ = ["COLUMNS", "FACTS", "FOLD_FACTS", "run_facts"]
 
 FACTS = ("preset", "batches", "seeds", "time, s")  # the time is that of training
+FOLD_FACTS = ("preset", "batches", "folds", "time, s")  # where a seed is a fold of the data
 _LOSS_NAMES = {
     "closed-form": "closed form",
     "mcinfonce": "MCInfoNCE",
@@ -73,6 +74,10 @@ def _encoder_dim(runs: Sequence[Run]) -> str:
     return _joined(runs, "dim") if found == MISSING else found
 
 
+def _backbone(runs: Sequence[Run]) -> str:
+    return _joined(runs, "backbone", lambda name: str(name).replace("resnet", "ResNet-"))
+
+
 _YES = {True: "yes", False: "no"}
 COLUMNS: dict[str, Cell] = {
     "D": lambda runs: _joined(runs, "dim"),
@@ -92,4 +97,6 @@ COLUMNS: dict[str, Cell] = {
     "negatives": lambda runs: _joined(runs, "negatives"),
     "κ_pos learned": lambda runs: _joined(runs, "learn_kappa_pos", lambda on: _YES[bool(on)]),
     "phases": lambda runs: _joined(runs, "phases"),
+    "backbone": _backbone,
+    "κ from": lambda runs: _joined(runs, "head"),
 }

@@ -8,8 +8,27 @@ from typing import Any
 
 from aureole.errors import AureoleError
 
-__all__ = ["Drawing", "canvas"]
+__all__ = [
+    "BLUE",
+    "COLOURS",
+    "GREEN",
+    "GREY",
+    "MARKERS",
+    "SKY",
+    "VERMILION",
+    "WIDTH",
+    "Drawing",
+    "canvas",
+]
 
+# Okabe and Ito's colours, told apart with every kind of colour blindness
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
+)  # fmt: skip
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
+GREY = "#595959"
+MARKERS = ("o", "s", "^", "D", "v")
+WIDTH = 6.4  # inches
 _STYLE = {
     "font.family": ["DejaVu Sans"],  # matplotlib brings it
     "font.size": 13.5,  # 10 px where the page is 400 px wide
@@ -35,7 +54,7 @@ class Drawing:
     def __init__(self, figure: Any, axes: list[Any]) -> None:
         self.figure, self.axes = figure, axes
 
-    def legend(self) -> None:
+    def legend(self, columns: int = 3) -> None:
         """One legend for all panels, below them."""
         entries: dict[str, Any] = {}
         for axes in self.axes:
@@ -45,15 +64,20 @@ class Drawing:
             entries.values(),
             entries.keys(),
             loc="outside lower center",
-            ncols=3,
+            ncols=columns,
             columnspacing=1.2,
             handlelength=1.6,
         )
 
 
 @contextmanager
-def canvas(name: str, panels: int, *, rows: int = 1, sharey: bool = False) -> Iterator[Drawing]:
-    """A figure of 6.4 x 3.2 inches; matplotlib's settings are as before when it ends."""
+def canvas(
+    name: str, panels: int, *, rows: int = 1, sharey: bool = False, height: float = 3.2
+) -> Iterator[Drawing]:
+    """A figure of 6.4 inches by ``height``; matplotlib's settings are as before when it ends.
+
+    All figures are as wide, so that their texts have one size on a page.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -62,7 +86,7 @@ def canvas(name: str, panels: int, *, rows: int = 1, sharey: bool = False) -> It
     # the salt makes ids the same in every run, and different in every figure of a page
     settings: dict[Any, Any] = {**_STYLE, "svg.hashsalt": f"aureole-{name}"}
     with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots(rows, panels, sharey=sharey, squeeze=False)
         drawing = Drawing(figure, list(axes.flat))
         yield drawing

@@ -10,7 +10,7 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation.coverage import MASSES
-from aureole.reports.drawing import canvas
+from aureole.reports.drawing import BLUE, COLOURS, GREEN, GREY, MARKERS, VERMILION, canvas
 from aureole.reports.paper import paper_value
 from aureole.reports.runs import Groups, Run, Summary, first_with, mean_curve, numbers, summary
 from aureole.reports.tables import coverage_summary, numbered
@@ -26,13 +26,6 @@ __all__ = [
     "scatter_figure",
 ]
 
-# Okabe and Ito's colours, told apart with every kind of colour blindness
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
-)  # fmt: skip
-_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
-_GREY = "#595959"
-_MARKERS = ("o", "s", "^", "D", "v")
 _TURN = np.linspace(-math.pi, math.pi, 721)
 _KAPPA = {"kappa_rank": "κ rank correlation", "kappa_mae": "κ MAE"}
 
@@ -55,12 +48,12 @@ def posterior_figure(groups: Groups) -> str | None:
     highest = max(float(h.max()) for found in outlines.values() for _, h in found)
     with canvas("posteriors", 2) as drawing:
         for axes, (title, found) in zip(drawing.axes, outlines.items(), strict=True):
-            for (angle, height), colour in zip(found, cycle(_COLOURS), strict=False):
+            for (angle, height), colour in zip(found, cycle(COLOURS), strict=False):
                 radius = 1 + 0.8 * height / highest
                 x, y = radius * np.cos(angle), radius * np.sin(angle)
                 axes.fill(x, y, facecolor=colour, alpha=0.35, linewidth=0)
                 axes.plot(x[radius > 1.005], y[radius > 1.005], color=colour)
-            axes.fill(*circle, facecolor="white", edgecolor=_GREY)
+            axes.fill(*circle, facecolor="white", edgecolor=GREY)
             axes.set(title=title, aspect="equal", xlim=(-1.85, 1.85), ylim=(-1.85, 1.85))
             axes.set_axis_off()
     return drawing.svg
@@ -107,7 +100,7 @@ def dimension_figure(groups: Groups) -> str | None:
             drawing.axes, ("kappa_rank", "information"), labels, strict=True
         ):
             for (label, points), colour, marker in zip(
-                found.items(), _COLOURS, _MARKERS, strict=False
+                found.items(), COLOURS, MARKERS, strict=False
             ):
                 _errorbars(
                     axes, [(x, summary(runs, metric)) for x, runs in points], colour, marker, label
@@ -135,7 +128,7 @@ def coverage_figure(groups: Groups) -> str | None:
         for axes, (kind, title) in zip(drawing.axes, kinds.items(), strict=True):
             axes.axhspan(-2, 2, color="#eeeeee", zorder=0, label="±2 points")
             axes.axhline(0, color="black", linewidth=1)
-            for name, colour, marker in zip(names, _COLOURS, _MARKERS, strict=False):
+            for name, colour, marker in zip(names, COLOURS, MARKERS, strict=False):
                 found = [coverage_summary(groups[name], kind, mass) for mass in MASSES]
                 points = [
                     (place, Summary(s.mean - 100 * mass, s.error, s.n))
@@ -181,7 +174,7 @@ def injective_figure(groups: Groups) -> str | None:
         return None
     with canvas("injective", 1) as drawing:
         (axes,) = drawing.axes
-        for (name, curve), colour, marker in zip(curves.items(), _COLOURS, _MARKERS, strict=False):
+        for (name, curve), colour, marker in zip(curves.items(), COLOURS, MARKERS, strict=False):
             if curve:
                 x, y = zip(*curve, strict=True)
                 axes.plot(x, y, marker=marker, color=colour, markersize=5, label=name)

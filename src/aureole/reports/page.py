@@ -7,7 +7,7 @@ from aureole.errors import AureoleError
 from aureole.reports.runs import Run
 from aureole.reports.tables import Table
 
-__all__ = ["Picture", "Section", "render"]
+__all__ = ["Picture", "Report", "Section", "render"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,16 @@ class Section:
     tables: tuple[Table, ...]
     figures: tuple[Picture, ...]
     runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page says: a title, what it is about, sentences on the main results, and the sections."""
+
+    title: str
+    about: str
+    results: tuple[str, ...]
+    sections: tuple[Section, ...]
 
 
 def render(

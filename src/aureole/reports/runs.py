@@ -14,6 +14,7 @@ __all__ = [
     "Groups",
     "Run",
     "Summary",
+    "counted",
     "first_with",
     "format_number",
     "format_summary",
@@ -31,11 +32,12 @@ MISSING = "\N{EN DASH}"  # what a cell shows where there is no value
 
 @dataclass(frozen=True)
 class Run:
-    """A record, the setting it is of, and where it was read."""
+    """A record, the setting it is of, and where it was read: a path below a folder."""
 
     setting: str
     path: Path
     record: Record
+    folder: Path = Path()
 
 
 Groups = Mapping[str, Sequence[Run]]
@@ -58,7 +60,7 @@ def read_runs(folder: Path) -> list[Run]:
             f"there are no records in {folder} (looked for {folder}/<setting>/seed-<n>.json). Make some with "
             f"`aureole reproduce ambiguous --out {folder}`, or give the folder that was its --out."
         )
-    return [Run(p.parent.name, p.relative_to(folder), read_record(p)) for p in paths]
+    return [Run(p.parent.name, p.relative_to(folder), read_record(p), folder) for p in paths]
 
 
 def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -177,6 +179,17 @@ def format_summary(found: Summary | None) -> str:
     if found.error < 0.5 * 10**-decimals:
         decimals = min(decimals + 1, 4)
     return f"{format_number(found.mean, decimals)} ± {format_number(found.error, decimals)}"
+
+
+def counted(count: int, noun: str) -> str:
+    """The count with its noun, in the plural unless it is one.
+
+    Examples
+    --------
+    >>> counted(1, "seed"), counted(5, "fold")
+    ('1 seed', '5 folds')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _decimals(size: float) -> int:

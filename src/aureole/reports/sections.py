@@ -1,10 +1,10 @@
 """Sections: which settings, tables and figures make up each part of the report of the controlled experiment."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from aureole.reports import figures, maps
-from aureole.reports.page import Picture, Section
+from aureole.reports import figures, maps, plans
+from aureole.reports.page import Section
+from aureole.reports.plans import Plan, fixed
 from aureole.reports.runs import Groups
 from aureole.reports.tables import (
     MAE_NOTE,
@@ -16,7 +16,6 @@ from aureole.reports.tables import (
     hib_table,
     high_dim_table,
     numbered,
-    present,
     sources_table,
 )
 
@@ -26,53 +25,14 @@ _BASE_NOTE = "The row base is our ambiguous setting at a third of its length, wh
 _HIB = "tuning-hib-a"
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """How a section is made.
-
-    It is there if a setting of ``names`` that is not among ``beside`` has runs. ``owns`` is False for a section that
-    looks at runs which belong elsewhere. Figures are a drawing function and a caption, whose first sentence names it.
-    """
-
-    anchor: str
-    title: str
-    text: str
-    names: Callable[[Groups], Sequence[str]]
-    tables: Callable[[Groups, Sequence[str]], Sequence[Table]]
-    beside: tuple[str, ...] = ()
-    figures: tuple[tuple[Callable[[Groups], str | None], str], ...] = ()
-    owns: bool = True
-
-
 def build_sections(groups: Groups) -> list[Section]:
-    """The sections that have runs of their own, in the page's order; all runs left over are in the last."""
-    sections: list[Section] = []
-    used: set[str] = set()
-    for plan in _PLANS:
-        names = plan.names(groups)
-        if not present(groups, [name for name in names if name not in plan.beside]):
-            continue
-        shown = present(groups, names)
-        tables = tuple(table for table in plan.tables(groups, names) if table.rows)
-        drawn = [(draw(groups), caption) for draw, caption in plan.figures]
-        pictures = tuple(Picture(svg, text, text.split(". ")[0]) for svg, text in drawn if svg)
-        if not tables and not pictures:
-            continue
-        runs = tuple(run for name in shown for run in groups[name])
-        sections.append(Section(plan.anchor, plan.title, plan.text, tables, pictures, runs))
-        used.update(shown if plan.owns else ())
-    rest = [name for name in groups if name not in used]
-    if rest:
-        metrics = ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank", "spread_mae")
-        table = generic_table("Other runs", MAE_NOTE, groups, rest, metrics=metrics)
-        runs = tuple(run for name in rest for run in groups[name])
-        text = "Records in the folder that no other section shows."
-        sections.append(Section("other", "Other runs", text, (table,), (), runs))
-    return sections
+    """The sections of the controlled experiment that have runs of their own; all runs left over are in the last."""
+    return plans.build_sections(_PLANS, groups, _rest)
 
 
-def _fixed(*names: str) -> Callable[[Groups], list[str]]:
-    return lambda _: list(names)
+def _rest(groups: Groups, names: Sequence[str]) -> Table:
+    metrics = ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank", "spread_mae")
+    return generic_table("Other runs", MAE_NOTE, groups, names, metrics=metrics)
 
 
 def _numbered(*prefixes: str, first: str | None = None) -> Callable[[Groups], list[str]]:
@@ -200,11 +160,11 @@ def _bimodal(groups: Groups, names: Sequence[str]) -> list[Table]:
 
 
 _PLANS = (
-    _Plan(
+    Plan(
         "recovery",
         "Recovery of known posteriors",
         "Does the encoder find the true posteriors, up to a rotation?",
-        _fixed(
+        fixed(
             "ambiguous",
             "clear",
             "injective",
@@ -236,19 +196,19 @@ _PLANS = (
             ),
         ),
     ),
-    _Plan(
+    Plan(
         "families",
         "Posteriors of other families",
         "The process is no vMF, the encoder still is.",
-        _fixed("ambiguous", "gaussian", "laplace"),
+        fixed("ambiguous", "gaussian", "laplace"),
         _families,
         beside=("ambiguous",),
     ),
-    _Plan(
+    Plan(
         "losses",
         "Losses",
         "The same encoder and process under other losses.",
-        _fixed(
+        fixed(
             "base",
             "losses-mcinfonce",
             "losses-mcinfonce-joint",
@@ -260,7 +220,7 @@ _PLANS = (
         _losses,
         beside=("base",),
     ),
-    _Plan(
+    Plan(
         "mc-samples",
         "Monte Carlo samples",
         "What the paper's estimator of the loss gains from more samples, and the closed form, which needs none.",
@@ -275,7 +235,7 @@ _PLANS = (
             ),
         ),
     ),
-    _Plan(
+    Plan(
         "encoder-dim",
         "Dimension of the encoder",
         "The encoder's sphere has fewer or more dimensions than that of the process.",
@@ -289,7 +249,7 @@ _PLANS = (
             ),
         ),
     ),
-    _Plan(
+    Plan(
         "high-dim",
         "High dimensions",
         "Process and encoder have more dimensions.",
@@ -303,19 +263,19 @@ _PLANS = (
             ),
         ),
     ),
-    _Plan(
+    Plan(
         "shared-backbone",
         "One backbone with two heads",
         "μ and κ from networks of their own, or from one backbone.",
-        _fixed("base", "shared-backbone"),
+        fixed("base", "shared-backbone"),
         _shared,
         beside=("base",),
     ),
-    _Plan(
+    Plan(
         "sources",
         "Where the error of κ comes from",
         "One change at a time, from our configuration towards the paper's.",
-        _fixed(
+        fixed(
             "base",
             "sources-no-centring",
             "sources-paper-rule",
@@ -331,7 +291,7 @@ _PLANS = (
         lambda groups, names: [sources_table(groups, names)],
         beside=("base", "mc-samples-16"),
     ),
-    _Plan(
+    Plan(
         "coverage",
         "Coverage",
         "Do regions that promise a mass hold it?",
@@ -349,7 +309,7 @@ _PLANS = (
         ),
         owns=False,
     ),
-    _Plan(
+    Plan(
         "bimodal",
         "Posteriors with two modes",
         "Each input could be one of two things. A mixture of two vMFs can say so, a single vMF cannot.",
@@ -363,7 +323,7 @@ _PLANS = (
             ),
         ),
     ),
-    _Plan(
+    Plan(
         "tuning",
         "The paper's grid search",
         "Short runs on a seed that no other table uses.",

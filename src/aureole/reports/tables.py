@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from aureole.evaluation.coverage import MASSES
 from aureole.reports.columns import COLUMNS, FACTS, run_facts
@@ -31,6 +32,7 @@ __all__ = [
     "hib_table",
     "high_dim_table",
     "numbered",
+    "paired",
     "present",
     "ratio",
     "sources_table",
@@ -44,6 +46,9 @@ LABELS = {
     "spread_rank": "spread rank corr. ↑",
     "spread_mae": "spread MAE ↓",
     "information": "nats per pair",
+    "entropy_rank": "entropy rank corr. ↑",
+    "crop_rank": "crop rank corr. ↑",
+    "recall_at_1": "Recall@1 ↑",
 }
 MAE_NOTE = (
     "Errors are mean absolute errors (MAE); the paper's columns named RMSE hold them too, as its reference code "
@@ -111,12 +116,23 @@ def comparison(
     for name in present(groups, names):
         runs = groups[name]
         cells = [COLUMNS[column](runs) for column in columns]
-        for metric in metrics:
-            cells += [_paper(name, metric, same or {}), _ours(runs, metric)]
-        rows.append((name, *cells, *run_facts(runs)))
-    lead = ("setting", *columns)
-    spans = (("", len(lead)), *((LABELS[metric], 2) for metric in metrics), ("", len(FACTS)))
-    header = (*lead, *(("paper", "ours") * len(metrics)), *FACTS)
+        pairs = [(_paper(name, metric, same or {}), _ours(runs, metric)) for metric in metrics]
+        rows.append((name, *cells, *chain(*pairs), *run_facts(runs)))
+    return paired(title, caption, rows, lead=("setting", *columns), metrics=metrics)
+
+
+def paired(
+    title: str,
+    caption: str,
+    rows: Iterable[tuple[str, ...]],
+    *,
+    lead: Sequence[str],
+    metrics: Sequence[str],
+    facts: Sequence[str] = FACTS,
+) -> Table:
+    """The table of rows that hold the cells of ``lead``, the paper's number and ours of each metric, and ``facts``."""
+    spans = (("", len(lead)), *((LABELS[metric], 2) for metric in metrics), ("", len(facts)))
+    header = (*lead, *(("paper", "ours") * len(metrics)), *facts)
     return Table(title, caption, header, tuple(rows), spans)
 
 
