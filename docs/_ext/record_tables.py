@@ -1,6 +1,7 @@
 """The directives that turn records under results/ into tables, so that no number in the docs is typed by hand."""
 
 import json
+from functools import lru_cache
 from html import escape
 from pathlib import Path
 
@@ -138,23 +139,49 @@ class LossTable(RstDirective):
         return [lines[0], "   :widths: 20 32 7 13 28", *lines[1:]]
 
 
+@lru_cache(maxsize=4)
 def sections(folder):
-    """The sections of the report on a folder of records, by anchor."""
-    from aureole.reports.runs import group, read_runs
-    from aureole.reports.sections import build_sections
+    """The sections of the report on a folder of records, by anchor; drawn once for all directives of a build."""
+    from aureole.reports.folder import read_report
 
-    return {section.anchor: section for section in build_sections(group(read_runs(ROOT / folder)))}
+    return {section.anchor: section for section in read_report(ROOT / folder).sections}
 
 
-class ReportTables(Directive):
-    """The tables of one section of a report on a folder of records: ``.. report-tables:: FOLDER ANCHOR``."""
+class ReportDirective(Directive):
+    """A directive whose first two arguments are a folder of records and the anchor of a section of its report."""
 
     required_arguments = 2
 
+    def section(self):
+        """The section; an error names those that there are."""
+        folder, anchor = self.arguments[:2]
+        found = sections(folder)
+        if anchor not in found:
+            raise self.error(f"the report of {folder} has no section {anchor}, only {list(found)}")
+        return found[anchor]
+
+    def parsed(self, lines):
+        """The nodes of lines of reStructuredText."""
+        node = nodes.section()
+        node.document = self.state.document
+        self.state.nested_parse(StringList(lines, source=self.arguments[0]), 0, node)
+        return node.children
+
+
+class ReportText(ReportDirective):
+    """What a section says, read off its records: ``.. report-text:: FOLDER ANCHOR``."""
+
+    def run(self):
+        """The text as a paragraph."""
+        return [nodes.paragraph(text=self.section().text)]
+
+
+class ReportTables(ReportDirective):
+    """The tables of one section of a report on a folder of records: ``.. report-tables:: FOLDER ANCHOR``."""
+
     def run(self):
         """The parsed tables, with their captions and the commits that made the records."""
-        folder, anchor = self.arguments
-        section = sections(folder)[anchor]
+        section = self.section()
         lines = []
         for found in section.tables:
             pairs = zip(spread(found), found.header, strict=True)
@@ -162,22 +189,18 @@ class ReportTables(Directive):
             first, *rest = table(header, found.rows)
             lines += ["", found.caption, "", first, "   :class: report", *rest]
         commits = sorted({run.record.commit for run in section.runs})
-        lines += ["", f"Records: ``{folder}``, commits {', '.join(commits)}."]
-        node = nodes.section()
-        node.document = self.state.document
-        self.state.nested_parse(StringList(lines, source=folder), 0, node)
-        return node.children
+        lines += ["", f"Records: ``{self.arguments[0]}``, commits {', '.join(commits)}."]
+        return self.parsed(lines)
 
 
-class ReportFigure(Directive):
+class ReportFigure(ReportDirective):
     """A figure of a section, drawn from the records: ``.. report-figure:: FOLDER ANCHOR NUMBER``."""
 
     required_arguments = 3
 
     def run(self):
         """The figure as inline SVG on a white card, with its caption."""
-        folder, anchor, number = self.arguments
-        picture = sections(folder)[anchor].figures[int(number)]
+        picture = self.section().figures[int(self.arguments[2])]
         card = "background: white; color: black; margin: 1em 0; padding: 0.5em"
         html = (
             f'<figure style="{card}">{picture.svg}'
@@ -193,6 +216,7 @@ def spread(found):
 
 
 def setup(app):
+    app.add_directive("report-text", ReportText)
     app.add_directive("report-tables", ReportTables)
     app.add_directive("report-figure", ReportFigure)
     app.add_directive("loss-table", LossTable)

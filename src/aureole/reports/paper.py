@@ -24,7 +24,7 @@ class PaperValue:
     decimals: int = 2
 
 
-def _row(source: str, **values: tuple[float, ...]) -> dict[str, PaperValue]:
+def _row(source: str, **values: tuple[float, float]) -> dict[str, PaperValue]:
     return {name: PaperValue(source, *value) for name, value in values.items()}
 
 
@@ -81,8 +81,8 @@ PAPER: dict[str, dict[str, PaperValue]] = {
     "cifar10h/labels-soft": _row(_LABELS, entropy_rank=(0.29, 0.01), crop_rank=(0.68, 0.01)),
     "cifar10h/labels-hard": _row(_LABELS, entropy_rank=(0.24, 0.01), crop_rank=(0.64, 0.02)),
     "cifar10h/labels-cifar10": _row(_LABELS, entropy_rank=(0.28, 0.01), crop_rank=(0.69, 0.02)),
-    "cifar10h/pretrained": _row(_SCRATCH, entropy_rank=(0.33,), crop_rank=(0.70,)),
-    "cifar10h/scratch": _row(_SCRATCH, entropy_rank=(0.31,), crop_rank=(0.62,)),
+    "cifar10h/pretrained": {"entropy_rank": PaperValue(_SCRATCH, 0.33), "crop_rank": PaperValue(_SCRATCH, 0.70)},
+    "cifar10h/scratch": {"entropy_rank": PaperValue(_SCRATCH, 0.31), "crop_rank": PaperValue(_SCRATCH, 0.62)},
 }  # fmt: skip
 
 # rows of ours that stand beside a number that the paper gives under another name
