@@ -98,7 +98,11 @@ def test_held_statistics_do_not_move_and_can_be_saved():
     held = hold_statistics(CifarResNet(8))
     held.load_state_dict(network.state_dict())
     before = held.bn1.running_mean.clone()
-    held.train()(torch.rand(8, 3, 32, 32)).sum().backward()
+    images = torch.rand(8, 3, 32, 32)
+    as_given = held(images)
+    as_given.sum().backward()
+    torch.testing.assert_close(held.train()(images), as_given)
+    torch.testing.assert_close(held.eval()(images), as_given)
     assert torch.equal(held.bn1.running_mean, before)
     assert held.bn1.weight.grad is not None
     network.train()(torch.rand(8, 3, 32, 32))

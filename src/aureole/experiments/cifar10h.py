@@ -63,9 +63,9 @@ class Cifar10HSetting:
     temperature: float | None = None
     items: int = 128
     pairs: int = 1024
-    steps: int = 200
-    lr: float = 1e-3
-    evaluate_every: int = 20
+    steps: int = 300
+    lr: float = 5e-4
+    evaluate_every: int = 25
     cropped: float = 0.0
     members: int = 1
     mirrored: bool = True

@@ -138,7 +138,7 @@ def hold_statistics(network: nn.Module) -> nn.Module:
             if type(child) is nn.BatchNorm2d:
                 held = _HeldBatchNorm(child.num_features, eps=child.eps)
                 held.load_state_dict(child.state_dict())
-                setattr(module, name, held)
+                setattr(module, name, held.eval())
     return network
 
 
