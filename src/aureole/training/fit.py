@@ -288,15 +288,17 @@ class _Run:
         for parameter in learned:  # its steps are relative, as those of a log
             groups.append({"params": [parameter], "lr": 10 * phase.lr * parameter.abs().item()})
         self.rates = [group["lr"] for group in groups]
-        self.optimiser = self.fabric.setup_optimizers(torch.optim.Adam(groups, betas=self.betas))
+        self.optimiser = self.fabric.setup_optimizers(
+            torch.optim.Adam(groups, betas=self.betas, fused=True)
+        )
         self.phase_index = index
 
     @torch.no_grad()
     def _average(self) -> None:
         decay = min(self.decay, self.step / (self.step + 19))
         named = dict(self.encoder.named_parameters())
-        for name, mean in self.mean.items():
-            mean.lerp_(named[name], 1 - decay)
+        current = [named[name] for name in self.mean]
+        torch._foreach_lerp_(list(self.mean.values()), current, 1 - decay)
 
 
 def objective(
