@@ -152,6 +152,8 @@ def test_experiments_are_narrowed_by_what_is_asked_for():
     names = {s.name for s in experiment.narrowed({"labels": "hard"}).settings}
     assert "labels-hard" in names
     assert "closed-form" not in names
+    scratch = experiment.narrowed({"pretrained": False, "name": ["scratch", "elk"]}).settings
+    assert [s.name for s in scratch] == ["scratch"]
     with pytest.raises(InvalidInputError, match="loss elk"):
         find_experiment("two-dim").narrowed({"loss": "elk"})
 

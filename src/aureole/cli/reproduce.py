@@ -77,6 +77,9 @@ def reproduce(
         str | None,
         typer.Option(help="A Ray cluster, e.g. ray://head:10001; out must be a shared folder."),
     ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only the setting of this name; may be repeated.")
+    ] = None,
     loss: Annotated[
         LossName | None, typer.Option(help="CIFAR-10H: only runs with this loss.")
     ] = None,
@@ -100,7 +103,13 @@ def reproduce(
 ) -> None:
     """Run experiments and write one record per setting and seed; ``HELP`` is what users read."""
     chosen = list(CATALOGUE) if "all" in names else names
-    wanted = {"loss": loss, "labels": labels, "backbone": backbone, "pretrained": pretrained}
+    wanted = {
+        "name": only or None,
+        "loss": loss,
+        "labels": labels,
+        "backbone": backbone,
+        "pretrained": pretrained,
+    }
     experiments = [
         find_experiment(name).narrowed({k: v for k, v in wanted.items() if v is not None})
         for name in chosen

@@ -46,9 +46,13 @@ class Experiment:
     first_seed: int = FIRST_SEED
 
     def narrowed(self, wanted: dict[str, Any]) -> "Experiment":
-        """The experiment with those settings alone that have these values."""
+        """The experiment with those settings alone that have these values; a "name" may be several."""
+        names = wanted.get("name")
         chosen = tuple(
-            s for s in self.settings if all(getattr(s, k, v) == v for k, v in wanted.items())
+            s
+            for s in self.settings
+            if (names is None or s.name in names)
+            and all(getattr(s, k, v) == v for k, v in wanted.items() if k != "name")
         )
         if not chosen:
             text = ", ".join(f"{name} {value}" for name, value in wanted.items())
@@ -176,7 +180,7 @@ def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting, ...]:
         BaselineSetting("softmax"),
         BaselineSetting("ceiling"),
         ours,
-        replace(plain, name="closed-form-ensemble", members=3),
+        replace(plain, name="closed-form-ensemble", also=("resnet56",)),
         replace(plain, name="mcinfonce", loss="mcinfonce"),
         replace(plain, name="elk", loss="elk", temperature=1.0),
         replace(plain, name="hib", loss="hib", n_samples=16),

@@ -45,7 +45,8 @@ class Cifar10HSetting:
 
     ``labels`` are the votes ("soft"), their majority ("hard") or CIFAR-10's own ("cifar10"). Batches hold ``items``
     images, a share ``cropped`` of them cropped, and ``pairs`` positive pairs among them on average. After training,
-    the posteriors of ``members`` encoders and, if ``mirrored``, of an image and its mirror image are pooled.
+    the posteriors of ``members`` encoders, of others with the backbones ``also``, and, if ``mirrored``, of an image and
+    its mirror image are pooled.
     ``gallery`` keeps thumbnails.
     """
 
@@ -63,11 +64,12 @@ class Cifar10HSetting:
     temperature: float | None = None
     items: int = 128
     pairs: int = 1024
-    steps: int = 300
+    steps: int = 200
     lr: float = 5e-4
     evaluate_every: int = 25
     cropped: float = 0.0
     members: int = 1
+    also: tuple[BackboneName, ...] = ()
     mirrored: bool = True
     gallery: bool = False
     preset: str = "fast"
@@ -80,7 +82,7 @@ class Cifar10HSetting:
 
     def as_json(self) -> dict[str, Any]:
         """All fields."""
-        return asdict(self) | {"hib": list(self.hib)}
+        return asdict(self) | {"hib": list(self.hib), "also": list(self.also)}
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,17 @@ def train(
     observer: Observer | None = None,
 ) -> Fit:
     """The encoder that was best on the validation crops, with its learning curve; several members are pooled."""
+    backbones = (*[setting.backbone] * setting.members, *setting.also)
     fits = [
-        _train_one(setting, split, seed + 1000 * k, folder, _member_path(checkpoint, k), observer)
-        for k in range(setting.members)
+        _train_one(
+            replace(setting, backbone=backbone),
+            split,
+            seed + 1000 * k,
+            folder,
+            _member_path(checkpoint, k),
+            observer,
+        )
+        for k, backbone in enumerate(backbones)
     ]
     if len(fits) == 1:
         return fits[0]
