@@ -194,3 +194,16 @@ def test_networks_of_deficient_rank_are_drawn_again():
     generator = draw_generator(16, (16.0, 32.0), kind="whitened", seed=4)
     outputs = generator.location(generator.inputs(10_000))
     assert torch.linalg.eigvalsh(torch.cov(outputs.T))[0] > 0.05
+
+
+@pytest.mark.parametrize("kind", ["paper", "whitened"])
+def test_a_shared_truth_spans_its_range_with_a_head_on_mus_network(kind, monkeypatch):
+    monkeypatch.setattr("aureole.data.processes.generators._SHAPING_STEPS", 20)
+    generator = draw_generator(5, (8.0, 32.0), kind=kind, shared=True, seed=4)
+    x = generator.inputs(4000)
+    _, kappa = generator(x)
+    assert 8.0 < kappa.quantile(0.02) < 14.0
+    assert 18.0 < kappa.quantile(0.98) < 32.0
+    raw = torch.nn.functional.softplus(generator.certainty(generator.location(x))).squeeze(-1)
+    share = (raw - generator.low) * generator.gain
+    torch.testing.assert_close(kappa, 8.0 * 4.0**share)

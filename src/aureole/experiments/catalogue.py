@@ -241,7 +241,11 @@ CATALOGUE = {
         Experiment(
             "shared-backbone",
             "One backbone with two heads",
-            (_BASE, _short("shared-backbone", architecture="shared", steps=1200)),
+            (
+                _BASE,
+                _short("shared-backbone", architecture="shared", shared_truth=True),
+                _short("shared-encoder", architecture="shared"),
+            ),
             2,
         ),
         Experiment("sources", "Where the error of kappa comes from", _sources(), 2),

@@ -36,6 +36,7 @@ class Setting:
     kappa_pos: float = 20.0
     family: str = "vmf"
     generator: Kind = "paper"
+    shared_truth: bool = False
     rule: Rule = "exact"
     reference: int = 0
     loss: LossName = "closed-form"
@@ -80,7 +81,13 @@ class Setting:
 
     def process(self, seed: int) -> ControlledProcess:
         """The process of a seed."""
-        generator = draw_generator(self.dim, self.kappa_range, kind=self.generator, seed=seed)
+        generator = draw_generator(
+            self.dim,
+            self.kappa_range,
+            kind=self.generator,
+            shared=self.shared_truth,
+            seed=seed,
+        )
         return ControlledProcess(
             generator, _FAMILIES[self.family](), self.kappa_pos, self.rule, self.reference
         )

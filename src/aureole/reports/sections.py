@@ -266,8 +266,9 @@ _PLANS = (
     Plan(
         "shared-backbone",
         "One backbone with two heads",
-        "μ and κ from networks of their own, or from one backbone.",
-        fixed("base", "shared-backbone"),
+        "μ and κ from networks of their own, or κ from a head on μ's: in process and encoder (shared-backbone, as in "
+        "the paper), or in the encoder alone (shared-encoder).",
+        fixed("base", "shared-backbone", "shared-encoder"),
         _shared,
         beside=("base",),
     ),

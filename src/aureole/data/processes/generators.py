@@ -26,16 +26,17 @@ class Generator(nn.Module):
     r"""Networks :math:`\mu(x) = f(x)/|f(x)|` and :math:`\kappa(x)`, log-affine in softplus g(x), for x in [0, 1]^d.
 
     f has three linear layers and g two, with leaky ReLUs. kappa spans [kappa_min, kappa_max] on 1000 inputs; on others
-    it may leave the range a little. An infinite range gives points. Parameters are frozen: this is the truth.
+    it may leave the range a little. An infinite range gives points. With ``shared`` g is a head on f(x) instead (the
+    paper's B.8). Parameters are frozen: this is the truth.
     """
 
     low: Tensor
     gain: Tensor
 
-    def __init__(self, dim: int, kappa_range: tuple[float, float]) -> None:
+    def __init__(self, dim: int, kappa_range: tuple[float, float], *, shared: bool = False) -> None:
         super().__init__()
         width = max(_WIDTH, dim)
-        self.dim, self.kappa_range = dim, kappa_range
+        self.dim, self.kappa_range, self.shared = dim, kappa_range, shared
         self.location = nn.Sequential(
             nn.Linear(dim, width),
             nn.LeakyReLU(),
@@ -44,10 +45,16 @@ class Generator(nn.Module):
             nn.Linear(width, dim),
         )
         self.certainty = nn.Sequential(nn.Linear(dim, width), nn.LeakyReLU(), nn.Linear(width, 1))
-        with torch.no_grad():
-            raw = softplus(self.certainty(torch.rand(1000, dim)))
-        self.register_buffer("low", raw.min())
-        self.register_buffer("gain", 1 / (raw.max() - raw.min()))
+        self.register_buffer("low", torch.tensor(0.0))
+        self.register_buffer("gain", torch.tensor(1.0))
+        self.span_range(torch.rand(1000, dim))
+
+    @torch.no_grad()
+    def span_range(self, x: Float[Tensor, "n d"]) -> None:
+        """Make kappa span its range on these inputs."""
+        raw = softplus(self.certainty(self.location(x) if self.shared else x))
+        self.low.copy_(raw.min())
+        self.gain.copy_(1 / (raw.max() - raw.min()))
 
     def inputs(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
         """Inputs, uniform on the cube."""
@@ -58,16 +65,23 @@ class Generator(nn.Module):
         self, x: Float[Tensor, "*batch d"]
     ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch"]]:
         """(mu, kappa) of inputs."""
-        mu = normalize(self.location(x))
+        embedding = self.location(x)
+        mu = normalize(embedding)
         low, high = self.kappa_range
         if math.isinf(low):
             return mu, torch.full_like(mu[..., 0], math.inf)
-        share = (softplus(self.certainty(x)).squeeze(-1) - self.low) * self.gain
+        raw = softplus(self.certainty(embedding if self.shared else x)).squeeze(-1)
+        share = (raw - self.low) * self.gain
         return mu, low * (high / low) ** share
 
 
 def draw_generator(
-    dim: int, kappa_range: tuple[float, float], *, kind: Kind = "paper", seed: int
+    dim: int,
+    kappa_range: tuple[float, float],
+    *,
+    kind: Kind = "paper",
+    shared: bool = False,
+    seed: int,
 ) -> Generator:
     """A generator for a seed, drawn again while its mu all lie close together or, whitened, in a plane.
 
@@ -85,11 +99,13 @@ def draw_generator(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for _ in range(100):
-            found = Generator(dim, kappa_range)
+            found = Generator(dim, kappa_range, shared=shared)
             if kind == "paper":
                 _keep_distances(found)
             elif not _whiten(found):
                 continue
+            if shared:  # its head saw another f when it was made
+                found.span_range(found.inputs(1000))
             found.requires_grad_(False)
             mu, _ = found(found.inputs(1000))
             if (mu @ mu.T).min() < _COLLAPSED:
