@@ -38,7 +38,6 @@ def evaluate(
     entropy, sizes = split.data.entropy[test], split.crop_sizes
     found, cropped = encode(model, images), encode(model, split.test_crops)
     centred = encode(model, deteriorate(images, sizes))
-    known = encode(model, split.data.images[split.fold.train])
     correct = nearest_label_matches(found.mu, labels)
     uncertainty = -found.kappa
     metrics: dict[str, Any] = {
@@ -46,9 +45,6 @@ def evaluate(
         "crop_rank": spearman(cropped.kappa, sizes),
         "crop_rank_centre": spearman(centred.kappa, sizes),
         "recall_at_1": correct.double().mean().item(),
-        # an uncertainty that needs no kappa: how far the nearest training images are
-        "neighbour_entropy_rank": spearman(_distance(found, known), entropy),
-        "neighbour_crop_rank": -spearman(_distance(cropped, known), sizes),
         "kappa_median": found.kappa.median().item(),
         "kappa_quantiles": _short(found.kappa.quantile(torch.tensor([0.05, 0.25, 0.75, 0.95]))),
         "r_auroc": r_auroc(uncertainty, correct),
@@ -57,11 +53,18 @@ def evaluate(
         "rejection_area": area_under_rejection(uncertainty, correct),
         "rejection_area_oracle": oracle_area(correct),
         "rejection": {"kept": _short(rejection_curve(uncertainty, correct, points=21)[1])},
-        "foreign": {
+    }
+    if (
+        setting.loss == "infonce"
+    ):  # an uncertainty without kappa: how far the nearest training images are
+        known = encode(model, split.data.images[split.fold.train])
+        metrics["neighbour_entropy_rank"] = spearman(_distance(found, known), entropy)
+        metrics["neighbour_crop_rank"] = -spearman(_distance(cropped, known), sizes)
+    if setting.gallery:
+        metrics["foreign"] = {
             name: _short(encode(model, these).kappa.quantile(torch.tensor([0.05, 0.5, 0.95])))
             for name, these in foreign_images(images).items()
-        },
-    }
+        }
     if setting.pretrained:
         doubt = 1 - classify(setting.backbone, images, folder).max(-1).values
         metrics["rejection_area_softmax"] = area_under_rejection(doubt, correct)
