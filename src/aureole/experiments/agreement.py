@@ -20,7 +20,15 @@ from aureole.evaluation import (
     spearman,
     vote_ceiling,
 )
-from aureole.experiments.cifar10h import BaselineSetting, Cifar10HSetting, Split, classify, encode
+from aureole.experiments.cifar10h import (
+    BaselineSetting,
+    Cifar10HSetting,
+    Split,
+    classify,
+    encode,
+    load_backbone,
+)
+from aureole.experiments.soft_classifier import fine_tune
 
 __all__ = ["evaluate", "evaluate_baseline", "foreign_images", "pictures"]
 
@@ -66,23 +74,28 @@ def evaluate(
             for name, these in foreign_images(images).items()
         }
     if setting.pretrained:
-        doubt = 1 - classify(setting.backbone, images, folder).max(-1).values
+        classifier = nn.Sequential(*load_backbone(setting.backbone, folder)).eval()
+        doubt = 1 - classify(classifier, images).max(-1).values
         metrics["rejection_area_softmax"] = area_under_rejection(doubt, correct)
         metrics["r_auroc_softmax"] = r_auroc(doubt, correct)
         metrics["rejection"]["softmax"] = _short(rejection_curve(doubt, correct, points=21)[1])
     return metrics
 
 
-@torch.no_grad()
 def evaluate_baseline(split: Split, setting: BaselineSetting, *, folder: Path) -> dict[str, Any]:
-    """The figures of what needs no training."""
+    """The figures of what stands beside encoders."""
     test = split.fold.test
     if setting.name == "ceiling":
         rng = torch.Generator().manual_seed(_CEILING)
         return dict(vote_ceiling(split.data.counts[test], generator=rng))
     labels, entropy = split.data.labels[test], split.data.entropy[test]
-    chances = classify(setting.backbone, split.data.images[test], folder)
-    on_crops = classify(setting.backbone, split.test_crops, folder)
+    if setting.name == "softmax-votes":
+        classifier = fine_tune(setting.backbone, split, folder)
+    else:
+        classifier = nn.Sequential(*load_backbone(setting.backbone, folder)).eval()
+    chances, on_crops = (
+        classify(classifier, images) for images in (split.data.images[test], split.test_crops)
+    )
     doubt, correct = 1 - chances.max(-1).values, chances.argmax(-1) == labels
     spread, crop_spread = (torch.special.entr(p).sum(-1) for p in (chances, on_crops))
     return {

@@ -178,6 +178,7 @@ def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting, ...]:
     plain = replace(ours, gallery=False)
     return (
         BaselineSetting("softmax"),
+        BaselineSetting("softmax-votes"),
         BaselineSetting("ceiling"),
         ours,
         replace(plain, name="closed-form-ensemble", also=("resnet56",)),

@@ -87,9 +87,9 @@ class Cifar10HSetting:
 
 @dataclass(frozen=True)
 class BaselineSetting:
-    """What needs no training: the pretrained classifier's softmax, or the ceiling that 50 votes put on anyone."""
+    """What stands beside encoders: a classifier's softmax, untouched or fine-tuned on the votes, and the votes' ceiling."""
 
-    name: Literal["softmax", "ceiling"]
+    name: Literal["softmax", "softmax-votes", "ceiling"]
     backbone: BackboneName = "resnet20"
 
     def shortened(self, _: int | None) -> "BaselineSetting":
@@ -244,14 +244,18 @@ def new_encoder(setting: Cifar10HSetting, split: Split, folder: Path) -> Posteri
     return encoder
 
 
+def load_backbone(name: BackboneName, folder: Path) -> tuple[nn.Module, nn.Linear]:
+    """(A pretrained classifier's backbone, its last layer)."""
+    backbone = _backbone(name)
+    return backbone, load_classifier(backbone, weights_path(folder, name))
+
+
 @torch.no_grad()
-def classify(name: BackboneName, images: Tensor, folder: Path) -> Tensor:
-    """The pretrained classifier's probabilities of the ten classes."""
-    backbone = _backbone(name).eval()
-    last = load_classifier(backbone, weights_path(folder, name))
+def classify(classifier: nn.Module, images: Tensor) -> Tensor:
+    """A classifier's probabilities of the ten classes."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16_in_hardware()):
-        features = torch.cat([backbone(chunk) for chunk in images.split(500)])
-    return last(features.float()).softmax(-1)
+        logits = torch.cat([classifier(chunk) for chunk in images.split(500)])
+    return logits.float().softmax(-1)
 
 
 def data_hashes(folder: Path) -> dict[str, str]:

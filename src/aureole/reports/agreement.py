@@ -64,6 +64,7 @@ LOSSES = (
     Row("InfoNCE, untrained κ", "infonce", "infonce"),
     Row("classifier, 1 - max softmax", "softmax", own=_ACCURACY),
     Row("classifier, entropy of softmax", "softmax", own=_ENTROPY | _ACCURACY),
+    Row("classifier fine-tuned on the votes", "softmax-votes", own=_ENTROPY | _ACCURACY),
     Row("votes: half against half", "ceiling", own={"entropy_rank": "split_half_rank"}),
     Row("votes: noise ceiling", "ceiling", own={"entropy_rank": "ceiling_rank"}),
 )
@@ -87,7 +88,7 @@ VARIANTS = (
 REJECTION = tuple(
     row
     for row in LOSSES
-    if row.setting not in ("softmax", "ceiling") and row.own is not _NEIGHBOURS
+    if row.setting not in ("softmax", "softmax-votes", "ceiling") and row.own is not _NEIGHBOURS
 )
 
 _AGREEMENT = ("entropy_rank", "crop_rank", "recall_at_1")
