@@ -87,7 +87,7 @@ class Cifar10HSetting:
 
 @dataclass(frozen=True)
 class BaselineSetting:
-    """What stands beside encoders: a classifier's softmax, untouched or fine-tuned on the votes, and the votes' ceiling."""
+    """What stands beside encoders: a classifier's softmax, untouched or tuned on the votes, and the votes' ceiling."""
 
     name: Literal["softmax", "softmax-votes", "ceiling"]
     backbone: BackboneName = "resnet20"
