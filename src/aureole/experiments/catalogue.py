@@ -192,7 +192,7 @@ def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting, ...]:
         replace(plain, name="cropped", cropped=0.5),
         replace(plain, name="resnet56", backbone="resnet56"),
         replace(plain, name="resnet56-norm", backbone="resnet56", head="norm"),
-        replace(plain, name="scratch", pretrained=False, steps=1500, lr=4e-3, evaluate_every=100),
+        replace(plain, name="scratch", pretrained=False, steps=800, lr=4e-3, evaluate_every=100),
     )
 
 
