@@ -1,6 +1,6 @@
 """Embeddings that know how sure they are."""
 
-from aureole import errors, losses, sphere
+from aureole import errors, losses, models, sphere
 from aureole.distributions import (
     MixtureVMF,
     SphereUniform,
@@ -31,5 +31,6 @@ __all__ = [
     "fuse",
     "log_expected_positivity",
     "losses",
+    "models",
     "sphere",
 ]

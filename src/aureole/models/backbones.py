@@ -11,6 +11,7 @@ from aureole.errors import InvalidInputError
 
 __all__ = ["CifarResNet", "ResNet18", "hold_statistics", "load_classifier"]
 
+_LAST = ("linear.weight", "linear.bias")  # a classifier's last layer
 # of the images that the published CIFAR-10 classifiers were trained on
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -116,18 +117,18 @@ def load_classifier(backbone: nn.Module, path: Path | str) -> nn.Linear:
             f"there are no weights at {path}. Train from scratch, or give a data folder that has them."
         )
     weights = load_file(path)
-    classes = {name: weights.pop(f"linear.{name}", None) for name in ("weight", "bias")}
     known = backbone.state_dict()
-    wrong = {k for k in known if k not in weights and not k.endswith("num_batches_tracked")}
-    wrong |= {k for k in weights if k not in known or weights[k].shape != known[k].shape}
-    if wrong or None in classes.values():
-        names = ", ".join(sorted(wrong)[:3]) or "linear.weight and linear.bias"
+    wanted = {k for k in known if not k.endswith("num_batches_tracked")} | set(_LAST)
+    wrong = wanted ^ set(weights)
+    wrong |= {k for k in known if k in weights and weights[k].shape != known[k].shape}
+    if wrong:
         raise InvalidInputError(
-            f"the weights in {path} do not fit {type(backbone).__name__}: look at {names}."
+            f"the weights in {path} do not fit {type(backbone).__name__}: look at {', '.join(sorted(wrong)[:3])}."
         )
+    weight, bias = (weights.pop(name) for name in _LAST)
     backbone.load_state_dict(weights, strict=False)
-    last = nn.Linear(classes["weight"].shape[1], classes["weight"].shape[0])
-    last.load_state_dict(classes)
+    last = nn.Linear(weight.shape[1], weight.shape[0])
+    last.load_state_dict({"weight": weight, "bias": bias})
     return last
 
 

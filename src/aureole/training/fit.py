@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from aureole.data.pairs import PairBatch, Triplets
 from aureole.distributions import MixtureVMF, VonMisesFisher
@@ -297,8 +298,8 @@ class _Run:
     def _average(self) -> None:
         decay = min(self.decay, self.step / (self.step + 19))
         named = dict(self.encoder.named_parameters())
-        current = [named[name] for name in self.mean]
-        torch._foreach_lerp_(list(self.mean.values()), current, 1 - decay)
+        current: list[Tensor] = [named[name] for name in self.mean]
+        get_ema_multi_avg_fn(decay)(list(self.mean.values()), current, 0)
 
 
 def objective(
