@@ -11,11 +11,13 @@ from aureole.distributions import (
 )
 from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
 from aureole.models import KappaFromNorm, KappaFromPrototypes, PosteriorEncoder
+from aureole.training.frozen import FrozenHead
 
 __version__ = "0.1.0.dev0"
 __all__ = [
     "ELK",
     "ClosedFormInfoNCE",
+    "FrozenHead",
     "HedgedInstance",
     "InfoNCE",
     "KappaFromNorm",
