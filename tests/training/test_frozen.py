@@ -81,7 +81,7 @@ def test_a_stopped_fit_goes_on(data, tmp_path):
     vectors, groups, _ = data
     whole = small(steps=10).fit(vectors, groups).predict(vectors)
 
-    def stop(step, total, phase, loss, state):  # noqa: ARG001
+    def stop(step, total, phase, loss, state):
         if step >= 4:
             raise KeyboardInterrupt
 
