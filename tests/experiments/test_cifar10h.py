@@ -155,6 +155,9 @@ def test_experiments_are_narrowed_by_what_is_asked_for():
     assert "closed-form" not in names
     scratch = experiment.narrowed({"pretrained": False, "name": ["scratch", "elk"]}).settings
     assert [s.name for s in scratch] == ["scratch"]
+    made = experiment.narrowed({"loss": "elk", "backbone": "resnet18", "pretrained": False})
+    assert [s.name for s in made.settings][-1] == "resnet18-elk-scratch"
+    assert made.settings[-1].steps == experiment.narrowed({"name": ["scratch"]}).settings[0].steps
     with pytest.raises(InvalidInputError, match="loss elk"):
         find_experiment("two-dim").narrowed({"loss": "elk"})
 

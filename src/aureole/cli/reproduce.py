@@ -80,21 +80,19 @@ def reproduce(
     only: Annotated[
         list[str] | None, typer.Option(help="Only the setting of this name; may be repeated.")
     ] = None,
-    loss: Annotated[
-        LossName | None, typer.Option(help="CIFAR-10H: only runs with this loss.")
-    ] = None,
+    loss: Annotated[LossName | None, typer.Option(help="CIFAR-10H: runs with this loss.")] = None,
     labels: Annotated[
         LabelName | None,
         typer.Option(
-            help="CIFAR-10H: only runs with these labels: all votes, their majority, or CIFAR-10's."
+            help="CIFAR-10H: runs with these labels: all votes, their majority, or CIFAR-10's."
         ),
     ] = None,
     backbone: Annotated[
-        BackboneName | None, typer.Option(help="CIFAR-10H: only runs with this backbone.")
+        BackboneName | None, typer.Option(help="CIFAR-10H: runs with this backbone.")
     ] = None,
     pretrained: Annotated[
         bool | None,
-        typer.Option("--pretrained/--from-scratch", help="CIFAR-10H: only runs that start so."),
+        typer.Option("--pretrained/--from-scratch", help="CIFAR-10H: runs that start so."),
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the images are; default: $AUREOLE_DATA.")

@@ -46,8 +46,7 @@ class Cifar10HSetting:
     ``labels`` are the votes ("soft"), their majority ("hard") or CIFAR-10's own ("cifar10"). Batches hold ``items``
     images, a share ``cropped`` of them cropped, and ``pairs`` positive pairs among them on average. After training,
     the posteriors of ``members`` encoders, of others with the backbones ``also``, and, if ``mirrored``, of an image and
-    its mirror image are pooled.
-    ``gallery`` keeps thumbnails.
+    its mirror image are pooled. ``gallery`` keeps thumbnails.
     """
 
     name: str

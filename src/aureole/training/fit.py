@@ -221,8 +221,8 @@ class _Run:
             raise InvalidInputError(
                 f"cannot select by {name!r}: evaluate gave {', '.join(self.curve[-1])}."
             )
-        values = [point[name] for point in self.curve]
-        if values[-1] > max(values[:-1], default=-math.inf):
+        values = [-math.inf if math.isnan(point[name]) else point[name] for point in self.curve]
+        if not self.best or values[-1] > max(values[:-1]):
             self.best = {k: v.clone() for k, v in self.averaged().state_dict().items()}
 
     def best_encoder(self) -> nn.Module:
