@@ -17,6 +17,7 @@ from aureole.errors import InvalidInputError
 from aureole.shapes import check_dim
 from aureole.sphere import cosine, normalizer
 from aureole.sphere.geometry import wrap
+from aureole.sphere.predictive import predictive_angle
 
 __all__ = ["VonMisesFisher"]
 
@@ -212,7 +213,29 @@ class VonMisesFisher(Distribution):
         """The height 1 - t of the credible cap of ``mass``, with all its digits for every kappa."""
         return (2 * torch.sin(self._credible_angle(mass) / 2).square()).to(self.mu.dtype)
 
+    def predictive_cosine(
+        self, mass: Tensor | float, kappa_pos: float, kappa_other: Tensor | float
+    ) -> Float[Tensor, "..."]:
+        r"""The cosine t with :math:`P(\mu^T \mu^+ \ge t)` = ``mass``: the edge of the predictive cap around mu.
+
+        The cap covers the mu+ of a partner whose posterior has concentration ``kappa_other``, where mu is uniform
+        over the data. It is wider than the credible cap, which covers the latent (``sphere.predictive_angle``).
+
+        Examples
+        --------
+        >>> q = VonMisesFisher(torch.eye(10)[0], 24.0)
+        >>> q.predictive_cosine(0.9, kappa_pos=20.0, kappa_other=24.0) < q.credible_cosine(0.9)
+        tensor(True)
+        """
+        other = torch.as_tensor(kappa_other, dtype=torch.float64, device=self.mu.device)
+        level = self._checked_mass(mass)
+        angle = predictive_angle(level, self.kappa.double(), other, kappa_pos, self.dim)
+        return torch.cos(angle).to(self.mu.dtype)
+
     def _credible_angle(self, mass: Tensor | float) -> Tensor:
+        return cosine.cap_angle(self._checked_mass(mass), self.kappa, self.dim)
+
+    def _checked_mass(self, mass: Tensor | float) -> Tensor:
         low, high = (
             (mass.min().item(), mass.max().item()) if isinstance(mass, Tensor) else (mass, mass)
         )
@@ -220,8 +243,7 @@ class VonMisesFisher(Distribution):
             raise InvalidInputError(
                 f"mass must be a probability between 0 and 1, but runs from {low:.6g} to {high:.6g}."
             )
-        level = torch.as_tensor(mass, dtype=torch.float64, device=self.mu.device)
-        return cosine.cap_angle(level, self.kappa, self.dim)
+        return torch.as_tensor(mass, dtype=torch.float64, device=self.mu.device)
 
     @classmethod
     def fit(

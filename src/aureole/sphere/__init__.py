@@ -25,6 +25,7 @@ from aureole.sphere.normalizer import (
     transverse_variance,
 )
 from aureole.sphere.positivity import log_pair_likelihood, log_positivity, pairwise_positivity
+from aureole.sphere.predictive import predictive_angle, predictive_log_pdf, predictive_mass
 
 __all__ = [
     "align",
@@ -51,6 +52,9 @@ __all__ = [
     "mean_resultant_slope",
     "normalize",
     "pairwise_positivity",
+    "predictive_angle",
+    "predictive_log_pdf",
+    "predictive_mass",
     "reflect",
     "transverse_variance",
     "unit_tolerance",

@@ -1,0 +1,69 @@
+"""The law of a partner's direction."""
+
+import math
+
+import pytest
+import torch
+
+import aureole as au
+from aureole.errors import InvalidInputError
+from aureole.sphere import cap_angle, cap_mass, predictive_angle, predictive_mass
+
+MASSES = torch.tensor([0.01, 0.5, 0.9, 0.999], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10, 128, 1024])
+@pytest.mark.parametrize("kappa", [0.0, 0.1, 30.0, 1e4, 1e6])
+def test_the_law_has_mass_one_and_the_angle_holds_what_it_promises(dim, kappa):
+    kappa = torch.tensor(kappa, dtype=torch.float64)
+    whole = predictive_mass(torch.tensor(math.pi), kappa, 2 * kappa, 50.0, dim)
+    assert whole.item() == pytest.approx(1.0, abs=1e-9)
+    angle = predictive_angle(MASSES, kappa, 2 * kappa, 50.0, dim)
+    found = predictive_mass(angle, kappa, 2 * kappa, 50.0, dim)
+    torch.testing.assert_close(found, MASSES, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("dim", "kappa", "other"), [(3, 2.0, 50.0), (10, 24.0, 24.0), (64, 80.0, 9.0)]
+)
+def test_draws_of_partners_fall_as_the_law_says(dim, kappa, other):
+    """A latent of the query, the partner's latent around it, and a direction whose posterior it is drawn from."""
+    query = au.VonMisesFisher(torch.eye(dim)[0], kappa)
+    latent = query.sample((200_000,))
+    partner = au.VonMisesFisher(latent, 20.0).sample()
+    mu = au.VonMisesFisher(partner, other).sample()
+    edge = query.predictive_cosine(torch.tensor([0.2, 0.5, 0.9]), 20.0, other)
+    found = (mu[:, :1] >= edge).double().mean(0)
+    torch.testing.assert_close(found.float(), torch.tensor([0.2, 0.5, 0.9]), atol=0.005, rtol=0)
+
+
+@pytest.mark.parametrize("dim", [3, 10, 128])
+def test_a_certain_partner_at_the_same_latent_leaves_the_credible_cap(dim):
+    kappa, infinite = torch.tensor(25.0, dtype=torch.float64), torch.tensor(torch.inf).double()
+    angle = predictive_angle(MASSES, kappa, infinite, math.inf, dim)
+    torch.testing.assert_close(angle, cap_angle(MASSES, kappa, dim), atol=1e-9, rtol=1e-9)
+
+
+def test_knowing_nothing_leaves_the_uniform_law():
+    nothing, sure = torch.tensor(0.0), torch.tensor(1e5)
+    angle = torch.tensor([0.3, 1.5, 2.9], dtype=torch.float64)
+    found = predictive_mass(angle, nothing, sure, 50.0, 10)
+    torch.testing.assert_close(
+        found, cap_mass(1 - angle.cos(), nothing.double(), 10), atol=1e-9, rtol=0
+    )
+
+
+def test_wider_where_anything_is_less_sure():
+    query = au.VonMisesFisher(torch.eye(10)[0], 24.0)
+    edges = [
+        query.predictive_cosine(0.9, kappa_pos, other).item()
+        for kappa_pos, other in ((100.0, 100.0), (100.0, 24.0), (20.0, 24.0), (20.0, 1.0))
+    ]
+    assert edges == sorted(edges, reverse=True)
+    assert query.credible_cosine(0.9).item() > edges[0]
+
+
+@pytest.mark.parametrize("mass", [-0.1, 1.1, math.nan])
+def test_masses_that_are_none_are_refused(mass):
+    with pytest.raises(InvalidInputError, match="between 0 and 1"):
+        au.VonMisesFisher(torch.eye(3)[0], 5.0).predictive_cosine(mass, 20.0, 5.0)
