@@ -17,7 +17,7 @@ TUNING_SEED = 3
 
 _AMBIGUOUS = Setting("ambiguous")
 _POINTS = (math.inf, math.inf)
-_FROM_SCRATCH: dict[str, Any] = {"steps": 800, "lr": 4e-3, "evaluate_every": 100}
+_FROM_SCRATCH: dict[str, Any] = {"steps": 800, "lr": 2e-3, "evaluate_every": 100}
 # On the circle the paper's generator covers an arc alone. There the scale of mu is hardly identified: kappa can absorb
 # it. So the main setting has a generator that goes all the way round, and the paper's stands beside it, with kappa
 # started from the true range, as the paper does. Neither has a spare dimension to centre.

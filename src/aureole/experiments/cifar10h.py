@@ -27,6 +27,7 @@ from aureole.models import (
     ResNet18,
 )
 from aureole.models.backbones import hold_statistics, load_classifier
+from aureole.models.encoders import whiten_last_layer
 from aureole.models.precision import bfloat16_in_hardware
 from aureole.records import file_hash
 from aureole.training.fit import Fit, Observer, fit
@@ -239,6 +240,10 @@ def new_encoder(setting: Cifar10HSetting, split: Split, folder: Path) -> Posteri
     encoder = PosteriorEncoder(backbone, head, head_rate=3.0 if setting.pretrained else 1.0)
     with torch.no_grad():
         features = backbone(split.data.images[split.fold.train[:1000]])
+    if (
+        not setting.pretrained
+    ):  # else all directions would start as one, since features are positive
+        whiten_last_layer(head.linear, features)
     head.initialise(features, kappa=setting.kappa_start)
     return encoder
 
