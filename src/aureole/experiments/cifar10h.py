@@ -240,10 +240,8 @@ def new_encoder(setting: Cifar10HSetting, split: Split, folder: Path) -> Posteri
     encoder = PosteriorEncoder(backbone, head, head_rate=3.0 if setting.pretrained else 1.0)
     with torch.no_grad():
         features = backbone(split.data.images[split.fold.train[:1000]])
-    if (
-        not setting.pretrained
-    ):  # else all directions would start as one, since features are positive
-        whiten_last_layer(head.linear, features)
+        if not setting.pretrained:  # features are positive: all directions would start as one
+            whiten_last_layer(head.linear, features)
     head.initialise(features, kappa=setting.kappa_start)
     return encoder
 
