@@ -78,6 +78,13 @@ def test_a_stopped_run_of_two_members_goes_on_to_the_same_result(
     torch.testing.assert_close(whole.encoder(images).kappa, resumed.encoder(images).kappa)
 
 
+def test_from_scratch_directions_start_apart(shared_data, split):
+    setting = Cifar10HSetting("scratch", pretrained=False)
+    encoder = cifar10h.new_encoder(setting, split, shared_data)
+    found = cifar10h.encode(encoder, split.data.images[:200])
+    assert found.mu.mean(0).norm() < 0.3
+
+
 def test_labels_are_as_the_supplement_defines_them():
     counts = torch.zeros(10, 10, dtype=torch.int64)
     counts[:, 3], counts[:, 5] = 30, 20
