@@ -1,8 +1,12 @@
 """Heads on the vectors of a finished encoder."""
 
+import json
+import pickle
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import aureole as au
 from aureole.errors import InvalidInputError
@@ -121,3 +125,83 @@ def test_what_cannot_be_fitted_is_named(head, data):
     broken[7, 3] = torch.nan
     with pytest.raises(InvalidInputError, match=r"vectors\[7\]"):
         head.predict(broken)
+
+
+def test_a_saved_head_is_the_same_head(head, data, tmp_path):
+    vectors, groups, _ = data
+    folder = head.save(tmp_path / "head")
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "weights.safetensors"]
+    again = FrozenHead.load(folder)
+    assert again.get_params() == head.get_params()
+    assert again.information_ == head.information_
+    one, two = head.predict(vectors), again.predict(vectors)
+    assert torch.equal(one.kappa, two.kappa)
+    assert torch.equal(one.mu, two.mu)
+    assert again.score(vectors, groups) == head.score(vectors, groups)
+    with pytest.raises(NotFittedError):
+        FrozenHead().save(tmp_path / "none")
+
+
+def _change_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _change_weights(folder, change):
+    weights = load_file(folder / "weights.safetensors")
+    change(weights)
+    save_file(weights, folder / "weights.safetensors")
+
+
+class _Hostile:
+    def __reduce__(self):
+        return (print, ("code was run",))
+
+
+HOSTILE = {
+    "a pickle": (
+        lambda f: (f / "weights.safetensors").write_bytes(pickle.dumps(_Hostile())),
+        "cannot be read",
+    ),
+    "cut off": (
+        lambda f: (f / "weights.safetensors").write_bytes(
+            (f / "weights.safetensors").read_bytes()[:-100]
+        ),
+        "cannot be read",
+    ),
+    "a huge layer": (
+        lambda f: _change_config(f, parameters={"dim": 2**40, "width": 4}),
+        "none may be above",
+    ),
+    "a parameter of no head": (lambda f: _change_config(f, parameters={"code": 1}), "damaged"),
+    "no parameters": (lambda f: _change_config(f, parameters=None), "damaged"),
+    "another format": (lambda f: _change_config(f, format="aureole-head-0"), "aureole-head-0"),
+    "no JSON": (lambda f: (f / "config.json").write_text("{"), "not JSON"),
+    "a list": (lambda f: (f / "config.json").write_text("[1]"), "has the format None"),
+    "too much JSON": (lambda f: (f / "config.json").write_text(" " * 2_000_000), "larger than"),
+    "no weights": (lambda f: (f / "weights.safetensors").unlink(), "is missing"),
+    "another shape": (
+        lambda f: _change_weights(f, lambda w: w.update({"centre": torch.zeros(13)})),
+        r"centre has shape \(13,\)",
+    ),
+    "another type": (
+        lambda f: _change_weights(f, lambda w: w.update({"centre": w["centre"].half()})),
+        "float16",
+    ),
+    "NaN": (lambda f: _change_weights(f, lambda w: w["scale"].fill_(torch.nan)), "NaN"),
+    "a layer too few": (lambda f: _change_weights(f, lambda w: w.pop("scale")), "look at scale"),
+    "a layer too many": (
+        lambda f: _change_weights(f, lambda w: w.update({"more": torch.zeros(1)})),
+        "look at more",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_files_are_refused_and_run_no_code(head, kind, tmp_path, capsys):
+    spoil, message = HOSTILE[kind]
+    folder = head.save(tmp_path / "head")
+    spoil(folder)
+    with pytest.raises(InvalidInputError, match=message):
+        FrozenHead.load(folder)
+    assert "code was run" not in capsys.readouterr().out

@@ -16,6 +16,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, ResidualMLP
+from aureole.models.saving import check_weights, load_folder, save_folder
 from aureole.training.fit import Observer, fit
 from aureole.training.schedule import Phase
 
@@ -23,6 +24,8 @@ __all__ = ["FrozenHead", "NotFittedError"]
 
 Vectors = Tensor | np.ndarray
 _SAMPLE, _HELD_OUT_ITEMS, _CHUNK = 20_000, 4096, 8192
+_FORMAT = "aureole-frozen-head-1"
+_LARGEST = 65_536  # features, dimensions or hidden units of a head that is loaded
 
 
 class NotFittedError(AureoleError, ValueError):
@@ -180,6 +183,42 @@ class FrozenHead:
         values = [factor * self._kappa_pos() for factor in factors]
         return {v: _information(self.encoder_, ClosedFormInfoNCE(v), probe) for v in values}
 
+    def save(self, folder: Path | str) -> Path:
+        """Write the fitted head as ``config.json`` and ``weights.safetensors`` into a folder, and return it."""
+        self._require_fit()
+        config = {
+            "format": _FORMAT,
+            "parameters": self.get_params(),
+            "n_features_in": self.n_features_in_,
+            "information": self.information_,
+        }
+        return save_folder(folder, config, self.encoder_.state_dict())
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "FrozenHead":
+        """The head that was saved in a folder. A file from anywhere is safe: it holds numbers alone, and is checked."""
+        config, weights = load_folder(folder, format=_FORMAT)
+        try:
+            head = cls(**config["parameters"])
+            n_in, information = int(config["n_features_in"]), float(config["information"])
+            sizes = (n_in, int(head.dim), int(head.width))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"the config in {folder} is damaged: {error!r}.") from error
+        if not all(1 <= size <= _LARGEST for size in sizes):
+            raise InvalidInputError(
+                f"the config in {folder} asks for layers of {sizes}; none may be above {_LARGEST}."
+            )
+        encoder = head._network(n_in)
+        check_weights(weights, encoder.state_dict())
+        encoder.load_state_dict(weights)
+        head.encoder_ = encoder.requires_grad_(False).eval()
+        head.n_features_in_, head.information_ = n_in, information
+        return head
+
+    def _network(self, n_in: int) -> IndependentEncoder:
+        certainty = ResidualMLP(n_in, 1, width=self.width, n_blocks=2)
+        return IndependentEncoder(nn.Linear(n_in, self.dim), certainty, n_in=n_in)
+
     def _kappa_pos(self) -> float:
         return 2.0 * self.dim if self.kappa_pos is None else float(self.kappa_pos)
 
@@ -196,21 +235,22 @@ class FrozenHead:
         sample = _take(vectors, groups.members[order])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            location = nn.Linear(n_in, self.dim)
-            encoder = IndependentEncoder(
-                location, ResidualMLP(n_in, 1, width=self.width, n_blocks=2), n_in=n_in
-            )
+            encoder = self._network(n_in)
         spread = sample.std(0)
         standard = (sample - sample.mean(0)) / torch.where(spread > 0, spread, 1.0)
         _, directions = torch.linalg.eigh(torch.cov(standard.T).double())
+        assert isinstance(encoder.location, nn.Linear)
         with torch.no_grad():
-            location.weight.copy_(directions[:, -self.dim :].T)
+            encoder.location.weight.copy_(directions[:, -self.dim :].T)
         encoder.initialise(sample)
         return encoder
 
-    def _check_fitted(self, vectors: Vectors) -> None:
+    def _require_fit(self) -> None:
         if not hasattr(self, "encoder_"):
             raise NotFittedError("this head is not fitted yet: call fit(vectors, groups) first.")
+
+    def _check_fitted(self, vectors: Vectors) -> None:
+        self._require_fit()
         _check_vectors(vectors)
         if vectors.shape[1] != self.n_features_in_:
             raise InvalidInputError(

@@ -1,0 +1,86 @@
+"""Saved models: a folder with ``config.json`` and ``weights.safetensors``. No code is stored, and none is run."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aureole.errors import InvalidInputError
+
+__all__ = ["check_weights", "load_folder", "save_folder"]
+
+_CONFIG, _WEIGHTS = "config.json", "weights.safetensors"
+_LARGEST_CONFIG = 1_000_000  # bytes
+
+
+def save_folder(folder: Path | str, config: dict[str, Any], weights: dict[str, Tensor]) -> Path:
+    """Write a model and return its folder; each file is whole or not there."""
+    from safetensors.torch import save
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    _write(folder / _WEIGHTS, save(plain))
+    _write(folder / _CONFIG, (json.dumps(config, indent=1, allow_nan=False) + "\n").encode())
+    return folder
+
+
+def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(Config, weights) of a folder whose config names this format; an error says what is wrong with it.
+
+    Safetensors hold numbers alone, so that a file from anywhere cannot do anything; what the numbers must be is for
+    ``check_weights`` to say.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    path, weights = folder / _CONFIG, folder / _WEIGHTS
+    for needed in (path, weights):
+        if not needed.is_file():
+            raise InvalidInputError(f"{needed} is missing: {folder} does not hold a saved model.")
+    if path.stat().st_size > _LARGEST_CONFIG:
+        raise InvalidInputError(f"{path} is larger than {_LARGEST_CONFIG} bytes; it is no config.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidInputError(f"{path} is not JSON: {error}.") from error
+    found = config.get("format") if isinstance(config, dict) else None
+    if found != format:
+        raise InvalidInputError(
+            f"{path} has the format {found!r}, but {format!r} is wanted. It was saved by something else."
+        )
+    try:
+        return config, load_file(weights)
+    except SafetensorError as error:
+        raise InvalidInputError(f"{weights} cannot be read: {error}.") from error
+
+
+def check_weights(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """Refuse weights whose names, shapes or types are not those of the model, or that are not finite."""
+    if found.keys() != wanted.keys():
+        names = sorted(found.keys() ^ wanted.keys())
+        raise InvalidInputError(
+            f"the weights do not fit the model: look at {', '.join(names[:3])}."
+        )
+    for name, value in found.items():
+        expected = wanted[name]
+        if value.shape != expected.shape or value.dtype != expected.dtype:
+            raise InvalidInputError(
+                f"{name} has shape {tuple(value.shape)} and type {value.dtype}, but the model needs "
+                f"{tuple(expected.shape)} and {expected.dtype}."
+            )
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise InvalidInputError(f"{name} holds NaN or infinity. The file is damaged.")
+
+
+def _write(path: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    Path(name).chmod(0o644)
+    Path(name).replace(path)
