@@ -17,8 +17,13 @@ with install_import_hook("aureole", "beartype.beartype"):
     import aureole.training.adapters
 
 import torch
+from hypothesis import settings
 
 assert aureole
+
+# how long an example takes on a busy machine is no property of the code
+settings.register_profile("aureole", deadline=None)
+settings.load_profile("aureole")
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ def kept_share(order, k):
     return Fraction(sum(order[:k]), k)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(items)
 def test_areas_are_means_over_all_orders_of_ties(drawn):
     uncertainty, correct = tensors(drawn)
@@ -78,7 +78,6 @@ def test_areas_are_means_over_all_orders_of_ties(drawn):
     assert kept[-1].item() == pytest.approx(first.double().mean().item())
 
 
-@settings(deadline=None)
 @given(many)
 def test_figures_agree_with_each_other(drawn):
     uncertainty, correct = tensors(drawn)
@@ -99,7 +98,6 @@ def test_figures_agree_with_each_other(drawn):
         assert augrc(uncertainty, correct) == pytest.approx(identity, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(many, st.randoms(use_true_random=False))
 def test_only_the_order_of_uncertainties_matters(drawn, random):
     uncertainty, correct = tensors(drawn)
