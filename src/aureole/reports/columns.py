@@ -98,5 +98,4 @@ COLUMNS: dict[str, Cell] = {
     "κ_pos learned": lambda runs: _joined(runs, "learn_kappa_pos", lambda on: _YES[bool(on)]),
     "phases": lambda runs: _joined(runs, "phases"),
     "backbone": _backbone,
-    "κ from": lambda runs: _joined(runs, "head"),
 }
