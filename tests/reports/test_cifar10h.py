@@ -3,6 +3,7 @@
 import base64
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from aureole.records import Record, write_record
 from aureole.reports import curves, thumbnails
 from aureole.reports.agreement import LOSSES, foreign_ratios, leading
 from aureole.reports.cifar10h import main_results
+from aureole.reports.columns import COLUMNS
 from aureole.reports.folder import read_report, write_report
-from aureole.reports.runs import MISSING, group, read_runs
+from aureole.reports.runs import MISSING, Run, group, read_runs
 from tests.reports.conftest import writer
 from tests.reports.test_page import HOSTILE, Outline
 from tests.reports.test_tables import cells
@@ -363,3 +365,16 @@ def test_a_folder_of_two_experiments_is_refused(tmp_path):
     ):
         write_report(tmp_path / "records", tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({"backbone": "resnet20"}, "ResNet-20"),
+        ({"backbone": "resnet20", "also": []}, "ResNet-20"),
+        ({"backbone": "resnet20", "also": ["resnet56"]}, "ResNet-20 + ResNet-56"),
+    ],
+)
+def test_an_ensemble_names_all_its_backbones(settings, shown):
+    run = Run("x", Path("x"), Record("cifar10h/x", {}, command="", settings=settings))
+    assert COLUMNS["backbone"]([run]) == shown

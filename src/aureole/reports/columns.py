@@ -75,7 +75,13 @@ def _encoder_dim(runs: Sequence[Run]) -> str:
 
 
 def _backbone(runs: Sequence[Run]) -> str:
-    return _joined(runs, "backbone", lambda name: str(name).replace("resnet", "ResNet-"))
+    own = _joined(runs, "backbone", _network_name)
+    others = _joined(runs, "also", lambda names: " + ".join(map(_network_name, names or [])))
+    return own if others in ("", MISSING) else f"{own} + {others}"
+
+
+def _network_name(name: Any) -> str:
+    return str(name).replace("resnet", "ResNet-")
 
 
 _YES = {True: "yes", False: "no"}
