@@ -23,7 +23,7 @@ from torch import Tensor
 
 from aureole.shapes import check_dim
 from aureole.sphere.angle import gauss_legendre, log_area_ratio
-from aureole.sphere.cosine import cap_angle, cap_mass
+from aureole.sphere.cosine import cap_angle
 from aureole.sphere.normalizer import inverse_mean_resultant_length, mean_resultant_length
 from aureole.sphere.positivity import log_positivity, n_terms, positive_terms
 from aureole.sphere.zonal import zonal_basis
@@ -130,7 +130,7 @@ def _mass(angle: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     count = _count(kappas, dim)
     if count > _MAX_TERMS:
         return _mass_by_nodes(angle, kappas, dim)
-    value, trusted = _mass_by_series(angle, positive_terms(dim, count, *kappas), dim)
+    value, trusted = _mass_by_series(angle, _terms(kappas, dim, count), dim)
     rest = (~trusted).nonzero()[:, 0]
     if len(rest):
         exact = _mass_by_nodes(angle[rest], [k[rest] for k in kappas], dim)
@@ -138,16 +138,31 @@ def _mass(angle: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     return value
 
 
+def _terms(kappas: list[Tensor], dim: int, count: int) -> Tensor:
+    """The terms of positivity at c = 1; a concentration that all entries share is looked at once."""
+    return positive_terms(dim, count, *(k[:1] if bool((k == k[0]).all()) else k for k in kappas))
+
+
 def _mass_by_series(angle: Tensor, terms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """(Mass, whether to trust it), from the terms of positivity at c = 1."""
-    uniform = cap_mass(2 * torch.sin(angle / 2).square(), torch.zeros_like(angle), dim)
     inside = (angle > 0) & (angle < math.pi)
     sine = torch.sin(torch.where(inside, angle, 1.0))
     front = torch.exp((dim - 1) * torch.log(sine) + log_area_ratio(dim)) / (dim - 1)
     waves = terms[..., 1:] * zonal_basis(torch.cos(angle), dim + 2, terms.shape[-1] - 1)
     trusted = ~inside | (front * waves.abs().sum(-1) < _LARGEST_SUM)
     added = torch.where(inside & trusted, front * waves.sum(-1), 0.0)
-    return (uniform + added).clamp(0, 1), trusted
+    return (_uniform_mass(angle, dim) + added).clamp(0, 1), trusted
+
+
+def _uniform_mass(angle: Tensor, dim: int) -> Tensor:
+    r"""The uniform law's mass within an angle, by the recurrence of :math:`\int \sin^n` two dimensions at a time."""
+    sine, cosine = torch.sin(angle), torch.cos(angle)
+    mass = angle / math.pi if dim % 2 == 0 else torch.sin(angle / 2).square()
+    power = cosine * sine ** (1 + dim % 2)
+    for higher in range(4 + dim % 2, dim + 1, 2):
+        mass = mass - power * (math.exp(log_area_ratio(higher)) / (higher - 2))
+        power = power * sine.square()
+    return mass
 
 
 def _mass_by_nodes(angle: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
@@ -159,7 +174,7 @@ def _angle(level: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     count = _count(kappas, dim)
     if count > _MAX_TERMS:
         return _angle_by_nodes(level, kappas, dim)
-    terms = positive_terms(dim, count, *kappas)
+    terms = _terms(kappas, dim, count)
     low, high = torch.zeros_like(level), torch.full_like(level, math.pi)
     trusted = torch.ones_like(level, dtype=torch.bool)
     for _ in range(_STEPS + 10):
