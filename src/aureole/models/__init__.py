@@ -1,5 +1,6 @@
 """Encoders that return posteriors, and the networks they are made of."""
 
+from aureole.models.adapters import ImageFeatures, TextFeatures, mean_pool
 from aureole.models.backbones import CifarResNet, ResNet18
 from aureole.models.card import Card, model_card
 from aureole.models.encoders import (
@@ -17,6 +18,7 @@ __all__ = [
     "Card",
     "CifarResNet",
     "Ensemble",
+    "ImageFeatures",
     "IndependentEncoder",
     "KappaFromNorm",
     "KappaFromPrototypes",
@@ -28,6 +30,8 @@ __all__ = [
     "ResNet18",
     "ResidualMLP",
     "SharedEncoder",
+    "TextFeatures",
+    "mean_pool",
     "model_card",
     "paper_mlp",
 ]

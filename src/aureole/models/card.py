@@ -5,7 +5,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aureole.errors import InvalidInputError
@@ -82,7 +82,9 @@ class Card:
             ) from error
         _check(values | {"coverage": coverage})
         numbers = {float(mass): float(found) for mass, found in coverage.items()}
-        return cls(**(values | {"coverage": numbers}))
+        return replace(
+            cls(**{k: v for k, v in values.items() if k != "coverage"}), coverage=numbers
+        )
 
 
 def model_card(card: Card, *, format: str, dim: int, usage: Sequence[str]) -> str:

@@ -155,17 +155,20 @@ class PosteriorEncoder(nn.Module):
             raise InvalidInputError(
                 f"head_rate in {folder} must be a positive number, but is {str(rate)[:50]}."
             )
-        given = {"backbone": backbone, "head": head}
-        tables: dict[str, Mapping[str, Kind]] = {"backbone": BACKBONES, "head": HEADS}
-        found = {
-            name: _outline(name, blueprints[name], table) if given[name] is None else given[name]
-            for name, table in tables.items()
-        }
-        check_weights(weights, cls(found["backbone"], found["head"]).state_dict())
-        for name, table in tables.items():
-            if given[name] is None:
-                found[name] = build(blueprints[name], table)
-        encoder = cls(found["backbone"], found["head"], head_rate=float(rate), card=card)
+        parts = (
+            (backbone, "backbone", blueprints["backbone"], BACKBONES),
+            (head, "head", blueprints["head"], HEADS),
+        )
+        sketch = [
+            _outline(name, blueprint, known) if given is None else given
+            for given, name, blueprint, known in parts
+        ]
+        check_weights(weights, cls(*sketch).state_dict())
+        networks = [
+            build(blueprint, known) if given is None else given
+            for given, _, blueprint, known in parts
+        ]
+        encoder = cls(*networks, head_rate=float(rate), card=card)
         encoder.load_state_dict(weights)
         return encoder.eval()
 
