@@ -38,14 +38,14 @@ class KappaFromNorm(nn.Module):
     def forward(self, features: Float[Tensor, "*batch n_in"]) -> VonMisesFisher:
         """The posteriors of features, in float32."""
         with torch.autocast(features.device.type, enabled=False):
-            embedding = self.linear(features.float())
+            embedding = _linear(self.linear, features)
             kappa = self.log_scale.exp() * embedding.norm(dim=-1)
             return VonMisesFisher(normalize(embedding), kappa, validate_args=False)
 
     @torch.no_grad()
     def initialise(self, features: Float[Tensor, "n n_in"], *, kappa: float) -> None:
         """Set the scale so that the median kappa of a sample of features is this."""
-        norm = self.linear(features.float()).norm(dim=-1)
+        norm = _linear(self.linear, features).norm(dim=-1)
         self.log_scale.copy_((kappa / norm.median()).log())
 
     @torch.no_grad()
@@ -104,8 +104,8 @@ class KappaFromPrototypes(KappaFromNorm):
         """The posteriors of features, in float32."""
         seen = super().forward(features)
         with torch.autocast(features.device.type, enabled=False):
-            logits = self.votes(features.float()) * torch.exp(-self.log_temperature)
-            mean = torch.softmax(logits, -1) @ normalize(self.prototypes)
+            logits = _linear(self.votes, features) * torch.exp(-self.log_temperature)
+            mean = torch.softmax(logits, -1) @ normalize(self.prototypes.float())
             square = mean.square().sum(-1)
             agreement = square.sqrt() * (seen.dim - square)
             doubt = self.log_weight.exp() * (1 - square).clamp(min=0)
@@ -182,11 +182,10 @@ class MixtureHead(nn.Module):
     def forward(self, features: Float[Tensor, "*batch n_in"]) -> MixtureVMF:
         """The posteriors of features, in float32."""
         with torch.autocast(features.device.type, enabled=False):
-            features = features.float()
-            raw = self.location(features).unflatten(-1, (self.n_components, -1))
-            deviation, scores = self.certainty(features).chunk(2, -1)
+            raw = _linear(self.location, features).unflatten(-1, (self.n_components, -1))
+            deviation, scores = _linear(self.certainty, features).chunk(2, -1)
             if self.part == "mu":
-                still = features.new_zeros(self.n_components, 1)
+                still = raw.new_zeros(self.n_components, 1)
                 still[0] = (
                     1  # offsets, kappas and weights wait; 0 times them keeps them in the graph
                 )
@@ -204,3 +203,11 @@ class MixtureHead(nn.Module):
         """Whiten the directions on a sample of features, and let every kappa start at this."""
         whiten_last_layer(self.location, features.float())
         self.log_kappa.fill_(math.log(kappa))
+
+
+def _linear(
+    layer: nn.Linear, features: Float[Tensor, "*batch n_in"]
+) -> Float[Tensor, "*batch n_out"]:
+    """The layer's outputs in float32, also where a library has cast the layer to half precision."""
+    bias = None if layer.bias is None else layer.bias.float()
+    return nn.functional.linear(features.float(), layer.weight.float(), bias)
