@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from aureole.training.adapters import (
     posterior_of,
     save_pipeline,
 )
+from tests.training import gathered_sentences
 
 LOSSES = [au.ClosedFormInfoNCE(20.0), au.InfoNCE(20.0), au.ELK(20.0)]
 SENTENCES = ["A dog runs.", "Two women in colourful dresses sweep water.", "Something.", "A dog."]
@@ -49,6 +52,23 @@ def test_the_loss_matches_a_loop(loss, n_negatives):
     parameters = [module.head.linear.weight, module.head.linear.bias]
     gradients = [torch.autograd.grad(v, parameters) for v in (found, expected)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.slow
+def test_two_ranks_that_gather_equal_one_process(tmp_path):
+    root = Path(__file__).parents[2]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *command, "-m", "tests.training.gathered_sentences", tmp_path / "two"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    two = torch.tensor(json.loads((tmp_path / "two").read_text()))
+    torch.testing.assert_close(two, torch.tensor(gathered_sentences.run(0, 1, gather=False)))
 
 
 def test_the_features_of_the_batch_stay_as_they_were():
@@ -229,7 +249,7 @@ def test_the_librarys_trainer_lowers_the_loss_on_real_captions(
     before, kappa = held_out(), encode_posterior(minilm, first[200:]).kappa
     arguments = library.SentenceTransformerTrainingArguments(
         output_dir=str(tmp_path),
-        max_steps=10,
+        max_steps=6,
         per_device_train_batch_size=32,
         learning_rate=1e-3,
         batch_sampler="no_duplicates",
@@ -244,11 +264,8 @@ def test_the_librarys_trainer_lowers_the_loss_on_real_captions(
     )
     trainer.train()
     values = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(values) == 10
+    assert len(values) == 6
     after = encode_posterior(minilm, first[200:]).kappa
-    print(
-        f"held out: {before:.3f} before, {held_out():.3f} after; kappa std {kappa.std():.2f}, {after.std():.2f}"
-    )
     assert held_out() < before - 0.3
     assert after.std() > 0.5
     assert not torch.allclose(after, kappa, rtol=0.05)
