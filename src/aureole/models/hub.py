@@ -5,7 +5,7 @@ The only file that imports huggingface_hub, and only when one of its functions i
 
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from aureole.errors import InvalidInputError
 from aureole.models.saving import CARD, CONFIG, WEIGHTS
@@ -22,7 +22,7 @@ class Saveable(Protocol):
         ...
 
     @classmethod
-    def load(cls, folder: Path | str) -> Self:
+    def load(cls, folder: Path | str) -> Any:
         """The model that was saved in a folder."""
         ...
 
