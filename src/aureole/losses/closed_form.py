@@ -24,6 +24,7 @@ __all__ = ["ClosedFormInfoNCE", "Series", "closed_form_among", "closed_form_info
 
 # by the dtype in which negatives are summed: the series' tail, and the noise of a sum, both relative to its bound
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-13}
+_WORTH = 0.5  # the share of sums that float32 must get right to be used at all
 NOISE = {torch.float32: 1e-6, torch.float64: 1e-12}
 FLOOR = (
     1e-9  # below this part of h(c = 1) a pair's log leaves the series, whose error would pass 1e-5
@@ -155,6 +156,8 @@ def _log_others(
             cosines[rows].to(dtype), own[rows, :used], values[..., :used], series.terms[:used], part,
             log_known[rows], dim,
         )  # fmt: skip
+        if dtype == torch.float32 and not bool(clear.double().mean() > _WORTH):
+            continue  # nearly all are to be done again: then all are, and nothing flows back through these
         log_others = log_others.index_put((left[clear],), value[clear])
         left = left[~clear]
     if len(left):
