@@ -6,7 +6,7 @@ from torch import Tensor
 
 from aureole.errors import InvalidInputError
 
-__all__ = ["average_ranks", "spearman"]
+__all__ = ["average_ranks", "partial_spearman", "spearman"]
 
 
 def average_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -42,3 +42,22 @@ def spearman(first: Float[Tensor, " n"], second: Float[Tensor, "..."]) -> float:
     a, b = a - a.mean(), b - b.mean()
     scale = torch.sqrt(a.square().sum() * b.square().sum())
     return ((a * b).sum() / scale).item() if scale > 0 else float("nan")
+
+
+def partial_spearman(
+    first: Float[Tensor, " n"], second: Float[Tensor, "..."], given: Float[Tensor, "..."]
+) -> float:
+    r"""The rank correlation of two lists once that of each with a third is taken out.
+
+    :math:`(r_{12} - r_{13} r_{23}) / \sqrt{(1 - r_{13}^2)(1 - r_{23}^2)}` of the three rank correlations.
+
+    Examples
+    --------
+    >>> length = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    >>> a, b = length + torch.tensor([0, 2, 0, 2, 0, 2]), length + torch.tensor([2.5, 0, 2.5, 0, 2.5, 0])
+    >>> spearman(a, b) > 0.3, partial_spearman(a, b, length) < -0.3
+    (True, True)
+    """
+    one, two, both = spearman(first, given), spearman(second, given), spearman(first, second)
+    rest = (1 - one**2) * (1 - two**2)
+    return (both - one * two) / rest**0.5 if rest > 0 else float("nan")

