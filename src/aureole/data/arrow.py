@@ -118,8 +118,7 @@ def joined(arrays: Sequence[Any]) -> Any:
 
 def ordered_codes(values: Any) -> tuple[np.ndarray, np.ndarray]:
     """(Numbers of the distinct values in their order, from 0 on; which rows have none: null or NaN)."""
-    import pyarrow.compute as pc
-
+    pc = _compute()
     missing = pc.is_null(values, nan_is_null=True).to_numpy()
     if missing.any():
         return np.zeros(len(values), dtype=np.int64), missing
@@ -131,9 +130,7 @@ def ordered_codes(values: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def places(values: Any, known: Any | None) -> np.ndarray:
     """Where each value stands among the known ones, -1 for nowhere; without these, the values as row numbers."""
-    import pyarrow.compute as pc
-
-    pa = _pyarrow()
+    pa, pc = _pyarrow(), _compute()
     try:
         if known is None:
             return values.cast("int64").fill_null(-1).to_numpy()
@@ -304,3 +301,10 @@ def _pyarrow() -> Any:
     except ImportError as error:
         raise AureoleError("tables need pyarrow: pip install 'aureole[tables]'.") from error
     return pyarrow
+
+
+def _compute() -> Any:  # its functions are made at import, so that type checkers do not know them
+    _pyarrow()
+    import pyarrow.compute
+
+    return pyarrow.compute
