@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from aureole.data.tables import (
     ColumnWriter,
     as_vectors,
+    pick_rows,
     read_column,
     read_groups,
     read_pairs,
@@ -407,12 +408,32 @@ def test_a_file_is_whole_or_not_there(tmp_path):
         ColumnWriter(tmp_path / "out.xlsx")
 
 
-def test_ids_are_streamed_as_they_are(tmp_path):
-    stamps = pa.array([1, 2, 3] * 1000, pa.timestamp("us", tz="UTC"))
-    path = write(tmp_path / "v.parquet", stamps, "id")
+def test_ids_are_streamed_as_they_are(tmp_path, monkeypatch):
+    stamps = pa.array([1, 2, 3] * 3000, pa.timestamp("us", tz="UTC"))
+    path = write(tmp_path / "v.parquet", stamps, "id", v=lists(np.repeat(VECTORS[:1], 9000, 0)))
+    monkeypatch.setattr("aureole.data.tables._PIECE_ROWS", 4000)
     parts = list(scan_column(path, "id"))
-    assert len(parts) > 1
-    assert pa.chunked_array(parts).combine_chunks().equals(stamps)
+    assert [len(part) for part in parts] == [4096, 4096, 808]
+    assert pa.chunked_array([c for p in parts for c in p.chunks]).combine_chunks().equals(stamps)
+    monkeypatch.setattr("aureole.data.tables._PIECE_BYTES", 10)
+    assert len(list(scan_column(path, "id"))) == 5
+    with pytest.raises(InvalidInputError, match="one plain value a row"):
+        next(scan_column(path, "v"))
+    np.save(tmp_path / "id.npy", np.arange(9000))
+    assert [len(part) for part in scan_column(tmp_path / "id.npy")] == [4000, 4000, 1000]
+
+
+def test_some_rows_are_picked(tmp_path, monkeypatch):
+    monkeypatch.setattr("aureole.data.tables._PIECE_ROWS", 1000)
+    names = [f"text {i}" for i in range(5000)]
+    path = write(tmp_path / "v.parquet", pa.array(names), "t")
+    np.save(tmp_path / "v.npy", np.array(names))
+    for file, column in ((path, "t"), (tmp_path / "v.npy", None)):
+        wanted = [4999, 0, 1500, 1499, 0]
+        assert pick_rows(file, column, wanted) == {i: f"text {i}" for i in wanted}
+        for bad in (5000, -1):
+            with pytest.raises(InvalidInputError, match="has 5000 rows"):
+                pick_rows(file, column, [bad])
 
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):

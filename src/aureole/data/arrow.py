@@ -156,7 +156,8 @@ def arrow_table(columns: Mapping[str, Any], *, flat: bool) -> Any:
             entries = pa.array(np.ascontiguousarray(values).reshape(-1))
             found[name] = pa.FixedSizeListArray.from_arrays(entries, values.shape[1])
         else:
-            found[name] = values if isinstance(values, pa.Array) else pa.array(values)
+            ours = isinstance(values, pa.Array | pa.ChunkedArray)
+            found[name] = values if ours else pa.array(values)
     return pa.table(found)
 
 

@@ -7,7 +7,8 @@ where they are needed as a whole, up to 2 GiB; ids are streamed. Nothing is ever
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from aureole.errors import AureoleError, InvalidInputError
 __all__ = [
     "ColumnWriter",
     "as_vectors",
+    "pick_rows",
     "read_column",
     "read_groups",
     "read_pairs",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 _JSON = (".jsonl", ".ndjson")
+_PIECE_ROWS, _PIECE_BYTES = 65_536, 2**26
 _LARGEST_COLUMN = 2**31  # bytes of a column that is held in memory
 
 
@@ -147,10 +150,43 @@ def read_pairs(
     return np.stack(sides, 1)
 
 
-def scan_column(path: Path | str, column: str) -> Iterator[Any]:
-    """The values of a column as Arrow arrays of some thousand rows, one after the other, all of one type."""
-    for _, _, array in arrow.pieces(Path(path), column):
-        yield array
+def scan_column(path: Path | str, column: str | None = None) -> Iterator[Any]:
+    """The values of a column in pieces of about 65,536 rows or 64 MiB, arrays of Arrow or numpy, all of one type."""
+    path = Path(path)
+    if path.suffix in ARRAYS:
+        values = _labels(path, column)
+        yield from (values[i : i + _PIECE_ROWS] for i in range(0, len(values), _PIECE_ROWS))
+        return
+    found, rows, size = [], 0, 0
+    for array in _plain_pieces(path, column):
+        found.append(array)
+        rows, size = rows + len(array), size + array.nbytes
+        if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
+            yield arrow.joined(found)
+            found, rows, size = [], 0, 0
+    if rows:
+        yield arrow.joined(found)
+
+
+def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict[int, Any]:
+    """The values of some rows of a column, by row; the others are passed over.
+
+    Examples
+    --------
+    >>> path = write_columns(Path(tempfile.mkdtemp()) / "t.parquet", {"t": np.array(["a", "b", "c"])})
+    >>> pick_rows(path, "t", [2, 0])
+    {2: 'c', 0: 'a'}
+    """
+    wanted, first = sorted(set(rows)), 0
+    found: dict[int, Any] = {}
+    for piece in scan_column(path, column):
+        for row in wanted[bisect_left(wanted, first) : bisect_left(wanted, first + len(piece))]:
+            value = piece[row - first]
+            found[row] = value.item() if isinstance(value, np.generic) else value.as_py()
+        first += len(piece)
+    if wanted and (wanted[-1] >= first or wanted[0] < 0):
+        raise InvalidInputError(f"{path} has {first} rows, so there is no row {wanted[-1]}.")
+    return {row: found[row] for row in rows}
 
 
 def as_vectors(vectors: Any) -> Tensor | np.ndarray:
@@ -250,18 +286,24 @@ def _only_lists(path: Path) -> str:
     return found[0]
 
 
-def _whole(path: Path, column: str | None) -> Any:
-    """A column of plain values in memory."""
+def _plain_pieces(path: Path, column: str | None) -> Iterator[Any]:
+    """Arrow arrays of a column that has one value a row."""
     if column is None:
         raise InvalidInputError(
             f"name a column of {path}; {arrow.listed(arrow.column_names(path))}."
         )
-    found, size = [], 0
     for where, _, array in arrow.pieces(path, column):
         if not arrow.is_plain(array):
             raise InvalidInputError(
                 f"the column {column!r} of {where} has {array.type}, but one plain value a row is needed."
             )
+        yield array
+
+
+def _whole(path: Path, column: str | None) -> Any:
+    """A column of plain values in memory."""
+    found, size = [], 0
+    for array in _plain_pieces(path, column):
         found.append(array)
         size += array.nbytes
         if size > _LARGEST_COLUMN:
