@@ -93,7 +93,7 @@ def extremes(kappa: np.ndarray, count: int = _SHOWN) -> tuple[np.ndarray, np.nda
 
 def text_items(kappa: np.ndarray, texts: Mapping[int, Any]) -> tuple[Gallery, ...]:
     """Galleries of the least and the most certain texts; those of the rows that ``extremes`` names are enough."""
-    return _galleries(kappa, lambda row: Item(_cut(texts[row]), _note(kappa[row], row)))
+    return _galleries(kappa, lambda row: Item(_cut(texts[row]), _note(float(kappa[row]), row)))
 
 
 def picture_items(kappa: np.ndarray, paths: Mapping[int, Any], folder: Path) -> tuple[Gallery, ...]:
@@ -103,7 +103,7 @@ def picture_items(kappa: np.ndarray, paths: Mapping[int, Any], folder: Path) -> 
     """
 
     def item(row: int) -> Item:
-        name, note = str(paths[row]), _note(kappa[row], row)
+        name, note = str(paths[row]), _note(float(kappa[row]), row)
         try:
             content = base64.b64encode(read_thumbnail(folder / name, _SIDE)).decode()
         except AureoleError:
@@ -130,7 +130,7 @@ def _cut(text: Any) -> str:
 
 
 def _note(kappa: float, row: int) -> str:
-    return f"κ {format_number(float(kappa))}, row {row}"
+    return f"κ {format_number(kappa)}, row {row}"
 
 
 def _results(found: Assessment) -> list[str]:
