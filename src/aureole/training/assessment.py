@@ -134,6 +134,10 @@ def assess(
         raise InvalidInputError(
             f"no two of the {len(groups)} rows share a group, so there is nothing to compare."
         )
+    if len(np.unique(groups[gallery])) < 2:
+        raise InvalidInputError(
+            "only one group has two rows or more, so that partners cannot be told from others: give two or more."
+        )
     kappa = kappas(head, vectors, observer=observer)
     asked = np.sort(rng.permutation(len(gallery))[:items])
     labels = torch.from_numpy(np.unique(groups[gallery], return_inverse=True)[1])
