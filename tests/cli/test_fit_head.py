@@ -147,6 +147,7 @@ def test_hostile_tables_are_named(table, tmp_path):
     assert not (tmp_path / "head").exists()
 
 
+@pytest.mark.slow
 def test_markup_in_a_name_is_text(tmp_path):
     """An error that quotes a file's own words must not be read as markup."""
     path = write_columns(tmp_path / "v.parquet", {"[/red][blink]": np.arange(3)})
@@ -154,6 +155,18 @@ def test_markup_in_a_name_is_text(tmp_path):
     _, error = done.communicate(timeout=300)
     assert done.returncode == 1
     assert "[/red][blink]" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.slow
+def test_an_error_of_the_disk_is_one_sentence(table, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = start(
+        "fit-head", table, "--group-column", "g", "--out", tmp_path / "file" / "head", *QUICK
+    )
+    _, error = done.communicate(timeout=300)
+    assert done.returncode == 1
+    assert "Not a directory" in error
     assert "Traceback" not in error
 
 

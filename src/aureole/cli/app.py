@@ -26,10 +26,10 @@ app.command("report")(report.report)
 
 
 def main() -> None:
-    """Run the command line; errors of ours are one sentence on stderr and exit code 1."""
+    """Run the command line; errors of ours, and of the disk, are one sentence on stderr and exit code 1."""
     try:
         app()
-    except AureoleError as error:
+    except (AureoleError, OSError) as error:  # a full disk, a folder that may not be written
         # what an error quotes of a file is text, not markup
         Console(stderr=True, soft_wrap=True).print(
             f"[red]error:[/red] {escape(str(error))}", highlight=False

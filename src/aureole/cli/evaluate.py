@@ -1,6 +1,5 @@
 """``aureole evaluate``: what a head is worth on a table of vectors, and a page about it."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,10 +7,9 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from aureole.cli.fit_head import shares
 from aureole.cli.progress import rows_bar
+from aureole.cli.results import coverage_table, print_json, table
 from aureole.data.tables import pick_rows, read_groups, read_vectors
 from aureole.reports.head import extremes, picture_items, text_items, write_head_report
 from aureole.reports.page import Gallery
@@ -86,7 +84,7 @@ def evaluate(
         write_head_report(result, report, source=vectors.name, galleries=galleries)
     if as_json:
         written = {"report": str(report)} if report else {}
-        typer.echo(json.dumps(result.figures() | written, allow_nan=False))
+        print_json(result.figures() | written)
         return
     _show(result)
     if report is not None:
@@ -112,11 +110,9 @@ def _show(found: Assessment) -> None:
         f"{len(found.kappa):,} rows in {found.groups:,} groups; information {found.information:.3f} nats"
     )
     console.print(f"κ: median {median:.4g}, 90 % within {low:.4g} to {high:.4g}")
-    console.print(shares(found.figures()["coverage"]))
-    table = Table(
-        "set aside", "by κ", "best order", title="Recall@1 of the others", title_justify="left"
-    )
+    console.print(coverage_table(found.coverage))
+    recall = table("Recall@1 of the others", "set aside", "by κ", "best order")
     for share in (0, 10, 25, 50, 75):
         at = round(share / 100 * (len(found.rejected) - 1))
-        table.add_row(f"{share} %", f"{found.kept[at]:.3f}", f"{found.best[at]:.3f}")
-    console.print(table)
+        recall.add_row(f"{share} %", f"{found.kept[at]:.3f}", f"{found.best[at]:.3f}")
+    console.print(recall)

@@ -11,15 +11,15 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from aureole.cli.progress import rows_bar, training_bar
+from aureole.cli.results import coverage_table, print_json, table
 from aureole.data.arrays import ARRAYS
-from aureole.data.tables import read_groups, read_pairs, read_vectors
+from aureole.data.tables import read_groups, read_pairs, read_vectors, table_files
 from aureole.errors import InvalidInputError
 from aureole.training.frozen import FrozenHead
 
-__all__ = ["HELP", "fit_head", "shares"]
+__all__ = ["HELP", "fit_head"]
 
 HELP = """Learn how sure each vector of a table is, from which rows belong together, and save the head.
 
@@ -67,7 +67,9 @@ def fit_head(
     steps: Annotated[int | None, typer.Option(min=1, help="Batches to train on.")] = None,
     items: Annotated[int | None, typer.Option(min=4, help="Vectors a batch.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides everything random.")] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace a head that is there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a head that is there.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results as one JSON object.")
     ] = False,
@@ -119,17 +121,9 @@ def fit_head(
         "seconds": time.monotonic() - started,
     }
     if as_json:
-        typer.echo(json.dumps(results, allow_nan=False))
+        print_json(results)
     else:
-        _show(results)
-
-
-def shares(coverage: list[dict[str, float]]) -> Table:
-    """The table of coverage: what caps promise, and what they hold."""
-    table = Table("promised", "measured", title="caps hold a partner", title_justify="left")
-    for entry in coverage:
-        table.add_row(f"{100 * entry['mass']:g} %", f"{100 * entry['measured']:.1f} %")
-    return table
+        _show(head, len(found), out)
 
 
 def _check_out(out: Path, *, overwrite: bool) -> None:
@@ -169,25 +163,23 @@ def _check_rows(
 def _partial(out: Path, files: list[Path | None], settings: list[Any]) -> Path:
     """The folder beside ``out`` of this very fit: of these files, as they are now, with these settings."""
     state = []
-    for path in files:
-        inside = sorted(path.rglob("*")) if path is not None and path.is_dir() else [path]
-        for file in inside:
-            if file is not None and file.exists():
-                facts = file.stat()
-                state.append([str(file.resolve()), facts.st_size, facts.st_mtime_ns])
+    for path in dict.fromkeys(path for path in files if path is not None):
+        for file in table_files(path):
+            facts = file.stat()
+            state.append([str(file.resolve()), facts.st_size, facts.st_mtime_ns])
     digest = hashlib.sha256(json.dumps([state, settings]).encode()).hexdigest()
     return out.with_name(f"{out.name}.partial-{digest[:12]}")
 
 
-def _show(results: dict[str, Any]) -> None:
+def _show(head: FrozenHead, rows: int, out: Path) -> None:
     console = Console(highlight=False)
     console.print(
-        f"{results['rows']:,} rows; dim {results['dim']}; κ_pos {results['kappa_pos']:.4g}; "
-        f"held-out information {results['information']:.3f} nats"
+        f"{rows:,} rows; dim {head.dim_}; κ_pos {head.kappa_pos_:.4g}; "
+        f"held-out information {head.information_:.3f} nats"
     )
-    profile = Table("κ_pos", "nats", title="held-out information", title_justify="left")
-    for entry in results["profile"]:
-        profile.add_row(f"{entry['kappa_pos']:.4g}", f"{entry['information']:.3f}")
+    profile = table("held-out information", "κ_pos", "nats")
+    for kappa_pos, information in head.profile_.items():
+        profile.add_row(f"{kappa_pos:.4g}", f"{information:.3f}")
     console.print(profile)
-    console.print(shares(results["coverage"]))
-    console.print(f"saved in {results['head']}", markup=False, soft_wrap=True)
+    console.print(coverage_table(head.coverage_))
+    console.print(f"saved in {out}", markup=False, soft_wrap=True)

@@ -1,6 +1,5 @@
 """``aureole score``: the certainty of every row of a table."""
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 
 from aureole.cli.progress import rows_bar
+from aureole.cli.results import print_json
 from aureole.data.arrays import ARRAYS
 from aureole.data.tables import ColumnWriter, read_vectors, scan_column
 from aureole.errors import InvalidInputError
@@ -106,7 +106,7 @@ def score(
             "mass": mass,
             "seconds": time.monotonic() - started,
         }
-        typer.echo(json.dumps(results, allow_nan=False))
+        print_json(results)
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print(

@@ -17,6 +17,7 @@ __all__ = [
     "arrow_table",
     "arrow_writer",
     "column_names",
+    "files",
     "from_protocol",
     "is_plain",
     "joined",
@@ -37,14 +38,14 @@ _CSV_BLOCK = 2**26  # bytes; no line may be longer
 
 def column_names(path: Path) -> list[str]:
     """The names of the columns of a file, or of the first file of a folder."""
-    return _schema(_files(path)[0]).names
+    return _schema(files(path)[0]).names
 
 
 def list_columns(path: Path) -> list[str]:
     """The names of the columns of lists."""
     kinds = {
         field.name: getattr(field.type, "storage_type", field.type)
-        for field in _schema(_files(path)[0])
+        for field in _schema(files(path)[0])
     }
     return [name for name, kind in kinds.items() if _is_list(kind)]
 
@@ -52,7 +53,7 @@ def list_columns(path: Path) -> list[str]:
 def pieces(path: Path, column: str) -> Iterator[tuple[str, int, Any]]:
     """(File, number of its first row, Arrow array) of pieces of a column, all of the type that the first has."""
     wanted = None
-    for file in _files(path):
+    for file in files(path):
         names, first = _schema(file).names, 0
         if column not in names:
             raise InvalidInputError(f"{file} has no column {short(column)}; {listed(names)}.")
@@ -184,7 +185,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _files(path: Path) -> list[Path]:
+def files(path: Path) -> list[Path]:
     """The file, or those of a folder by name."""
     known = (*PARQUET, *_ARROW, *CSV)
     if path.is_dir():

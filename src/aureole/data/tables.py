@@ -29,6 +29,7 @@ __all__ = [
     "read_pairs",
     "read_vectors",
     "scan_column",
+    "table_files",
     "write_columns",
 ]
 
@@ -130,8 +131,8 @@ def read_pairs(
     """
     path = Path(path)
     known = None if ids is None else _whole(*ids).combine_chunks()
-    if known is not None and len(known.unique()) < len(known):
-        raise InvalidInputError(f"ids must differ, but two rows of {ids} have the same.")
+    if ids and known is not None and len(known.unique()) < len(known):
+        raise InvalidInputError(f"ids must differ, but {ids[0]} has some twice in {ids[1]!r}.")
     sides = []
     for column in (left, right):
         values = _whole(path, column)
@@ -148,6 +149,12 @@ def read_pairs(
             )
         sides.append(rows)
     return np.stack(sides, 1)
+
+
+def table_files(path: Path | str) -> list[Path]:
+    """The files that a path stands for: itself, or those of a folder in the order in which they are read."""
+    path = Path(path)
+    return [path] if path.suffix in ARRAYS and path.is_file() else arrow.files(path)
 
 
 def scan_column(path: Path | str, column: str | None = None) -> Iterator[Any]:
