@@ -1,5 +1,6 @@
 """Figures of a head's certainty: how kappa is spread, what it is good for, and whether its promises are kept."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -25,8 +26,9 @@ def kappa_figure(kappa: np.ndarray) -> str:
         axes.axvline(median, color=VERMILION, label=f"median {format_number(median)}")
         if not np.allclose(np.diff(edges), edges[1] - edges[0]):
             axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.xaxis.set_minor_formatter(lambda *_: "")
+            ticks = _round_values(edges[0], edges[-1])
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.minorticks_off()
         axes.set(xlabel="κ (right: more certain)", ylabel="rows")
         axes.locator_params(axis="y", nbins=5)
         axes.grid(axis="x", visible=False)
@@ -86,3 +88,10 @@ def profile_figure(profile: Mapping[float, float], kappa_pos: float) -> str:
         axes.set(xlabel="κ_pos", ylabel="nats", ylim=(middle - half, middle + half))
         drawing.legend()
     return drawing.svg
+
+
+def _round_values(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, ... between two values, or powers of ten alone where these would be too many."""
+    powers = [10.0**p for p in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    steps = (1, 2, 5) if high / low < 1e3 else (1,)
+    return [step * power for power in powers for step in steps if low <= step * power <= high]
