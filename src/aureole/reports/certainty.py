@@ -24,7 +24,7 @@ def kappa_figure(kappa: np.ndarray) -> str:
             edges[:-1], counts, np.diff(edges), align="edge", color=SKY, edgecolor="white", linewidth=0.5
         )  # fmt: skip
         axes.axvline(median, color=VERMILION, label=f"median {format_number(median)}")
-        if not np.allclose(np.diff(edges), edges[1] - edges[0]):
+        if kappa.max() >= 10 * kappa.min():
             axes.set_xscale("log")
             ticks = _round_values(edges[0], edges[-1])
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
