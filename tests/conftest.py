@@ -12,6 +12,7 @@ with install_import_hook("aureole", "beartype.beartype"):
     import aureole.data.cifar10h
     import aureole.data.crops
     import aureole.data.download
+    import aureole.models.hub
     import aureole.records
     import aureole.reports
     import aureole.training.adapters

@@ -16,7 +16,7 @@ from aureole.models import (
     SharedEncoder,
     paper_mlp,
 )
-from aureole.models.encoders import whiten_last_layer
+from aureole.models.last_layer import whiten_last_layer
 
 
 def encoder(kind=IndependentEncoder, dim=4, n_in=6):

@@ -7,7 +7,7 @@ import torch
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.sphere import cap_angle, cap_mass, predictive_angle, predictive_mass
+from aureole.sphere import cap_angle, cap_mass, predictive, predictive_angle, predictive_mass
 
 MASSES = torch.tensor([0.01, 0.5, 0.9, 0.999], dtype=torch.float64)
 
@@ -51,6 +51,34 @@ def test_knowing_nothing_leaves_the_uniform_law():
     torch.testing.assert_close(
         found, cap_mass(1 - angle.cos(), nothing.double(), 10), atol=1e-9, rtol=0
     )
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10, 64, 384])
+@pytest.mark.parametrize("kappa", [0.1, 30.0, 1e3, 1e5])
+@pytest.mark.parametrize("kappa_pos", [20.0, 200.0, 1e3])
+def test_the_series_has_the_mass_of_the_density(dim, kappa, kappa_pos):
+    """The nodes integrate the density: another way to the same mass."""
+    pos = torch.full((4,), kappa_pos, dtype=torch.float64)
+    kappas = [torch.full_like(pos, kappa), torch.full_like(pos, 2 * kappa), pos]
+    angle = predictive._angle_by_nodes(MASSES, kappas, dim)
+    found = predictive_mass(angle, kappas[0], kappas[1], pos, dim)
+    torch.testing.assert_close(found, MASSES, atol=1e-9, rtol=0)
+    again = predictive_angle(MASSES, kappas[0], kappas[1], pos, dim)
+    masses = predictive._mass_by_nodes(again, kappas, dim)
+    torch.testing.assert_close(masses, MASSES, atol=1e-9, rtol=0)
+
+
+def test_series_and_nodes_mix_in_one_call():
+    kappa = torch.tensor([1.0, 1e5, 30.0], dtype=torch.float64)
+    angle = torch.tensor([1.5, 0.9, 1.4], dtype=torch.float64)
+    found = predictive_mass(angle, kappa, kappa, 768.0, 384)
+    single = [predictive_mass(a, k, k, 768.0, 384) for a, k in zip(angle, kappa, strict=True)]
+    torch.testing.assert_close(found, torch.stack(single), atol=1e-10, rtol=0)
+    assert predictive_mass(torch.empty(0), torch.tensor(1.0), torch.tensor(1.0), 2.0, 5).shape == (
+        0,
+    )
+    ends = predictive_mass(torch.tensor([0.0, math.pi]), kappa[2], kappa[2], 20.0, 10)
+    torch.testing.assert_close(ends, torch.tensor([0.0, 1.0]).double(), atol=1e-10, rtol=0)
 
 
 def test_wider_where_anything_is_less_sure():

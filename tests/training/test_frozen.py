@@ -11,19 +11,24 @@ from safetensors.torch import load_file, save_file
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.evaluation import recall_at_1, spearman
+from aureole.evaluation.calibration import Calibration
 from aureole.training.frozen import FrozenHead, NotFittedError
 
 
-@pytest.fixture(scope="module")
-def data():
+def draw(seed):
     """Noisy views of 600 things, four of each; the first coordinate shows how noisy a view is."""
-    rng = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(seed)
     groups = torch.arange(600).repeat(4)
     blur = 0.1 + 0.9 * torch.rand(len(groups), generator=rng)
     things = torch.randn(600, 11, generator=rng)[groups]
     views = things + blur[:, None] * torch.randn(len(groups), 11, generator=rng)
     vectors = 5 + 3 * torch.cat([blur[:, None], views], 1)
     return vectors, groups, blur
+
+
+@pytest.fixture(scope="module")
+def data():
+    return draw(0)
 
 
 def small(**changes):
@@ -81,6 +86,64 @@ def test_a_seed_decides_everything_and_strings_are_groups(data):
     assert not torch.equal(one.kappa, other.kappa)
 
 
+def test_predictive_caps_hold_what_they_promise_of_partners_not_seen(head, data):
+    vectors, groups, _ = data
+    assert head.coverage_[0.9] == pytest.approx(0.9, abs=0.02)
+    fresh, labels, _ = draw(1)
+    found = head.coverage(fresh, labels)
+    assert list(found) == [0.5, 0.8, 0.9, 0.95]
+    assert found[0.9] == pytest.approx(0.9, abs=0.05)  # calibrated on 30 groups
+    raw = small(calibrate=False).fit(vectors, groups)
+    assert raw.calibration_ == Calibration()
+    one, two = raw.predict(vectors), head.predict(vectors)
+    assert torch.equal(one.mu, two.mu)
+    assert torch.equal(one.kappa.argsort(), two.kappa.argsort())
+    assert abs(raw.coverage_[0.9] - 0.9) > abs(head.coverage_[0.9] - 0.9)
+
+
+def test_pairs_of_rows_do_as_groups_do(data):
+    vectors, groups, blur = data
+    pairs = [[row, row + 600 * k] for row in range(600) for k in (1, 2, 3)]
+    found = small().fit(vectors, pairs=pairs).predict(vectors)
+    assert spearman(found.kappa, -blur) > 0.75
+    with pytest.raises(InvalidInputError, match="either groups"):
+        small().fit(vectors)
+    with pytest.raises(InvalidInputError, match="either groups"):
+        small().fit(vectors, groups, pairs=pairs)
+
+
+def test_auto_takes_the_dim_that_tells_most(data):
+    vectors, groups, _ = data
+    head = small(dim="auto", steps=60).fit(vectors, groups)
+    assert set(head.dims_) == {8}  # 16 is more than there are
+    wide = torch.cat([vectors, vectors @ torch.randn(12, 30)], 1)
+    head = small(dim="auto", steps=60).fit(wide, groups)
+    assert head.dim_ in head.dims_
+    assert head.kappa_pos_ == 2.0 * head.dim_
+    assert head.predict(wide).dim == head.dim_
+    assert "by dim" in head.summary()
+
+
+def test_the_summary_prints_profile_and_coverage(head):
+    text = head.summary()
+    assert "nats" in text
+    assert f"{head.kappa_pos_:g}: {head.profile_[head.kappa_pos_]:.3f}" in text
+    assert f"90%: {head.coverage_[0.9]:.1%}" in text
+
+
+def test_a_head_is_the_last_step_of_a_pipeline(data):
+    pipeline = pytest.importorskip("sklearn.pipeline")
+    from sklearn.base import clone
+    from sklearn.preprocessing import StandardScaler
+
+    vectors, groups, blur = data
+    steps = pipeline.make_pipeline(StandardScaler(), small())
+    steps.set_params(frozenhead__steps=60)
+    found = clone(steps).fit(vectors.numpy(), groups.numpy()).predict(vectors.numpy())
+    assert spearman(found.kappa, -blur) > 0.7
+    assert clone(small(seed=3)).get_params() == small(seed=3).get_params()
+
+
 def test_a_stopped_fit_goes_on(data, tmp_path):
     vectors, groups, _ = data
     whole = small(steps=10).fit(vectors, groups).predict(vectors)
@@ -133,7 +196,16 @@ def test_a_saved_head_is_the_same_head(head, data, tmp_path):
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "weights.safetensors"]
     again = FrozenHead.load(folder)
     assert again.get_params() == head.get_params()
-    assert again.information_ == head.information_
+    for name in (
+        "information_",
+        "dim_",
+        "kappa_pos_",
+        "profile_",
+        "coverage_",
+        "calibration_",
+        "dims_",
+    ):
+        assert getattr(again, name) == getattr(head, name)
     one, two = head.predict(vectors), again.predict(vectors)
     assert torch.equal(one.kappa, two.kappa)
     assert torch.equal(one.mu, two.mu)
@@ -170,8 +242,19 @@ HOSTILE = {
         "cannot be read",
     ),
     "a huge layer": (
-        lambda f: _change_config(f, parameters={"dim": 2**40, "width": 4}),
+        lambda f: _change_config(f, parameters={"dim": 8, "width": 2**40}),
         "none may be above",
+    ),
+    "a huge dim": (lambda f: _change_config(f, dim=2**40), "none may be above"),
+    "a dim that is no number": (lambda f: _change_config(f, dim="8; import os"), "damaged"),
+    "an endless kappa_pos": (lambda f: _change_config(f, kappa_pos=-1.0), "kappa_pos is -1"),
+    "a calibration that turns kappa round": (
+        lambda f: _change_config(f, calibration={"reference": 1.0, "scale": 1.0, "power": -2.0}),
+        "positive reference, scale and power",
+    ),
+    "a calibration of other names": (
+        lambda f: _change_config(f, calibration={"code": 1.0}),
+        "damaged",
     ),
     "a parameter of no head": (lambda f: _change_config(f, parameters={"code": 1}), "damaged"),
     "no parameters": (lambda f: _change_config(f, parameters=None), "damaged"),

@@ -9,8 +9,15 @@ from torch import Tensor
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.sphere.positivity import pairwise_positivity
+from aureole.sphere.predictive import predictive_mass
 
-__all__ = ["MASSES", "latent_coverage", "partner_coverage"]
+__all__ = [
+    "MASSES",
+    "latent_coverage",
+    "partner_angle",
+    "partner_coverage",
+    "predictive_coverage",
+]
 
 MASSES = (0.5, 0.8, 0.9, 0.95, 0.99)
 
@@ -74,3 +81,39 @@ def partner_coverage(
         for mass in masses:
             totals[mass] += ((mass - before) / weight).clamp(0, 1).sum().item()
     return {mass: total / len(partner) for mass, total in totals.items()}
+
+
+def partner_angle(query: VonMisesFisher, partner: VonMisesFisher) -> Float[Tensor, "*batch"]:
+    r"""The angles between each query's mu and its partner's, in float64: :math:`2\arcsin(|\mu - \mu^+|/2)`."""
+    if query.mu.shape != partner.mu.shape:
+        raise InvalidInputError(
+            f"queries of shape {tuple(query.mu.shape)} need as many partners, not {tuple(partner.mu.shape)}."
+        )
+    half = (query.mu.detach().double() - partner.mu.detach().double()).norm(dim=-1) / 2
+    return 2 * torch.asin(half.clamp(max=1))
+
+
+def predictive_coverage(
+    query: VonMisesFisher,
+    partner: VonMisesFisher,
+    *,
+    kappa_pos: float,
+    masses: Sequence[float] = MASSES,
+) -> dict[float, float]:
+    """How often the predictive cap of a query (``VonMisesFisher.predictive_cosine``) holds its partner's mu.
+
+    Unlike ``partner_coverage`` it takes mu to be uniform over the sphere and needs no gallery. Cost: one series a pair.
+
+    Examples
+    --------
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> q = VonMisesFisher(torch.eye(6)[0].expand(5000, 6), 40.0)
+    >>> near = VonMisesFisher(q.sample(generator=rng), 30.0).sample(generator=rng)
+    >>> partner = VonMisesFisher(VonMisesFisher(near, 20.0).sample(generator=rng), 20.0)
+    >>> found = predictive_coverage(q, partner, kappa_pos=30.0, masses=(0.5, 0.9))
+    >>> {mass: round(share, 2) for mass, share in found.items()}
+    {0.5: 0.5, 0.9: 0.9}
+    """
+    angle = partner_angle(query, partner)
+    inside = predictive_mass(angle, query.kappa, partner.kappa, kappa_pos, query.dim)
+    return {mass: (inside <= mass).double().mean().item() for mass in masses}

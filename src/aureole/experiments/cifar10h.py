@@ -27,7 +27,7 @@ from aureole.models import (
     ResNet18,
 )
 from aureole.models.backbones import hold_statistics, load_classifier
-from aureole.models.encoders import whiten_last_layer
+from aureole.models.last_layer import whiten_last_layer
 from aureole.models.precision import bfloat16_in_hardware
 from aureole.records import file_hash
 from aureole.training.fit import Fit, Observer, fit

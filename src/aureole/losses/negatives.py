@@ -11,7 +11,7 @@ from torch import Tensor
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 
-__all__ = ["InBatch", "Negatives", "gather_posteriors", "resolve_negatives"]
+__all__ = ["InBatch", "Negatives", "gather_posteriors", "rank", "resolve_negatives"]
 
 InBatch = Literal["next", "all"]
 
@@ -54,7 +54,7 @@ def resolve_negatives(
         _check_negative(anchor, negative)
         shared = len(negative.batch_shape) == 1
         return Negatives(gather_posteriors(negative) if gather and shared else negative)
-    everyone, first = (gather_posteriors(positive), _rank() * n) if gather else (positive, 0)
+    everyone, first = (gather_posteriors(positive), rank() * n) if gather else (positive, 0)
     total = everyone.batch_shape[0]
     if total < 2:
         raise InvalidInputError(
@@ -86,7 +86,8 @@ def gather_posteriors(posterior: VonMisesFisher) -> VonMisesFisher:
     return VonMisesFisher(everyone[:, :-1], everyone[:, -1], validate_args=False)
 
 
-def _rank() -> int:
+def rank() -> int:
+    """The number of this process among those of torch.distributed; 0 where there is one."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 

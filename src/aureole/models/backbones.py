@@ -9,7 +9,7 @@ from torch.nn.functional import pad, relu
 
 from aureole.errors import InvalidInputError
 
-__all__ = ["CifarResNet", "ResNet18", "hold_statistics", "load_classifier"]
+__all__ = ["CifarResNet", "ResNet18", "hold_statistics", "holds_statistics", "load_classifier"]
 
 _LAST = ("linear.weight", "linear.bias")  # a classifier's last layer
 # of the images that the published CIFAR-10 classifiers were trained on
@@ -141,6 +141,17 @@ def hold_statistics(network: nn.Module) -> nn.Module:
                 held.load_state_dict(child.state_dict())
                 setattr(module, name, held.eval())
     return network
+
+
+def holds_statistics(network: nn.Module) -> bool:
+    """Whether the batch norms' statistics are fixed for good; an error where some are and some are not."""
+    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+    held = sum(isinstance(m, _HeldBatchNorm) for m in norms)
+    if held not in (0, len(norms)):
+        raise InvalidInputError(
+            f"{held} of {len(norms)} batch norms hold their statistics: hold all or none."
+        )
+    return held > 0
 
 
 class _HeldBatchNorm(nn.BatchNorm2d):

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
+from aureole.models.heads import MAX_LOG_KAPPA, mixture_from
+from aureole.models.last_layer import last_linear, whiten_last_layer
 from aureole.sphere import normalize
 
 __all__ = [
@@ -18,13 +20,9 @@ __all__ = [
     "PaperEncoder",
     "Part",
     "SharedEncoder",
-    "whiten_last_layer",
 ]
 
 Part = Literal["mu", "kappa", "joint"]
-
-_FAINT = 0.01
-MAX_LOG_KAPPA = math.log(1e8)  # beyond, a posterior is a point to every digit of a loss
 
 
 class IndependentEncoder(nn.Module):
@@ -106,7 +104,7 @@ class IndependentEncoder(nn.Module):
         self.scale.copy_(torch.where(x.std(0) > 0, x.std(0), 1.0))
         standard = (x - self.centre) / self.scale
         whiten_last_layer(self.location, standard)
-        last = _last_linear(self.certainty)
+        last = last_linear(self.certainty)
         last.weight.mul_(0.1)
         last.bias.zero_()
 
@@ -136,7 +134,7 @@ class PaperEncoder(IndependentEncoder):
         outputs = self.certainty(x)
         smallest, largest = outputs.min(), outputs.max()
         gain = (high - low) / (largest - smallest)
-        last = _last_linear(self.certainty)
+        last = last_linear(self.certainty)
         last.weight.mul_(gain)
         last.bias.sub_(smallest).mul_(gain).add_(low)
         self.log_kappa.zero_()
@@ -164,35 +162,10 @@ class MixtureEncoder(IndependentEncoder):
     def forward(self, x: Float[Tensor, "*batch n"]) -> MixtureVMF:  # type: ignore[override]
         """The posteriors of inputs."""
         x = (x - self.centre) / self.scale
-        outputs = self.location(x).float().unflatten(-1, (self.n_components, -1))
-        base, offsets = outputs[..., :1, :], outputs[..., 1:, :]
+        raw = self.location(x).float().unflatten(-1, (self.n_components, -1))
         if self.part == "mu":
             deviation = scores = x.new_zeros(*x.shape[:-1], self.n_components)
-            raw = base.expand_as(outputs)
+            raw = torch.cat([raw[..., :1, :], torch.zeros_like(raw[..., 1:, :])], -2)
         else:
             deviation, scores = self.certainty(x).float().chunk(2, -1)
-            raw = torch.cat([base, base + 0.3 * offsets], -2)
-        kappa = torch.exp((self.log_kappa + deviation).clamp(max=MAX_LOG_KAPPA))
-        return MixtureVMF(torch.softmax(scores, -1), normalize(raw), kappa, validate_args=False)
-
-
-def whiten_last_layer(network: nn.Module, x: Tensor) -> None:
-    """Scale and shift a network's last linear layer so that its outputs have mean 0 and covariance near the identity.
-
-    Directions with little variance (below 1 % of the mean) are not blown up: where a network has more outputs than its
-    inputs have dimensions, that would make the layer's weights huge and training explode.
-    """
-    last = _last_linear(network)
-    outputs = network(x).float()
-    mean = outputs.mean(0)
-    values, vectors = torch.linalg.eigh(torch.cov(outputs.T).double().reshape(len(mean), -1))
-    scale = ((vectors * (values + _FAINT * values.mean()).rsqrt()) @ vectors.T).to(last.weight)
-    last.weight.copy_(scale @ last.weight)
-    last.bias.copy_(scale @ (last.bias - mean))
-
-
-def _last_linear(network: nn.Module) -> nn.Linear:
-    found = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    if not found or found[-1].bias is None:
-        raise InvalidInputError("the network must end in a linear layer with a bias.")
-    return found[-1]
+        return mixture_from(raw, self.log_kappa + deviation, scores)

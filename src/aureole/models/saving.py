@@ -1,4 +1,7 @@
-"""Saved models: a folder with ``config.json`` and ``weights.safetensors``. No code is stored, and none is run."""
+"""Saved models: a folder with ``config.json`` and ``weights.safetensors``. No code is stored, and none is run.
+
+A ``README.md`` may lie beside them, for people; it is never read here.
+"""
 
 import json
 import os
@@ -11,21 +14,28 @@ from torch import Tensor
 
 from aureole.errors import InvalidInputError
 
-__all__ = ["check_weights", "load_folder", "save_folder"]
+__all__ = ["CARD", "CONFIG", "WEIGHTS", "check_weights", "load_folder", "save_folder"]
 
-_CONFIG, _WEIGHTS = "config.json", "weights.safetensors"
+CONFIG, WEIGHTS, CARD = "config.json", "weights.safetensors", "README.md"
 _LARGEST_CONFIG = 1_000_000  # bytes
 
 
-def save_folder(folder: Path | str, config: dict[str, Any], weights: dict[str, Tensor]) -> Path:
-    """Write a model and return its folder; each file is whole or not there."""
+def save_folder(
+    folder: Path | str,
+    config: dict[str, Any],
+    weights: dict[str, Tensor],
+    *,
+    card: str | None = None,
+) -> Path:
+    """Write a model, and a card about it if there is one, and return its folder; each file is whole or not there."""
     from safetensors.torch import save
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    plain = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-    _write(folder / _WEIGHTS, save(plain))
-    _write(folder / _CONFIG, (json.dumps(config, indent=1, allow_nan=False) + "\n").encode())
+    _write(folder / WEIGHTS, save(_apart(weights)))
+    _write(folder / CONFIG, (json.dumps(config, indent=1, allow_nan=False) + "\n").encode())
+    if card is not None:
+        _write(folder / CARD, card.encode())
     return folder
 
 
@@ -39,7 +49,7 @@ def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dic
     from safetensors.torch import load_file
 
     folder = Path(folder)
-    path, weights = folder / _CONFIG, folder / _WEIGHTS
+    path, weights = folder / CONFIG, folder / WEIGHTS
     for needed in (path, weights):
         if not needed.is_file():
             raise InvalidInputError(f"{needed} is missing: {folder} does not hold a saved model.")
@@ -47,8 +57,8 @@ def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dic
         raise InvalidInputError(f"{path} is larger than {_LARGEST_CONFIG} bytes; it is no config.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidInputError(f"{path} is not JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{path} is not JSON that can be read: {error}.") from error
     found = config.get("format") if isinstance(config, dict) else None
     if found != format:
         raise InvalidInputError(
@@ -76,6 +86,18 @@ def check_weights(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
             )
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InvalidInputError(f"{name} holds NaN or infinity. The file is damaged.")
+
+
+def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights on the CPU, none sharing memory with another: tied layers are written twice."""
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in weights.items():
+        value = value.detach().cpu().contiguous()
+        where = value.untyped_storage().data_ptr()
+        plain[name] = value.clone() if where in seen else value
+        seen.add(where)
+    return plain
 
 
 def _write(path: Path, content: bytes) -> None:

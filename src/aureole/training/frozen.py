@@ -1,30 +1,41 @@
 """A head on the vectors of a finished encoder: a posterior for every row, without touching the encoder."""
 
-import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from aureole.data.groups import Groups
-from aureole.data.pairs import PairBatch
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
+from aureole.evaluation.calibration import Calibration, fit_calibration
+from aureole.evaluation.coverage import predictive_coverage
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.models.saving import check_weights, load_folder, save_folder
-from aureole.training.fit import Observer, fit
+from aureole.training.dimension import best_information, choose_dim, try_dims
+from aureole.training.fit import Fit, Observer, fit
+from aureole.training.rows import (
+    Partners,
+    Vectors,
+    check_vectors,
+    draw_batch,
+    halves,
+    information,
+    partners_of,
+    take,
+)
 from aureole.training.schedule import Phase
 
 __all__ = ["FrozenHead", "NotFittedError"]
 
-Vectors = Tensor | np.ndarray
-_SAMPLE, _HELD_OUT_ITEMS, _CHUNK = 20_000, 4096, 8192
-_FORMAT = "aureole-frozen-head-1"
+_SAMPLE, _HELD_OUT_ITEMS, _CHUNK = 20_000, 4096, 2048
+_MASSES = (0.5, 0.8, 0.9, 0.95)
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
+_FORMAT = "aureole-frozen-head-2"
 _LARGEST = 65_536  # features, dimensions or hidden units of a head that is loaded
 
 
@@ -37,24 +48,43 @@ class FrozenHead:
 
     :math:`\hat\mu` is a linear map to ``dim`` dimensions, started at the whitened principal directions of the vectors,
     and :math:`\log\hat\kappa` a small network. Both are trained with the closed form of InfoNCE; of the steps taken,
-    the one with the best held-out information is kept. The manners are scikit-learn's: ``fit`` returns self, what is
+    the one with the best held-out information is kept. Then kappa is calibrated on other held-out pairs, so that a
+    predictive cap of 90 % holds 90 % of the partners. The manners are scikit-learn's: ``fit`` returns self, what is
     fitted ends in an underscore, and ``get_params`` and ``set_params`` make it fit into a ``Pipeline``.
 
     Parameters
     ----------
     dim
-        The D of the posteriors' sphere.
+        The D of the posteriors' sphere. "auto" tries 8, 16, 32 and 64 for a fifth of the steps each, and takes the
+        smallest after which the held-out information grows by less than 0.02 nats.
     kappa_pos
         How close partners' latents are; default 2 D. Pairs hardly tell it from kappa, so kappa is relative to it:
-        ``profile`` shows how flat the held-out loss is.
+        ``profile_`` shows how flat the held-out information is.
     width
         Of the network for kappa.
     steps, items, lr
         Batches, vectors a batch, and the learning rate.
     held_out
-        The share of the groups that selects the step and is never trained on.
+        The share of the groups that is never trained on: half of it selects the step, half calibrates.
+    calibrate
+        Whether to map kappa so that predictive caps cover what they promise.
     seed
         Decides everything random.
+
+    Attributes
+    ----------
+    dim_, kappa_pos_
+        What was chosen.
+    information_
+        How much the posteriors tell about a held-out partner, in nats.
+    profile_
+        That information at other kappa_pos.
+    dims_
+        That information by dim, if dim was "auto".
+    calibration_
+        The map of kappa.
+    coverage_
+        The share of held-out partners in predictive caps of 50, 80, 90 and 95 %, after calibration.
 
     Examples
     --------
@@ -69,14 +99,15 @@ class FrozenHead:
 
     def __init__(
         self,
-        dim: int = 32,
+        dim: int | Literal["auto"] = 32,
         *,
         kappa_pos: float | None = None,
         width: int = 128,
-        steps: int = 600,
+        steps: int = 800,
         items: int = 512,
         lr: float = 2e-3,
         held_out: float = 0.1,
+        calibrate: bool = True,
         seed: int = 0,
     ) -> None:
         self.dim = dim
@@ -86,6 +117,7 @@ class FrozenHead:
         self.items = items
         self.lr = lr
         self.held_out = held_out
+        self.calibrate = calibrate
         self.seed = seed
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
@@ -105,83 +137,126 @@ class FrozenHead:
     def fit(
         self,
         vectors: Vectors,
-        groups: Sequence[Any] | Vectors,
+        groups: Sequence[Any] | Vectors | None = None,
         *,
+        pairs: Sequence[Sequence[int]] | Vectors | None = None,
         checkpoint: Path | None = None,
         observer: Observer | None = None,
     ) -> "FrozenHead":
-        """Learn from vectors [n, d] and one group label per vector; rows are read as they are needed.
+        """Learn from vectors [n, d] and one group label per vector, or from pairs [p, 2] of rows that belong together.
 
-        ``vectors`` may be a memory-mapped array that does not fit into memory. With ``checkpoint`` an interrupted fit
-        goes on where it was.
+        Rows are read as they are needed: ``vectors`` may be a memory-mapped array that does not fit into memory. With
+        ``checkpoint`` an interrupted fit goes on where it was.
         """
-        _check_vectors(vectors)
-        if len(groups) != len(vectors):
-            raise InvalidInputError(
-                f"{len(vectors)} vectors need as many groups, not {len(groups)}."
-            )
+        check_vectors(vectors)
         rng = torch.Generator().manual_seed(self.seed)
-        training, held = Groups.of(groups).split(self.held_out, rng)
-        encoder = self._new_encoder(vectors, training, rng)
-        loss = ClosedFormInfoNCE(self._kappa_pos())
-        probe = _probe(vectors, held, rng)
+        training, held = partners_of(vectors, groups, pairs).split(self.held_out, rng)
+        selecting, calibrating = halves(held, rng)
+        probe = draw_batch(vectors, selecting, _HELD_OUT_ITEMS, rng)
 
-        def draw_batch(_: int, generator: torch.Generator) -> PairBatch:
-            return _batch(vectors, training, self.items, generator)
+        def train(dim: int, steps: int, path: Path | None) -> Fit:
+            encoder = self._new_encoder(vectors, training, dim)
+            loss = ClosedFormInfoNCE(self._kappa_pos(dim))
+            return fit(
+                encoder,
+                loss,
+                lambda _, generator: draw_batch(vectors, training, self.items, generator),
+                phases=[Phase("joint", steps, self.lr)],
+                seed=self.seed,
+                average=0.99,
+                checkpoint=path,
+                evaluate=lambda model: {"information": information(model, loss, probe)},
+                evaluate_every=max(1, steps // 20),
+                select="information",
+                observer=observer,
+            )
 
-        self.fit_ = fit(
-            encoder,
-            loss,
-            draw_batch,
-            phases=[Phase("joint", self.steps, self.lr)],
-            seed=self.seed,
-            average=0.99,
-            checkpoint=checkpoint,
-            evaluate=lambda model: {"information": _information(model, loss, probe)},
-            evaluate_every=max(1, self.steps // 20),
-            select="information",
-            observer=observer,
-        )
+        self.dims_: dict[int, float] = {}
+        if self.dim == "auto":
+            self.dims_ = try_dims(train, int(vectors.shape[1]), self.steps, checkpoint)
+        self.dim_ = choose_dim(self.dims_) if self.dim == "auto" else int(self.dim)
+        self.kappa_pos_ = self._kappa_pos(self.dim_)
+        self.fit_ = train(self.dim_, self.steps, checkpoint)
         self.encoder_: nn.Module = self.fit_.encoder
         self.n_features_in_ = int(vectors.shape[1])
-        self.information_ = max(point["information"] for point in self.fit_.curve)
+        self.information_ = best_information(self.fit_)
+        self.profile_ = {
+            value: information(self.encoder_, ClosedFormInfoNCE(value), probe)
+            for value in (factor * self.kappa_pos_ for factor in _FACTORS)
+        }
+        self.calibration_ = Calibration()
+        query, partner = self._one_way(vectors, calibrating, rng)
+        if self.calibrate:
+            self.calibration_ = fit_calibration(query, partner, kappa_pos=self.kappa_pos_)
+            query, partner = (self._calibrated(q) for q in (query, partner))
+        self.coverage_ = predictive_coverage(
+            query, partner, kappa_pos=self.kappa_pos_, masses=_MASSES
+        )
         return self
 
     @torch.no_grad()
     def predict(self, vectors: Vectors) -> VonMisesFisher:
         """The posteriors of vectors [n, d], in chunks."""
         self._check_fitted(vectors)
-        rows = torch.arange(len(vectors)).split(_CHUNK)
-        parts = [self.encoder_(_take(vectors, chunk)) for chunk in rows]
-        return VonMisesFisher(
-            torch.cat([q.mu for q in parts]),
-            torch.cat([q.kappa for q in parts]),
-            validate_args=False,
-        )
+        mu = torch.empty(len(vectors), self.dim_)
+        kappa = torch.empty(len(vectors))
+        for start in range(0, len(vectors), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            part = self.encoder_(take(vectors, rows))
+            mu[rows], kappa[rows] = part.mu, part.kappa
+        return self._calibrated(VonMisesFisher(mu, kappa, validate_args=False))
 
     def score(self, vectors: Vectors, groups: Sequence[Any] | Vectors) -> float:
         """How much the posteriors tell about a partner, in nats: log of the candidates minus the loss.
 
-        Higher is better. At most as many vectors as held-out ones are used, two of each group.
+        Higher is better. At most 4,096 vectors are used, two of each group.
         """
-        self._check_fitted(vectors)
-        rng = torch.Generator().manual_seed(self.seed)
-        probe = _probe(vectors, Groups.of(groups), rng)
-        return _information(self.encoder_, ClosedFormInfoNCE(self._kappa_pos()), probe)
+        return self.profile(vectors, groups, factors=(1.0,))[self.kappa_pos_]
 
     def profile(
         self,
         vectors: Vectors,
         groups: Sequence[Any] | Vectors,
         *,
-        factors: Sequence[float] = (0.25, 0.5, 1.0, 2.0, 4.0),
+        factors: Sequence[float] = _FACTORS,
     ) -> dict[float, float]:
         """``score`` at other kappa_pos, as multiples of the one that was fitted with; nearly flat as a rule."""
         self._check_fitted(vectors)
         rng = torch.Generator().manual_seed(self.seed)
-        probe = _probe(vectors, Groups.of(groups), rng)
-        values = [factor * self._kappa_pos() for factor in factors]
-        return {v: _information(self.encoder_, ClosedFormInfoNCE(v), probe) for v in values}
+        probe = draw_batch(vectors, Groups.of(groups), _HELD_OUT_ITEMS, rng)
+        values = [factor * self.kappa_pos_ for factor in factors]
+        return {v: information(self._model, ClosedFormInfoNCE(v), probe) for v in values}
+
+    def coverage(
+        self,
+        vectors: Vectors,
+        groups: Sequence[Any] | Vectors,
+        *,
+        masses: Sequence[float] = _MASSES,
+    ) -> dict[float, float]:
+        """The share of partners in predictive caps of these masses, for at most 4,096 vectors, two of each group."""
+        self._check_fitted(vectors)
+        rng = torch.Generator().manual_seed(self.seed)
+        query, partner = self._one_way(vectors, Groups.of(groups), rng)
+        return predictive_coverage(query, partner, kappa_pos=self.kappa_pos_, masses=masses)
+
+    def summary(self) -> str:
+        """What was fitted, in a few lines for people."""
+        self._require_fit()
+        profile = ", ".join(f"{k:g}: {v:.3f}" for k, v in self.profile_.items())
+        covered = ", ".join(f"{m:.0%}: {c:.1%}" for m, c in self.coverage_.items())
+        lines = [
+            f"FrozenHead: vectors of {self.n_features_in_} dimensions to posteriors of {self.dim_}",
+            f"held-out information {self.information_:.3f} nats a pair",
+            f"the same by kappa_pos (fitted with {self.kappa_pos_:g}): {profile}",
+            f"kappa calibrated by a factor {self.calibration_.scale:.3g} at {self.calibration_.reference:.3g} "
+            f"and a power {self.calibration_.power:.3g}",
+            f"held-out partners in predictive caps: {covered}",
+        ]
+        if self.dims_:
+            tried = ", ".join(f"{d}: {v:.3f}" for d, v in self.dims_.items())
+            lines.insert(2, f"the same by dim, after a fifth of the steps: {tried}")
+        return "\n".join(lines)
 
     def save(self, folder: Path | str) -> Path:
         """Write the fitted head as ``config.json`` and ``weights.safetensors`` into a folder, and return it."""
@@ -189,8 +264,14 @@ class FrozenHead:
         config = {
             "format": _FORMAT,
             "parameters": self.get_params(),
+            "dim": self.dim_,
+            "kappa_pos": self.kappa_pos_,
             "n_features_in": self.n_features_in_,
             "information": self.information_,
+            "calibration": asdict(self.calibration_),
+            "profile": list(self.profile_.items()),
+            "dims": list(self.dims_.items()),
+            "coverage": list(self.coverage_.items()),
         }
         return save_folder(folder, config, self.encoder_.state_dict())
 
@@ -200,98 +281,102 @@ class FrozenHead:
         config, weights = load_folder(folder, format=_FORMAT)
         try:
             head = cls(**config["parameters"])
-            n_in, information = int(config["n_features_in"]), float(config["information"])
-            sizes = (n_in, int(head.dim), int(head.width))
-        except (KeyError, TypeError, ValueError) as error:
+            head.dim_, head.kappa_pos_ = int(config["dim"]), float(config["kappa_pos"])
+            head.n_features_in_ = int(config["n_features_in"])
+            head.information_ = float(config["information"])
+            head.calibration_ = Calibration(**config["calibration"])
+            head.profile_ = {float(k): float(v) for k, v in config["profile"]}
+            head.dims_ = {int(k): float(v) for k, v in config["dims"]}
+            head.coverage_ = {float(k): float(v) for k, v in config["coverage"]}
+            sizes = (head.n_features_in_, head.dim_, int(head.width))
+        except (KeyError, TypeError, ValueError, OverflowError, InvalidInputError) as error:
             raise InvalidInputError(f"the config in {folder} is damaged: {error!r}.") from error
         if not all(1 <= size <= _LARGEST for size in sizes):
             raise InvalidInputError(
                 f"the config in {folder} asks for layers of {sizes}; none may be above {_LARGEST}."
             )
-        encoder = head._network(n_in)
+        if not 0 < head.kappa_pos_ < float("inf"):
+            raise InvalidInputError(
+                f"the config in {folder} is damaged: kappa_pos is {head.kappa_pos_}."
+            )
+        encoder = head._network(head.n_features_in_, head.dim_)
         check_weights(weights, encoder.state_dict())
         encoder.load_state_dict(weights)
         head.encoder_ = encoder.requires_grad_(False).eval()
-        head.n_features_in_, head.information_ = n_in, information
         return head
 
-    def _network(self, n_in: int) -> IndependentEncoder:
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "calibration_")
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's pipelines ask of their steps; only they call it."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True))
+
+    def _network(self, n_in: int, dim: int) -> IndependentEncoder:
         certainty = ResidualMLP(n_in, 1, width=self.width, n_blocks=2)
-        return IndependentEncoder(nn.Linear(n_in, self.dim), certainty, n_in=n_in)
+        return IndependentEncoder(nn.Linear(n_in, dim), certainty, n_in=n_in)
 
-    def _kappa_pos(self) -> float:
-        return 2.0 * self.dim if self.kappa_pos is None else float(self.kappa_pos)
+    def _kappa_pos(self, dim: int) -> float:
+        return 2.0 * dim if self.kappa_pos is None else float(self.kappa_pos)
 
-    def _new_encoder(
-        self, vectors: Vectors, groups: Groups, rng: torch.Generator
-    ) -> IndependentEncoder:
+    def _new_encoder(self, vectors: Vectors, partners: Partners, dim: int) -> IndependentEncoder:
         """An encoder whose mu starts at the whitened principal directions of a sample."""
         n_in = int(vectors.shape[1])
-        if not 2 <= self.dim <= n_in:
-            raise InvalidInputError(
-                f"dim must be between 2 and the vectors' {n_in}, not {self.dim}."
-            )
-        order = torch.randperm(len(groups.members), generator=rng)[:_SAMPLE]
-        sample = _take(vectors, groups.members[order])
+        if not 2 <= dim <= n_in:
+            raise InvalidInputError(f"dim must be between 2 and the vectors' {n_in}, not {dim}.")
+        rng = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(len(partners.members), generator=rng)[:_SAMPLE]
+        sample = take(vectors, partners.members[order].sort().values)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            encoder = self._network(n_in)
+            encoder = self._network(n_in, dim)
         spread = sample.std(0)
         standard = (sample - sample.mean(0)) / torch.where(spread > 0, spread, 1.0)
         _, directions = torch.linalg.eigh(torch.cov(standard.T).double())
         assert isinstance(encoder.location, nn.Linear)
         with torch.no_grad():
-            encoder.location.weight.copy_(directions[:, -self.dim :].T)
+            encoder.location.weight.copy_(directions[:, -dim:].T)
         encoder.initialise(sample)
         return encoder
 
+    @torch.no_grad()
+    def _one_way(
+        self, vectors: Vectors, partners: Partners, rng: torch.Generator
+    ) -> tuple[VonMisesFisher, VonMisesFisher]:
+        """(Queries, partners) of a sample of pairs, each pair once, as the head predicts them."""
+        batch = draw_batch(vectors, partners, _HELD_OUT_ITEMS, rng)
+        once = batch.pairs[batch.pairs[:, 0] < batch.pairs[:, 1]]
+        order = torch.randperm(len(once), generator=rng)[: _HELD_OUT_ITEMS // 2]
+        left, right = once[order].T
+        q = self._model(batch.inputs)
+        query, partner = (
+            VonMisesFisher(q.mu[i], q.kappa[i], validate_args=False) for i in (left, right)
+        )
+        return query, partner
+
+    def _model(self, inputs: Tensor) -> VonMisesFisher:
+        """The encoder, calibrated."""
+        return self._calibrated(self.encoder_(inputs))
+
+    def _calibrated(self, posterior: VonMisesFisher) -> VonMisesFisher:
+        kappa = self.calibration_(posterior.kappa)
+        return VonMisesFisher(posterior.mu, kappa, validate_args=False)
+
     def _require_fit(self) -> None:
-        if not hasattr(self, "encoder_"):
+        if not self.__sklearn_is_fitted__():
             raise NotFittedError("this head is not fitted yet: call fit(vectors, groups) first.")
 
     def _check_fitted(self, vectors: Vectors) -> None:
         self._require_fit()
-        _check_vectors(vectors)
+        check_vectors(vectors)
         if vectors.shape[1] != self.n_features_in_:
             raise InvalidInputError(
                 f"the head was fitted on vectors of {self.n_features_in_} dimensions, not {vectors.shape[1]}."
             )
 
 
-_PARAMETERS = ("dim", "kappa_pos", "width", "steps", "items", "lr", "held_out", "seed")
-
-
-def _check_vectors(vectors: Vectors) -> None:
-    if len(vectors.shape) != 2 or 0 in vectors.shape:
-        raise InvalidInputError(f"vectors must be [n, d], but have shape {tuple(vectors.shape)}.")
-
-
-def _take(vectors: Vectors, rows: Tensor) -> Float[Tensor, "n d"]:
-    """Rows as float32; an error names the first row that is not finite."""
-    chosen = (
-        vectors[rows]
-        if isinstance(vectors, Tensor)
-        else torch.from_numpy(np.ascontiguousarray(vectors[rows.numpy()]))
-    )
-    bad = ~torch.isfinite(chosen).all(-1)
-    if bool(bad.any()):
-        raise InvalidInputError(
-            f"vectors[{int(rows[bad][0])}] holds NaN or infinity. Drop such rows first."
-        )
-    return chosen.float()
-
-
-def _batch(vectors: Vectors, groups: Groups, items: int, rng: torch.Generator) -> PairBatch:
-    rows, pairs = groups.draw(items, rng)
-    return PairBatch(_take(vectors, rows), pairs, float(len(pairs)))
-
-
-def _probe(vectors: Vectors, groups: Groups, rng: torch.Generator) -> PairBatch:
-    return _batch(vectors, groups, _HELD_OUT_ITEMS, rng)
-
-
-@torch.no_grad()
-def _information(model: nn.Module, loss: ClosedFormInfoNCE, probe: PairBatch) -> float:
-    """Log of the number of candidates minus the loss, in nats."""
-    value = loss.among(model(probe.inputs), probe.pairs).item()
-    return math.log(len(probe.inputs) - 1) - value
+_PARAMETERS = (
+    "dim", "kappa_pos", "width", "steps", "items", "lr", "held_out", "calibrate", "seed",
+)  # fmt: skip

@@ -2,5 +2,22 @@
 
 from aureole.training.adapters.lightly import LightlyLoss
 from aureole.training.adapters.metric_learning import MetricLearningLoss
+from aureole.training.adapters.sentence_transformers import (
+    SentencePairLoss,
+    SentencePosterior,
+    encode_posterior,
+    load_pipeline,
+    posterior_of,
+    save_pipeline,
+)
 
-__all__ = ["LightlyLoss", "MetricLearningLoss"]
+__all__ = [
+    "LightlyLoss",
+    "MetricLearningLoss",
+    "SentencePairLoss",
+    "SentencePosterior",
+    "encode_posterior",
+    "load_pipeline",
+    "posterior_of",
+    "save_pipeline",
+]
