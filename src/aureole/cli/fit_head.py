@@ -116,6 +116,7 @@ def fit_head(
         "dim": head.dim_,
         "kappa_pos": head.kappa_pos_,
         "information": head.information_,
+        "dims": [{"dim": d, "information": v} for d, v in head.dims_.items()],
         "profile": [{"kappa_pos": k, "information": v} for k, v in head.profile_.items()],
         "coverage": [{"mass": m, "measured": share} for m, share in head.coverage_.items()],
         "seconds": time.monotonic() - started,
@@ -177,6 +178,11 @@ def _show(head: FrozenHead, rows: int, out: Path) -> None:
         f"{rows:,} rows; dim {head.dim_}; κ_pos {head.kappa_pos_:.4g}; "
         f"held-out information {head.information_:.3f} nats"
     )
+    if head.dims_:
+        dims = table("held-out information, short fits", "dim", "nats")
+        for dim, information in head.dims_.items():
+            dims.add_row(str(dim), f"{information:.3f}")
+        console.print(dims)
     profile = table("held-out information", "κ_pos", "nats")
     for kappa_pos, information in head.profile_.items():
         profile.add_row(f"{kappa_pos:.4g}", f"{information:.3f}")
