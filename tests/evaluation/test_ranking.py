@@ -86,3 +86,11 @@ def test_what_has_no_nearest_is_refused():
         mu[1] = hole
         with pytest.raises(InvalidInputError, match=rf"vectors\[1\].*{kind}"):
             nearest_label_matches(mu, labels)
+
+
+def test_some_queries_are_answered_as_among_all():
+    rng = torch.Generator().manual_seed(0)
+    mu, labels = torch.randn(300, 4, generator=rng), torch.randint(0, 9, (300,), generator=rng)
+    queries = torch.tensor([299, 3, 3, 0, 150])
+    whole = nearest_label_matches(mu, labels)
+    assert torch.equal(nearest_label_matches(mu, labels, queries=queries), whole[queries])

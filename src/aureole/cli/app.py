@@ -4,8 +4,9 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from aureole.cli import report, reproduce
+from aureole.cli import evaluate, fit_head, report, reproduce, score
 from aureole.errors import AureoleError
 
 __all__ = ["app", "main"]
@@ -17,16 +18,22 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("fit-head", help=fit_head.HELP)(fit_head.fit_head)
+app.command("score", help=score.HELP)(score.score)
+app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
 app.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)
 app.command("report")(report.report)
 
 
 def main() -> None:
-    """Run the command line; errors of ours are one sentence on stderr and exit code 1."""
+    """Run the command line; errors of ours, and of the disk, are one sentence on stderr and exit code 1."""
     try:
         app()
-    except AureoleError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {error}", highlight=False)
+    except (AureoleError, OSError) as error:  # a full disk, a folder that may not be written
+        # what an error quotes of a file is text, not markup
+        Console(stderr=True, soft_wrap=True).print(
+            f"[red]error:[/red] {escape(str(error))}", highlight=False
+        )
         sys.exit(1)
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command goes on where it was.")

@@ -1,6 +1,6 @@
 """Progress bars for training and for sweeps, on stderr, readable in 80 columns."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -10,7 +10,7 @@ from aureole.training.diagnostics import Diagnosis
 from aureole.training.fit import Observer
 from aureole.training.schedule import Phase
 
-__all__ = ["sweep_bar", "training_bar"]
+__all__ = ["rows_bar", "sweep_bar", "training_bar"]
 
 
 @contextmanager
@@ -33,6 +33,22 @@ def training_bar(title: str, *, shown: bool = True) -> Iterator[Observer]:
             bar.update(task, completed=step, total=total, state=text)
 
         yield observe
+
+
+@contextmanager
+def rows_bar(
+    title: str, total: int | None = None, *, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """A bar that is told how many rows are done."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[rows]} rows"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not shown, expand=True) as bar:
+        task = bar.add_task(title, total=total, rows="0")
+        yield lambda done: bar.update(task, completed=done, rows=f"{done:,}")
 
 
 @contextmanager

@@ -14,12 +14,17 @@ _TIE = 1e-12  # rounding in float64: the same direction at another length differ
 
 
 def nearest_label_matches(
-    mu: Float[Tensor, "n dim"], labels: Integer[Tensor, "..."]
-) -> Bool[Tensor, " n"]:
+    mu: Float[Tensor, "n dim"],
+    labels: Integer[Tensor, "..."],
+    *,
+    queries: Integer[Tensor, " q"] | None = None,
+) -> Bool[Tensor, " q"]:
     r"""Whether the nearest other item, :math:`\arg\max_{j \ne i} \mu_i^T\mu_j`, has the label of item i.
 
+    For all items i, or those whose numbers are given as ``queries``; any other item can be the nearest.
+
     mu need not have norm 1. Cosines are taken in float64; those within 1e-12 of the largest are ties, which the item of
-    the lowest index wins. Cost: n^2 dim products, over blocks of rows, so that memory grows with n alone.
+    the lowest index wins. Cost: q n dim products, over blocks of rows, so that memory grows with n alone.
 
     Examples
     --------
@@ -33,10 +38,11 @@ def nearest_label_matches(
             f"{tuple(mu.shape)} and labels of shape {tuple(labels.shape)}."
         )
     unit = normalize(mu.detach().double())
+    asked = torch.arange(len(unit), device=unit.device) if queries is None else queries
     matches = []
-    for rows in torch.arange(len(unit), device=unit.device).split(max(1, _BLOCK // len(unit))):
+    for rows in asked.split(max(1, _BLOCK // len(unit))):
         cosine = unit[rows] @ unit.T
-        cosine[rows - rows[0], rows] = -torch.inf  # not itself
+        cosine.scatter_(1, rows.unsqueeze(1), -torch.inf)  # not itself
         tied = cosine >= cosine.amax(1, keepdim=True) - _TIE
         nearest = tied.to(torch.uint8).argmax(1)  # the first of the largest
         matches.append(labels[nearest] == labels[rows])

@@ -7,7 +7,7 @@ from aureole.errors import AureoleError
 from aureole.reports.runs import Run
 from aureole.reports.tables import Table
 
-__all__ = ["Picture", "Report", "Section", "render"]
+__all__ = ["Gallery", "Item", "Picture", "Report", "Section", "render"]
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,36 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Item:
+    """An item of a gallery: its text, what is to say of it, and its picture as a data URI, if it has one."""
+
+    text: str
+    note: str
+    picture: str = ""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Items under a title, first to last."""
+
+    title: str
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
 class Section:
-    """A part of the page: an anchor, a title, a text, tables, pictures, and the runs behind them."""
+    """A part of the page: an anchor, a title, a text, tables, pictures, the runs behind them, and galleries.
+
+    An empty line in the text begins a paragraph.
+    """
 
     anchor: str
     title: str
     text: str
     tables: tuple[Table, ...]
     figures: tuple[Picture, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...] = ()
+    galleries: tuple[Gallery, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,8 +69,9 @@ def render(
     about: str,
     results: Sequence[str],
     footer: Sequence[str],
+    footer_title: str = "How these records were made",
 ) -> str:
-    """The page as HTML: styles and figures inline, no scripts, nothing loaded; all text of records is escaped.
+    """The page as HTML: styles and figures inline, no scripts, nothing loaded; all text is escaped.
 
     ``about`` and the list of main ``results`` stand above the contents, ``footer`` below all sections.
     """
@@ -65,5 +87,10 @@ def render(
     )
     template = environment.get_template("page.html.jinja")
     return template.render(
-        title=title, sections=sections, about=about, results=results, footer=footer
+        title=title,
+        sections=sections,
+        about=about,
+        results=results,
+        footer=footer,
+        footer_title=footer_title,
     )

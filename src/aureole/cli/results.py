@@ -1,0 +1,37 @@
+"""Results as commands print them: one JSON object, or tables of a few lines."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from rich.table import Table
+
+__all__ = ["coverage_table", "print_json", "table"]
+
+
+def print_json(results: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line; what is not finite is null."""
+    typer.echo(json.dumps(_finite(dict(results)), allow_nan=False))
+
+
+def table(title: str, *header: str) -> Table:
+    """An empty table under a title, wide enough for it."""
+    return Table(*header, title=title, title_justify="left", min_width=len(title))
+
+
+def coverage_table(coverage: Mapping[float, float]) -> Table:
+    """What predictive caps promise, and what they hold."""
+    found = table("how often caps hold a partner", "promised", "measured")
+    for mass, share in coverage.items():
+        found.add_row(f"{100 * mass:g} %", f"{100 * share:.1f} %")
+    return found
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list) else value
