@@ -10,7 +10,7 @@ from aureole.distributions import (
     log_expected_positivity,
 )
 from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
-from aureole.models import KappaFromNorm, KappaFromPrototypes, PosteriorEncoder
+from aureole.models import KappaFromNorm, KappaFromPrototypes, MixtureHead, PosteriorEncoder
 from aureole.training.frozen import FrozenHead
 
 __version__ = "0.1.0.dev0"
@@ -23,6 +23,7 @@ __all__ = [
     "KappaFromNorm",
     "KappaFromPrototypes",
     "MCInfoNCE",
+    "MixtureHead",
     "MixtureVMF",
     "PosteriorEncoder",
     "SphereUniform",

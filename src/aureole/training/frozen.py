@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from aureole.data.groups import Groups
+from aureole.data.tables import as_vectors
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.evaluation.calibration import Calibration, fit_calibration
@@ -136,7 +137,7 @@ class FrozenHead:
 
     def fit(
         self,
-        vectors: Vectors,
+        vectors: Any,
         groups: Sequence[Any] | Vectors | None = None,
         *,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
@@ -145,9 +146,11 @@ class FrozenHead:
     ) -> "FrozenHead":
         """Learn from vectors [n, d] and one group label per vector, or from pairs [p, 2] of rows that belong together.
 
-        Rows are read as they are needed: ``vectors`` may be a memory-mapped array that does not fit into memory. With
-        ``checkpoint`` an interrupted fit goes on where it was.
+        ``vectors`` is a tensor, an array or an Arrow column of lists. Rows are read as they are needed: it may be a
+        memory-mapped array that does not fit into memory (``data.tables.read_vectors`` makes one of a Parquet file).
+        With ``checkpoint`` an interrupted fit goes on where it was.
         """
+        vectors = as_vectors(vectors)
         check_vectors(vectors)
         rng = torch.Generator().manual_seed(self.seed)
         training, held = partners_of(vectors, groups, pairs).split(self.held_out, rng)
@@ -195,8 +198,9 @@ class FrozenHead:
         return self
 
     @torch.no_grad()
-    def predict(self, vectors: Vectors) -> VonMisesFisher:
-        """The posteriors of vectors [n, d], in chunks."""
+    def predict(self, vectors: Any) -> VonMisesFisher:
+        """The posteriors of vectors [n, d] (a tensor, an array or an Arrow column), in chunks."""
+        vectors = as_vectors(vectors)
         self._check_fitted(vectors)
         mu = torch.empty(len(vectors), self.dim_)
         kappa = torch.empty(len(vectors))
@@ -299,8 +303,10 @@ class FrozenHead:
             raise InvalidInputError(
                 f"the config in {folder} is damaged: kappa_pos is {head.kappa_pos_}."
             )
+        with torch.device("meta"):  # no memory is asked for before the weights are seen to fit
+            outline = head._network(head.n_features_in_, head.dim_)
+        check_weights(weights, outline.state_dict())
         encoder = head._network(head.n_features_in_, head.dim_)
-        check_weights(weights, encoder.state_dict())
         encoder.load_state_dict(weights)
         head.encoder_ = encoder.requires_grad_(False).eval()
         return head
