@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from aureole import sphere
 from aureole.errors import InvalidInputError
 from aureole.sphere import positivity, zonal
+from aureole.sphere.bessel import bessel_ratios
 from tests.oracles import positivity as oracle
 
 GRID = oracle.load()
@@ -166,3 +167,26 @@ def test_enough_terms_are_counted(k1, k2, kpos, dim):
     count = positivity.n_terms([k1, k2, kpos], dim, tolerance=1e-12)
     more = positivity.positive_terms(dim, count + 40, tensor(k1), tensor(k2), tensor(kpos))
     assert more[count:].sum() <= 1e-12 * more.sum()
+
+
+@pytest.mark.parametrize("n", [1, 5, 37])
+def test_half_of_a_symmetric_matrix_gives_the_whole_and_its_gradients(n):
+    rng = torch.Generator().manual_seed(n)
+    weights = torch.randn(n, n, generator=rng, dtype=torch.float64)
+    found = []
+    for symmetric in (False, True):
+        rng.manual_seed(7)
+        mu = torch.randn(n, 6, generator=rng, dtype=torch.float64).requires_grad_()
+        kappa = (5 + 50 * torch.rand(n, generator=rng, dtype=torch.float64)).requires_grad_()
+        unit = mu / mu.norm(dim=-1, keepdim=True)
+        ratios, terms = (
+            bessel_ratios(2.0, kappa, 30),
+            positivity.positive_terms(6, 30, tensor(20.0)),
+        )
+        values, scale = positivity.pairwise_from_ratios(
+            (unit @ unit.T).clamp(-1, 1), ratios, ratios, terms, 6, symmetric=symmetric
+        )
+        (values * weights).sum().backward()
+        found.append((values.detach(), scale, mu.grad, kappa.grad))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-13)

@@ -154,7 +154,7 @@ def _log_others(
         rows = slice(None) if everyone else left
         value, clear = _log_sum(
             cosines[rows].to(dtype), own[rows, :used], values[..., :used], series.terms[:used], part,
-            log_known[rows], dim,
+            log_known[rows], dim, symmetric=everyone and own is rest,
         )  # fmt: skip
         if dtype == torch.float32 and not bool(clear.double().mean() > _WORTH):
             continue  # nearly all are to be done again: then all are, and nothing flows back through these
@@ -191,11 +191,13 @@ def _log_sum(
     negatives: Negatives,
     log_pairs: Tensor,
     dim: int,
+    *,
+    symmetric: bool,
 ) -> tuple[Tensor, Tensor]:
     """(Log of the sum over negatives, whether rounding in the cosines' dtype does not show in the loss) per anchor."""
     dtype = cosines.dtype
     if negatives.shared:
-        values, scale = pairwise_from_ratios(cosines, own, rest, terms, dim)
+        values, scale = pairwise_from_ratios(cosines, own, rest, terms, dim, symmetric=symmetric)
     else:
         basis = zonal_basis(cosines, dim, terms.shape[-1])
         values, scale = (((own * terms).unsqueeze(1) * rest).to(dtype) * basis).sum(-1), 0.0

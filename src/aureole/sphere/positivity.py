@@ -128,8 +128,13 @@ def pairwise_from_ratios(
     right: Float[Tensor, "m terms"],
     positive: Float[Tensor, " terms"],
     dim: int,
+    *,
+    symmetric: bool = False,
 ) -> tuple[Float[Tensor, "n m"], float]:
-    """``pairwise_positivity`` from the Bessel ratios of both sides and ``positive_terms``, all in float64."""
+    """``pairwise_positivity`` from the Bessel ratios of both sides and ``positive_terms``, all in float64.
+
+    ``symmetric`` says that both sides are the same things: then half of the pairs are computed.
+    """
     if not left.numel() or not right.numel():
         return torch.zeros_like(cosine), 0.0
     with torch.no_grad():
@@ -139,7 +144,8 @@ def pairwise_from_ratios(
         inverse = torch.where(share > 0, 1 / torch.where(share > 0, share, 1.0), 0.0)
     left = left * (positive * math.exp(-scale) * inverse)
     right = right * share
-    return zonal_sum(cosine, left.to(cosine.dtype), right.to(cosine.dtype), dim), scale
+    left, right = left.to(cosine.dtype), right.to(cosine.dtype)
+    return zonal_sum(cosine, left, right, dim, symmetric=symmetric), scale
 
 
 def log_pair_likelihood(

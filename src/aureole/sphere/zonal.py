@@ -8,6 +8,7 @@ derivative stays in the family, two dimensions up:
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.autograd.function import once_differentiable
 __all__ = ["log_zonal_weights", "zonal_basis", "zonal_sum"]
 
 _BLOCK = 2**18  # pairs at a time on a CPU: the recurrence's few arrays stay in the cache
+_STRIPES = 8  # of a symmetric matrix, each from its diagonal on: 9/16 of the entries
 
 
 def log_zonal_weights(dim: int, n_terms: int) -> Float[Tensor, " terms"]:
@@ -55,18 +57,21 @@ def zonal_sum(
     left: Float[Tensor, "n terms"],
     right: Float[Tensor, "m terms"],
     dim: int,
+    *,
+    symmetric: bool = False,
 ) -> Float[Tensor, "n m"]:
     r"""The pairwise sums :math:`\sum_l a_{il}\,b_{jl}\,G_l(c_{ij})`, differentiable once in all three.
 
     Two passes over memory per term forward and six backward, in blocks that fit the cache; no array of pairs times
-    terms is ever made. Cost n m terms, memory n m.
+    terms is ever made. Cost n m terms, memory n m. If the sums are known to be ``symmetric`` (c is, and
+    :math:`a_{il} b_{jl} = a_{jl} b_{il}`), little more than half of them are computed, and gradients flow to that half.
 
     Examples
     --------
     >>> zonal_sum(torch.tensor([[0.5]]), torch.ones(1, 3), torch.ones(1, 3), 3)
     tensor([[1.3750]])
     """
-    return _ZonalSum.apply(cosine, left, right, dim)
+    return _ZonalSum.apply(cosine, left, right, dim, symmetric)
 
 
 class _ZonalBasis(torch.autograd.Function):
@@ -97,26 +102,33 @@ class _ZonalBasis(torch.autograd.Function):
 
 class _ZonalSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, cosine: Tensor, left: Tensor, right: Tensor, dim: int) -> Tensor:
+    def forward(
+        ctx: Any, cosine: Tensor, left: Tensor, right: Tensor, dim: int, symmetric: bool
+    ) -> Tensor:
         ctx.save_for_backward(cosine, left, right)
-        ctx.dim = dim
-        return _weighted_sum(cosine, left, right, dim)
+        ctx.dim, ctx.symmetric = dim, symmetric
+        total = _weighted_sum(cosine, left, right, dim, symmetric)
+        return torch.triu(total) + torch.triu(total, 1).T if symmetric else total
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         cosine, left, right = ctx.saved_tensors
-        grad, dim = grads[0], ctx.dim
+        grad, dim, symmetric = grads[0], ctx.dim, ctx.symmetric
+        if symmetric:  # the upper half stands for both
+            grad = torch.triu(grad) + torch.tril(grad, -1).T
         grad_cosine = grad_left = grad_right = None
         if ctx.needs_input_grad[0]:
             factors = _derivative_factors(dim, left.shape[-1]).to(left)
-            grad_cosine = _weighted_sum(cosine, left[:, 1:] * factors, right[:, 1:], dim + 2)
+            slopes = (left[:, 1:] * factors, right[:, 1:], dim + 2, symmetric)
+            grad_cosine = _weighted_sum(cosine, *slopes)
             grad_cosine.mul_(grad)
         if any(ctx.needs_input_grad[1:3]):
-            grad_left, grad_right = _coefficient_gradients(cosine, left, right, dim, grad)
-        return grad_cosine, grad_left, grad_right, None
+            parts = (cosine, left, right, dim, grad, symmetric)
+            grad_left, grad_right = _coefficient_gradients(*parts)
+        return grad_cosine, grad_left, grad_right, None, None
 
 
 def _derivative_factors(dim: int, n_terms: int) -> Tensor:
@@ -135,10 +147,14 @@ def _scaled_recurrence(dim: int, n_terms: int) -> tuple[list[float], list[float]
     return scales[:n_terms], steps
 
 
-def _blocks(cosine: Tensor) -> range:
+def _blocks(cosine: Tensor, symmetric: bool) -> Iterator[tuple[slice, slice]]:
+    """(Rows, columns) of the blocks to compute: all, or of a symmetric matrix those from the diagonal on."""
     rows, columns = cosine.shape
     step = max(1, _BLOCK // max(1, columns)) if cosine.device.type == "cpu" else max(1, rows)
-    return range(0, max(rows, 1), step)
+    if symmetric:
+        step = min(step, -(-rows // _STRIPES))
+    for start in range(0, max(rows, 1), max(1, step)):
+        yield slice(start, start + step), slice(start if symmetric else 0, None)
 
 
 def _polynomials(cosine: Tensor, steps: list[float], n_terms: int):
@@ -155,43 +171,41 @@ def _polynomials(cosine: Tensor, steps: list[float], n_terms: int):
         yield now
 
 
-def _weighted_sum(cosine: Tensor, left: Tensor, right: Tensor, dim: int) -> Tensor:
-    """Clenshaw's summation b_l = a_l + v_l c b_(l+1) + b_(l+2), where a_l is the outer product of two columns."""
+def _weighted_sum(cosine: Tensor, left: Tensor, right: Tensor, dim: int, symmetric: bool) -> Tensor:
+    """Clenshaw's summation b_l = a_l + v_l c b_(l+1) + b_(l+2), where a_l is the outer product of two columns.
+
+    Of symmetric sums the entries left of the diagonal's blocks are 0.
+    """
     n_terms = left.shape[-1]
     if n_terms == 0:
         return torch.zeros_like(cosine)
     scales, steps = _scaled_recurrence(dim, n_terms)
     columns, rows = (left * left.new_tensor(scales)).T.contiguous(), right.T.contiguous()
-    total = torch.empty_like(cosine)
-    blocks = _blocks(cosine)
-    for start in blocks:
-        block = slice(start, start + blocks.step)
-        c, column = cosine[block], columns[:, block]
+    total = torch.zeros_like(cosine) if symmetric else torch.empty_like(cosine)
+    for block, across in _blocks(cosine, symmetric):
+        c, column, row = cosine[block, across].contiguous(), columns[:, block], rows[:, across]
         after, now = torch.zeros_like(c), torch.zeros_like(c)  # b_(l+2), b_(l+1)
         for l in range(n_terms - 1, 0, -1):  # noqa: E741
             after.addcmul_(c, now, value=steps[l] if l + 1 < n_terms else 0.0)
-            after.addr_(column[l], rows[l])
+            after.addr_(column[l], row[l])
             after, now = now, after
-        torch.addcmul(after, c, now, out=total[block])
-        total[block].addr_(column[0], rows[0])
+        total[block, across] = after.addcmul_(c, now).addr_(column[0], row[0])
     return total
 
 
 def _coefficient_gradients(
-    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor
+    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor, symmetric: bool
 ) -> tuple[Tensor, Tensor]:
     n_terms = left.shape[-1]
     scales, steps = _scaled_recurrence(dim, n_terms)
     grad_left, grad_right = torch.zeros_like(left.T), torch.zeros_like(right.T)
     left_t, right_t = left.T.contiguous(), right.T.contiguous()
-    blocks = _blocks(cosine)
-    for start in blocks:
-        block = slice(start, start + blocks.step)
-        part = grad[block]
+    for block, across in _blocks(cosine, symmetric):
+        c, part = cosine[block, across].contiguous(), grad[block, across].contiguous()
         product = torch.empty_like(part)
-        for l, p in enumerate(_polynomials(cosine[block], steps, n_terms)):  # noqa: E741
+        for l, p in enumerate(_polynomials(c, steps, n_terms)):  # noqa: E741
             torch.mul(p, part, out=product)
-            grad_left[l, block] = product @ right_t[l]
-            grad_right[l] += left_t[l, block] @ product
+            grad_left[l, block] = product @ right_t[l, across]
+            grad_right[l, across] += left_t[l, block] @ product
     scale = left.new_tensor(scales).unsqueeze(-1)
     return (grad_left * scale).T, (grad_right * scale).T
