@@ -75,3 +75,87 @@ def test_groups_without_pairs_are_refused(labels, message):
 def test_one_group_is_not_split():
     with pytest.raises(InvalidInputError, match="two or more"):
         Groups.of([1, 1]).split(0.5)
+
+
+def _classes(sizes=(300, 200, 100)):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    return labels[np.random.default_rng(0).permutation(len(labels))]
+
+
+def test_few_large_groups_are_classes_and_many_small_ones_are_not():
+    assert Groups.of(_classes()).classes
+    assert Groups.of(np.arange(5000) % 10).classes
+    assert not Groups.of(np.arange(5000) % 1000).classes
+    assert not Groups.of(np.arange(20) % 2).classes
+    # one large group among many small ones
+    assert not Groups.of(np.concatenate([np.zeros(100), 1 + np.arange(3000) // 3])).classes
+
+
+def test_of_classes_items_are_drawn_alike_and_partners_alike_within_a_class():
+    labels = _classes()
+    groups = Groups.of(labels)
+    rng = torch.Generator().manual_seed(0)
+    seen, anchors, same = np.zeros(len(labels)), np.zeros(len(labels)), []
+    for _ in range(400):
+        rows, pairs = groups.draw(60, rng)
+        assert len(set(rows.tolist())) == 60
+        assert len(pairs) == 480
+        first, second = rows[pairs].T.numpy()
+        assert (first != second).all()
+        assert (labels[first] == labels[second]).all()
+        np.add.at(seen, rows.numpy(), 1)
+        np.add.at(anchors, first, 1)
+        same.append(labels[rows.numpy()])
+    share = np.bincount(np.concatenate(same)) / 24_000
+    assert share == pytest.approx([1 / 2, 1 / 3, 1 / 6], abs=0.01)
+    assert seen.std() / seen.mean() < 0.2  # a binomial's is 0.15
+    assert np.array_equal(anchors, 8 * seen)
+
+
+def test_partners_in_a_class_are_uniform_over_the_others_of_the_batch():
+    groups = Groups.of(np.arange(50) % 2)
+    counts = np.zeros((50, 50))
+    rng = torch.Generator().manual_seed(1)
+    for _ in range(300):
+        rows, pairs = groups.draw(1000, rng)
+        first, second = rows[pairs].T.numpy()
+        np.add.at(counts, (first, second), 1)
+    expected = 300 * 8 / 24
+    together = (np.arange(50)[:, None] - np.arange(50)) % 2 == 0
+    np.fill_diagonal(together, False)
+    assert counts[~together].sum() == 0
+    chi = np.square(counts[together] - expected).sum() / expected
+    assert chi == pytest.approx(50 * 23, rel=0.15)  # its mean under the uniform law
+
+
+def test_an_item_alone_of_its_class_in_a_batch_is_no_anchor():
+    groups = Groups.of(np.repeat([0, 1], [998, 2]))
+    assert groups.classes
+    for seed in range(20):
+        rows, pairs = groups.draw(6, torch.Generator().manual_seed(seed))
+        assert len(rows) == 6
+        assert len(pairs) in (40, 48)
+        assert torch.equal(rows[pairs[:, 0]] < 998, rows[pairs[:, 1]] < 998)
+
+
+def test_of_classes_items_are_held_out_of_each():
+    labels = _classes((300, 200, 40, 3))
+    kept, held = Groups.of(labels).split(0.1, torch.Generator().manual_seed(0))
+    assert held.sizes.tolist() == [30, 20, 4]
+    assert kept.sizes.tolist() == [270, 180, 36, 3]
+    assert kept.classes
+    assert held.classes
+    both = torch.cat([kept.members, held.members])
+    assert torch.equal(both.sort().values, torch.arange(543))
+    for part in (kept, held):
+        for start, size in zip(part.starts.tolist(), part.sizes.tolist(), strict=True):
+            assert len(set(labels[part.members[start : start + size].numpy()])) == 1
+    again, _ = Groups.of(labels).split(0.1, torch.Generator().manual_seed(1))
+    assert not torch.equal(again.members, kept.members)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_both_parts_of_classes_can_make_pairs_at_any_share(share):
+    kept, held = Groups.of(_classes()).split(share)
+    assert int(kept.sizes.min()) >= 2
+    assert int(held.sizes.min()) >= 2
