@@ -22,6 +22,7 @@ __all__ = [
     "fit_probe",
     "losses_on_unseen",
     "mc_dropout",
+    "nearest_cosines",
     "nearest_distance",
     "predict_loss",
     "shortness",
@@ -101,14 +102,18 @@ def nearest_distance(
     >>> nearest_distance(torch.eye(2), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
     tensor([0.0000, 0.2929])
     """
+    return 1 - nearest_cosines(known, features, neighbours).mean(-1)
+
+
+def nearest_cosines(
+    known: Float[Tensor, "m d"], features: Float[Tensor, "n d"], neighbours: int
+) -> Float[Tensor, "n k"]:
+    """The cosines to the nearest known rows, largest first; m n d products, over blocks of rows."""
     if not 1 <= neighbours <= len(known):
         raise InvalidInputError(f"{len(known)} known rows do not have {neighbours} neighbours.")
     known = normalize(known)
-    nearest = [
-        (normalize(chunk) @ known.T).topk(neighbours).values.mean(-1)
-        for chunk in features.split(_CHUNK)
-    ]
-    return 1 - torch.cat(nearest)
+    blocks = features.split(_CHUNK)
+    return torch.cat([(normalize(block) @ known.T).topk(neighbours).values for block in blocks])
 
 
 def fit_probe(
