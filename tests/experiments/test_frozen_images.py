@@ -16,10 +16,10 @@ from aureole.experiments.frozen_images import (
     FrozenImages,
     FrozenImagesSetting,
     evaluate,
-    run,
 )
 from aureole.experiments.peers import ProbeSetting
 from aureole.experiments.photo_features import FeatureStore
+from aureole.experiments.runs import run
 from aureole.models.mobilenet import MobileNetV2
 from aureole.records import read_record
 from tests.experiments.test_peers import classes
@@ -56,15 +56,17 @@ def test_a_run_on_real_images_is_recorded_and_not_repeated(shared_data, tmp_path
     if not (shared_data / WEIGHTS).is_file():
         pytest.skip(f"{WEIGHTS} is not in the data folder")
     setting = replace(SETTINGS[1].shortened(5), images=300, side=64, plain_dim=4)
-    record = run(1, setting, shared_data, tmp_path / "cache", out=tmp_path)
+    where = {"data_dir": shared_data, "cache": tmp_path / "cache"}
+    record = run(setting, 1, tmp_path, command="aureole", **where)
     assert read_record(tmp_path / "whole" / "seed-1.json") == record
     assert len(list((tmp_path / "cache").iterdir())) == 3
     assert set(record.metrics["methods"]) == set(METHODS)
     assert str(WEIGHTS) in record.data
     # neither data nor cache are looked for again
-    assert run(1, setting, tmp_path / "none", tmp_path / "none", out=tmp_path) == record
+    where = {"data_dir": tmp_path / "none", "cache": tmp_path / "none"}
+    assert run(setting, 1, tmp_path, command="aureole", **where) == record
     with pytest.raises(InvalidInputError, match="none"):
-        run(2, setting, tmp_path / "none", tmp_path / "none", out=tmp_path)
+        run(setting, 2, tmp_path, command="aureole", **where)
 
 
 @pytest.fixture
@@ -126,7 +128,8 @@ def test_other_images_weights_or_sides_have_other_files(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no array", np.zeros((7, 4)), np.zeros((6, 4), np.float16), np.array([{}])]
+    "content",
+    [b"", b"no array", np.zeros((7, 4), int), np.zeros((6, 4), np.float16), np.array([{}])],
 )
 def test_damaged_files_are_named(store, content):
     store.folder.mkdir()

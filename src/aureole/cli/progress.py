@@ -4,18 +4,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from aureole.training.diagnostics import Diagnosis
-from aureole.training.fit import Observer
 from aureole.training.schedule import Phase
 
-__all__ = ["rows_bar", "sweep_bar", "training_bar"]
+__all__ = ["TrainingBar", "rows_bar", "sweep_bar", "training_bar"]
 
 
 @contextmanager
-def training_bar(title: str, *, shown: bool = True) -> Iterator[Observer]:
-    """An observer of a fit: phase, loss, length of the mean of mu, and the middle 90 % of kappa."""
+def training_bar(title: str, *, shown: bool = True) -> Iterator["TrainingBar"]:
+    """An observer of a fit: phase, loss, length of the mean of mu, and the middle 90 % of kappa.
+
+    What comes before or after the fit (features, other methods) is told to its ``part``.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
@@ -25,14 +34,26 @@ def training_bar(title: str, *, shown: bool = True) -> Iterator[Observer]:
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not shown, expand=True) as bar:
-        task = bar.add_task(title, total=None, state="starting")
+        yield TrainingBar(bar, bar.add_task(title, total=None, state="starting"))
 
-        def observe(step: int, total: int, phase: Phase, loss: float, state: Diagnosis) -> None:
-            kappa = f"{state.kappa_low:.3g}-{state.kappa_high:.3g}"
-            text = f"{phase.part:<5} loss {loss:.3f} |mu| {state.mean_length:.2f} kappa {kappa}"
-            bar.update(task, completed=step, total=total, state=text)
 
-        yield observe
+class TrainingBar:
+    """What ``training_bar`` gives."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+
+    def __call__(self, step: int, total: int, phase: Phase, loss: float, state: Diagnosis) -> None:
+        """Show a step of the fit."""
+        kappa = f"{state.kappa_low:.3g}-{state.kappa_high:.3g}"
+        text = f"{phase.part:<5} loss {loss:.3f} |mu| {state.mean_length:.2f} kappa {kappa}"
+        self._bar.update(self._task, completed=step, total=total, state=text)
+
+    def part(self, name: str, done: int, total: int) -> None:
+        """Show how far something else is."""
+        self._bar.update(
+            self._task, completed=done, total=total, state=f"{name} {done:,}/{total:,}"
+        )
 
 
 @contextmanager

@@ -32,7 +32,7 @@ _COLUMNS = (
     "crop_rank",
     "recall_at_1",
 )
-_PATHS = ("--out", "--data-dir", "--address")  # what a record does not keep of a command
+_PATHS = ("--out", "--data-dir", "--cache", "--address")  # what a record does not keep of a command
 HELP = f"""Run experiments and write one record per setting and seed.
 
 A run that was interrupted goes on where it was when the same command is given again; a finished one is not repeated.
@@ -42,6 +42,7 @@ Experiments: {", ".join(CATALOGUE)}; or "all".
     aureole reproduce ambiguous --seeds 1 --out results
     aureole reproduce families --workers 4 --out results
     aureole reproduce ambiguous --preset paper --max-batches 20
+    aureole reproduce frozen-text --data-dir data --out results/frozen
     aureole reproduce cifar10h --loss closed-form --labels soft --folds 5 --data-dir data --out results/cifar10h
 """
 
@@ -97,6 +98,10 @@ def reproduce(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the images are; default: $AUREOLE_DATA.")
     ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Where features of frozen encoders are kept; default: $AUREOLE_CACHE."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Run experiments and write one record per setting and seed; ``HELP`` is what users read."""
@@ -120,7 +125,10 @@ def reproduce(
     console = Console(stderr=True)
     if workers == 1 and address is None:
         outcomes = sweep(
-            partial(_watched, out=out, command=command, data_dir=data_dir, quiet=quiet), jobs
+            partial(
+                _watched, out=out, command=command, data_dir=data_dir, cache=cache, quiet=quiet
+            ),
+            jobs,
         )
     else:
         outcomes = sweep(
@@ -129,6 +137,7 @@ def reproduce(
                 out=out.resolve(),
                 command=command,
                 data_dir=data_dir and data_dir.resolve(),
+                cache=cache and cache.resolve(),
             ),
             jobs,
             workers=workers,
@@ -178,17 +187,31 @@ def _command(arguments: list[str]) -> str:
 
 
 def _watched(
-    job: tuple[AnySetting, int], *, out: Path, command: str, data_dir: Path | None, quiet: bool
+    job: tuple[AnySetting, int],
+    *,
+    out: Path,
+    command: str,
+    data_dir: Path | None,
+    cache: Path | None,
+    quiet: bool,
 ) -> Record:
     setting, seed = job
-    with training_bar(f"{setting.name}/{seed}", shown=not quiet) as observer:
-        return run(setting, seed, out, command=command, data_dir=data_dir, observer=observer)
+    with training_bar(f"{setting.name}/{seed}", shown=not quiet) as bar:
+        return run(
+            setting, seed, out, command=command, data_dir=data_dir, cache=cache, observer=bar,
+            progress=bar.part,
+        )  # fmt: skip
 
 
 def _unwatched(
-    job: tuple[AnySetting, int], *, out: Path, command: str, data_dir: Path | None
+    job: tuple[AnySetting, int],
+    *,
+    out: Path,
+    command: str,
+    data_dir: Path | None,
+    cache: Path | None,
 ) -> Record:
-    return run(*job, out, command=command, data_dir=data_dir)
+    return run(*job, out, command=command, data_dir=data_dir, cache=cache)
 
 
 def _show(results: list[tuple[AnySetting, int, Record]], *, as_json: bool) -> None:

@@ -7,11 +7,22 @@ from typing import Any
 from aureole.errors import InvalidInputError
 from aureole.experiments.bimodal import BimodalSetting
 from aureole.experiments.cifar10h import BaselineSetting, Cifar10HSetting
+from aureole.experiments.frozen_images import SETTINGS as FROZEN_IMAGES
+from aureole.experiments.frozen_images import FrozenImagesSetting
+from aureole.experiments.frozen_text import SETTINGS as FROZEN_TEXT
+from aureole.experiments.frozen_text import FrozenTextSetting
 from aureole.experiments.settings import Setting, paper_setting
 
 __all__ = ["CATALOGUE", "Experiment", "find_experiment"]
 
-AnySetting = Setting | BimodalSetting | Cifar10HSetting | BaselineSetting
+AnySetting = (
+    Setting
+    | BimodalSetting
+    | Cifar10HSetting
+    | BaselineSetting
+    | FrozenImagesSetting
+    | FrozenTextSetting
+)
 FIRST_SEED = 4  # the paper's grid search has an exclusive seed; ours is 3
 TUNING_SEED = 3
 
@@ -274,6 +285,8 @@ CATALOGUE = {
         ),
         Experiment("tuning", "The paper's grid", _tuning(), 1, TUNING_SEED),
         Experiment("cifar10h", "CIFAR-10H", _cifar10h(), 5, 0),
+        Experiment("frozen-text", "A head on sentence vectors", FROZEN_TEXT, 5, 0),
+        Experiment("frozen-images", "A head on photo features", FROZEN_IMAGES, 5, 0),
     )
 }
 

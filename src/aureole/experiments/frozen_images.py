@@ -18,7 +18,6 @@ from torch import Tensor
 
 from aureole.data.cifar10 import load_cifar10
 from aureole.data.crops import deteriorate
-from aureole.data.folder import data_folder
 from aureole.evaluation import (
     area_under_rejection,
     nearest_label_matches,
@@ -29,13 +28,14 @@ from aureole.evaluation import (
 from aureole.experiments import peers
 from aureole.experiments.cifar10h import Split, data_hashes
 from aureole.experiments.class_head import ClassHeadSetting, fit_class_head, shortened
+from aureole.experiments.feature_cache import Progress
 from aureole.experiments.peers import ProbeSetting
-from aureole.experiments.photo_features import FeatureStore, Progress
-from aureole.records import Record, file_hash, read_record, write_record
+from aureole.experiments.photo_features import FeatureStore
+from aureole.records import file_hash
 from aureole.training.fit import Observer
 from aureole.training.frozen import FrozenHead
 
-__all__ = ["SETTINGS", "FrozenImages", "FrozenImagesSetting", "run"]
+__all__ = ["SETTINGS", "FrozenImages", "FrozenImagesSetting", "evaluate", "hashes", "load"]
 
 WEIGHTS = Path("weights") / "mobilenetv2_imagenet_bottleneck_fp16.npz"
 _CROPS, _FOLDS = 70_000_027, 5
@@ -134,47 +134,23 @@ class FrozenImages:
         )
 
 
-def run(
-    seed: int,
-    setting: FrozenImagesSetting,
-    data_dir: Path | None,
-    cache: Path,
-    observer: Observer | None = None,
-    *,
-    out: Path | None = None,
-    command: str = "aureole reproduce frozen-images",
-    progress: Progress | None = None,
-) -> Record:
-    """The record of one seed, written below ``out`` if that is given; a finished one is read, not repeated.
-
-    ``observer`` watches the heads' fits, and ``progress`` is told (what, done, in all) of features and methods.
-    """
-    path = None if out is None else out / setting.name / f"seed-{seed}.json"
-    if path is not None and path.exists():
-        found = read_record(path)
-        if found.settings == setting.as_json():
-            return found
-    folder = data_folder(data_dir)
-    data = _load(setting, folder, cache, progress)
-    metrics: dict[str, Any] = evaluate(data, setting, seed, observer=observer, progress=progress)
-    record = Record(
-        f"frozen/{setting.name}",
-        metrics,
-        command=command,
-        seed=seed,
-        settings=setting.as_json(),
-        data=data_hashes(folder) | {str(WEIGHTS): file_hash(folder / WEIGHTS)},
-    )
-    if path is not None:
-        write_record(record, path)
-    return record
+_loaded: dict[Any, FrozenImages] = {}  # the last one: seeds follow each other
 
 
-@lru_cache(maxsize=1)
-def _load(
-    setting: FrozenImagesSetting, folder: Path, cache: Path, progress: Progress | None
+def load(
+    setting: FrozenImagesSetting, folder: Path, cache: Path, progress: Progress | None = None
 ) -> FrozenImages:
-    return FrozenImages.load(setting, folder, cache, progress)
+    """``FrozenImages.load``, once for several seeds."""
+    key = (setting, folder, cache)
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = FrozenImages.load(setting, folder, cache, progress)
+    return _loaded[key]
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """The hashes of the images, the votes and the encoder's weights."""
+    return data_hashes(folder) | {str(WEIGHTS): file_hash(folder / WEIGHTS)}
 
 
 def evaluate(

@@ -23,11 +23,12 @@ from aureole.data.stsb import load_stsb
 from aureole.evaluation import rejection_curve, spearman
 from aureole.evaluation.bootstrap import bootstrap
 from aureole.evaluation.ranks import partial_spearman
+from aureole.records import file_hash
 from aureole.sphere import normalize
 from aureole.training.fit import Observer
 from aureole.training.frozen import FrozenHead
 
-__all__ = ["FrozenTextSetting", "evaluate", "photo_hits", "train", "views_of"]
+__all__ = ["SETTINGS", "FrozenTextSetting", "evaluate", "photo_hits", "train", "views_of"]
 
 Views = Literal["captions", "dropped", "stsb"]
 Embed = Callable[[list[str], str], np.ndarray]
@@ -61,6 +62,19 @@ class FrozenTextSetting:
     def as_json(self) -> dict[str, Any]:
         """All fields."""
         return asdict(self)
+
+
+SETTINGS = (
+    FrozenTextSetting(),
+    FrozenTextSetting("text-dropped", views="dropped"),
+    FrozenTextSetting("text-stsb", views="stsb"),
+)
+
+
+def data_hashes(folder: Path) -> dict[str, str]:
+    """The hashes of the files of captions and of ambiguous sentences."""
+    names = ("multi30k_train.1.en.gz", "multi30k_test_2016.1.en.gz", "ambient_full.jsonl.gz")
+    return {f"text/{name}": file_hash(folder / "text" / name) for name in names}
 
 
 def train(

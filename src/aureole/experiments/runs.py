@@ -7,10 +7,21 @@ from typing import Any
 from torch import nn
 
 from aureole.data.folder import data_folder
-from aureole.experiments import agreement, bimodal, cifar10h, controlled
+from aureole.experiments import (
+    agreement,
+    bimodal,
+    cifar10h,
+    controlled,
+    frozen_images,
+    frozen_text,
+)
 from aureole.experiments.bimodal import BimodalSetting
 from aureole.experiments.catalogue import AnySetting
 from aureole.experiments.cifar10h import BaselineSetting, Cifar10HSetting
+from aureole.experiments.feature_cache import Progress, cache_folder
+from aureole.experiments.frozen_images import FrozenImagesSetting
+from aureole.experiments.frozen_text import FrozenTextSetting
+from aureole.experiments.sentence_features import SentenceFeatures
 from aureole.experiments.settings import Setting
 from aureole.models import MirroredViews
 from aureole.records import Record, read_record, write_record
@@ -31,12 +42,15 @@ def run(
     *,
     command: str,
     data_dir: Path | None = None,
+    cache: Path | None = None,
     observer: Observer | None = None,
+    progress: Progress | None = None,
 ) -> Record:
     """Train and evaluate one setting with one seed, and return its record, written below ``out``.
 
     A finished run with the same setting is read, not repeated; an interrupted one goes on from its checkpoint. Of
-    CIFAR-10H the seed is the fold, and ``data_dir`` the folder with the images.
+    CIFAR-10H the seed is the fold, and ``data_dir`` the folder with the images. Features of frozen encoders are kept in
+    ``cache``; ``progress`` is told how far they are.
     """
     path = record_path(out, setting, seed)
     if path.exists():
@@ -51,6 +65,19 @@ def run(
         family, folder = "cifar10h", data_folder(data_dir)
         fitted, metrics = _images(setting, seed, folder, path, checkpoint, observer)
         data = cifar10h.data_hashes(folder)
+    elif isinstance(setting, FrozenTextSetting | FrozenImagesSetting):
+        family, folder = "frozen", data_folder(data_dir)
+        where = cache_folder(cache)
+        if isinstance(setting, FrozenTextSetting):
+            embed = SentenceFeatures(where, progress=progress)
+            fitted, metrics = _text(setting, seed, folder, embed, checkpoint, observer)
+            data = frozen_text.data_hashes(folder)
+        else:
+            features = frozen_images.load(setting, folder, where, progress)
+            metrics = frozen_images.evaluate(
+                features, setting, seed, observer=observer, progress=progress
+            )
+            fitted, data = Fit(nn.Identity()), frozen_images.hashes(folder)
     else:
         family = "controlled"
         fitted, metrics = _process(setting, seed, checkpoint, observer)
@@ -68,6 +95,24 @@ def run(
     for leftover in path.parent.glob(f"{path.stem}*.safetensors"):
         leftover.unlink()
     return record
+
+
+def _text(
+    setting: FrozenTextSetting,
+    seed: int,
+    folder: Path,
+    embed: SentenceFeatures,
+    checkpoint: Path,
+    observer: Observer | None,
+) -> tuple[Fit, dict[str, Any]]:
+    """(The fit, the figures) of a head on sentence vectors."""
+    head = frozen_text.train(
+        setting, seed, embed, folder=folder, checkpoint=checkpoint, observer=observer
+    )
+    started = time.monotonic()
+    metrics = frozen_text.evaluate(head, embed, folder=folder)
+    metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
+    return head.fit_, metrics
 
 
 def _process(

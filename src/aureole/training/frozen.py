@@ -106,7 +106,7 @@ class FrozenHead:
         width: int = 128,
         steps: int = 800,
         items: int = 512,
-        lr: float = 2e-3,
+        lr: float = 4e-3,
         held_out: float = 0.1,
         calibrate: bool = True,
         seed: int = 0,
