@@ -26,6 +26,7 @@ from aureole.training.rows import (
     draw_batch,
     halves,
     information,
+    pair_rows,
     partners_of,
     take,
 )
@@ -33,7 +34,7 @@ from aureole.training.schedule import Phase
 
 __all__ = ["FrozenHead", "NotFittedError"]
 
-_SAMPLE, _HELD_OUT_ITEMS, _CHUNK = 20_000, 4096, 2048
+_SAMPLE, _HELD_OUT_ITEMS, _PAIRS, _CHUNK = 20_000, 4096, 4096, 2048
 _MASSES = (0.5, 0.8, 0.9, 0.95)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
 _FORMAT = "aureole-frozen-head-2"
@@ -238,7 +239,7 @@ class FrozenHead:
         *,
         masses: Sequence[float] = _MASSES,
     ) -> dict[float, float]:
-        """The share of partners in predictive caps of these masses, for at most 4,096 vectors, two of each group."""
+        """The share of partners in predictive caps of these masses, for 4,096 pairs at most, up to four of a group."""
         self._check_fitted(vectors)
         rng = torch.Generator().manual_seed(self.seed)
         query, partner = self._one_way(vectors, Groups.of(groups), rng)
@@ -351,15 +352,9 @@ class FrozenHead:
     def _one_way(
         self, vectors: Vectors, partners: Partners, rng: torch.Generator
     ) -> tuple[VonMisesFisher, VonMisesFisher]:
-        """(Queries, partners) of a sample of pairs, each pair once, as the head predicts them."""
-        batch = draw_batch(vectors, partners, _HELD_OUT_ITEMS, rng)
-        once = batch.pairs[batch.pairs[:, 0] < batch.pairs[:, 1]]
-        order = torch.randperm(len(once), generator=rng)[: _HELD_OUT_ITEMS // 2]
-        left, right = once[order].T
-        q = self._model(batch.inputs)
-        query, partner = (
-            VonMisesFisher(q.mu[i], q.kappa[i], validate_args=False) for i in (left, right)
-        )
+        """(Queries, partners) of a sample of pairs, some of each group, as the head predicts them."""
+        left, right = pair_rows(partners, _PAIRS, rng)
+        query, partner = (self._model(take(vectors, rows)) for rows in (left, right))
         return query, partner
 
     def _model(self, inputs: Tensor) -> VonMisesFisher:

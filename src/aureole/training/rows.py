@@ -23,12 +23,14 @@ __all__ = [
     "draw_batch",
     "halves",
     "information",
+    "pair_rows",
     "partners_of",
     "take",
 ]
 
 Vectors = Tensor | np.ndarray
 Partners = Groups | Links
+_ROUNDS = 4
 
 
 def check_vectors(vectors: Vectors) -> None:
@@ -86,6 +88,19 @@ def draw_batch(
     """Rows with the pairs among them."""
     rows, pairs = partners.draw(n_items, rng)
     return PairBatch(take(vectors, rows), pairs, float(len(pairs)))
+
+
+def pair_rows(
+    partners: Partners, most: int, rng: torch.Generator
+) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+    """(Rows, their partners' rows), each pair once: up to four pairs of a group, ``most`` in all."""
+    found = []
+    for _ in range(_ROUNDS):
+        rows, pairs = partners.draw(most, rng)
+        found.append(rows[pairs[pairs[:, 0] < pairs[:, 1]]].sort(1).values)
+    unique = torch.cat(found).unique(dim=0)
+    left, right = unique[torch.randperm(len(unique), generator=rng)[:most]].T
+    return left, right
 
 
 @torch.no_grad()
