@@ -159,3 +159,12 @@ def test_both_parts_of_classes_can_make_pairs_at_any_share(share):
     kept, held = Groups.of(_classes()).split(share)
     assert int(kept.sizes.min()) >= 2
     assert int(held.sizes.min()) >= 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_both_parts_of_groups_hold_two_so_that_pairs_have_negatives(share):
+    kept, held = Groups.of(np.arange(40) % 10).split(share)
+    assert min(len(kept.sizes), len(held.sizes)) >= 2
+    assert len(kept.sizes) + len(held.sizes) == 10
+    kept, held = Groups.of(np.arange(12) % 3).split(share)
+    assert min(len(kept.sizes), len(held.sizes)) == 1

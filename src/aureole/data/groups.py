@@ -92,7 +92,9 @@ class Groups:
     def split(
         self, share: float, generator: torch.Generator | None = None
     ) -> tuple["Groups", "Groups"]:
-        """(Groups to keep, groups to hold out): whole groups, so that nothing is seen twice. Each has one at least.
+        """(Groups to keep, groups to hold out): whole groups, so that nothing is seen twice. Each has two at least.
+
+        A pair of one group has no negatives; of two or three groups one is held out all the same.
 
         Of classes both parts have all, and a share of the items of each is held out, two at least; a class of fewer
         than four items stays whole in the first part.
@@ -102,7 +104,8 @@ class Groups:
             raise InvalidInputError("one group cannot be split: give two or more.")
         if self.classes:
             return self._split_items(share, generator)
-        held = min(max(1, round(share * count)), count - 1)
+        least = 2 if count >= 4 else 1
+        held = min(max(least, round(share * count)), count - least)
         order = torch.randperm(count, generator=generator)
         return self._subset(order[held:].sort().values), self._subset(order[:held].sort().values)
 

@@ -35,8 +35,9 @@ _CHUNK = 1000
 class ProbeSetting:
     """How a network on features is trained: AdamW, with one cycle of the learning rate.
 
-    ``hidden`` units in one layer with ``dropout``, or none for a linear probe. The defaults had the lowest
-    cross-entropy on held-out training images of CIFAR-10 among several decays, lengths and dropouts.
+    ``hidden`` units in one layer with ``dropout``, or none for a linear probe. Of three pairs of decay and
+    length that were tried with hidden units, the defaults came within 0.002 of the lowest cross-entropy on held-out
+    training images of CIFAR-10; the rest was not searched.
     """
 
     hidden: int = 0

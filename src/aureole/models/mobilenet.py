@@ -99,7 +99,8 @@ def load_mobilenet(path: Path | str, side: int = 112) -> MobileNetV2:
     if not Path(path).is_file():
         raise InvalidInputError(f"there are no weights at {path}. Check the data folder.")
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # opened here, since numpy leaves a damaged file open
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             found = {name: torch.from_numpy(np.array(stored[name])) for name in stored.files}
     except (OSError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise InvalidInputError(f"{path} is not an .npz file of numbers: {error}.") from error
@@ -120,7 +121,7 @@ def _convolution(
 
 
 def _fold_batch_norms(network: nn.Module) -> None:
-    """Make each batch norm part of the convolution before it: the same function at two thirds of the cost."""
+    """Make each batch norm part of the convolution before it: the same function at a lower cost."""
     for module in network.modules():
         if isinstance(module, nn.Sequential):
             for index in range(len(module) - 1):
