@@ -34,7 +34,7 @@ from aureole.training.schedule import Phase
 
 __all__ = ["FrozenHead", "NotFittedError"]
 
-_SAMPLE, _HELD_OUT_ITEMS, _PAIRS, _CHUNK = 20_000, 4096, 4096, 2048
+_SAMPLE, _HELD_OUT_ITEMS, _PAIRS, _CHUNK = 20_000, 2048, 4096, 2048
 _MASSES = (0.5, 0.8, 0.9, 0.95)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
 _FORMAT = "aureole-frozen-head-2"
@@ -214,7 +214,7 @@ class FrozenHead:
     def score(self, vectors: Vectors, groups: Sequence[Any] | Vectors) -> float:
         """How much the posteriors tell about a partner, in nats: log of the candidates minus the loss.
 
-        Higher is better. At most 4,096 vectors are used, two of each group.
+        Higher is better. At most 2,048 vectors are used, two of each group.
         """
         return self.profile(vectors, groups, factors=(1.0,))[self.kappa_pos_]
 
