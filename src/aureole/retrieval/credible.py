@@ -40,9 +40,9 @@ def cap_cosine(
 ) -> Float[Tensor, "..."]:
     """The least cosine to mu inside each posterior's cap of ``mass``; for mixtures one for each component.
 
-    At mass 1 the cap is the whole sphere, -1. A mixture's component may have no cap: its threshold is then inf. The
-    predictive kind needs ``kappa_pos`` and ``kappa_other``; it costs 1,024 positivities for each kappa it has not met
-    before, a tenth of a second or more.
+    At mass 1 the cap is the whole sphere, -1, except of a point (kappa = inf), which needs no room. A mixture's
+    component may have no cap: its threshold is then inf. The predictive kind needs ``kappa_pos`` and ``kappa_other``;
+    it costs 1,024 positivities for each kappa it has not met before, a tenth of a second or more.
 
     Examples
     --------
@@ -101,10 +101,9 @@ def union_cosines(posterior: MixtureVMF, mass: float) -> Float[Tensor, "*batch k
     mass = check_mass(mass)
     kappa, weights = posterior.kappa.double(), posterior.weights.double()
     weights = weights / weights.sum(-1, keepdim=True)
-    here = weights > 0
+    here, point = weights > 0, torch.isinf(kappa)
     if mass == 1:
-        return torch.where(here, -1.0, torch.inf).double()
-    point = torch.isinf(kappa)
+        return torch.where(here, torch.where(point, 1.0, -1.0), torch.inf).double()
     finite = torch.where(point, 0.0, kappa)
     peak = torch.log(weights) + log_scaled_normalizer(finite, posterior.dim)
 

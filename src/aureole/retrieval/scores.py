@@ -75,7 +75,9 @@ def log_hit_positivity(
         raise InvalidInputError(f"kappa_pos must be at least 0, but is {kappa_pos}.")
     parts = (part.split(_ENTRIES) for part in (cosine, kappa, kappa_hit))
     with torch.no_grad():
-        found = [log_positivity(*part, kappa_pos, dim) for part in zip(*parts, strict=True)]
+        found = [
+            log_positivity(c, own, hit, kappa_pos, dim) for c, own, hit in zip(*parts, strict=True)
+        ]
     return torch.cat(found) if found else cosine.clone()
 
 
