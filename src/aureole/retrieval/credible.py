@@ -27,7 +27,7 @@ __all__ = ["Kind", "Posterior", "cap_cosine", "check_mass", "too_wide", "union_c
 
 Kind = Literal["credible", "predictive"]
 Posterior = VonMisesFisher | MixtureVMF
-_STEPS = 100  # halvings of the level's bracket: it ends at neighbouring numbers
+_CELLS, _STEPS = 32, 12  # a level's bracket is cut into cells, again and again: 2^-60 of it is left
 
 
 def cap_cosine(
@@ -124,10 +124,12 @@ def union_cosines(posterior: MixtureVMF, mass: float) -> Float[Tensor, "*batch k
     seen = torch.where(here & ~point, peak, -torch.inf)
     high = torch.nan_to_num(seen.amax(-1, keepdim=True), neginf=0.0)
     low = torch.where(here & ~point, peak - 2 * finite, high).amin(-1, keepdim=True)
+    cells = torch.arange(_CELLS + 1, dtype=torch.float64) / _CELLS
     for _ in range(_STEPS):
-        middle = (low + high) / 2
-        reached = enough(middle)
-        low, high = torch.where(reached, middle, low), torch.where(reached, high, middle)
+        levels = low + (high - low) * cells  # [*batch, cells + 1]
+        reached = enough(levels.movedim(-1, 0).unsqueeze(-1)).squeeze(-1).movedim(0, -1)
+        last = (reached[..., 1:].sum(-1, keepdim=True)).clamp(max=_CELLS - 1)
+        low, high = levels.gather(-1, last), levels.gather(-1, last + 1)
     height = heights(low)
     return torch.where(height >= 0, 1 - height, torch.inf)
 
