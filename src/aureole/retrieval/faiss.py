@@ -22,7 +22,6 @@ __all__ = ["FaissStore"]
 
 _SPREAD = 0.02  # FAISS takes one radius a call: queries whose bounds are this close share one
 _GROUP = 64
-_MOST_NEAREST = 2**14
 
 
 class FaissStore:
@@ -267,7 +266,7 @@ class FaissStore:
         mu = np.ascontiguousarray(mu)
         radius = max(bound, -1.0) - slack(self.schema.dim)
         if self._index is not None and not exact and self._index_kind == "hnsw":
-            yield from (self._deepening(query[None], radius) for query in mu)
+            yield from (self._graph_within(query[None], radius) for query in mu)
             return
         index = self._flat
         parameters = None
@@ -278,18 +277,21 @@ class FaissStore:
         for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             yield places[start:end], scores[start:end]
 
-    def _deepening(self, query: np.ndarray, radius: float) -> tuple[np.ndarray, np.ndarray]:
-        """Nearest rows, more and more of them until one is outside the radius."""
-        k = 128
-        while True:
-            scores, places = self._search(query, min(k, self._flat.ntotal), None, exact=False)
-            known = places[0] >= 0
-            if k >= self._flat.ntotal or (known.all() and scores[0, -1] < radius):
-                inside = known & (scores[0] >= radius)
-                return places[0][inside], scores[0][inside]
-            if k > _MOST_NEAREST:  # so many that a scan is cheaper
-                return next(self._within(query, radius + slack(self.schema.dim), exact=True))
-            k *= 4
+    def _graph_within(self, query: np.ndarray, radius: float) -> tuple[np.ndarray, np.ndarray]:
+        """(Places, inner products) from HNSW: a few nearest, else a wide range search, else for crowds a scan."""
+        faiss, total = self._faiss, self._flat.ntotal
+        width = self._sizes.get("width", 128)
+        k = min(width // 2, total)
+        scores, places = self._search(query, k, None, exact=False)
+        known = places[0] >= 0
+        if known.all() and scores[0, -1] < radius:
+            inside = scores[0] >= radius
+            return places[0][inside], scores[0][inside]
+        parameters = faiss.SearchParametersHNSW(efSearch=4 * width)
+        _, found, places = self._index.range_search(query, radius, params=parameters)
+        if len(places) > 8 * width:  # more than the search has room to look around for
+            _, found, places = self._flat.range_search(query, radius)
+        return places, found
 
     def _search(
         self, query: np.ndarray, k: int, kept: np.ndarray | None, exact: bool

@@ -105,13 +105,13 @@ class LanceStore:
     ) -> Iterator[Rows]:
         """All rows within each query's bound, by a range of distances."""
         total = self.count()
-        graph = not exact and self._tuned().get("ef") is not None
+        tuned = self._tuned(exact)
         for query, bound in zip(mu, bounds.tolist(), strict=True):
-            if graph:
-                yield self._deepening(query, total, bound, conditions, columns)
+            if "ef" in tuned:
+                yield self._deepening(query, total, bound, conditions, columns, tuned)
                 continue
             reach = 1 - max(bound, -1.0) + 2 * slack(self.schema.dim)
-            yield self._near(query, total, conditions, columns, exact, reach)
+            yield self._near(query, total, conditions, columns, tuned, reach)
 
     def nearest(
         self,
@@ -123,9 +123,9 @@ class LanceStore:
         exact: bool,
     ) -> Iterator[Rows]:
         """The k nearest rows of each query that meet the conditions."""
-        k = min(k, self.count())
+        k, tuned = min(k, self.count()), self._tuned(exact)
         for query in mu:
-            yield self._near(query, k, conditions, columns, exact, None)
+            yield self._near(query, k, conditions, columns, tuned, None)
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build IVF_FLAT (``lists``, ``probes``) or IVF_HNSW_FLAT (``links``, ``width``); later rows are scanned."""
@@ -170,17 +170,18 @@ class LanceStore:
         bound: float,
         conditions: Sequence[Condition],
         columns: Sequence[str],
+        tuned: dict[str, Any],
     ) -> Rows:
         """Nearest rows, more and more of them until one is outside the bound: a graph has no range search."""
         k = _FIRST_NEAREST
         while k < total:
-            found = self._near(query, k, conditions, columns, False, None)
+            found = self._near(query, k, conditions, columns, tuned, None)
             scores = found.mu @ query
             if len(found) < k or scores.min() < bound - slack(self.schema.dim):
                 return found
             k *= 4
         reach = 1 - max(bound, -1.0) + 2 * slack(self.schema.dim)
-        return self._near(query, total, conditions, columns, True, reach)
+        return self._near(query, total, conditions, columns, self._tuned(True), reach)
 
     def _near(
         self,
@@ -188,16 +189,14 @@ class LanceStore:
         k: int,
         conditions: Sequence[Condition],
         columns: Sequence[str],
-        exact: bool,
+        tuned: dict[str, Any],
         reach: float | None,
     ) -> Rows:
         if k == 0:
             return _from_arrow(None, columns, self.schema)
-        nearest = {"column": "mu", "q": query, "k": k, "metric": "dot", "use_index": not exact}
+        nearest = {"column": "mu", "q": query, "k": k, "metric": "dot", **tuned}
         if reach is not None:
             nearest["distance_range"] = (None, reach)
-        if not exact:
-            nearest |= self._tuned()
         if "ef" in nearest:
             nearest["ef"] = max(nearest["ef"], 2 * k)
         found = self._table.scanner(
@@ -209,16 +208,16 @@ class LanceStore:
         ).to_table()
         return _from_arrow(found, columns, self.schema)
 
-    def _tuned(self) -> dict[str, int]:
-        """How widely the approximate index, if there is one, is searched."""
-        note = _metadata(self._table).get(_INDEX)
+    def _tuned(self, exact: bool) -> dict[str, Any]:
+        """How widely the approximate index, if there is one, is searched; or that it is not to be used."""
+        note = None if exact else _metadata(self._table).get(_INDEX)
         if note is None:
-            return {}
+            return {"use_index": not exact}
         index = json.loads(note)
         if index["kind"] == "hnsw":
-            return {"nprobes": 1, "ef": index["sizes"].get("width", 128)}
+            return {"use_index": True, "nprobes": 1, "ef": index["sizes"].get("width", 128)}
         probes = index["sizes"].get("probes", max(1, index["lists"] // 16))
-        return {"nprobes": min(probes, index["lists"])}
+        return {"use_index": True, "nprobes": min(probes, index["lists"])}
 
     def _known(self, ids: list[str]) -> list[str]:
         """Those of the ids that are in the table."""

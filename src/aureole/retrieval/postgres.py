@@ -6,6 +6,7 @@ names as quoted identifiers.
 """
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -161,13 +162,15 @@ class PostgresStore:
                 continue
             k = _FIRST_NEAREST
             while True:
-                found, last = self._reading(
-                    lambda c, q=query, k=k: self._order(c, q, k, conditions, columns, index)
+                found = self._reading(
+                    lambda c, q=query, k=k, r=reach: self._order(
+                        c, q, k, conditions, columns, index, r
+                    )
                 )
-                if len(found) < k or last > reach:
+                if len(found) < k:
                     break
                 k *= 8
-            yield found  # rows beyond the bound are cut by the exact cosine
+            yield found
 
     def nearest(
         self,
@@ -181,10 +184,9 @@ class PostgresStore:
         """The k nearest rows of each query that meet the conditions."""
         index = None if exact else self._index_note()
         for query in mu:
-            found, _ = self._reading(
-                lambda c, q=query: self._order(c, q, k, conditions, columns, index)
+            yield self._reading(
+                lambda c, q=query: self._order(c, q, k, conditions, columns, index, math.inf)
             )
-            yield found
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index."""
@@ -332,18 +334,22 @@ class PostgresStore:
         conditions: Sequence[Condition],
         columns: Sequence[str],
         index: dict[str, Any] | None,
-    ) -> tuple[Rows, float]:
-        """(The k nearest rows, the distance of the last)."""
+        reach: float,
+    ) -> Rows:
+        """Those of the k nearest rows whose distance is within reach: fewer than k means that there are no more."""
         sql = self._sql
         where, values = self._where(conditions)
-        text = sql.SQL("SELECT {}, mu <#> %s FROM {} WHERE {} ORDER BY mu <#> %s LIMIT %s").format(
-            self._selected(columns), self._table, where
+        near = sql.SQL(
+            'SELECT *, mu <#> %s AS "_distance" FROM {} WHERE {} ORDER BY mu <#> %s LIMIT %s'
+        ).format(self._table, where)
+        text = sql.SQL('SELECT {} FROM ({}) AS near WHERE "_distance" <= %s').format(
+            self._selected(columns), near
         )
         with connection.transaction(), connection.cursor(binary=True) as cursor:
             for setting, value in _settings(index, k):
                 cursor.execute("SELECT set_config(%s, %s, true)", [setting, value])
-            found = cursor.execute(text, [query, *values, query, k]).fetchall()
-        return self._rows(found, columns), float(found[-1][-1]) if found else np.inf
+            found = cursor.execute(text, [query, *values, query, k, reach]).fetchall()
+        return self._rows(found, columns)
 
     def _selected(self, columns: Sequence[str]) -> Any:
         names = [self._sql.Identifier(name) for name in columns]
