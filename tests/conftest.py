@@ -14,6 +14,9 @@ with install_import_hook("aureole", "beartype.beartype"):
     import aureole.data.download
     import aureole.records
     import aureole.reports
+    import aureole.retrieval.faiss
+    import aureole.retrieval.lance
+    import aureole.retrieval.postgres
     import aureole.training.adapters
 
 import torch

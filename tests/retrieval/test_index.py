@@ -219,7 +219,7 @@ def test_ids_are_stored_verbatim(place):
     ("ids", "message"),
     [
         (["a", "a"], "distinct"),
-        (["a", 3], "strings"),
+        (["a", 3], "strings|parameter 'ids'"),  # the second where types are checked at run time
         (["a"], "as many ids"),
         ("ab", "one string"),
         (["a", "x" * 1025], "1024 bytes"),
@@ -233,7 +233,7 @@ def test_hostile_ids_are_refused(small, ids, message):
     index, gallery, _ = small
     rows = au.VonMisesFisher(gallery.mu[:2], 3.0)
     payload = {"shop": ["x"] * 2, "price": [1.0] * 2, "stock": [1] * 2, "new": [True] * 2}
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises((InvalidInputError, TypeError), match=message):
         index.append(rows, ids, payload)
     assert index.count() == 300
 
@@ -257,7 +257,7 @@ def test_hostile_rows_are_refused(small):
         (lambda: attempt(good, 3.0, price=[math.inf]), "finite"),
         (lambda: attempt(good, 3.0, shop=[]), "0 values"),
         (lambda: index.append(au.VonMisesFisher(good, 3.0), ["new"]), "payload columns"),
-        (lambda: index.append(au.MixtureVMF(torch.ones(1, 1), good[None], 3.0), ["new"]), "components"),
+        (lambda: index.append(au.MixtureVMF(torch.ones(1, 1), good[None], 3.0), ["new"]), "components|parameter 'posteriors'"),
         (lambda: index.search(au.VonMisesFisher(torch.eye(7)[0], 3.0)), "R\\^8"),
         (lambda: index.search(au.VonMisesFisher(good[0] * math.nan, 3.0, validate_args=False)), "finite"),
         (lambda: index.search(au.VonMisesFisher(good[None], 3.0)), "batch shape"),
@@ -270,7 +270,7 @@ def test_hostile_rows_are_refused(small):
         (lambda: index.search(au.VonMisesFisher(good, 3.0), guarantee="conformal"), "predictive"),
     ]  # fmt: skip
     for case, message in cases:
-        with pytest.raises(InvalidInputError, match=message):
+        with pytest.raises((InvalidInputError, TypeError), match=message):
             case()
     assert index.count() == 300
 

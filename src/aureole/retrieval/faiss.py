@@ -16,7 +16,7 @@ from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval.filters import Condition, matches
 from aureole.retrieval.rows import Rows, Schema
 from aureole.retrieval.segments import Folder, pack_rows, unpack_rows
-from aureole.retrieval.store import Approximate, slack
+from aureole.retrieval.store import Approximate, check_build, slack
 
 __all__ = ["FaissStore"]
 
@@ -342,12 +342,7 @@ def _probes(sizes: dict[str, int], lists: int) -> int:
 
 
 def _trained(faiss: Any, kind: Approximate, mu: np.ndarray, sizes: dict[str, int]) -> Any:
-    allowed = {"ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}
-    if kind not in allowed or not sizes.keys() <= allowed[kind]:
-        raise InvalidInputError(
-            f"build takes 'ivf' with lists and probes or 'hnsw' with links and width, but got {kind!r} with "
-            f"{sorted(sizes)}."
-        )
+    check_build(kind, sizes)
     n, dim = mu.shape
     if kind == "hnsw":
         index = faiss.IndexHNSWFlat(dim, sizes.get("links", 32), faiss.METRIC_INNER_PRODUCT)

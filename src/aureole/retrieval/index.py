@@ -1,59 +1,25 @@
 """CredibleIndex: a gallery of posteriors where a query's own posterior decides how many results it gets."""
 
-import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.retrieval.conformal import ConformalMass
 from aureole.retrieval.credible import Kind, Posterior, cap_cosine
-from aureole.retrieval.filters import Condition, check_filter
-from aureole.retrieval.rows import Rows, Schema, check_ids, check_rows, schema_of
-from aureole.retrieval.scores import (
-    exact_cosines,
-    log_hit_positivity,
-    positive_probability,
-    stored_direction,
-)
+from aureole.retrieval.filters import check_filter
+from aureole.retrieval.hits import Hits, Queries, Rank, find_members, raise_bounds, rank_hits
+from aureole.retrieval.rows import Schema, check_ids, check_rows, schema_of
 from aureole.retrieval.store import Approximate, Store, create_store, open_store
 
 __all__ = ["CredibleIndex", "Hits", "Recall"]
 
-Rank = Literal["cosine", "positivity"]
-_CHUNK = 64  # queries handed to an engine at a time
 _NOTE = "conformal"
-
-
-@dataclass(frozen=True)
-class Hits:
-    """One query's results, best first.
-
-    ``cosine`` is exact (float64, of the stored mu; for a mixture to its nearest component), ``kappa`` the items'.
-    ``log_positivity`` is there if kappa_pos was given, and ``probability``, P(positive), if the prior was too.
-    ``threshold`` is the least cosine of the cap, one for each component of a mixture. ``asks_back`` says that the cap
-    was wider than the query allowed, and that nothing was searched.
-    """
-
-    ids: list[str]
-    cosine: Float[Tensor, " n"]
-    kappa: Float[Tensor, " n"]
-    threshold: Float[Tensor, " k"]
-    log_positivity: Float[Tensor, " n"] | None = None
-    probability: Float[Tensor, " n"] | None = None
-    payload: dict[str, list[Any]] = field(default_factory=dict)
-    asks_back: bool = False
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 @dataclass(frozen=True)
@@ -213,7 +179,7 @@ class CredibleIndex:
             )
         self._check_search(posterior, limit, rank, kappa_pos, prior, columns)
         conditions = check_filter(filter, self.schema)
-        queries = _Queries.of(
+        queries = Queries.of(
             posterior,
             cap_cosine(
                 posterior,
@@ -225,9 +191,9 @@ class CredibleIndex:
             widest,
         )
         if limit is not None and rank == "cosine":
-            self._raise_bounds(queries, limit, conditions, exact)
-        found = self._members(queries, conditions, tuple(columns), exact)
-        hits = _ranked(found, queries, kappa_pos, prior, rank, limit, self.schema.dim)
+            raise_bounds(self._store, queries, limit, conditions, exact)
+        found = find_members(self._store, queries, conditions, tuple(columns), exact)
+        hits = rank_hits(found, queries, kappa_pos, prior, rank, limit, self.schema.dim)
         return hits if posterior.batch_shape else hits[0]
 
     def check_recall(
@@ -319,162 +285,6 @@ class CredibleIndex:
             raise InvalidInputError(
                 f"there is no payload column {unknown[0]!r}; there are {sorted(self.schema.columns)}."
             )
-
-    def _raise_bounds(
-        self, queries: "_Queries", limit: int, conditions: list[Condition], exact: bool
-    ) -> None:
-        """Raise each cap's bound to the limit-th best cosine: no better row can lie below it."""
-        if queries.mu.shape[1] > 1:
-            return
-        asked = np.flatnonzero(queries.bound[:, 0] <= 1)
-        found = self._store.nearest(queries.mu[asked, 0], limit, conditions, (), exact=exact)
-        for query, rows in zip(asked, found, strict=True):
-            cosine = np.sort(exact_cosines(queries.mu[query, 0], rows.mu))[::-1]
-            if len(cosine) >= limit:
-                queries.bound[query, 0] = max(queries.bound[query, 0], cosine[limit - 1])
-
-    def _members(
-        self,
-        queries: "_Queries",
-        conditions: list[Condition],
-        columns: tuple[str, ...],
-        exact: bool,
-    ) -> list[tuple[Rows, np.ndarray]]:
-        """(Rows without mu, cosines to each component [n, k]) in each query's cap."""
-        n, k, _ = queries.mu.shape
-        asked = [(i, j) for i in range(n) for j in range(k) if queries.bound[i, j] <= 1]
-        parts: list[list[tuple[Rows, np.ndarray]]] = [[] for _ in range(n)]
-        for start in range(0, len(asked), _CHUNK):
-            chunk = asked[start : start + _CHUNK]
-            at = tuple(np.array(chunk, dtype=np.int64).T)
-            found = self._store.candidates(
-                queries.mu[at], queries.bound[at], conditions, columns, exact=exact
-            )
-            for (i, _), rows in zip(chunk, found, strict=True):
-                cosine = np.stack([exact_cosines(mu, rows.mu) for mu in queries.mu[i]], -1)
-                inside = np.flatnonzero((cosine >= queries.bound[i]).any(-1))
-                parts[i].append((_take(rows, inside), cosine[inside]))
-        return [_merged(part, columns, k) for part in parts]
-
-
-@dataclass
-class _Queries:
-    """Queries as the engines see them: mu [n, k, D], kappa and log weights [n, k], least cosines [n, k]."""
-
-    mu: np.ndarray
-    kappa: Tensor
-    log_weights: Tensor
-    threshold: Tensor
-    bound: np.ndarray
-    asks_back: list[bool]
-
-    @classmethod
-    def of(cls, posterior: Posterior, threshold: Tensor, widest: float | None) -> "_Queries":
-        if isinstance(posterior, MixtureVMF):
-            mu, kappa, weights = posterior.mu, posterior.kappa, posterior.weights
-        else:
-            mu, kappa = posterior.mu.unsqueeze(-2), posterior.kappa.unsqueeze(-1)
-            threshold, weights = threshold.unsqueeze(-1), torch.ones_like(kappa)
-        if not posterior.batch_shape:
-            mu, kappa, weights, threshold = (
-                x.unsqueeze(0) for x in (mu, kappa, weights, threshold)
-            )
-        if widest is not None and not 0 <= widest <= math.pi:
-            raise InvalidInputError(
-                f"widest must be an angle in radians between 0 and pi, but is {widest}."
-            )
-        angle = torch.acos(threshold.clamp(-1, 1)).amax(-1)
-        back = [False] * len(angle) if widest is None else (angle > widest).tolist()
-        bound = threshold.detach().cpu().numpy().copy()
-        bound[back] = math.inf
-        kappa = kappa.detach().cpu().double()
-        log_weights = weights.detach().cpu().double().log()
-        return cls(stored_direction(mu), kappa, log_weights, threshold.detach().cpu(), bound, back)
-
-
-def _ranked(
-    found: list[tuple[Rows, np.ndarray]],
-    queries: _Queries,
-    kappa_pos: float | None,
-    prior: float | None,
-    rank: Rank,
-    limit: int | None,
-    dim: int,
-) -> list[Hits]:
-    """The hits of all queries in order; their positivities in one fused call."""
-    sizes = [len(rows) for rows, _ in found]
-    log_ratios: list[Tensor | None] = [None] * len(found)
-    if kappa_pos is not None and found:
-        owner = torch.repeat_interleave(torch.arange(len(found)), torch.tensor(sizes))
-        cosine = torch.from_numpy(np.concatenate([c for _, c in found]))
-        hit = torch.from_numpy(np.concatenate([rows.kappa for rows, _ in found])).double()
-        own = queries.kappa[owner]
-        each = log_hit_positivity(
-            cosine.reshape(-1), own.reshape(-1), hit.unsqueeze(-1).expand_as(own).reshape(-1), kappa_pos, dim,
-        ).reshape(own.shape)  # fmt: skip
-        whole = (
-            each[:, 0]
-            if own.shape[1] == 1
-            else torch.logsumexp(each + queries.log_weights[owner], -1)
-        )
-        log_ratios = list(whole.split(sizes))
-    hits = []
-    for i, (rows, cosines) in enumerate(found):
-        cosine, log_ratio = cosines.max(-1, initial=-1.0), log_ratios[i]
-        key = cosine if rank == "cosine" or log_ratio is None else log_ratio.numpy()
-        order = _order(key, cosine, rows.ids)[:limit]
-        picked = None if log_ratio is None else log_ratio[order]
-        hits.append(
-            Hits(
-                ids=[rows.ids[place] for place in order.tolist()],
-                cosine=torch.from_numpy(cosine[order]),
-                kappa=torch.from_numpy(rows.kappa[order]),
-                threshold=queries.threshold[i],
-                log_positivity=picked,
-                probability=(
-                    None if prior is None or picked is None else positive_probability(picked, prior)
-                ),
-                payload={name: column[order].tolist() for name, column in rows.payload.items()},
-                asks_back=queries.asks_back[i],
-            )
-        )
-    return hits
-
-
-def _order(key: np.ndarray, cosine: np.ndarray, ids: list[str]) -> np.ndarray:
-    """Places by falling key, then falling cosine, then id."""
-    order = np.lexsort((-cosine, -key))
-    tied = (np.diff(key[order]) == 0) & (np.diff(cosine[order]) == 0)
-    if tied.any():
-        by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
-        order = by_id[np.lexsort((-cosine[by_id], -key[by_id]))]
-    return order
-
-
-def _take(rows: Rows, places: np.ndarray) -> Rows:
-    """Some rows, without their mu, which is large."""
-    payload = {name: column[places] for name, column in rows.payload.items()}
-    nothing = np.zeros((0, 0), np.float32)
-    return Rows([rows.ids[i] for i in places.tolist()], nothing, rows.kappa[places], payload)
-
-
-def _merged(
-    parts: list[tuple[Rows, np.ndarray]], columns: Sequence[str], k: int
-) -> tuple[Rows, np.ndarray]:
-    """The union of the rows found by a query's components."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        empty = {name: np.zeros(0, object) for name in columns}
-        nothing = np.zeros((0, 0), np.float32)
-        return Rows([], nothing, np.zeros(0, np.float32), empty), np.zeros((0, k))
-    ids = [name for rows, _ in parts for name in rows.ids]
-    first = {name: place for place, name in reversed(list(enumerate(ids)))}
-    places = np.array(sorted(first.values()), dtype=np.int64)
-    payload = {c: np.concatenate([rows.payload[c] for rows, _ in parts]) for c in columns}
-    kappa = np.concatenate([rows.kappa for rows, _ in parts])
-    whole = Rows(ids, np.zeros((0, 0), np.float32), kappa, payload)
-    return _take(whole, places), np.concatenate([cosine for _, cosine in parts])[places]
 
 
 def _one(posterior: Posterior, row: int) -> Posterior:

@@ -20,7 +20,7 @@ import numpy as np
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema
-from aureole.retrieval.store import Approximate, slack
+from aureole.retrieval.store import Approximate, check_build, slack
 
 __all__ = ["LanceStore"]
 
@@ -129,12 +129,7 @@ class LanceStore:
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build IVF_FLAT (``lists``, ``probes``) or IVF_HNSW_FLAT (``links``, ``width``); later rows are scanned."""
-        allowed = {"ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}
-        if kind not in allowed or not sizes.keys() <= allowed[kind]:
-            raise InvalidInputError(
-                f"build takes 'ivf' with lists and probes or 'hnsw' with links and width, but got {kind!r} with "
-                f"{sorted(sizes)}."
-            )
+        check_build(kind, sizes)
         with _locked(self._where):
             self._table.checkout_latest()
             n = self._table.count_rows()

@@ -18,7 +18,7 @@ import numpy as np
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema
-from aureole.retrieval.store import Approximate, slack
+from aureole.retrieval.store import Approximate, check_build, slack
 
 __all__ = ["PostgresStore"]
 
@@ -83,7 +83,7 @@ class PostgresStore:
         ]
         connection = store._connected(register=False)
         try:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            store._add_extension(connection)
             store._register(connection)
             with connection.transaction():
                 parts = sql.SQL(", ").join([*fixed, *columns])
@@ -190,12 +190,7 @@ class PostgresStore:
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index."""
-        allowed = {"ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}
-        if kind not in allowed or not sizes.keys() <= allowed[kind]:
-            raise InvalidInputError(
-                f"build takes 'ivf' with lists and probes or 'hnsw' with links and width, but got {kind!r} with "
-                f"{sorted(sizes)}."
-            )
+        check_build(kind, sizes)
         if self.schema.dim > _LARGEST_INDEXED:
             raise InvalidInputError(
                 f"pgvector indexes up to {_LARGEST_INDEXED} dimensions, but D is {self.schema.dim}."
@@ -256,6 +251,15 @@ class PostgresStore:
         if register:
             self._register(self._connection)
         return self._connection
+
+    def _add_extension(self, connection: Any) -> None:
+        try:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except self._psycopg.Error as error:
+            self.close()
+            raise AureoleError(
+                f"pgvector cannot be switched on in this database: {str(error).strip()[:300]}"
+            ) from error
 
     def _register(self, connection: Any) -> None:
         from pgvector.psycopg import register_vector

@@ -1,7 +1,7 @@
 """The protocol that an engine's adapter keeps, and the place where an address finds its adapter."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from aureole.errors import InvalidInputError
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema
 
-__all__ = ["Approximate", "Store", "create_store", "open_store", "slack"]
+__all__ = ["Approximate", "Store", "check_build", "create_store", "open_store", "slack"]
 
 Approximate = Literal["ivf", "hnsw"]
 
@@ -23,6 +23,22 @@ def slack(dim: int) -> float:
     return max(1e-5, (dim + 8) * 2.0**-24)
 
 
+def check_build(kind: str, sizes: dict[str, int]) -> None:
+    """Refuse an approximate index that no adapter knows, or sizes that are none."""
+    allowed = {"ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}
+    if kind not in allowed or not sizes.keys() <= allowed[kind]:
+        raise InvalidInputError(
+            f"build takes 'ivf' with lists and probes or 'hnsw' with links and width, but got {kind!r} with "
+            f"{sorted(sizes)}."
+        )
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidInputError(
+                f"{name} must be a whole number of at least 1, but is {size!r}."
+            )
+
+
+@runtime_checkable
 class Store(Protocol):
     """What an adapter does: keep rows durably, and give candidates that hold every row of a cap.
 
