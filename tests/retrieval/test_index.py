@@ -219,7 +219,7 @@ def test_ids_are_stored_verbatim(place):
     ("ids", "message"),
     [
         (["a", "a"], "distinct"),
-        (["a", 3], "strings|parameter 'ids'"),  # the second where types are checked at run time
+        (["a", 3], "strings|'ids'"),  # the second where types are checked at run time
         (["a"], "as many ids"),
         ("ab", "one string"),
         (["a", "x" * 1025], "1024 bytes"),
@@ -247,6 +247,7 @@ def test_hostile_rows_are_refused(small):
         index.append(rows, ["new"], payload | change)
 
     good = gallery.mu[:1]
+    mixture = au.MixtureVMF(torch.ones(1, 1), good[None], 3.0)
     cases = [
         (lambda: attempt(torch.eye(7)[:1], 3.0), "R\\^8"),
         (lambda: attempt(good * math.nan, 3.0), "norm nan"),
@@ -257,7 +258,7 @@ def test_hostile_rows_are_refused(small):
         (lambda: attempt(good, 3.0, price=[math.inf]), "finite"),
         (lambda: attempt(good, 3.0, shop=[]), "0 values"),
         (lambda: index.append(au.VonMisesFisher(good, 3.0), ["new"]), "payload columns"),
-        (lambda: index.append(au.MixtureVMF(torch.ones(1, 1), good[None], 3.0), ["new"]), "components|parameter 'posteriors'"),
+        (lambda: index.append(mixture, ["new"]), "components|'posteriors'"),
         (lambda: index.search(au.VonMisesFisher(torch.eye(7)[0], 3.0)), "R\\^8"),
         (lambda: index.search(au.VonMisesFisher(good[0] * math.nan, 3.0, validate_args=False)), "finite"),
         (lambda: index.search(au.VonMisesFisher(good[None], 3.0)), "batch shape"),
