@@ -42,7 +42,7 @@ def cap_cosine(
 
     At mass 1 the cap is the whole sphere, -1, except of a point (kappa = inf), which needs no room. A mixture's
     component may have no cap: its threshold is then inf. The predictive kind needs ``kappa_pos`` and ``kappa_other``;
-    it costs 1,024 positivities for each kappa it has not met before, a tenth of a second or more.
+    it costs 384 positivities for each kappa it has not met before, a tenth of a second or so.
 
     Examples
     --------
