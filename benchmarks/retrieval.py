@@ -1,7 +1,7 @@
 """Credible sets from approximate indexes: their recall, their time against the engine's own search, their size.
 
 ``python -m benchmarks.retrieval [--rows 1000000] [--engines faiss-ivf faiss-hnsw lance-ivf postgres-hnsw]
-[--out results/benchmarks]`` writes retrieval.json.
+[--out results/benchmarks/retrieval.json]`` writes a record.
 
 A gallery in R^128 around random centres, and queries from the same clusters whose kappa is such that their credible cap
 of mass 0.95 holds 1, 10, 100 or 1,000 items by a scan. Time is per query, in batches of queries that alternate with the
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/retrieval.json"))
     options = parser.parse_args()
     rows = options.rows
     clusters = max(4, rows // 1000)
@@ -238,7 +238,8 @@ def main() -> None:
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
     }  # fmt: skip
     command = f"python -m benchmarks.retrieval --rows {rows} --queries {options.queries}"
-    write_record(Record("retrieval", metrics, command, 1, settings), options.out / "retrieval.json")
+    command += f" --engines {' '.join(options.engines)}"
+    write_record(Record("retrieval", metrics, command, 1, settings), options.out)
 
 
 if __name__ == "__main__":

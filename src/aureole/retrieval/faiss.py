@@ -93,11 +93,12 @@ class FaissStore:
         *,
         exact: bool,
     ) -> Iterator[Rows]:
-        """All rows within each query's bound; queries with near bounds share a call at the lowest of them."""
+        """All rows within each query's bound; in a scan queries with near bounds share a call at the lowest of them."""
         self._refresh()
         kept = self._kept(conditions)
         found: dict[int, np.ndarray] = {}
-        for group in _groups(bounds):
+        scanned = exact or self._index is None
+        for group in _groups(bounds) if scanned else np.arange(len(bounds))[:, None]:
             for query, (places, scores) in zip(
                 group, self._within(mu[group], float(bounds[group[0]]), exact), strict=True
             ):
