@@ -1,8 +1,9 @@
 """Lance, the versioned table format of LanceDB: the one file that imports it.
 
 A path ``folder/gallery.lance`` is also the table ``gallery`` of ``lancedb.connect("folder")``. Each change is one
-versioned commit: a reader sees all of it or nothing, and a writer that dies leaves the version before. Writers on one
-machine take turns by a lock file beside the table; on an object store let one process write at a time.
+versioned commit: a reader sees all of it or nothing, and a writer that dies leaves the version before. On a local disk
+Lance does not call fsync, so a power cut (not a killed process) may take the last seconds. Writers on one machine take
+turns by a lock file beside the table; on an object store let one process write at a time.
 """
 
 import fcntl
