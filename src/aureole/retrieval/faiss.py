@@ -14,7 +14,7 @@ import numpy as np
 
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval.filters import Condition, matches
-from aureole.retrieval.rows import Rows, Schema
+from aureole.retrieval.rows import Rows, Schema, strings
 from aureole.retrieval.segments import Folder, pack_rows, unpack_rows
 from aureole.retrieval.store import Approximate, check_build, slack
 
@@ -166,7 +166,7 @@ class FaissStore:
         self._index: Any = None
         self._index_kind: str | None = None
         self._sizes: dict[str, int] = {}
-        self._ids: list[str] = []
+        self._ids = strings([])
         self._place: dict[str, int] = {}
         self._dead = 0
         self._kappa = np.zeros(0, np.float32)
@@ -229,7 +229,7 @@ class FaissStore:
         self._flat.add(np.ascontiguousarray(rows.mu))
         if self._index is not None:
             self._index.add(np.ascontiguousarray(rows.mu))
-        self._ids.extend(rows.ids)
+        self._ids = np.concatenate([self._ids, rows.ids])
         self._place.update({name: start + i for i, name in enumerate(rows.ids)})
         self._kappa = np.concatenate([self._kappa, rows.kappa])
         self._alive = np.concatenate([self._alive, np.ones(len(rows), bool)])
@@ -256,9 +256,8 @@ class FaissStore:
         return self._alive & matches(conditions, self._payload, len(self._ids))
 
     def _rows(self, places: np.ndarray, columns: Sequence[str]) -> Rows:
-        ids = [self._ids[i] for i in places.tolist()]
         payload = {name: self._payload[name][places] for name in columns}
-        return Rows(ids, self._mu()[places], self._kappa[places], payload)
+        return Rows(self._ids[places], self._mu()[places], self._kappa[places], payload)
 
     def _within(
         self, mu: np.ndarray, bound: float, exact: bool

@@ -14,7 +14,7 @@ from aureole.distributions import MixtureVMF
 from aureole.errors import InvalidInputError
 from aureole.retrieval.credible import Posterior
 from aureole.retrieval.filters import Condition
-from aureole.retrieval.rows import Rows
+from aureole.retrieval.rows import Rows, strings
 from aureole.retrieval.scores import (
     exact_cosines,
     log_hit_positivity,
@@ -160,7 +160,7 @@ def rank_hits(
         picked = None if log_ratio is None else log_ratio[order]
         hits.append(
             Hits(
-                ids=[rows.ids[place] for place in order.tolist()],
+                ids=rows.ids[order].tolist(),
                 cosine=torch.from_numpy(cosine[order]),
                 kappa=torch.from_numpy(rows.kappa[order]),
                 threshold=queries.threshold[i],
@@ -175,12 +175,12 @@ def rank_hits(
     return hits
 
 
-def _order(key: np.ndarray, cosine: np.ndarray, ids: list[str]) -> np.ndarray:
+def _order(key: np.ndarray, cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Places by falling key, then falling cosine, then id."""
     order = np.lexsort((-cosine, -key))
     tied = (np.diff(key[order]) == 0) & (np.diff(cosine[order]) == 0)
     if tied.any():
-        by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
+        by_id = np.array(sorted(range(len(ids)), key=ids.tolist().__getitem__), dtype=np.int64)
         order = by_id[np.lexsort((-cosine[by_id], -key[by_id]))]
     return order
 
@@ -189,7 +189,7 @@ def _take(rows: Rows, places: np.ndarray) -> Rows:
     """Some rows, without their mu, which is large."""
     payload = {name: column[places] for name, column in rows.payload.items()}
     nothing = np.zeros((0, 0), np.float32)
-    return Rows([rows.ids[i] for i in places.tolist()], nothing, rows.kappa[places], payload)
+    return Rows(rows.ids[places], nothing, rows.kappa[places], payload)
 
 
 def _merged(
@@ -201,8 +201,8 @@ def _merged(
     if not parts:
         empty = {name: np.zeros(0, object) for name in columns}
         nothing = np.zeros((0, 0), np.float32)
-        return Rows([], nothing, np.zeros(0, np.float32), empty), np.zeros((0, k))
-    ids = [name for rows, _ in parts for name in rows.ids]
+        return Rows(strings([]), nothing, np.zeros(0, np.float32), empty), np.zeros((0, k))
+    ids = np.concatenate([rows.ids for rows, _ in parts])
     first = {name: place for place, name in reversed(list(enumerate(ids)))}
     places = np.array(sorted(first.values()), dtype=np.int64)
     payload = {c: np.concatenate([rows.payload[c] for rows, _ in parts]) for c in columns}

@@ -20,7 +20,7 @@ import numpy as np
 
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval.filters import Condition
-from aureole.retrieval.rows import Rows, Schema
+from aureole.retrieval.rows import Rows, Schema, strings
 from aureole.retrieval.store import Approximate, check_build, slack
 
 __all__ = ["LanceStore"]
@@ -70,7 +70,7 @@ class LanceStore:
         lance = _lance()
         with _locked(self._where):
             self._table.checkout_latest()
-            known = self._known(rows.ids)
+            known = self._known(rows.ids.tolist())
             if known:
                 raise InvalidInputError(
                     f"id {known[0]!r} is in the gallery already; delete it first. Nothing was stored."
@@ -281,7 +281,7 @@ def _to_arrow(rows: Rows, schema: Schema) -> Any:
     }
     flat = pa.array(np.ascontiguousarray(rows.mu).reshape(-1), pa.float32())
     columns = {
-        "id": pa.array(rows.ids, pa.string()),
+        "id": pa.array(rows.ids.tolist(), pa.string()),
         "mu": pa.FixedSizeListArray.from_arrays(flat, schema.dim),
         "kappa": pa.array(rows.kappa, pa.float32()),
     }
@@ -293,7 +293,9 @@ def _to_arrow(rows: Rows, schema: Schema) -> Any:
 def _from_arrow(table: Any, columns: Sequence[str], schema: Schema) -> Rows:
     if table is None:
         empty = {name: np.zeros(0, object) for name in columns}
-        return Rows([], np.zeros((0, schema.dim), np.float32), np.zeros(0, np.float32), empty)
+        return Rows(
+            strings([]), np.zeros((0, schema.dim), np.float32), np.zeros(0, np.float32), empty
+        )
     mu = table["mu"].combine_chunks()
     flat = mu.flatten() if table.num_rows else mu.values[:0]
     payload = {}
@@ -302,7 +304,7 @@ def _from_arrow(table: Any, columns: Sequence[str], schema: Schema) -> Rows:
         column[:] = table[name].to_pylist()
         payload[name] = column
     return Rows(
-        table["id"].to_pylist(),
+        strings(table["id"].to_pylist()),
         flat.to_numpy(zero_copy_only=False).reshape(table.num_rows, schema.dim),
         table["kappa"].to_numpy(),
         payload,

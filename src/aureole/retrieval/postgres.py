@@ -17,7 +17,7 @@ import numpy as np
 
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval.filters import Condition
-from aureole.retrieval.rows import Rows, Schema
+from aureole.retrieval.rows import Rows, Schema, strings
 from aureole.retrieval.store import Approximate, check_build, slack
 
 __all__ = ["PostgresStore"]
@@ -310,7 +310,7 @@ class PostgresStore:
         payload = [rows.payload[name].tolist() for name in kinds]
         with connection.cursor() as cursor, cursor.copy(query) as copy:
             copy.set_types(["text", "vector", "float4", *(_COPY_TYPES[k] for k in kinds.values())])
-            for row in zip(rows.ids, rows.mu, rows.kappa.tolist(), *payload, strict=True):
+            for row in zip(rows.ids.tolist(), rows.mu, rows.kappa.tolist(), *payload, strict=True):
                 copy.write_row(row)
 
     def _scan(
@@ -387,7 +387,7 @@ class PostgresStore:
             column[:] = [row[3 + place] for row in found]
             payload[name] = column
         kappa = np.array([row[2] for row in found], np.float32)
-        return Rows([row[0] for row in found], mu, kappa, payload)
+        return Rows(strings([row[0] for row in found]), mu, kappa, payload)
 
     def _index_note(self) -> dict[str, Any] | None:
         text = self.read_note("index")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from aureole.errors import InvalidInputError
-from aureole.retrieval.rows import Rows, Schema, text_of
+from aureole.retrieval.rows import Rows, Schema, strings, text_of
 
 __all__ = ["Folder", "pack_rows", "unpack_rows"]
 
@@ -122,7 +122,7 @@ class Folder:
 def pack_rows(rows: Rows) -> dict[str, np.ndarray]:
     """Rows as plain arrays."""
     arrays = {"mu": np.ascontiguousarray(rows.mu), "kappa": np.ascontiguousarray(rows.kappa)}
-    arrays["id.text"], arrays["id.ends"] = text_of(rows.ids)
+    arrays["id.text"], arrays["id.ends"] = text_of(rows.ids.tolist())
     for name, column in rows.payload.items():
         if column.dtype == object:
             arrays[f"payload.{name}.text"], arrays[f"payload.{name}.ends"] = text_of(
@@ -154,7 +154,7 @@ def unpack_rows(arrays: dict[str, np.ndarray], schema: Schema) -> Rows:
             raise ValueError("mu or kappa that is no float32 direction")
     except (KeyError, ValueError) as error:
         raise InvalidInputError(f"a segment is damaged: {error!r}.") from error
-    return Rows(ids, mu, kappa, payload)
+    return Rows(strings(ids), mu, kappa, payload)
 
 
 def _strings(text: np.ndarray, ends: np.ndarray) -> list[str]:
