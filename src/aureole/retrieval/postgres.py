@@ -6,10 +6,10 @@ names as quoted identifiers.
 """
 
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any, TypeVar
 from urllib.parse import urldefrag
 
@@ -32,7 +32,7 @@ _TYPES = {
 }
 _COPY_TYPES = {"text": "text", "integer": "int8", "number": "float8", "boolean": "bool"}
 _WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to connect again
-_FIRST_NEAREST = 256
+_STRIDES = (16, 64, 256)  # rows taken at a time from a walk along an approximate index
 _LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # of pgvector
 
 
@@ -160,17 +160,9 @@ class PostgresStore:
                     lambda c, q=query, r=reach: self._scan(c, q, r, conditions, columns)
                 )
                 continue
-            k = _FIRST_NEAREST
-            while True:
-                found = self._reading(
-                    lambda c, q=query, k=k, r=reach: self._order(
-                        c, q, k, conditions, columns, index, r
-                    )
-                )
-                if len(found) < k:
-                    break
-                k *= 8
-            yield found
+            yield self._reading(
+                lambda c, q=query, r=reach: self._walk(c, q, r, conditions, columns, index)
+            )
 
     def nearest(
         self,
@@ -184,9 +176,7 @@ class PostgresStore:
         """The k nearest rows of each query that meet the conditions."""
         index = None if exact else self._index_note()
         for query in mu:
-            yield self._reading(
-                lambda c, q=query: self._order(c, q, k, conditions, columns, index, math.inf)
-            )
+            yield self._reading(lambda c, q=query: self._order(c, q, k, conditions, columns, index))
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index."""
@@ -330,6 +320,29 @@ class PostgresStore:
             found = cursor.execute(text, [query, reach, *values]).fetchall()
         return self._rows(found, columns)
 
+    def _walk(
+        self,
+        connection: Any,
+        query: np.ndarray,
+        reach: float,
+        conditions: Sequence[Condition],
+        columns: Sequence[str],
+        index: dict[str, Any],
+    ) -> Rows:
+        """The rows within reach, nearest first, from a cursor over the approximate index until one is beyond."""
+        text, values = self._nearest_query(query, conditions, columns)
+        found: list[tuple[Any, ...]] = []
+        with connection.transaction():
+            self._tune(connection, index, _STRIDES[-1])
+            with connection.cursor("walk", binary=True) as cursor:
+                cursor.execute(text, values)
+                for stride in chain(_STRIDES, repeat(_STRIDES[-1])):
+                    part = cursor.fetchmany(stride)
+                    found += [row for row in part if row[-1] <= reach]
+                    if len(part) < stride or part[-1][-1] > reach:
+                        return self._rows(found, columns)
+        raise AssertionError("the strides have no end")
+
     def _order(
         self,
         connection: Any,
@@ -338,22 +351,25 @@ class PostgresStore:
         conditions: Sequence[Condition],
         columns: Sequence[str],
         index: dict[str, Any] | None,
-        reach: float,
     ) -> Rows:
-        """Those of the k nearest rows whose distance is within reach: fewer than k means that there are no more."""
-        sql = self._sql
-        where, values = self._where(conditions)
-        near = sql.SQL(
-            'SELECT *, mu <#> %s AS "_distance" FROM {} WHERE {} ORDER BY mu <#> %s LIMIT %s'
-        ).format(self._table, where)
-        text = sql.SQL('SELECT {} FROM ({}) AS near WHERE "_distance" <= %s').format(
-            self._selected(columns), near
-        )
+        """The k nearest rows."""
+        text, values = self._nearest_query(query, conditions, columns)
         with connection.transaction(), connection.cursor(binary=True) as cursor:
-            for setting, value in _settings(index, k):
-                cursor.execute("SELECT set_config(%s, %s, true)", [setting, value])
-            found = cursor.execute(text, [query, *values, query, k, reach]).fetchall()
+            self._tune(connection, index, k)
+            found = cursor.execute(text + self._sql.SQL(" LIMIT %s"), [*values, k]).fetchall()
         return self._rows(found, columns)
+
+    def _nearest_query(
+        self, query: np.ndarray, conditions: Sequence[Condition], columns: Sequence[str]
+    ) -> tuple[Any, list[Any]]:
+        where, values = self._where(conditions)
+        text = self._sql.SQL("SELECT {}, mu <#> %s FROM {} WHERE {} ORDER BY mu <#> %s")
+        return text.format(self._selected(columns), self._table, where), [query, *values, query]
+
+    def _tune(self, connection: Any, index: dict[str, Any] | None, k: int) -> None:
+        """Set, for this transaction, how the approximate index is used."""
+        for setting, value in _settings(index, k):
+            connection.execute("SELECT set_config(%s, %s, true)", [setting, value])
 
     def _selected(self, columns: Sequence[str]) -> Any:
         names = [self._sql.Identifier(name) for name in columns]
@@ -405,7 +421,7 @@ def _settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
             *usual,
             ("hnsw.ef_search", str(width)),
             ("hnsw.iterative_scan", "strict_order"),
-            ("hnsw.max_scan_tuples", str(max(20_000, 4 * k))),
+            ("hnsw.max_scan_tuples", "200000"),
         ]
     probes = min(index["sizes"].get("probes", max(1, index["lists"] // 16)), index["lists"])
     return [*usual, ("ivfflat.probes", str(probes))]
