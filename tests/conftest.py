@@ -15,6 +15,9 @@ with install_import_hook("aureole", "beartype.beartype"):
     import aureole.models.hub
     import aureole.records
     import aureole.reports
+    import aureole.retrieval.faiss
+    import aureole.retrieval.lance
+    import aureole.retrieval.postgres
     import aureole.training.adapters
 
 import torch

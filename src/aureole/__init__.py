@@ -11,12 +11,15 @@ from aureole.distributions import (
 )
 from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
 from aureole.models import KappaFromNorm, KappaFromPrototypes, MixtureHead, PosteriorEncoder
+from aureole.retrieval import ConformalMass, CredibleIndex
 from aureole.training.frozen import FrozenHead
 
 __version__ = "0.1.0.dev0"
 __all__ = [
     "ELK",
     "ClosedFormInfoNCE",
+    "ConformalMass",
+    "CredibleIndex",
     "FrozenHead",
     "HedgedInstance",
     "InfoNCE",

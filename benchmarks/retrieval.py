@@ -1,0 +1,246 @@
+"""Credible sets from approximate indexes: their recall, their time against the engine's own search, their size.
+
+``python -m benchmarks.retrieval [--rows 1000000] [--engines faiss-ivf faiss-hnsw lance-ivf postgres-hnsw]
+[--out results/benchmarks/retrieval.json]`` writes a record.
+
+A gallery in R^128 around random centres, and queries from the same clusters whose kappa is such that their credible cap
+of mass 0.95 holds 1, 10, 100 or 1,000 items by a scan. Time is per query, in batches of queries that alternate with the
+bare engine in one run: a range search at the same threshold (FAISS, Lance) or, where there is none, the nearest as many
+(PostgreSQL), with the same settings.
+"""
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import aureole as au
+from aureole.records import Record, write_record
+from aureole.retrieval import CredibleIndex
+from aureole.retrieval.credible import cap_cosine
+from aureole.retrieval.scores import exact_cosines, stored_direction
+from benchmarks.engines import clustered, postgres_server
+from benchmarks.timing import median_seconds
+
+DIM, MASS, SIZES = 128, 0.95, (1, 10, 100, 1000)
+ENGINES = ("faiss-ivf", "faiss-hnsw", "lance-ivf", "postgres-hnsw")
+
+
+def queries_of_size(
+    gallery: np.ndarray, mu: torch.Tensor, sizes: tuple[int, ...]
+) -> dict[int, au.VonMisesFisher]:
+    """For each size, the queries with the kappa whose cap ends between the size-th item and the next."""
+    least: dict[int, list[float]] = {size: [] for size in sizes}
+    for query in stored_direction(mu):
+        near = np.argpartition(-(gallery @ query), max(sizes) + 1)[: max(sizes) + 2]
+        cosine = np.sort(exact_cosines(query, gallery[near]))[::-1]
+        for size in sizes:
+            least[size].append(float(cosine[size - 1] + cosine[size]) / 2)
+    return {size: au.VonMisesFisher(mu, kappa_of(torch.tensor(t))) for size, t in least.items()}
+
+
+def kappa_of(threshold: torch.Tensor) -> torch.Tensor:
+    """The kappa whose credible cap of MASS ends at a cosine, by bisection in log kappa."""
+    low, high = torch.zeros(len(threshold)).double(), torch.full((len(threshold),), 20.0).double()
+    axis = torch.eye(DIM)[0].expand(len(threshold), DIM)
+    for _ in range(50):
+        middle = (low + high) / 2
+        wide = cap_cosine(au.VonMisesFisher(axis, middle.exp().float()), MASS) < threshold
+        low, high = torch.where(wide, middle, low), torch.where(wide, high, middle)
+    return ((low + high) / 2).exp().float()
+
+
+def truth(gallery: np.ndarray, queries: au.VonMisesFisher) -> list[set[str]]:
+    """The ids in each query's cap, by a scan."""
+    found = []
+    for query, t in zip(
+        stored_direction(queries.mu), cap_cosine(queries, MASS).tolist(), strict=True
+    ):
+        near = np.flatnonzero(gallery @ query >= t - 1e-5)
+        inside = near[exact_cosines(query, gallery[near]) >= t]
+        found.append({f"item {i}" for i in inside.tolist()})
+    return found
+
+
+def bare_faiss(
+    index: CredibleIndex, queries: au.VonMisesFisher, counts: list[int]
+) -> Callable[[], Any]:
+    """FAISS alone: a range search a query, each at its own radius; HNSW four times as wide for large caps."""
+    store: Any = index._store
+    engine, faiss, sizes = store._index, store._faiss, store._sizes
+    mu = stored_direction(queries.mu)
+    radii = cap_cosine(queries, MASS).tolist()
+
+    def ranges() -> None:
+        parameters = faiss.SearchParametersIVF(nprobe=sizes["probes"])
+        for row, radius in enumerate(radii):
+            engine.range_search(mu[row : row + 1], radius, params=parameters)
+
+    def graph_ranges() -> None:
+        for row, radius in enumerate(radii):
+            width = sizes["width"] * (1 if counts[row] < sizes["width"] // 2 else 4)
+            parameters = faiss.SearchParametersHNSW(efSearch=width)
+            engine.range_search(mu[row : row + 1], radius, params=parameters)
+
+    return ranges if store._index_kind == "ivf" else graph_ranges
+
+
+def bare_lance(index: CredibleIndex, queries: au.VonMisesFisher, _: list[int]) -> Callable[[], Any]:
+    """Lance alone: a range of distances that gives ids and vectors."""
+    store: Any = index._store
+    mu = stored_direction(queries.mu)
+    radii = cap_cosine(queries, MASS).tolist()
+    total, tuned = store.count(), store._tuned(exact=False)
+
+    def ranges() -> None:
+        for query, radius in zip(mu, radii, strict=True):
+            near = {
+                "column": "mu",
+                "q": query,
+                "k": total,
+                "metric": "dot",
+                "distance_range": (None, 1 - radius),
+            }
+            store._table.scanner(
+                columns=["id", "mu", "kappa", "_distance"], nearest=near | tuned
+            ).to_table()  # fmt: skip
+
+    return ranges
+
+
+def bare_postgres(
+    index: CredibleIndex, queries: au.VonMisesFisher, counts: list[int]
+) -> Callable[[], Any]:
+    """PostgreSQL alone: as many of the nearest as the cap holds, a number it could not know."""
+    from aureole.retrieval.postgres import _settings
+
+    store: Any = index._store
+    mu = stored_direction(queries.mu)
+    note = store._index_note()
+
+    def nearest() -> None:
+        for query, count in zip(mu, counts, strict=True):
+            connection = store._connected()
+            with connection.transaction(), connection.cursor(binary=True) as cursor:
+                for setting, value in _settings(note, count):
+                    cursor.execute("SELECT set_config(%s, %s, true)", [setting, value])
+                cursor.execute(
+                    store._sql.SQL(
+                        "SELECT id, mu, kappa, mu <#> %s FROM {} ORDER BY mu <#> %s LIMIT %s"
+                    ).format(store._table),
+                    [query, query, max(1, count)],
+                ).fetchall()
+
+    return nearest
+
+
+def size_of(folder: Path) -> int:
+    """Bytes in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def measure(
+    engine: str,
+    where: str,
+    gallery: au.VonMisesFisher,
+    by_size: dict[int, au.VonMisesFisher],
+    expected: dict[int, list[set[str]]],
+    sizes: dict[str, int],
+    repeats: int,
+) -> dict[str, Any]:
+    """Build time, and for each size of cap the recall, milliseconds a query and their ratio to the bare engine's."""
+    name, kind = engine.split("-")
+    rows = len(gallery.kappa)
+    begin = time.perf_counter()
+    index = CredibleIndex.create(where, gallery, [f"item {i}" for i in range(rows)])
+    loaded = time.perf_counter()
+    index.build(kind, **sizes)  # pyright: ignore[reportArgumentType]
+    found: dict[str, Any] = {
+        "load seconds": loaded - begin,
+        "build seconds": time.perf_counter() - loaded,
+        **sizes,
+    }
+    print(f"{engine}: {found}", flush=True)
+    bare = {"faiss": bare_faiss, "lance": bare_lance, "postgres": bare_postgres}[name]
+    for size, queries in by_size.items():
+        hits = index.search(queries, MASS)
+        members = sum(len(true) for true in expected[size])
+        got = sum(len(true & set(h.ids)) for true, h in zip(expected[size], hits, strict=True))
+        extra = sum(len(set(h.ids) - true) for true, h in zip(expected[size], hits, strict=True))
+        counts = [len(h) for h in hits]
+        seconds = median_seconds(
+            {
+                "ours": lambda q=queries: index.search(q, MASS),
+                "bare": bare(index, queries, counts),
+            },
+            repeats,
+        )
+        found[f"{size} members"] = {
+            "recall": got / members,
+            "extra": extra,
+            "ms a query": 1000 * seconds["ours"] / len(counts),
+            "ratio": seconds["ours"] / seconds["bare"],
+        }
+        print(f"{engine}, caps of {size}: {found[f'{size} members']}", flush=True)
+    if name == "postgres":
+        store: Any = index._store
+        query = "SELECT pg_total_relation_size('gallery')"
+        found["bytes a row"] = store._connected().execute(query).fetchone()[0] / rows
+    else:
+        found["bytes a row"] = size_of(Path(where)) / rows
+    index.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--queries", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/retrieval.json"))
+    options = parser.parse_args()
+    rows = options.rows
+    clusters = max(4, rows // 1000)
+    gallery = clustered(rows, DIM, clusters=clusters, noise=0.7, seed=1)
+    mu = clustered(options.queries, DIM, clusters=clusters, noise=0.7, seed=2).mu
+    stored = stored_direction(gallery.mu)
+    by_size = queries_of_size(stored, mu, tuple(s for s in SIZES if s < rows // 4))
+    expected = {size: truth(stored, queries) for size, queries in by_size.items()}
+    del stored
+    lists = max(4, round(rows**0.5))
+    sizes = {
+        "ivf": {"lists": lists, "probes": max(1, lists // 10)},
+        "hnsw": {"links": 24, "width": 256},
+    }
+    metrics: dict[str, Any] = {}
+    for engine in options.engines:
+        name, kind = engine.split("-")
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            where = str(folder / f"gallery.{name}")
+            if name == "postgres":
+                where = stack.enter_context(postgres_server()).get_uri()
+            metrics[engine] = measure(
+                engine, where, gallery, by_size, expected, sizes[kind], options.repeats
+            )
+            shutil.rmtree(folder, ignore_errors=True)
+    settings = {
+        "rows": rows, "queries": options.queries, "dim": DIM, "mass": MASS, "clusters": clusters,
+        "threads": os.environ.get("OMP_NUM_THREADS", "default"),
+    }  # fmt: skip
+    command = f"python -m benchmarks.retrieval --rows {rows} --queries {options.queries}"
+    command += f" --engines {' '.join(options.engines)}"
+    write_record(Record("retrieval", metrics, command, 1, settings), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,427 @@
+"""PostgreSQL with pgvector: the one file that imports psycopg.
+
+An address ``postgresql://user@host/database#table`` names the table, ``gallery`` by default; a second table
+``<table>_notes`` keeps the schema and the calibration. Each change is one transaction. Values travel as parameters and
+names as quoted identifiers.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any, TypeVar
+from urllib.parse import urldefrag
+
+import numpy as np
+
+from aureole.errors import AureoleError, InvalidInputError
+from aureole.retrieval.filters import Condition
+from aureole.retrieval.rows import Rows, Schema, strings
+from aureole.retrieval.store import Approximate, check_build, slack
+
+__all__ = ["PostgresStore"]
+
+_T = TypeVar("_T")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,53}")
+_TYPES = {
+    "text": 'text COLLATE "C"',
+    "integer": "bigint",
+    "number": "double precision",
+    "boolean": "boolean",
+}
+_COPY_TYPES = {"text": "text", "integer": "int8", "number": "float8", "boolean": "bool"}
+_WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to connect again
+_STRIDES = (16, 64, 256)  # rows taken at a time from a walk along an approximate index
+_LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # of pgvector
+
+
+class PostgresStore:
+    """Rows in a table of a database, over one connection that is made again when it is lost."""
+
+    schema: Schema
+
+    def __init__(self, where: str) -> None:
+        try:
+            import pgvector.psycopg  # noqa: F401
+            import psycopg
+            from psycopg import sql
+        except ImportError as error:
+            raise AureoleError(
+                "this index needs psycopg and pgvector: pip install 'psycopg[binary]' pgvector."
+            ) from error
+        self._psycopg: Any = psycopg
+        self._sql: Any = sql
+        self._address, name = urldefrag(where)
+        name = name or "gallery"
+        if not _NAME.fullmatch(name):
+            raise InvalidInputError(
+                f"{name!r} cannot name a table: use at most 54 small letters, digits and _, a letter first."
+            )
+        self._name = name
+        self._table, self._notes = sql.Identifier(name), sql.Identifier(f"{name}_notes")
+        self._connection: Any = None
+
+    @classmethod
+    def create(cls, where: str, schema: Schema, rows: Rows) -> "PostgresStore":
+        """A new table, in one transaction with its first rows."""
+        store = cls(where)
+        if schema.dim > _LARGEST_DIM:
+            raise InvalidInputError(
+                f"pgvector keeps up to {_LARGEST_DIM} dimensions, but D is {schema.dim}."
+            )
+        store.schema = schema
+        sql = store._sql
+        columns = [
+            sql.SQL("{} {} NOT NULL").format(sql.Identifier(name), sql.SQL(_TYPES[kind]))
+            for name, kind in schema.columns.items()
+        ]
+        fixed = [
+            sql.SQL('id text COLLATE "C" PRIMARY KEY'),
+            sql.SQL("mu vector({}) NOT NULL").format(sql.Literal(schema.dim)),
+            sql.SQL("kappa real NOT NULL"),
+        ]
+        connection = store._connected(register=False)
+        try:
+            store._add_extension(connection)
+            store._register(connection)
+            with connection.transaction():
+                parts = sql.SQL(", ").join([*fixed, *columns])
+                connection.execute(sql.SQL("CREATE TABLE {} ({})").format(store._table, parts))
+                connection.execute(
+                    sql.SQL("CREATE TABLE {} (name text PRIMARY KEY, body text NOT NULL)").format(
+                        store._notes
+                    )
+                )
+                store._set_note(connection, "schema", json.dumps(schema.to_json()))
+                store._copy(connection, rows)
+        except store._psycopg.errors.DuplicateTable as error:
+            store.close()
+            raise InvalidInputError(
+                f"the database has a table {store._name!r} or {store._name}_notes already. Open it, name another "
+                "after # in the address, or drop it first."
+            ) from error
+        return store
+
+    @classmethod
+    def open(cls, where: str) -> "PostgresStore":
+        """The gallery in a table."""
+        store = cls(where)
+        connection = store._connected(register=False)
+        query = "SELECT to_regclass(%s) IS NOT NULL"
+        if not connection.execute(query, [f"{store._name}_notes"]).fetchone()[0]:
+            store.close()
+            raise InvalidInputError(f"the database holds no gallery {store._name!r}.")
+        store._register(connection)
+        text = store.read_note("schema")
+        store.schema = Schema.from_json(json.loads(text or "null"), f"table {store._name!r}")
+        return store
+
+    def append(self, rows: Rows) -> None:
+        """Add rows whose ids are new in one transaction."""
+
+        def work(connection: Any) -> None:
+            with connection.transaction():
+                self._copy(connection, rows)
+
+        try:
+            self._changing(work, "append")
+        except self._psycopg.errors.UniqueViolation as error:
+            known = error.diag.message_detail or ""
+            raise InvalidInputError(
+                f"an id is in the gallery already; delete it first. Nothing was stored. {known[:200]}"
+            ) from error
+
+    def delete(self, ids: list[str]) -> int:
+        """Remove rows; the number that were there."""
+        query = self._sql.SQL("DELETE FROM {} WHERE id = ANY(%s)").format(self._table)
+        return self._changing(lambda c: c.execute(query, [ids]).rowcount, "delete")
+
+    def count(self) -> int:
+        """The number of rows."""
+        query = self._sql.SQL("SELECT count(*) FROM {}").format(self._table)
+        return self._reading(lambda c: c.execute(query).fetchone()[0])
+
+    def candidates(
+        self,
+        mu: np.ndarray,
+        bounds: np.ndarray,
+        conditions: Sequence[Condition],
+        columns: Sequence[str],
+        *,
+        exact: bool,
+    ) -> Iterator[Rows]:
+        """All rows within each query's bound: by a scan, or by the approximate index, deeper and deeper."""
+        index = None if exact else self._index_note()
+        for query, bound in zip(mu, bounds.tolist(), strict=True):
+            reach = slack(self.schema.dim) - max(bound, -1.0)
+            if index is None:
+                yield self._reading(
+                    lambda c, q=query, r=reach: self._scan(c, q, r, conditions, columns)
+                )
+                continue
+            yield self._reading(
+                lambda c, q=query, r=reach: self._walk(c, q, r, conditions, columns, index)
+            )
+
+    def nearest(
+        self,
+        mu: np.ndarray,
+        k: int,
+        conditions: Sequence[Condition],
+        columns: Sequence[str],
+        *,
+        exact: bool,
+    ) -> Iterator[Rows]:
+        """The k nearest rows of each query that meet the conditions."""
+        index = None if exact else self._index_note()
+        for query in mu:
+            yield self._reading(lambda c, q=query: self._order(c, q, k, conditions, columns, index))
+
+    def build(self, kind: Approximate, **sizes: int) -> None:
+        """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index."""
+        check_build(kind, sizes)
+        if self.schema.dim > _LARGEST_INDEXED:
+            raise InvalidInputError(
+                f"pgvector indexes up to {_LARGEST_INDEXED} dimensions, but D is {self.schema.dim}."
+            )
+        sql = self._sql
+        lists = sizes.get("lists", max(1, round(4 * self.count() ** 0.5)))
+        links = sizes.get("links", 16)
+        made = {
+            "ivf": sql.SQL("ivfflat (mu vector_ip_ops) WITH (lists = {})").format(
+                sql.Literal(lists)
+            ),
+            "hnsw": sql.SQL("hnsw (mu vector_ip_ops) WITH (m = {})").format(sql.Literal(links)),
+        }[kind]
+        index = sql.Identifier(f"{self._name}_mu")
+
+        def work(connection: Any) -> None:
+            with connection.transaction():
+                connection.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(index))
+                connection.execute(
+                    sql.SQL("CREATE INDEX {} ON {} USING {}").format(index, self._table, made)
+                )
+                note = {"kind": kind, "lists": lists, "sizes": sizes}
+                self._set_note(connection, "index", json.dumps(note))
+
+        self._changing(work, "build")
+
+    def read_note(self, name: str) -> str | None:
+        """A note, or None."""
+        query = self._sql.SQL("SELECT body FROM {} WHERE name = %s").format(self._notes)
+        found = self._reading(lambda c: c.execute(query, [name]).fetchone())
+        return None if found is None else found[0]
+
+    def write_note(self, name: str, text: str) -> None:
+        """Keep a note."""
+        self._changing(lambda c: self._set_note(c, name, text), "write a note")
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connected(self, *, register: bool = True) -> Any:
+        """The connection, made again if it is gone; a server that starts is waited for, some seconds."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        waits = _WAITS if self._connection is not None else _WAITS[:1]
+        last: Exception | None = None
+        for wait in waits:
+            time.sleep(wait)
+            try:
+                self._connection = self._psycopg.connect(self._address, autocommit=True)
+                break
+            except self._psycopg.OperationalError as error:
+                last = error
+        else:
+            place = re.sub(r"//[^@/]*@", "//", self._address.split("?")[0])
+            raise AureoleError(f"no connection to {place}: {str(last).strip()[:300]}") from last
+        if register:
+            self._register(self._connection)
+        return self._connection
+
+    def _add_extension(self, connection: Any) -> None:
+        try:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except self._psycopg.Error as error:
+            self.close()
+            raise AureoleError(
+                f"pgvector cannot be switched on in this database: {str(error).strip()[:300]}"
+            ) from error
+
+    def _register(self, connection: Any) -> None:
+        from pgvector.psycopg import register_vector
+
+        try:
+            register_vector(connection)
+        except self._psycopg.ProgrammingError as error:
+            raise AureoleError(
+                "the database has no pgvector: run CREATE EXTENSION vector in it."
+            ) from error
+
+    def _reading(self, work: Callable[[Any], _T]) -> _T:
+        """Do what changes nothing; if the connection is lost, once more on a new one."""
+        try:
+            return work(self._connected())
+        except self._psycopg.OperationalError:
+            self._connection.close()
+            return work(self._connected())
+
+    def _changing(self, work: Callable[[Any], _T], what: str) -> _T:
+        """Do a change; if the connection is lost nobody knows whether it was made, and the error says so."""
+        connection = self._connected()
+        try:
+            connection.execute("SELECT 1")
+        except self._psycopg.OperationalError:  # it was lost before: nothing was sent yet
+            connection.close()
+            connection = self._connected()
+        try:
+            return work(connection)
+        except self._psycopg.OperationalError as error:
+            connection.close()
+            raise AureoleError(
+                f"the connection was lost during {what}: all of it was stored or nothing. Look at count(), then try "
+                f"again. {str(error).strip()[:300]}"
+            ) from error
+
+    def _set_note(self, connection: Any, name: str, text: str) -> None:
+        query = self._sql.SQL(
+            "INSERT INTO {} (name, body) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET body = excluded.body"
+        ).format(self._notes)
+        connection.execute(query, [name, text])
+
+    def _copy(self, connection: Any, rows: Rows) -> None:
+        sql = self._sql
+        kinds = self.schema.columns
+        into = sql.SQL(", ").join([sql.Identifier(n) for n in ("id", "mu", "kappa", *kinds)])
+        query = sql.SQL("COPY {} ({}) FROM STDIN WITH (FORMAT BINARY)").format(self._table, into)
+        payload = [rows.payload[name].tolist() for name in kinds]
+        with connection.cursor() as cursor, cursor.copy(query) as copy:
+            copy.set_types(["text", "vector", "float4", *(_COPY_TYPES[k] for k in kinds.values())])
+            for row in zip(rows.ids.tolist(), rows.mu, rows.kappa.tolist(), *payload, strict=True):
+                copy.write_row(row)
+
+    def _scan(
+        self,
+        connection: Any,
+        query: np.ndarray,
+        reach: float,
+        conditions: Sequence[Condition],
+        columns: Sequence[str],
+    ) -> Rows:
+        sql = self._sql
+        where, values = self._where(conditions)
+        text = sql.SQL("SELECT {} FROM {} WHERE mu <#> %s <= %s AND {}").format(
+            self._selected(columns), self._table, where
+        )
+        with connection.cursor(binary=True) as cursor:
+            found = cursor.execute(text, [query, reach, *values]).fetchall()
+        return self._rows(found, columns)
+
+    def _walk(
+        self,
+        connection: Any,
+        query: np.ndarray,
+        reach: float,
+        conditions: Sequence[Condition],
+        columns: Sequence[str],
+        index: dict[str, Any],
+    ) -> Rows:
+        """The rows within reach, nearest first, from a cursor over the approximate index until one is beyond."""
+        text, values = self._nearest_query(query, conditions, columns)
+        found: list[tuple[Any, ...]] = []
+        with connection.transaction():
+            self._tune(connection, index, _STRIDES[-1])
+            with connection.cursor("walk", binary=True) as cursor:
+                cursor.execute(text, values)
+                for stride in chain(_STRIDES, repeat(_STRIDES[-1])):
+                    part = cursor.fetchmany(stride)
+                    found += [row for row in part if row[-1] <= reach]
+                    if len(part) < stride or part[-1][-1] > reach:
+                        return self._rows(found, columns)
+        raise AssertionError("the strides have no end")
+
+    def _order(
+        self,
+        connection: Any,
+        query: np.ndarray,
+        k: int,
+        conditions: Sequence[Condition],
+        columns: Sequence[str],
+        index: dict[str, Any] | None,
+    ) -> Rows:
+        """The k nearest rows."""
+        text, values = self._nearest_query(query, conditions, columns)
+        with connection.transaction(), connection.cursor(binary=True) as cursor:
+            self._tune(connection, index, k)
+            found = cursor.execute(text + self._sql.SQL(" LIMIT %s"), [*values, k]).fetchall()
+        return self._rows(found, columns)
+
+    def _nearest_query(
+        self, query: np.ndarray, conditions: Sequence[Condition], columns: Sequence[str]
+    ) -> tuple[Any, list[Any]]:
+        where, values = self._where(conditions)
+        text = self._sql.SQL("SELECT {}, mu <#> %s FROM {} WHERE {} ORDER BY mu <#> %s")
+        return text.format(self._selected(columns), self._table, where), [query, *values, query]
+
+    def _tune(self, connection: Any, index: dict[str, Any] | None, k: int) -> None:
+        """Set, for this transaction, how the approximate index is used."""
+        for setting, value in _settings(index, k):
+            connection.execute("SELECT set_config(%s, %s, true)", [setting, value])
+
+    def _selected(self, columns: Sequence[str]) -> Any:
+        names = [self._sql.Identifier(name) for name in columns]
+        return self._sql.SQL(", ").join([self._sql.SQL("id, vector_send(mu), kappa"), *names])
+
+    def _where(self, conditions: Sequence[Condition]) -> tuple[Any, list[Any]]:
+        sql = self._sql
+        parts, values = [sql.SQL("TRUE")], []
+        for condition in conditions:
+            name = sql.Identifier(condition.column)
+            kind = self.schema.columns[condition.column]
+            cast = sql.SQL(_TYPES[kind].split(" COLLATE")[0])
+            if condition.kind == "any":
+                parts.append(sql.SQL("{} = ANY(%s::{}[])").format(name, cast))
+                values.append(list(condition.values))
+                continue
+            for sign, end in zip((">=", "<="), condition.values, strict=True):
+                if end is not None:
+                    parts.append(sql.SQL("{} {} %s::{}").format(name, sql.SQL(sign), cast))
+                    values.append(end)
+        return sql.SQL(" AND ").join(parts), values
+
+    def _rows(self, found: list[tuple[Any, ...]], columns: Sequence[str]) -> Rows:
+        """Rows from (id, vector_send(mu), kappa, payload): pgvector sends two int16 and big-endian float32."""
+        n, dim = len(found), self.schema.dim
+        sent = np.frombuffer(b"".join(row[1] for row in found), np.uint8).reshape(n, 4 + 4 * dim)
+        mu = np.ascontiguousarray(sent[:, 4:]).view(">f4").astype(np.float32)
+        payload = {}
+        for place, name in enumerate(columns):
+            column = np.empty(n, dtype=object)
+            column[:] = [row[3 + place] for row in found]
+            payload[name] = column
+        kappa = np.array([row[2] for row in found], np.float32)
+        return Rows(strings([row[0] for row in found]), mu, kappa, payload)
+
+    def _index_note(self) -> dict[str, Any] | None:
+        text = self.read_note("index")
+        return None if text is None else json.loads(text)
+
+
+def _settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
+    """How one search uses the approximate index, or that it must not."""
+    if index is None:
+        return [("enable_indexscan", "off")]
+    usual = [("enable_seqscan", "off")]
+    if index["kind"] == "hnsw":
+        width = min(1000, max(index["sizes"].get("width", 128), k))
+        return [
+            *usual,
+            ("hnsw.ef_search", str(width)),
+            ("hnsw.iterative_scan", "strict_order"),
+            ("hnsw.max_scan_tuples", "200000"),
+        ]
+    probes = min(index["sizes"].get("probes", max(1, index["lists"] // 16)), index["lists"])
+    return [*usual, ("ivfflat.probes", str(probes))]

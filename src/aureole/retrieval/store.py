@@ -1,0 +1,115 @@
+"""The protocol that an engine's adapter keeps, and the place where an address finds its adapter."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from aureole.errors import InvalidInputError
+from aureole.retrieval.filters import Condition
+from aureole.retrieval.rows import Rows, Schema
+
+__all__ = ["Approximate", "Store", "check_build", "create_store", "open_store", "slack"]
+
+Approximate = Literal["ivf", "hnsw"]
+
+
+def slack(dim: int) -> float:
+    """How far an engine's float32 inner product of two directions can be from the exact cosine.
+
+    The worst case of a sum of D rounded products of unit vectors is D 2^-24, whatever the order. Bounds are widened by
+    it, and by 1e-5 at least, and the exact cosine decides.
+    """
+    return max(1e-5, (dim + 8) * 2.0**-24)
+
+
+def check_build(kind: str, sizes: dict[str, int]) -> None:
+    """Refuse an approximate index that no adapter knows, or sizes that are none."""
+    allowed = {"ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}
+    if kind not in allowed or not sizes.keys() <= allowed[kind]:
+        raise InvalidInputError(
+            f"build takes 'ivf' with lists and probes or 'hnsw' with links and width, but got {kind!r} with "
+            f"{sorted(sizes)}."
+        )
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidInputError(
+                f"{name} must be a whole number of at least 1, but is {size!r}."
+            )
+
+
+@runtime_checkable
+class Store(Protocol):
+    """What an adapter does: keep rows durably, and give candidates that hold every row of a cap.
+
+    ``append`` returns only when the rows are durable, all or none, and refuses ids that are there. ``candidates``
+    yields, query by query, all rows whose inner product with the query reaches its bound less ``slack``, and that meet
+    the conditions; without ``exact`` an approximate index, where one was built, may miss some. ``nearest``
+    yields the k rows of highest inner product. Both give the payload of ``columns`` only. ``notes`` are small texts
+    kept with the rows.
+    """
+
+    schema: Schema
+
+    def append(self, rows: Rows) -> None: ...  # noqa: D102
+
+    def delete(self, ids: list[str]) -> int: ...  # noqa: D102
+
+    def count(self) -> int: ...  # noqa: D102
+
+    def candidates(  # noqa: D102
+        self,
+        mu: np.ndarray,
+        bounds: np.ndarray,
+        conditions: Sequence[Condition],
+        columns: Sequence[str],
+        *,
+        exact: bool,
+    ) -> Iterator[Rows]: ...
+
+    def nearest(  # noqa: D102
+        self,
+        mu: np.ndarray,
+        k: int,
+        conditions: Sequence[Condition],
+        columns: Sequence[str],
+        *,
+        exact: bool,
+    ) -> Iterator[Rows]: ...
+
+    def build(self, kind: Approximate, **sizes: int) -> None: ...  # noqa: D102
+
+    def read_note(self, name: str) -> str | None: ...  # noqa: D102
+
+    def write_note(self, name: str, text: str) -> None: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+def create_store(where: str, schema: Schema, rows: Rows) -> Store:
+    """A new store at an address, with its first rows; refused where there is one."""
+    return _adapter(where).create(where, schema, rows)
+
+
+def open_store(where: str) -> Store:
+    """The store at an address."""
+    return _adapter(where).open(where)
+
+
+def _adapter(where: str) -> Any:
+    if where.startswith(("postgresql://", "postgres://")):
+        from aureole.retrieval.postgres import PostgresStore
+
+        return PostgresStore
+    if where.removesuffix("/").endswith(".lance"):
+        from aureole.retrieval.lance import LanceStore
+
+        return LanceStore
+    if where == "faiss://" or where.removesuffix("/").endswith(".faiss"):
+        from aureole.retrieval.faiss import FaissStore
+
+        return FaissStore
+    raise InvalidInputError(
+        f"{where!r} names no engine: use a path that ends in .lance (LanceDB) or .faiss (FAISS), 'faiss://' (FAISS in "
+        "memory) or a postgresql:// address (PostgreSQL with pgvector)."
+    )

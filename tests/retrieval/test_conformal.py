@@ -1,0 +1,112 @@
+"""The conformal promise on models that are right and models that are wrong; saved with every engine."""
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import aureole as au
+from aureole import sphere
+from aureole.errors import AureoleWarning, InvalidInputError
+from aureole.retrieval import ConformalMass, CredibleIndex
+from tests.retrieval.conftest import assert_exact, brute_force, names, posteriors
+
+DIM, KAPPA_POS = 4, 12.0
+
+
+def pairs(n, seed, *, believed=1.0):
+    """Posteriors of n pairs; the model believes in ``believed`` times the true kappa."""
+    rng = torch.Generator().manual_seed(seed)
+    mu = sphere.normalize(torch.randn(n, DIM, generator=rng))
+    kappa, other = (4 + 26 * torch.rand(n, generator=rng) for _ in range(2))
+    z = sphere.normalize(au.VonMisesFisher(mu, kappa).sample(generator=rng))
+    z = sphere.normalize(au.VonMisesFisher(z, KAPPA_POS).sample(generator=rng))
+    partner = sphere.normalize(au.VonMisesFisher(z, other).sample(generator=rng))
+    first, second = ((mu, kappa), (partner, other))
+    return tuple(au.VonMisesFisher(m, believed * k) for m, k in (first, second))
+
+
+@pytest.mark.parametrize("believed", [1.0, 20.0, 0.1])
+def test_caps_hold_partners_as_promised(believed):
+    """On 1,500 pairs, calibrated by 400: an overconfident and a timid model keep the promise too."""
+    calibration = ConformalMass.fit(
+        *pairs(400, 0, believed=believed), KAPPA_POS, kappa_other=15.0 * believed
+    )
+    fresh = ConformalMass.fit(
+        *pairs(1500, 1, believed=believed), KAPPA_POS, kappa_other=15.0 * believed
+    )
+    for mass in (0.5, 0.9):
+        held = sum(u <= calibration.level(mass) for u in fresh.scores) / 1500
+        spread = math.sqrt(mass * (1 - mass) * (1 / 1500 + 1 / 400))
+        assert abs(held - mass) < 4 * spread + 1 / 400
+        naive = sum(u <= mass for u in fresh.scores) / 1500
+        if believed != 1:
+            assert abs(naive - mass) > 0.04  # uncalibrated, the promise is broken
+
+
+@given(st.integers(1, 60), st.floats(0.01, 0.99), st.integers(0, 10**6))
+def test_level_is_the_conformal_quantile(n, mass, seed):
+    rng = random.Random(seed)
+    scores = sorted(rng.random() for _ in range(n))
+    rank = math.ceil(round((n + 1) * mass, 9))
+    calibration = ConformalMass(scores, 1.0, 1.0)
+    if rank > n:
+        with pytest.warns(AureoleWarning, match="every item is returned"):
+            assert calibration.level(mass) == 1
+    else:
+        assert calibration.level(mass) == scores[rank - 1]
+
+
+def test_too_few_pairs_give_everything(tmp_path):
+    gallery, ids = posteriors(50, DIM), names(50)
+    index = CredibleIndex.create("faiss://", gallery, ids)
+    index.conformal = ConformalMass([0.1, 0.2, 0.3], KAPPA_POS, 10.0)
+    query = au.VonMisesFisher(gallery.mu[0], 40.0)
+    with pytest.warns(
+        AureoleWarning, match=r"3 held-out pairs cannot guarantee mass 0.9.* 9 or more"
+    ):
+        hits = index.search(query, 0.9, kind="predictive", guarantee="conformal")
+    assert len(hits) == 50
+
+
+def test_calibrations_are_saved_with_the_index(durable):
+    where = durable()
+    gallery, ids = posteriors(80, DIM), names(80)
+    index = CredibleIndex.create(where, gallery, ids)
+    assert index.conformal is None
+    query = au.VonMisesFisher(gallery.mu[0], 9.0)
+    with pytest.raises(InvalidInputError, match="no calibration"):
+        index.search(query, kind="predictive", guarantee="conformal")
+    calibration = ConformalMass.fit(*pairs(60, 3, believed=5.0), KAPPA_POS)
+    index.conformal = calibration
+    again = CredibleIndex.open(where)
+    assert again.conformal == calibration
+    hits = again.search(query, 0.8, kind="predictive", guarantee="conformal")
+    cap = {"kappa_pos": KAPPA_POS, "kappa_other": calibration.kappa_other, "kind": "predictive"}
+    assert_exact(hits, brute_force(gallery, ids, query, calibration.level(0.8), **cap))
+    with pytest.raises(InvalidInputError, match="calibration was made with kappa_pos"):
+        again.search(query, 0.8, kind="predictive", guarantee="conformal", kappa_pos=3.0)
+    with pytest.raises(InvalidInputError, match="kind='predictive'"):
+        again.search(query, 0.8, guarantee="conformal")
+    again.append(posteriors(2, DIM, seed=8), ["a", "b"])
+    assert again.conformal == calibration
+    index.close()
+    again.close()
+
+
+def test_hostile_calibrations():
+    first, second = pairs(3, 0)
+    with pytest.raises(InvalidInputError, match="distinct groups"):
+        ConformalMass.fit(first, second, 5.0, groups=["a", "b", "a"])
+    with pytest.raises(InvalidInputError, match="one partner"):
+        ConformalMass.fit(first, second.expand((2, 3)), 5.0)
+    assert len(ConformalMass.fit(first, second, 5.0, groups=[1, 2, 3]).scores) == 3
+    for text in ("", "[]", "{}", '{"format": "aureole-conformal-1"}',
+                 '{"format": "aureole-conformal-1", "scores": [2], "kappa_pos": 1, "kappa_other": 1}',
+                 '{"format": "aureole-conformal-1", "scores": [0.5, 0.1], "kappa_pos": 1, "kappa_other": 1}',
+                 '{"format": "aureole-conformal-1", "scores": [NaN], "kappa_pos": 1, "kappa_other": 1}'):  # fmt: skip
+        with pytest.raises(InvalidInputError):
+            ConformalMass.from_json(text)
