@@ -141,7 +141,7 @@ def _mass(angle: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
 
 def _terms(kappas: list[Tensor], dim: int, count: int) -> Tensor:
     """The terms of positivity at c = 1; a concentration that all entries share is looked at once."""
-    return positive_terms(dim, count, *(k[:1] if bool((k == k[0]).all()) else k for k in kappas))
+    return positive_terms(dim, count, *(k[:1] if bool((k == k[:1]).all()) else k for k in kappas))
 
 
 def _mass_by_series(angle: Tensor, terms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
