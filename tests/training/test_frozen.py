@@ -193,7 +193,12 @@ def test_what_cannot_be_fitted_is_named(head, data):
 def test_a_saved_head_is_the_same_head(head, data, tmp_path):
     vectors, groups, _ = data
     folder = head.save(tmp_path / "head")
-    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "weights.safetensors"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "weights.safetensors",
+    ]
+    assert f"| 0.9 | {head.coverage_[0.9]:.3f} |" in (folder / "README.md").read_text()
     again = FrozenHead.load(folder)
     assert again.get_params() == head.get_params()
     for name in (

@@ -11,16 +11,18 @@ from aureole.data.groups import Groups
 from aureole.data.pairs import PairBatch
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
+from aureole.evaluation.calibration import Calibration, fit_calibration
 from aureole.experiments.peers import Probe, ProbeSetting, fit_probe
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import KappaFromNorm
 from aureole.sphere import inverse_mean_resultant_length, mean_resultant_length
 from aureole.training.fit import Observer, fit
+from aureole.training.rows import pair_rows
 from aureole.training.schedule import Phase
 
 __all__ = ["ClassHead", "ClassHeadSetting", "fit_class_head"]
 
-_CHUNK = 8192
+_CHUNK, _PAIRS = 8192, 4096
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class ClassHead(nn.Module):
         self.seen = KappaFromNorm(probe.last.in_features, dim)
         self.seen.start_from(probe.last)
         self.weight = weight
+        self.calibration = Calibration()
 
     @torch.no_grad()
     def forward(self, features: Float[Tensor, "n d"]) -> VonMisesFisher:
@@ -85,7 +88,8 @@ class ClassHead(nn.Module):
         # in float64, since the sure ones differ from 1 in the last digits of float32
         length = mean_resultant_length(found.kappa.double(), found.dim)
         length = length * votes.double().norm(dim=-1) ** self.weight
-        return found.mu, inverse_mean_resultant_length(length, found.dim).float()
+        kappa = inverse_mean_resultant_length(length, found.dim).float()
+        return found.mu, self.calibration(kappa)
 
 
 def fit_class_head(
@@ -100,7 +104,7 @@ def fit_class_head(
     """The head, fitted: the votes by cross-entropy on most rows, then e by the closed form of InfoNCE on the others.
 
     On rows that a probe was trained on it is too sure of itself, so the pairs are of rows that it has not seen. Rows of
-    one source (an image and its crops) stay on one side.
+    one source (an image and its crops) stay on one side. At last kappa is calibrated on pairs of the same rows.
     """
     sources = torch.arange(len(features)) if sources is None else sources
     rng = torch.Generator().manual_seed(seed)
@@ -133,7 +137,11 @@ def fit_class_head(
     )
     assert isinstance(found.encoder, _Trained)
     head.seen = found.encoder.head
-    return head.requires_grad_(False).eval()
+    head.requires_grad_(False).eval()
+    unseen = features[held]
+    query, partner = (head(unseen[rows]) for rows in pair_rows(groups, _PAIRS, rng))
+    head.calibration = fit_calibration(query, partner, kappa_pos=setting.kappa_pos)
+    return head
 
 
 class _Trained(nn.Module):

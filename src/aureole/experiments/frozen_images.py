@@ -18,6 +18,8 @@ from torch import Tensor
 
 from aureole.data.cifar10 import load_cifar10
 from aureole.data.crops import deteriorate
+from aureole.data.groups import Groups
+from aureole.distributions import VonMisesFisher
 from aureole.evaluation import (
     area_under_rejection,
     nearest_label_matches,
@@ -25,6 +27,7 @@ from aureole.evaluation import (
     r_auroc,
     spearman,
 )
+from aureole.evaluation.coverage import predictive_coverage
 from aureole.experiments import peers
 from aureole.experiments.cifar10h import Split, data_hashes
 from aureole.experiments.class_head import ClassHeadSetting, fit_class_head, shortened
@@ -34,6 +37,7 @@ from aureole.experiments.photo_features import FeatureStore
 from aureole.records import file_hash
 from aureole.training.fit import Observer
 from aureole.training.frozen import FrozenHead
+from aureole.training.rows import pair_rows
 
 __all__ = ["SETTINGS", "FrozenImages", "FrozenImagesSetting", "evaluate", "hashes", "load"]
 
@@ -186,7 +190,7 @@ def evaluate(
         if progress is not None:
             progress(name, len(figures), len(METHODS))
 
-    for name, posterior in _heads(data, setting, seed, observer):
+    for name, posterior, kappa_pos in _heads(data, setting, seed, observer):
         found = posterior(data.test)
         own = nearest_label_matches(found.mu, data.test_labels)
         figure = judge(lambda rows, q=posterior: -q(rows).kappa)
@@ -195,6 +199,7 @@ def evaluate(
             "own_r_auroc": r_auroc(-found.kappa, own),
             "own_rejection_area": area_under_rejection(-found.kappa, own),
             "kappa_median": found.kappa.median().item(),
+            "coverage": _coverage(found, data.test_labels, kappa_pos, seed),
         }
         keep(name, figure)
     for name, uncertainty in _peers(data, setting, seed):
@@ -232,8 +237,8 @@ def _neighbours(data: FrozenImages) -> tuple[Tensor, Tensor]:
 
 def _heads(
     data: FrozenImages, setting: FrozenImagesSetting, seed: int, observer: Observer | None
-) -> Iterator[tuple[str, Callable[[Tensor], Any]]]:
-    """(Name, posterior of features) of each head, fitted when it is asked for."""
+) -> Iterator[tuple[str, Callable[[Tensor], Any], float]]:
+    """(Name, posterior of features, kappa_pos) of each head, fitted when it is asked for."""
     yield (
         "class-head",
         fit_class_head(
@@ -244,11 +249,27 @@ def _heads(
             seed=seed,
             observer=observer,
         ),
+        setting.head.kappa_pos,
     )
     plain = FrozenHead(
         setting.plain_dim, steps=setting.plain_steps, items=setting.plain_items, seed=seed
     )
-    yield "frozen-head", plain.fit(data.train, data.labels, observer=observer).predict
+    plain.fit(data.train, data.labels, observer=observer)
+    yield "frozen-head", plain.predict, plain.kappa_pos_
+
+
+def _coverage(
+    posterior: VonMisesFisher, labels: Int[Tensor, " n"], kappa_pos: float, seed: int
+) -> dict[str, float]:
+    """The share of predictive caps of test images that hold the mu of another one of the class, by their mass."""
+    pairs = pair_rows(Groups.of(labels), 4096, torch.Generator().manual_seed(seed))
+    query, partner = (
+        VonMisesFisher(posterior.mu[rows], posterior.kappa[rows], validate_args=False)
+        for rows in pairs
+    )
+    masses = (0.5, 0.8, 0.9, 0.95)
+    found = predictive_coverage(query, partner, kappa_pos=kappa_pos, masses=masses)
+    return {str(mass): share for mass, share in found.items()}
 
 
 def _peers(
@@ -272,6 +293,6 @@ def _peers(
         peers.fit_probe(train, labels, probe, seed=seed + 1000 * k) for k in range(1, _MEMBERS)
     ]
     yield "ensemble", lambda rows: peers.entropy_of_mean([first, *others], rows)
-    losses = peers.losses_on_unseen(train, labels, linear, seed=seed)
+    losses = peers.losses_on_unseen(train, labels, linear, sources=data.sources, seed=seed)
     for name, ranked in (("loss-squared", False), ("loss-ranked", True)):
         yield name, peers.predict_loss(train, losses, probe, seed=seed, ranked=ranked)

