@@ -50,9 +50,7 @@ def build_sections(
             continue
         runs = tuple(run for name in shown for run in groups[name])
         text = _told(plan.text, groups)
-        sections.append(
-            Section(plan.anchor, plan.title, text, tables, pictures, runs, galleries)
-        )
+        sections.append(Section(plan.anchor, plan.title, text, tables, pictures, runs, galleries))
         used.update(shown if plan.owns else ())
     left = [name for name in groups if name not in used]
     if left:
