@@ -50,10 +50,10 @@ def write_report(folder: Path, out: Path) -> Path:
 def _report(folder: Path, runs: Sequence[Run]) -> Report:
     first = {_experiment(run): run for run in reversed(runs)}
     if len(first) > 1:
-        found = [f"{run.path} is of {name}" for (name, _), run in first.items()]
+        known = [found for found in (*_EXPERIMENTS.values(), _OTHERS) if found in first]
+        listed = ", ".join(f"{first[found].path} is of {found[0]}" for found in known)
         raise InvalidInputError(
-            f"{folder} holds records of {'two' if len(first) == 2 else 'several'} experiments: "
-            f"{', '.join(reversed(found))}. "
+            f"{folder} holds records of {'two' if len(first) == 2 else 'several'} experiments: {listed}. "
             "A report is of one: move the records of each to a folder of their own."
         )
     ((_, report),) = first
