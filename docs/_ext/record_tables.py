@@ -172,8 +172,8 @@ class ReportText(ReportDirective):
     """What a section says, read off its records: ``.. report-text:: FOLDER ANCHOR``."""
 
     def run(self):
-        """The text as a paragraph."""
-        return [nodes.paragraph(text=self.section().text)]
+        """The text as paragraphs."""
+        return [nodes.paragraph(text=text) for text in self.section().text.split("\n\n")]
 
 
 class ReportTables(ReportDirective):
@@ -186,11 +186,27 @@ class ReportTables(ReportDirective):
         for found in section.tables:
             pairs = zip(spread(found), found.header, strict=True)
             header = [" ".join(filter(None, pair)) for pair in pairs]
-            first, *rest = table(header, found.rows)
+            first, *rest = table(header, stressed(found))
             lines += ["", found.caption, "", first, "   :class: report", *rest]
         commits = sorted({run.record.commit for run in section.runs})
         lines += ["", f"Records: ``{self.arguments[0]}``, commits {', '.join(commits)}."]
         return self.parsed(lines)
+
+
+class ReportLists(ReportDirective):
+    """The lists of a section, such as of sentences: ``.. report-lists:: FOLDER ANCHOR``."""
+
+    def run(self):
+        """Each list under its title; texts of records are taken as they are, never parsed."""
+        found = []
+        for gallery in self.section().galleries:
+            title = nodes.paragraph("", "", nodes.strong(text=gallery.title))
+            items = [
+                nodes.list_item("", nodes.paragraph(text=f"{item.text} ({item.note})"))
+                for item in gallery.items
+            ]
+            found += [title, nodes.bullet_list("", *items)]
+        return found
 
 
 class ReportFigure(ReportDirective):
@@ -215,9 +231,18 @@ def spread(found):
     return heads or [""] * len(found.header)
 
 
+def stressed(found):
+    """The rows of a table, marked cells in bold."""
+    return [
+        [f"**{cell}**" if (i, j) in found.marked else cell for j, cell in enumerate(row)]
+        for i, row in enumerate(found.rows)
+    ]
+
+
 def setup(app):
     app.add_directive("report-text", ReportText)
     app.add_directive("report-tables", ReportTables)
+    app.add_directive("report-lists", ReportLists)
     app.add_directive("report-figure", ReportFigure)
     app.add_directive("loss-table", LossTable)
     app.add_directive("accuracy-table", AccuracyTable)

@@ -28,6 +28,7 @@ def text_metrics(**changes):
         **{name: {"all": [0.01, -0.03, 0.05]} for name in PEERS},
     }
     flat = side | {"kappa": {"all": [0.02, -0.01, 0.04], "given_length": [0.01, -0.02, 0.03]}}
+    against = flat | {"kappa": flat["kappa"] | {"all": [-0.1, -0.14, -0.0501]}}
     values = {
         "information": 4.2,
         "coverage": {"0.5": 0.52, "0.9": 0.89, "0.95": 0.93},
@@ -50,7 +51,7 @@ def text_metrics(**changes):
         },
         "chaos": {
             "snli": {"pairs": 1514, "premise": flat, "hypothesis": side},
-            "mnli_m": {"pairs": 1599, "premise": flat, "hypothesis": flat},
+            "mnli_m": {"pairs": 1599, "premise": against, "hypothesis": against},
         },
         "extremes": {
             "highest": [["A man in a red shirt rides a mule.", 400.5]],
@@ -213,9 +214,9 @@ def test_readings(tables):
 @pytest.mark.parametrize(
     ("interval", "said"),
     [
-        ([0.52, 0.44, 0.6], "52.0 [44.0, 60.0] %; the interval contains 50 %"),
-        ([0.6, 0.55, 0.65], "60.0 [55.0, 65.0] %; the interval lies above 50 %"),
-        ([0.4, 0.35, 0.45], "40.0 [35.0, 45.0] %; the interval lies below 50 %"),
+        ([0.52, 0.44, 0.6], "52.0 % (44.0 to 60.0); the interval contains 50 %"),
+        ([0.6, 0.55, 0.65], "60.0 % (55.0 to 65.0); the interval lies above 50 %"),
+        ([0.4, 0.35, 0.45], "40.0 % (35.0 to 45.0); the interval lies below 50 %"),
     ],
 )
 def test_what_is_said_of_ambient_depends_on_its_interval(tmp_path, interval, said):
@@ -227,9 +228,10 @@ def test_what_is_said_of_ambient_depends_on_its_interval(tmp_path, interval, sai
 
 def test_what_is_said_of_chaos(groups):
     assert chaos_text(groups, ["text"]) == (
-        "ChaosNLI, length taken out: doubt goes with disagreement for SNLI's hypothesis (0.100 [0.050, 0.150]); the "
-        "interval contains 0 for SNLI's premise (0.010 [-0.020, 0.030]), MNLI's premise (0.010 [-0.020, 0.030]) and "
-        "MNLI's hypothesis (0.010 [-0.020, 0.030])."
+        "ChaosNLI, κ as it is: doubt goes with disagreement for SNLI's hypothesis; doubt goes with agreement for MNLI's "
+        "premise and MNLI's hypothesis; the interval contains 0 for SNLI's premise. With the number of words taken "
+        "out: doubt goes with disagreement for SNLI's hypothesis; the interval contains 0 for SNLI's premise, MNLI's "
+        "premise and MNLI's hypothesis."
     )
 
 
@@ -250,8 +252,8 @@ def test_images_have_heads_first_and_the_best_marked(tables):
     assert labels[:2] == ["class head", "FrozenHead"]
     assert len(labels) == 5
     marked = {table.header[column]: labels[row] for row, column in table.marked}
-    assert marked["crop rank corr. ↑"] == "classifier, 1 - max softmax"
-    assert marked["entropy rank corr. ↑"] == "classifiers, ensemble"
+    assert marked["crop size ↑"] == "1 - max softmax"
+    assert marked["entropy ↑"] == "ensemble of classifiers"
     assert len(table.marked) == 4
     row = cells(table, "class head")
     assert row["heads, with their own μ Recall@1, %"] == "80.0"
@@ -263,18 +265,16 @@ def test_images_have_heads_first_and_the_best_marked(tables):
 
 def test_what_is_said_of_images_names_the_peers_above(groups, tmp_path):
     text = images_text(groups, ["crops"])
-    assert "the votes, class head has 0.320; above it: classifiers, ensemble (0.330)." in text
-    assert (
-        "crop size, class head has 0.620; above it: classifier, 1 - max softmax (0.900), " in text
-    )
+    assert "the votes: class head 0.320; above it ensemble of classifiers 0.330." in text
+    assert "crop size: class head 0.620; above it 1 - max softmax 0.900, ensemble" in text
     pooled = method(0.5, kappa_median=9.0) | {"crop_rank": 0.95}
     folder = images(tmp_path / "records", **{"class-heads": pooled, "odd one": method(0.05)})
     found = group(read_runs(folder))
     assert ordered_methods(found["crops"])[1][-1] == "odd one"
     first, second = images_text(found, ["crops"]).split("\n\n")
-    assert first.count("class heads, pooled has") == first.count("no peer is above it") == 4
+    assert first.count(": pooled class heads ") == first.count("no peer is above it") == 4
     assert second.startswith(
-        "The best head of a single fit. By the entropy of the votes, class head"
+        "The best head of a single fit. By the entropy of the votes: class head 0.320; "
     )
     assert "odd one" in page(folder, tmp_path)
 
@@ -294,7 +294,11 @@ def test_main_results(groups):
         "Captions, 2 seeds: R@1 is 60.0 %; that of the half that κ is surest of differs from it by +11.0 ± 1.0 points, "
         "that of the fifth that it is least sure of by -16.0 ± 1.0 points."
     )
-    assert results[1].endswith("in 90 % of cases hold it in 89.0 %.")
+    assert results[1].endswith("in 50, 90, 95 % of cases hold it in 52.0, 89.0, 93.0 %.")
+    assert results[-1] == (
+        "Images, setting crops, 2 seeds: of 3 peers, 1 by the entropy of the votes, 2 by the crop size, 1 by wrong "
+        "neighbours (R-AUROC), 1 by the area under the rejection curve are above the best head."
+    )
     assert main_results({}) == []
 
 

@@ -14,7 +14,7 @@ from aureole.reports.captions import (
     settings_with,
     taken_coverage,
 )
-from aureole.reports.methods import images_text, methods_table
+from aureole.reports.methods import images_result, images_text, methods_table
 from aureole.reports.page import Report
 from aureole.reports.plans import Plan, build_sections
 from aureole.reports.readings import ambient_table, ambient_text, chaos_table, chaos_text
@@ -49,7 +49,7 @@ def frozen_report(runs: Sequence[Run]) -> Report:
 def main_results(groups: Groups) -> list[str]:
     """Plain sentences on the main results of the runs that are there."""
     results = [_gained(groups), _kept(groups), ambient_text(groups, _plain(groups))]
-    results += images_text(groups, _IMAGES(groups)).split("\n\n")
+    results.append(images_result(groups, _IMAGES(groups)))
     return [result for result in results if result]
 
 
@@ -86,12 +86,11 @@ def _kept(groups: Groups) -> str:
     """A sentence on the promises of caps."""
     found = taken_coverage(groups, _plain(groups))
     shares = next(iter(found.values()), {})
-    if 0.9 not in shares:
+    if not shares:
         return ""
-    return (
-        "Caps that promise to hold another caption of the photo in 90 % of cases hold it in "
-        f"{format_percent(shares[0.9])} %."
-    )
+    promised = ", ".join(f"{100 * mass:g}" for mass in shares)
+    measured = ", ".join(f"{100 * share.mean:.1f}" for share in shares.values())
+    return f"Caps that promise to hold another caption of the photo in {promised} % of cases hold it in {measured} %."
 
 
 def _captions_text(groups: Groups) -> str:
@@ -142,7 +141,7 @@ def _far_text(groups: Groups) -> str:
     text = (
         "The head has seen captions alone. Does its κ know of ambiguity elsewhere? AmbiEnt has ambiguous sentences, "
         "and for each the sentences that say one of its meanings alone; pairs of as many words stand beside all, as "
-        "length cannot help there. ChaosNLI has a hundred people's votes on pairs of sentences."
+        "their number cannot help there. ChaosNLI has a hundred people's votes on pairs of sentences."
     )
     found = (ambient_text(groups, names), chaos_text(groups, names))
     return "\n\n".join((text, *(said for said in found if said)))
@@ -224,6 +223,10 @@ def _known(groups: Groups) -> list[str]:
     return [*_TEXT(groups), *_IMAGES(groups)]
 
 
+def _covered(groups: Groups) -> list[str]:
+    return [name for name in _known(groups) if taken_coverage(groups, [name])]
+
+
 def _rest(groups: Groups, names: Sequence[str]) -> Table:
     caption = "Mean ± standard error over seeds."
     return generic_table("Other runs", caption, groups, names)
@@ -253,7 +256,7 @@ _PLANS = (
         "coverage",
         "Coverage",
         _coverage_text,
-        _known,
+        _covered,
         _coverage,
         figures=(
             (

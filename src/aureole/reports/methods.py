@@ -9,35 +9,36 @@ from aureole.reports.runs import (
     Groups,
     Run,
     Summary,
+    counted,
     format_number,
     format_percent,
     format_summary,
     setting_values,
     summary,
 )
-from aureole.reports.tables import LABELS, Table
+from aureole.reports.tables import Table
 
-__all__ = ["images_text", "method_label", "methods_table", "ordered_methods"]
+__all__ = ["images_result", "images_text", "method_label", "methods_table", "ordered_methods"]
 
 _LABELS = {
     "class-head": "class head",
-    "class-heads": "class heads, pooled",
+    "class-heads": "pooled class heads",
     "frozen-head": "FrozenHead",
     "norm": "norm of the features",
     "nearest": "distance to the nearest",
     "nearest-10": "distance to the nearest ten",
-    "softmax": "classifier, 1 - max softmax",
-    "softmax-entropy": "classifier, entropy of softmax",
-    "mc-dropout": "classifier, MC dropout",
-    "ensemble": "classifiers, ensemble",
-    "loss-squared": "predicted loss, squared error",
-    "loss-ranked": "predicted loss, ranked",
+    "softmax": "1 - max softmax",
+    "softmax-entropy": "entropy of softmax",
+    "mc-dropout": "MC dropout",
+    "ensemble": "ensemble of classifiers",
+    "loss-squared": "predicted loss (squared)",
+    "loss-ranked": "predicted loss (ranked)",
 }
 _POOLED = ("class-heads",)  # heads of several fits
 # what all methods are judged by; higher is better
 _JUDGED = {
-    "entropy_rank": (LABELS["entropy_rank"], "the entropy of the votes"),
-    "crop_rank": (LABELS["crop_rank"], "the crop size"),
+    "entropy_rank": ("entropy ↑", "the entropy of the votes"),
+    "crop_rank": ("crop size ↑", "the crop size"),
     "r_auroc": ("R-AUROC ↑", "wrong neighbours (R-AUROC)"),
     "rejection_area": ("area ↑", "the area under the rejection curve"),
 }
@@ -55,7 +56,7 @@ def method_label(name: str) -> str:
     Examples
     --------
     >>> method_label("mc-dropout"), method_label("hedged-bets")
-    ('classifier, MC dropout', 'hedged bets')
+    ('MC dropout', 'hedged bets')
     """
     return _LABELS.get(name, name.replace("-", " "))
 
@@ -86,7 +87,7 @@ def methods_table(groups: Groups, name: str) -> Table:
         best = max(means.values(), default=None)
         marked += [(k, column) for k, m in enumerate(found) if m in means and means[m] == best]
     header = ("", *(label for label, _ in _JUDGED.values()), *_OWN.values(), "time, s", "seeds")
-    spans = (("", 1), ("all, one task", len(_JUDGED)), ("heads, with their own μ", len(_OWN)), ("", 2))  # fmt: skip
+    spans = (("", 1), ("rank correlation", 2), ("neighbours, features", 2), ("heads, with their own μ", len(_OWN)), ("", 2))  # fmt: skip
     recall = format_percent(summary(runs, "features", "recall_at_1"))
     oracle = _shown(summary(runs, "features", "rejection_area_oracle"))
     learnt = {
@@ -112,28 +113,57 @@ def images_text(groups: Groups, names: Sequence[str]) -> str:
     runs = groups[names[0]]
     heads, peers = ordered_methods(runs)
     single = [head for head in heads if head not in _POOLED]
-    told = [_told(runs, heads, peers, f"Setting {names[0]}, the best head against its peers")]
-    if single != heads and single:
+    told = [_told(runs, heads, peers, f"Setting {names[0]}, the best head and the peers above it")]
+    if single != heads:
         told.append(_told(runs, single, peers, "The best head of a single fit"))
     return "\n\n".join(text for text in told if text)
+
+
+def images_result(groups: Groups, names: Sequence[str]) -> str:
+    """How many peers are above the best head by each measure, in the first setting, in a sentence."""
+    runs = groups[names[0]] if names else ()
+    heads, peers = ordered_methods(runs)
+    parts = [
+        f"{len(above) or 'none'} by {_JUDGED[metric][1]}"
+        for metric in _JUDGED
+        if (found := _above(runs, metric, heads, peers))
+        for above in (found[1],)
+    ]
+    if not parts or not peers:
+        return ""
+    return (
+        f"Images, setting {names[0]}, {counted(len(runs), 'seed')}: of {counted(len(peers), 'peer')}, "
+        f"{', '.join(parts)} {'is' if len(peers) == 1 else 'are'} above the best head."
+    )
 
 
 def _told(runs: Sequence[Run], heads: Sequence[str], peers: Sequence[str], start: str) -> str:
     parts = []
     for metric, (_, words) in _JUDGED.items():
-        found = {head: s for head in heads if (s := _of(runs, head, metric))}
-        if not found:
-            continue
-        best = max(found, key=lambda head: found[head].mean)
-        others = {peer: s for peer in peers if (s := _of(runs, peer, metric))}
-        above = [peer for peer in others if others[peer].mean > found[best].mean]
-        above.sort(key=lambda peer: -others[peer].mean)
-        listed = ", ".join(f"{method_label(p)} ({_shown(others[p])})" for p in above)
-        parts.append(
-            f"By {words}, {method_label(best)} has {_shown(found[best])}; "
-            f"{f'above it: {listed}' if above else 'no peer is above it'}."
-        )
+        found = _above(runs, metric, heads, peers)
+        if found:
+            best, above = found
+            listed = ", ".join(_valued(runs, peer, metric) for peer in above)
+            after = f"above it {listed}" if above else "no peer is above it"
+            parts.append(f"By {words}: {_valued(runs, best, metric)}; {after}.")
     return f"{start}. {' '.join(parts)}" if parts else ""
+
+
+def _above(
+    runs: Sequence[Run], metric: str, heads: Sequence[str], peers: Sequence[str]
+) -> tuple[str, list[str]] | None:
+    """(The best head by the mean of a metric, the peers above it, best first); None if no head has it."""
+    means = {name: s.mean for name in (*heads, *peers) if (s := _of(runs, name, metric))}
+    best = max((head for head in heads if head in means), key=lambda head: means[head], default="")
+    if not best:
+        return None
+    above = [peer for peer in peers if means.get(peer, means[best]) > means[best]]
+    return best, sorted(above, key=lambda peer: -means[peer])
+
+
+def _valued(runs: Sequence[Run], method: str, metric: str) -> str:
+    found = _of(runs, method, metric)
+    return f"{method_label(method)} {MISSING if found is None else format_number(found.mean)}"
 
 
 def _of(runs: Sequence[Run], method: str, metric: str) -> Summary | None:

@@ -94,7 +94,8 @@ def chaos_table(groups: Groups, names: Sequence[str]) -> list[Table]:
         spans.append((label, sum(place[0] == part for place in places)))
     caption = (
         "Rank correlation of doubt (low certainty) about a sentence with the entropy of people's votes on whether the "
-        f"hypothesis follows from the premise; 0 is no relation. {_WHICH}"
+        "hypothesis follows from the premise; 0 is no relation. Length is the number of words. "
+        f"{_WHICH}"
     )
     header = ("sure by", *(side for _, side in places))
     return [Table("ChaosNLI", caption, header, tuple(rows), tuple(spans))]
@@ -106,40 +107,49 @@ def ambient_text(groups: Groups, names: Sequence[str]) -> str:
     everything = interval(run, "ambient", KAPPA, "all") if run else None
     if run is None or everything is None:
         return ""
-    text = f"AmbiEnt: a reading has a higher κ than the ambiguous sentence in {_share(everything)} % of all pairs. "
+    text = f"AmbiEnt: a reading has a higher κ than the ambiguous sentence in {_said(everything)} of all pairs. "
     words = interval(run, "ambient", "words", "all")
     if words:
-        text += f"The number of words says the same in {_share(words)} %. "
+        text += f"The number of words says the same in {_said(words)}. "
     same = interval(run, "ambient", KAPPA, "equal_length")
     if same:
         verdicts = {
-            "above": "lies above 50 %: κ tells more here than length does",
+            "above": "lies above 50 %: κ knows more than the number of words",
             "below": "lies below 50 %: here κ prefers the ambiguous sentence",
-            "around": "contains 50 %: beyond length, κ is not shown to know of this ambiguity",
+            "around": "contains 50 %: that κ knows more than the number of words is not shown",
         }
         text += (
-            f"Among pairs of as many words it is {_share(same)} %; the interval "
+            f"Among pairs of as many words it is {_said(same)}; the interval "
             f"{verdicts[side_of(same, 0.5)]}. "
         )
     return text.strip()
 
 
 def chaos_text(groups: Groups, names: Sequence[str]) -> str:
-    """What ChaosNLI's intervals say of κ once length is taken out, in sentences."""
+    """What ChaosNLI's intervals say of κ, as it is and once length is taken out, in sentences."""
     run = first_with(groups, names[0], "chaos") if names else None
+    if run is None:
+        return ""
+    told = (
+        _chaos_sentence(run, "all", "ChaosNLI, κ as it is"),
+        _chaos_sentence(run, "given_length", "With the number of words taken out"),
+    )
+    return " ".join(text for text in told if text)
+
+
+def _chaos_sentence(run: Run, way: str, start: str) -> str:
     sides: dict[str, list[str]] = {"above": [], "below": [], "around": []}
-    for place in _places(run) if run else ():
-        found = interval(run, "chaos", *place, KAPPA, "given_length") if run else None
+    for part, side in _places(run):
+        found = interval(run, "chaos", part, side, KAPPA, way)
         if found:
-            label = f"{_PARTS.get(place[0], place[0])}'s {place[1]} ({_rank(found)})"
-            sides[side_of(found, 0.0)].append(label)
+            sides[side_of(found, 0.0)].append(f"{_PARTS.get(part, part)}'s {side}")
     said = {
         "above": "doubt goes with disagreement for",
         "below": "doubt goes with agreement for",
         "around": "the interval contains 0 for",
     }
-    parts = [f"{said[side]} {_listed(labels)}" for side, labels in sides.items() if labels]
-    return f"ChaosNLI, length taken out: {'; '.join(parts)}." if parts else ""
+    parts = [f"{said[where]} {_listed(labels)}" for where, labels in sides.items() if labels]
+    return f"{start}: {'; '.join(parts)}." if parts else ""
 
 
 def _places(run: Run) -> list[tuple[str, str]]:
@@ -171,8 +181,15 @@ def _share(found: tuple[float, float, float] | None) -> str:
     return f"{value:.1f} [{low:.1f}, {high:.1f}]"
 
 
+def _said(found: tuple[float, float, float]) -> str:
+    value, low, high = (100 * x for x in found)
+    return f"{value:.1f} % ({low:.1f} to {high:.1f})"
+
+
 def _rank(found: tuple[float, float, float] | None) -> str:
-    return MISSING if found is None else "{:.3f} [{:.3f}, {:.3f}]".format(*found)
+    if found is None:
+        return MISSING
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*(round(x, 3) + 0.0 for x in found))  # no -0.000
 
 
 def _listed(labels: Sequence[str]) -> str:
