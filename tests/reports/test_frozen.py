@@ -228,9 +228,9 @@ def test_what_is_said_of_ambient_depends_on_its_interval(tmp_path, interval, sai
 
 def test_what_is_said_of_chaos(groups):
     assert chaos_text(groups, ["text"]) == (
-        "ChaosNLI, κ as it is: doubt goes with disagreement for SNLI's hypothesis; doubt goes with agreement for MNLI's "
-        "premise and MNLI's hypothesis; the interval contains 0 for SNLI's premise. With the number of words taken "
-        "out: doubt goes with disagreement for SNLI's hypothesis; the interval contains 0 for SNLI's premise, MNLI's "
+        "ChaosNLI, κ as it is: doubt goes with disagreement for SNLI's hypothesis; doubt goes with agreement for "
+        "MNLI's premise and MNLI's hypothesis; the interval contains 0 for SNLI's premise. With the number of words "
+        "taken out: doubt goes with disagreement for SNLI's hypothesis; the interval contains 0 for SNLI's premise, MNLI's "
         "premise and MNLI's hypothesis."
     )
 

@@ -160,8 +160,11 @@ def _change_text(groups: Groups) -> str:
             f"{format_percent(half, signed=True)} points, the share of AmbiEnt's pairs of as many words whose reading "
             f"is surer by {format_percent(same, signed=True)} points."
         )
-    told = f" Against captions alone, on the same seeds. {' '.join(parts)}" if parts else ""
-    return f"The same head, with more to learn from than captions.{told}"
+    told = f"\n\nAgainst captions alone, on the same seeds. {' '.join(parts)}" if parts else ""
+    return (
+        "The same head, with more to learn from than captions: a caption of each photo with half of its words dropped, "
+        f"or pairs of sentences that people find alike (STS-B), which are no captions.{told}"
+    )
 
 
 def _extremes_text(groups: Groups) -> str:

@@ -87,7 +87,13 @@ def methods_table(groups: Groups, name: str) -> Table:
         best = max(means.values(), default=None)
         marked += [(k, column) for k, m in enumerate(found) if m in means and means[m] == best]
     header = ("", *(label for label, _ in _JUDGED.values()), *_OWN.values(), "time, s", "seeds")
-    spans = (("", 1), ("rank correlation", 2), ("neighbours, features", 2), ("heads, with their own μ", len(_OWN)), ("", 2))  # fmt: skip
+    spans = (
+        ("", 1),
+        ("rank correlation", 2),
+        ("neighbours, features", 2),
+        ("heads, with their own μ", len(_OWN)),
+        ("", 2),
+    )
     recall = format_percent(summary(runs, "features", "recall_at_1"))
     oracle = _shown(summary(runs, "features", "rejection_area_oracle"))
     learnt = {
