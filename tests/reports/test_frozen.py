@@ -75,7 +75,7 @@ def method(level, **own):
     }
 
 
-def image_metrics(**changes):
+def image_metrics(changes):
     """The metrics of heads on image features; further methods by name."""
     own = {
         "recall_at_1": 0.8,
@@ -103,7 +103,7 @@ def add(folder, name, seed=0, metrics=None, *, command="aureole reproduce frozen
     return folder
 
 
-def images(folder, name="crops", seed=0, **methods):
+def images(folder, name="crops", seed=0, *, methods=None):
     """Write the record of a seed on images and return the folder."""
     settings = {
         "crops": name == "crops",
@@ -111,7 +111,7 @@ def images(folder, name="crops", seed=0, **methods):
         "head": {"dim": 16, "probe": {"steps": 1500}},
     }
     command = "aureole reproduce frozen-images"
-    record = Record(f"frozen/{name}", image_metrics(**methods), command, seed, settings)
+    record = Record(f"frozen/{name}", image_metrics(methods or {}), command, seed, settings)
     write_record(record, folder / name / f"seed-{seed}.json")
     return folder
 
@@ -228,15 +228,16 @@ def test_what_is_said_of_ambient_depends_on_its_interval(tmp_path, interval, sai
 
 def test_what_is_said_of_chaos(groups):
     assert chaos_text(groups, ["text"]) == (
-        "ChaosNLI, κ as it is: doubt goes with disagreement for SNLI's hypothesis; doubt goes with agreement for "
-        "MNLI's premise and MNLI's hypothesis; the interval contains 0 for SNLI's premise. With the number of words "
-        "taken out: doubt goes with disagreement for SNLI's hypothesis; the interval contains 0 for SNLI's premise, MNLI's "
-        "premise and MNLI's hypothesis."
+        "ChaosNLI, seed 0, κ as it is: doubt goes with disagreement for SNLI's hypothesis; doubt goes with agreement "
+        "for MNLI's premise and MNLI's hypothesis; the interval contains 0 for SNLI's premise. With the number of "
+        "words taken out: doubt goes with disagreement for SNLI's hypothesis; the interval contains 0 for SNLI's "
+        "premise, MNLI's premise and MNLI's hypothesis."
     )
 
 
 def test_changes_are_of_the_same_seeds(groups, tables, report):
     found = changes(groups, "text-stsb", "gains", "kappa", "half")
+    assert found is not None
     assert (found.mean, found.n) == (pytest.approx(0.02), 1)
     assert changes(groups, "unheard-of", "information") is None
     row = cells(tables["What further pairs changed"], "text-stsb")
@@ -268,7 +269,7 @@ def test_what_is_said_of_images_names_the_peers_above(groups, tmp_path):
     assert "the votes: class head 0.320; above it ensemble of classifiers 0.330." in text
     assert "crop size: class head 0.620; above it 1 - max softmax 0.900, ensemble" in text
     pooled = method(0.5, kappa_median=9.0) | {"crop_rank": 0.95}
-    folder = images(tmp_path / "records", **{"class-heads": pooled, "odd one": method(0.05)})
+    folder = images(tmp_path / "records", methods={"class-heads": pooled, "odd one": method(0.05)})
     found = group(read_runs(folder))
     assert ordered_methods(found["crops"])[1][-1] == "odd one"
     first, second = images_text(found, ["crops"]).split("\n\n")
@@ -338,8 +339,9 @@ def test_records_without_metrics_do_not_stop_the_report(folder, tmp_path, groups
 
 
 def test_curves_are_means_over_seeds_of_the_same_length(tmp_path):
+    folder = tmp_path / "records"
     for seed, curve in enumerate(([0.5, 0.6], [0.7, 0.8], [0.1])):
-        folder = add(tmp_path / "records", "text", seed, {"rejection": curve})
+        add(folder, "text", seed, {"rejection": curve})
     runs = group(read_runs(folder))["text"]
     means = [s.mean for s in frozen_figures.summaries(runs, "rejection")]
     assert means == pytest.approx([0.6, 0.7])
@@ -361,7 +363,7 @@ def test_hostile_records_come_out_escaped(tmp_path):
     values = text_metrics(extremes=extremes, gains=gains, ambient=ambient, coverage={HOSTILE: 0.5})
     folder = add(tmp_path / "records", "text", 0, values, command=HOSTILE, views=HOSTILE)
     add(folder, "<b>bold<", command=HOSTILE, views=HOSTILE)
-    images(folder, **{HOSTILE: method(0.9)})
+    images(folder, methods={HOSTILE: method(0.9)})
     html = page(folder, tmp_path)
     found = Outline(html)
     assert not {"script", "img", "b"} & set(found.tags)

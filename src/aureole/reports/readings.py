@@ -107,7 +107,10 @@ def ambient_text(groups: Groups, names: Sequence[str]) -> str:
     everything = interval(run, "ambient", KAPPA, "all") if run else None
     if run is None or everything is None:
         return ""
-    text = f"AmbiEnt: a reading has a higher κ than the ambiguous sentence in {_said(everything)} of all pairs. "
+    text = (
+        f"AmbiEnt, seed {run.record.seed}: a reading has a higher κ than the ambiguous sentence in {_said(everything)} "
+        "of all pairs. "
+    )
     words = interval(run, "ambient", "words", "all")
     if words:
         text += f"The number of words says the same in {_said(words)}. "
@@ -131,7 +134,7 @@ def chaos_text(groups: Groups, names: Sequence[str]) -> str:
     if run is None:
         return ""
     told = (
-        _chaos_sentence(run, "all", "ChaosNLI, κ as it is"),
+        _chaos_sentence(run, "all", f"ChaosNLI, seed {run.record.seed}, κ as it is"),
         _chaos_sentence(run, "given_length", "With the number of words taken out"),
     )
     return " ".join(text for text in told if text)
