@@ -121,6 +121,12 @@ def _coverage(groups: Groups, names: Sequence[str]) -> list[Table]:
     return [Table("Coverage", caption, header, rows)]
 
 
+def _coverage_figure(groups: Groups) -> str | None:
+    """The figure of one text setting, as others would lie on it, and of the heads on images."""
+    shown = taken_coverage(groups, [*_plain(groups), *_IMAGES(groups)])
+    return frozen_figures.coverage_figure(shown)
+
+
 def _coverage_text(groups: Groups) -> str:
     gaps = {
         (label, mass): share.mean - mass
@@ -263,9 +269,7 @@ _PLANS = (
         _coverage,
         figures=(
             (
-                lambda groups: frozen_figures.coverage_figure(
-                    taken_coverage(groups, _known(groups))
-                ),
+                _coverage_figure,
                 "Measured minus promised coverage in points. Grey: within two points. Above 0 caps are too wide, below "
                 "0 too narrow. Bars are standard errors over seeds.",
             ),
