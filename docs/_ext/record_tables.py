@@ -4,9 +4,10 @@ import json
 from functools import lru_cache
 from html import escape
 from pathlib import Path
+from typing import ClassVar
 
 from docutils import nodes
-from docutils.parsers.rst import Directive
+from docutils.parsers.rst import Directive, directives
 from docutils.statemachine import StringList
 
 ROOT = Path(__file__).parents[2]
@@ -148,17 +149,23 @@ def sections(folder):
 
 
 class ReportDirective(Directive):
-    """A directive whose first two arguments are a folder of records and the anchor of a section of its report."""
+    """A directive whose first two arguments are a folder of records and the anchor of a section of its report.
+
+    With ``:optional:`` nothing is shown where the section has no records.
+    """
 
     required_arguments = 2
+    option_spec: ClassVar = {"optional": directives.flag}
 
-    def section(self):
-        """The section; an error names those that there are."""
+    def run(self):
+        """The nodes of the section; an error names the sections that there are."""
         folder, anchor = self.arguments[:2]
         found = sections(folder)
-        if anchor not in found:
-            raise self.error(f"the report of {folder} has no section {anchor}, only {list(found)}")
-        return found[anchor]
+        if anchor in found:
+            return self.shown(found[anchor])
+        if "optional" in self.options:
+            return []
+        raise self.error(f"the report of {folder} has no section {anchor}, only {list(found)}")
 
     def parsed(self, lines):
         """The nodes of lines of reStructuredText."""
@@ -171,26 +178,41 @@ class ReportDirective(Directive):
 class ReportText(ReportDirective):
     """What a section says, read off its records: ``.. report-text:: FOLDER ANCHOR``."""
 
-    def run(self):
-        """The text as a paragraph."""
-        return [nodes.paragraph(text=self.section().text)]
+    def shown(self, section):
+        """The text as paragraphs."""
+        return [nodes.paragraph(text=text) for text in section.text.split("\n\n")]
 
 
 class ReportTables(ReportDirective):
     """The tables of one section of a report on a folder of records: ``.. report-tables:: FOLDER ANCHOR``."""
 
-    def run(self):
+    def shown(self, section):
         """The parsed tables, with their captions and the commits that made the records."""
-        section = self.section()
         lines = []
         for found in section.tables:
             pairs = zip(spread(found), found.header, strict=True)
             header = [" ".join(filter(None, pair)) for pair in pairs]
-            first, *rest = table(header, found.rows)
+            first, *rest = table(header, stressed(found))
             lines += ["", found.caption, "", first, "   :class: report", *rest]
         commits = sorted({run.record.commit for run in section.runs})
         lines += ["", f"Records: ``{self.arguments[0]}``, commits {', '.join(commits)}."]
         return self.parsed(lines)
+
+
+class ReportLists(ReportDirective):
+    """The lists of a section, such as of sentences: ``.. report-lists:: FOLDER ANCHOR``."""
+
+    def shown(self, section):
+        """Each list under its title; texts of records are taken as they are, never parsed."""
+        found = []
+        for gallery in section.galleries:
+            title = nodes.paragraph("", "", nodes.strong(text=gallery.title))
+            items = [
+                nodes.list_item("", nodes.paragraph(text=f"{item.text} ({item.note})"))
+                for item in gallery.items
+            ]
+            found += [title, nodes.bullet_list("", *items)]
+        return found
 
 
 class ReportFigure(ReportDirective):
@@ -198,9 +220,9 @@ class ReportFigure(ReportDirective):
 
     required_arguments = 3
 
-    def run(self):
+    def shown(self, section):
         """The figure as inline SVG on a white card, with its caption."""
-        picture = self.section().figures[int(self.arguments[2])]
+        picture = section.figures[int(self.arguments[2])]
         card = "background: white; color: black; margin: 1em 0; padding: 0.5em"
         html = (
             f'<figure style="{card}">{picture.svg}'
@@ -215,9 +237,18 @@ def spread(found):
     return heads or [""] * len(found.header)
 
 
+def stressed(found):
+    """The rows of a table, marked cells in bold."""
+    return [
+        [f"**{cell}**" if (i, j) in found.marked else cell for j, cell in enumerate(row)]
+        for i, row in enumerate(found.rows)
+    ]
+
+
 def setup(app):
     app.add_directive("report-text", ReportText)
     app.add_directive("report-tables", ReportTables)
+    app.add_directive("report-lists", ReportLists)
     app.add_directive("report-figure", ReportFigure)
     app.add_directive("loss-table", LossTable)
     app.add_directive("accuracy-table", AccuracyTable)

@@ -19,6 +19,8 @@ def report(
     aureole report results/controlled
 
     aureole report results/cifar10h
+
+    aureole report results/frozen
     """
     from aureole.reports.folder import write_report
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aureole.reports.page import Picture, Section
+from aureole.reports.page import Gallery, Picture, Section
 from aureole.reports.runs import Groups
 from aureole.reports.tables import Table, present
 
@@ -28,6 +28,7 @@ class Plan:
     tables: Callable[[Groups, Sequence[str]], Sequence[Table]] = lambda *_: ()
     beside: tuple[str, ...] = ()
     figures: tuple[tuple[Draw, Text], ...] = ()
+    galleries: Callable[[Groups], Sequence[Gallery]] = lambda _: ()
     owns: bool = True
 
 
@@ -44,11 +45,12 @@ def build_sections(
         shown = present(groups, names)
         tables = tuple(table for table in plan.tables(groups, names) if table.rows)
         pictures = tuple(_pictures(plan, groups))
-        if not tables and not pictures:
+        galleries = tuple(plan.galleries(groups))
+        if not tables and not pictures and not galleries:
             continue
         runs = tuple(run for name in shown for run in groups[name])
         text = _told(plan.text, groups)
-        sections.append(Section(plan.anchor, plan.title, text, tables, pictures, runs))
+        sections.append(Section(plan.anchor, plan.title, text, tables, pictures, runs, galleries))
         used.update(shown if plan.owns else ())
     left = [name for name in groups if name not in used]
     if left:

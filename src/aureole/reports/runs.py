@@ -17,6 +17,7 @@ __all__ = [
     "counted",
     "first_with",
     "format_number",
+    "format_percent",
     "format_summary",
     "group",
     "mean_curve",
@@ -25,6 +26,7 @@ __all__ = [
     "setting_values",
     "summarise",
     "summary",
+    "value_at",
 ]
 
 MISSING = "\N{EN DASH}"  # what a cell shows where there is no value
@@ -104,10 +106,28 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(mean, math.sqrt(variance / n), n)
 
 
-def summary(runs: Sequence[Run], metric: str) -> Summary | None:
-    """The summary of a metric over the runs that have it, or None if none has."""
-    values = numbers(run.record.metrics.get(metric) for run in runs)
+def summary(runs: Sequence[Run], *keys: str) -> Summary | None:
+    """The summary of a metric over the runs that have it, or None if none has; further keys go into nested ones."""
+    values = numbers(value_at(run, *keys) for run in runs)
     return summarise(values) if values else None
+
+
+def value_at(run: Run, *keys: str | int) -> Any:
+    """What a run's metrics have at the end of the keys and places, or None where they do not go so far.
+
+    Examples
+    --------
+    >>> run = Run("a", Path("a"), Record("a", {"gains": {"half": [0.5, 0.25]}}, ""))
+    >>> value_at(run, "gains", "half", 1), value_at(run, "gains", "half", 2), value_at(run, "gains", "fifth", 1)
+    (0.25, None, None)
+    """
+    found: Any = run.record.metrics
+    for key in keys:
+        if isinstance(key, int):
+            found = found[key] if isinstance(found, list) and key < len(found) else None
+        else:
+            found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def first_with(groups: Groups, setting: str, metric: str) -> Run | None:
@@ -179,6 +199,28 @@ def format_summary(found: Summary | None) -> str:
     if found.error < 0.5 * 10**-decimals:
         decimals = min(decimals + 1, 4)
     return f"{format_number(found.mean, decimals)} ± {format_number(found.error, decimals)}"
+
+
+def format_percent(found: Summary | None, *, signed: bool = False) -> str:
+    """The mean ± standard error of a share in percent; of a difference of shares, ``signed``, in points.
+
+    What is the same for every seed has no error to show.
+
+    Examples
+    --------
+    >>> format_percent(Summary(0.8768, 0.0023, 5)), format_percent(Summary(-0.052, 0.0001, 5), signed=True)
+    ('87.7 ± 0.2', '-5.20 ± 0.01')
+    >>> format_percent(Summary(0.5, 1e-17, 5))
+    '50.0'
+    """
+    if found is None:
+        return MISSING
+    mean, sign = 100 * found.mean, "+" if signed else ""
+    if found.error is None or found.error < 1e-9:
+        return f"{mean:{sign}.1f}"
+    error = 100 * found.error
+    decimals = 1 if error >= 0.05 else 2
+    return f"{mean:{sign}.{decimals}f} ± {error:.{decimals}f}"
 
 
 def counted(count: int, noun: str) -> str:

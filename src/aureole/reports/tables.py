@@ -59,13 +59,17 @@ _RECOVERY = ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae")
 
 @dataclass(frozen=True)
 class Table:
-    """A title, a caption, a header and rows of as many strings; ``spans`` heads groups of columns, "" for none."""
+    """A title, a caption, a header and rows of as many strings; ``spans`` heads groups of columns, "" for none.
+
+    ``marked`` are the cells to stress, as (row, column).
+    """
 
     title: str
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     spans: tuple[tuple[str, int], ...] = ()
+    marked: tuple[tuple[int, int], ...] = ()
 
 
 def present(groups: Groups, names: Iterable[str]) -> list[str]:
