@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 __all__ = ["log_zonal_weights", "zonal_basis", "zonal_sum"]
 
 _BLOCK = 2**18  # pairs at a time on a CPU: the recurrence's few arrays stay in the cache
-_STRIPES = 8  # of a symmetric matrix, each from its diagonal on: 9/16 of the entries
+_STRIPE = 64  # rows of a symmetric matrix at a time, each stripe from its diagonal on
 
 
 def log_zonal_weights(dim: int, n_terms: int) -> Float[Tensor, " terms"]:
@@ -152,7 +152,7 @@ def _blocks(cosine: Tensor, symmetric: bool) -> Iterator[tuple[slice, slice]]:
     rows, columns = cosine.shape
     step = max(1, _BLOCK // max(1, columns)) if cosine.device.type == "cpu" else max(1, rows)
     if symmetric:
-        step = min(step, -(-rows // _STRIPES))
+        step = min(step, _STRIPE)
     for start in range(0, max(rows, 1), max(1, step)):
         yield slice(start, start + step), slice(start if symmetric else 0, None)
 
