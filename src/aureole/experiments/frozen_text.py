@@ -50,8 +50,8 @@ class FrozenTextSetting:
     dim: int = 32
     kappa_pos: float = 64.0
     width: int = 128
-    steps: int = 800
-    items: int = 512
+    steps: int = 400
+    items: int = 1024
     lr: float = 4e-3
     photos: int | None = None
 

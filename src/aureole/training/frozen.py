@@ -71,7 +71,8 @@ class FrozenHead:
     width
         Of the network for kappa.
     steps, items, lr
-        Batches, vectors a batch, and the learning rate.
+        Batches, vectors a batch, and the learning rate. Larger batches hold harder negatives, which tell a sure kappa
+        from a very sure one; a batch costs the square of its vectors.
     held_out
         The share of the groups that is never trained on: half of it selects the step, half calibrates.
     calibrate
@@ -111,8 +112,8 @@ class FrozenHead:
         *,
         kappa_pos: float | None = None,
         width: int = 128,
-        steps: int = 800,
-        items: int = 512,
+        steps: int = 400,
+        items: int = 1024,
         lr: float = 4e-3,
         held_out: float = 0.1,
         calibrate: bool = True,
