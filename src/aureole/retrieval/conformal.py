@@ -65,8 +65,8 @@ class ConformalMass:
         """The calibration by held-out pairs, one pair for each group, with batch shape (n,).
 
         Two pairs of one group (one product, one person) are not exchangeable with a new group's, so ``groups``, if
-        given, must be distinct. ``kappa_other`` is by default the median of the partners' kappa. Cost: 384
-        positivities a pair, about a tenth of a second.
+        given, must be distinct. ``kappa_other`` is by default the median of the partners' kappa. Cost: one
+        series a pair.
         """
         if len(posterior.batch_shape) != 1 or partner.batch_shape != posterior.batch_shape:
             raise InvalidInputError(
