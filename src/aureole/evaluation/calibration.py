@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,6 @@ __all__ = ["Calibration", "fit_calibration"]
 _POWERS = (0.25, 4.0)
 _LARGEST_LOG_SCALE = 6.0
 _STEPS = 12  # halvings: the scale is right to 0.3 %, far below its standard error
-_SEARCHED = 1024  # pairs that the power is sought with
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,10 @@ def fit_calibration(
 ) -> Calibration:
     """The calibration with which predictive caps of ``mass`` hold that share of these pairs' partners.
 
-    Scale and power are not both fixed by one share: of all pairs that give it, those are taken under which the angles
-    to the partners are most likely. Where no scale gives the share (the partners are closer to each other than
-    kappa_pos alone allows), the kappas are the largest that still change something: raise kappa_pos.
+    Scale and power are not both fixed by one share: of all that give it, those are taken under which the angles to the
+    partners are most likely, and the power is 1 unless another is better by more than twice the standard error. Where
+    no scale gives the share (the partners are closer to each other than kappa_pos alone allows), the kappas are the
+    largest that still change something: raise kappa_pos.
 
     Cost: some 140 series a pair.
 
@@ -86,8 +86,10 @@ def fit_calibration(
     power = 1.0
     if bool((kappas != kappas[0]).any()):  # else the power changes nothing
         low, high = (math.log(end) for end in _POWERS)
-        few = pairs.first(_SEARCHED)
-        power = math.exp(_golden(lambda x: -few.log_likelihood(math.exp(x), mass), low, high))
+        best = _golden(lambda x: -pairs.log_likelihoods(math.exp(x), mass).mean().item(), low, high)
+        gain = pairs.log_likelihoods(math.exp(best), mass) - pairs.log_likelihoods(1.0, mass)
+        if gain.mean() > 2 * gain.std() / len(gain) ** 0.5:
+            power = math.exp(best)
     return Calibration(reference, math.exp(pairs.log_scale(power, mass)), power)
 
 
@@ -101,10 +103,6 @@ class _Pairs:
     reference: float
     kappa_pos: float
     dim: int
-
-    def first(self, count: int) -> "_Pairs":
-        angle, left, right = (x[:count] for x in (self.angle, self.left, self.right))
-        return replace(self, angle=angle, left=left, right=right)
 
     def kappas(self, power: float, log_scale: float) -> tuple[Tensor, Tensor]:
         shift = math.log(self.reference) + log_scale
@@ -123,11 +121,11 @@ class _Pairs:
                 high = middle
         return (low + high) / 2
 
-    def log_likelihood(self, power: float, mass: float) -> float:
-        """The mean log density of the angles, but for a constant that no kappa changes."""
+    def log_likelihoods(self, power: float, mass: float) -> Tensor:
+        """The log densities of the angles, but for what no kappa changes."""
         left, right = self.kappas(power, self.log_scale(power, mass))
         cosine = torch.cos(self.angle)
-        return log_positivity(cosine, left, right, self.kappa_pos, self.dim).mean().item()
+        return log_positivity(cosine, left, right, self.kappa_pos, self.dim)
 
 
 def _golden(
