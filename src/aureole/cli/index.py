@@ -50,6 +50,7 @@ index = typer.Typer(
     rich_markup_mode="markdown",
 )
 _QUERIES = 20  # rows of the gallery by which an approximate index is checked
+_GOOD = 0.99  # the share of members below which people are told what to do
 
 Table = Annotated[Path, typer.Argument(help="A table: a file, or a folder of files.")]
 HeadFolder = Annotated[
@@ -98,6 +99,14 @@ def build(
         Literal["ivf", "hnsw"] | None,
         typer.Option(help="Build such an index, for speed; default: every search is exact."),
     ] = None,
+    lists: Annotated[int | None, typer.Option(min=1, help="Of ivf; default: 4 √rows.")] = None,
+    probes: Annotated[
+        int | None, typer.Option(min=1, help="Lists that a search looks at; default: lists / 16.")
+    ] = None,
+    links: Annotated[int | None, typer.Option(min=1, help="Of hnsw, for each row.")] = None,
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Of the search in hnsw; default: 128.")
+    ] = None,
     group_column: Annotated[
         str | None,
         typer.Option(
@@ -127,6 +136,13 @@ def build(
     if conformal is not None and group_column is None:
         raise typer.BadParameter(
             "--conformal needs --group-column, which says what belongs together."
+        )
+    given = {"lists": lists, "probes": probes, "links": links, "width": width}
+    sizes = {name: size for name, size in given.items() if size is not None}
+    allowed = {None: set(), "ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}[approximate]
+    if not sizes.keys() <= allowed:
+        raise typer.BadParameter(
+            "--lists and --probes go with --approximate ivf, --links and --width with hnsw."
         )
     quiet = as_json or not sys.stderr.isatty()
     fitted = None if head is None else FrozenHead.load(head)
@@ -174,7 +190,7 @@ def build(
                 )
             found = facts(made, out)
             if approximate is not None:
-                found |= _approximated(made, source, approximate)
+                found |= _approximated(made, source, approximate, sizes)
     found["seconds"] = time.monotonic() - started
     _print(found, as_json=as_json)
 
@@ -200,7 +216,7 @@ def append(
     others, work = columns_from or table, Path(gallery).parent if is_local(gallery) else None
     with CredibleIndex.open(gallery) as found:
         if head is not None and fitted is not None:
-            found.origin.check_same(head_origin(head, fitted).weights or "", f"the head in {head}")
+            found.origin.check_same(head_origin(head, fitted).weights or "", f"what {head} holds")
         with rows_bar("reading", shown=not quiet) as observer:
             source = TablePosteriors(table, fitted, columns, work=work, observer=observer)
         ids = check_ids(read_ids(others, id_column, len(source)))
@@ -238,10 +254,13 @@ def _slices(rows: int) -> list[slice]:
 
 
 def _approximated(
-    made: CredibleIndex, source: TablePosteriors, kind: Literal["ivf", "hnsw"]
+    made: CredibleIndex,
+    source: TablePosteriors,
+    kind: Literal["ivf", "hnsw"],
+    sizes: dict[str, int],
 ) -> dict[str, Any]:
     """Build the approximate index, and say how many members of some rows' caps it finds."""
-    made.build(kind)
+    made.build(kind, **sizes)
     every = max(1, len(source) // _QUERIES)
     recall = made.check_recall(source[slice(0, every * _QUERIES, every)], least=0.0)
     return {"approximate": made.approximate, "recall": recall.share}
@@ -269,12 +288,13 @@ def _print(found: dict[str, Any], *, as_json: bool) -> None:
         say("every search is exact")
     else:
         sizes = ", ".join(f"{name} {size}" for name, size in index.items() if name != "kind")
-        recall = (
-            f"; it finds {100 * found['recall']:.2f} % of the members of {_QUERIES} caps"
-            if "recall" in found
-            else ""
-        )
-        say(f"approximate index {index['kind']}{f' ({sizes})' if sizes else ''}{recall}")
+        say(f"approximate index {index['kind']}{f' ({sizes})' if sizes else ''}")
+        if "recall" in found:
+            say(
+                f"it finds {100 * found['recall']:.2f} % of the members of the caps of {_QUERIES} rows"
+            )
+        if found.get("recall", 1.0) < _GOOD:
+            say("That is little: build with more --probes or --width, or search with --exact.")
     held = found["conformal"]
     if held is None:
         say("no conformal calibration")

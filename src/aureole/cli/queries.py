@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aureole.cli.gallery import head_origin
 from aureole.data.pictures import read_square
 from aureole.data.tables import pick_rows, pick_vector
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.models import CifarResNet, PosteriorEncoder, ResNet18
+from aureole.models.saving import WEIGHTS
+from aureole.records import file_hash
 from aureole.retrieval import CredibleIndex
 from aureole.training.adapters.sentence_transformers import (
+    POSTERIOR,
     encode_posterior,
     load_pipeline,
     minilm_folder,
@@ -73,7 +75,9 @@ def text_query(
         )
     about = f"text {text[:60]!r}"
     if encoder is not None:
-        return Query(_single(encode_posterior(load_pipeline(encoder, device="cpu"), [text])), about)
+        pipeline = load_pipeline(encoder, device="cpu")
+        _check_weights(index, encoder / POSTERIOR / WEIGHTS)
+        return Query(_single(encode_posterior(pipeline, [text], show_progress_bar=False)), about)
     assert head is not None
     fitted = FrozenHead.load(head)
     if fitted.n_features_in_ != _MINILM:
@@ -89,7 +93,7 @@ def text_query(
     return _by_head(index, head, found.numpy(), about)
 
 
-def image_query(path: Path, encoder: Path) -> Query:
+def image_query(index: CredibleIndex, path: Path, encoder: Path) -> Query:
     """The posterior of a picture's middle square, at 32 pixels, by a saved encoder of such pictures."""
     found = PosteriorEncoder.load(encoder)
     if not isinstance(found.backbone, CifarResNet | ResNet18):
@@ -97,6 +101,7 @@ def image_query(path: Path, encoder: Path) -> Query:
             f"the encoder in {encoder} has the backbone {type(found.backbone).__name__}, but pictures go through "
             "CifarResNet or ResNet18. Write mu and kappa of other encoders to a table and give --vector-from."
         )
+    _check_weights(index, encoder / WEIGHTS)
     picture = read_square(path, _SIDE)
     with torch.inference_mode():
         posterior = found(picture.unsqueeze(0))
@@ -105,8 +110,13 @@ def image_query(path: Path, encoder: Path) -> Query:
 
 def _by_head(index: CredibleIndex, folder: Path, vectors: np.ndarray, about: str) -> Query:
     head = FrozenHead.load(folder)
-    index.origin.check_same(head_origin(folder, head).weights or "", f"the head in {folder}")
+    _check_weights(index, folder / WEIGHTS)
     return Query(_single(head.predict(vectors)), about, head.kappa_pos_)
+
+
+def _check_weights(index: CredibleIndex, weights: Path) -> None:
+    """Refuse a model other than the one that is known to have made the gallery."""
+    index.origin.check_same(file_hash(weights), f"what {weights.parent} holds")
 
 
 def _single(posterior: VonMisesFisher | MixtureVMF) -> VonMisesFisher | MixtureVMF:

@@ -43,7 +43,7 @@ def explain_hits(hits: Hits, posterior: Posterior, *, latent: bool = True) -> Ex
     >>> query = VonMisesFisher(torch.tensor([0.8, 0.6, 0.0]), 5.0)
     >>> found = explain_hits(index.search(query, mass=0.95), query)
     >>> found.degrees, found.cap_degrees
-    (tensor([36.8699, 53.1301], dtype=torch.float64), tensor([66.3686], dtype=torch.float64))
+    (tensor([36.8699, 53.1301], dtype=torch.float64), tensor([66.3577], dtype=torch.float64))
     >>> found.latent_in_cap
     tensor([0.9999, 0.5338], dtype=torch.float64)
     """
