@@ -145,6 +145,13 @@ def test_what_cannot_be_built_is_named_and_nothing_is_left(table, fitted, tmp_pa
         assert not out.parent.exists() or not list(out.parent.iterdir())
 
 
+def test_an_address_without_an_engine_is_refused_as_it_was_given(table, fitted, tmp_path):
+    done = build(table, fitted, tmp_path / "gallery.txt")
+    assert done.exit_code == 1
+    assert f"'{tmp_path / 'gallery.txt'}' names no engine" in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_gallery_is_not_replaced(table, fitted, out):
     assert build(table, fitted, out).exit_code == 0
     done = build(table, fitted, out)

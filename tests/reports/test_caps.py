@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("faiss")
 pytest.importorskip("matplotlib")
 
-from aureole.reports.caps import caps_figure  # noqa: E402
+from aureole.reports.caps import caps_figure
 
 
 def counts(svg):
-    return [int(n) for n in re.findall(r"°, (\d+) items", svg)]
+    return [int(n) for n in re.findall(r"°: (\d+) items", svg)]
 
 
 def test_the_vague_query_gets_more_and_the_figure_is_the_same_each_time():

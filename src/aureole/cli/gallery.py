@@ -19,6 +19,7 @@ from aureole.records import file_hash
 from aureole.retrieval import ConformalMass, CredibleIndex
 from aureole.retrieval.address import is_local, shown_address
 from aureole.retrieval.origin import Origin
+from aureole.retrieval.store import adapter_of
 from aureole.training.frozen import FrozenHead
 from aureole.training.scoring import kappas
 
@@ -131,6 +132,7 @@ def staged(where: str) -> Iterator[str]:
 
     A database or an object store is written to in place.
     """
+    adapter_of(where)  # before anything is read
     if not is_local(where):
         yield where
         return

@@ -22,7 +22,7 @@ def caps_figure(mass: float = 0.9, *, rows: int = 400, seed: int = 0) -> str:
     rng = torch.Generator().manual_seed(seed)
     mu = normalize(torch.randn(rows, 3, generator=rng))
     names = [str(i) for i in range(rows)]
-    centre = normalize(torch.tensor([0.5, -0.62, 0.62]))
+    centre = normalize(torch.tensor([0.3, -0.8, 0.5]))
     with (
         CredibleIndex.create("faiss://", VonMisesFisher(mu, 40.0), names) as index,
         canvas("caps", len(_KAPPAS), height=3.7) as drawing,
@@ -31,8 +31,8 @@ def caps_figure(mass: float = 0.9, *, rows: int = 400, seed: int = 0) -> str:
             hits: Hits = index.search(VonMisesFisher(centre, kappa), mass)
             degrees = math.degrees(math.acos(float(hits.threshold[0])))
             _draw(axes, mu.numpy(), centre.numpy(), hits)
-            axes.set_title(f"{title}: κ = {kappa:g}\n{degrees:.0f}°, {len(hits)} items")
-        drawing.legend()
+            axes.set_title(f"{title}, κ = {kappa:g}\ncap of {degrees:.0f}°: {len(hits)} items")
+        drawing.legend(columns=2)
     return drawing.svg
 
 

@@ -10,7 +10,15 @@ from aureole.retrieval.address import check_address, shown_address
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema
 
-__all__ = ["Approximate", "Store", "check_build", "create_store", "open_store", "slack"]
+__all__ = [
+    "Approximate",
+    "Store",
+    "adapter_of",
+    "check_build",
+    "create_store",
+    "open_store",
+    "slack",
+]
 
 Approximate = Literal["ivf", "hnsw"]
 
@@ -95,15 +103,16 @@ class Store(Protocol):
 
 def create_store(where: str, schema: Schema, rows: Rows) -> Store:
     """A new store at an address, with its first rows; refused where there is one."""
-    return _adapter(where).create(where, schema, rows)
+    return adapter_of(where).create(where, schema, rows)
 
 
 def open_store(where: str) -> Store:
     """The store at an address."""
-    return _adapter(where).open(where)
+    return adapter_of(where).open(where)
 
 
-def _adapter(where: str) -> Any:
+def adapter_of(where: str) -> Any:
+    """The class that keeps the rows of an address; an error says which addresses there are."""
     check_address(where)
     if where.startswith(("postgresql://", "postgres://")):
         from aureole.retrieval.postgres import PostgresStore
