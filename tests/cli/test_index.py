@@ -217,7 +217,16 @@ def test_wrong_commands_have_the_exit_code_2(table, fitted, tmp_path):
     scored = run("index", "build", table, "--group-column", "g", "--out", out)
     assert scored.exit_code == 2
     assert run("index").exit_code == 2
-    for where in ("nowhere.lance", "nowhere.faiss", "gallery.txt", "faiss://", "'; DROP TABLE x"):
+    (tmp_path / "damaged.lance" / "_versions").mkdir(parents=True)
+    (tmp_path / "damaged.lance" / "_versions" / "1.manifest").write_bytes(b"x")
+    for where in (
+        "damaged.lance",
+        "nowhere.lance",
+        "nowhere.faiss",
+        "gallery.txt",
+        "faiss://",
+        "'; DROP TABLE x",
+    ):
         done = run("index", "info", tmp_path / where if "." in where else where, "--json")
         assert done.exit_code == 1
         assert isinstance(done.exception, InvalidInputError)

@@ -45,7 +45,7 @@ def explain_hits(hits: Hits, posterior: Posterior, *, latent: bool = True) -> Ex
     >>> found.degrees, found.cap_degrees
     (tensor([36.8699, 53.1301], dtype=torch.float64), tensor([66.3577], dtype=torch.float64))
     >>> found.latent_in_cap
-    tensor([0.9999, 0.5338], dtype=torch.float64)
+    tensor([0.9998, 0.5087], dtype=torch.float64)
     """
     cap = torch.where(hits.threshold > 1, torch.nan, hits.threshold)  # inf is no cap
     chance = None

@@ -64,7 +64,13 @@ class LanceStore:
         lance = _lance()
         if not _exists(where):
             raise InvalidInputError(f"{where} holds no gallery: there is no Lance table.")
-        return cls(where, lance.dataset(where))
+        try:
+            table = lance.dataset(where)
+        except (OSError, ValueError) as error:
+            raise InvalidInputError(
+                f"{where} cannot be read as a Lance table: {str(error)[:200]}"
+            ) from error
+        return cls(where, table)
 
     def append(self, rows: Rows) -> None:
         """Add rows whose ids are new in one commit."""
