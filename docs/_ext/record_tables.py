@@ -114,6 +114,138 @@ LOSSES = [
 ]
 
 
+ENGINES = {
+    "Lance": {
+        "address": "``gallery.lance``",
+        "scale": "what a disk or an object store holds; rows are read as they are searched",
+        "threshold": "``nearest`` with metric ``dot`` and ``distance_range=(None, 1 - t)``; a graph (HNSW) has no "
+        "range, so the nearest k for growing k",
+        "durability": "each change is a new version; killed processes lose nothing, a power cut perhaps the last "
+        "seconds (no fsync)",
+        "writers": "take turns on one machine by a lock file; one at a time on an object store",
+    },
+    "FAISS": {
+        "address": "``gallery.faiss``, ``faiss://``",
+        "scale": "what fits memory: every process holds all rows, and reads them when it opens the index",
+        "threshold": "``range_search(mu, t)``; in HNSW a few nearest first, then a wide range search",
+        "durability": "segments and a manifest, each synced to the disk before it counts; ``faiss://`` keeps nothing",
+        "writers": "take turns on one machine by a lock file; readers see a change at their next search",
+    },
+    "PostgreSQL": {
+        "address": "``postgresql://user@host/db#table``",
+        "scale": "what the server holds; up to 16,000 dimensions, 2,000 with an approximate index",
+        "threshold": "``WHERE mu <#> query <= -t``; with an index the rows in order of ``mu <#> query``, in growing "
+        "strides until one is outside",
+        "durability": "transactions and the server's log, backups and replicas",
+        "writers": "as many as the server takes, from any machine, at the same time",
+    },
+}
+
+
+ENGINE_KEYS = {"Lance": "lance", "FAISS": "faiss", "PostgreSQL": "postgres"}  # in records
+
+
+class EngineTable(RstDirective):
+    """Engines side by side, with figures of two records: ``.. engine-table:: EXACT APPROXIMATE``."""
+
+    required_arguments = 2
+
+    def lines(self, exact):
+        """One table; a second argument names the record of approximate indexes."""
+        record, approximate = load(self.arguments[0]), load(self.arguments[1])
+        rows = [
+            [name, *(engine[key] for engine in ENGINES.values())]
+            for name, key in (("address", "address"), ("scale", "scale"))
+        ]
+        size = f"{record['settings']['rows']:,} rows"
+        for dim, found in sorted(exact.items(), key=lambda pair: int(pair[0].split()[-1])):
+            cells = [found[ENGINE_KEYS[name]] for name in ENGINES]
+            rows.append(
+                [
+                    f"exact, {size}, {dim}",
+                    *(f"{1000 * c['seconds a query']:.0f} ms a query" for c in cells),
+                ]
+            )
+        checked = [[exact[dim][ENGINE_KEYS[name]] for dim in exact] for name in ENGINES]
+        rows.append(
+            [
+                "exactness",
+                *(
+                    f"{sum(c['disagreements'] for c in cells)} disagreements with a look at every row, in "
+                    f"{sum(c['queries'] for c in cells):,} queries with {sum(c['results'] for c in cells):,} results"
+                    for cells in checked
+                ),
+            ]
+        )
+        found = approximate["metrics"]
+        cells = []
+        for name in ENGINES:
+            values = found.get(f"{ENGINE_KEYS[name]}-ivf")
+            at = values and values["100 members"]
+            cells.append(
+                f"{at['ms a query']:.1f} ms, recall {at['recall']:.4f}" if at else "not measured"
+            )
+        size = f"{approximate['settings']['rows']:,} rows, D = {approximate['settings']['dim']}"
+        rows.append([f"ivf, {size}, caps of 100", *cells])
+        words = {
+            "the threshold t": "threshold",
+            "durability": "durability",
+            "concurrent writers": "writers",
+        }
+        rows += [[title, *(e[key] for e in ENGINES.values())] for title, key in words.items()]
+        lines = table(["", *ENGINES], rows)
+        return [*lines, *source(approximate, self.arguments[1])]
+
+
+class ApproximateTable(RstDirective):
+    """Approximate indexes (rows): time and recall by the size of the cap, and what they cost."""
+
+    def lines(self, metrics):
+        """One table of a record."""
+        settings = load(self.arguments[0])["settings"]
+        caps = [name for name in next(iter(metrics.values())) if name.endswith("members")]
+        caps = sorted(caps, key=lambda name: int(name.split()[0]))
+        title = f"{settings['rows']:,} rows, D = {settings['dim']}"
+        header = [title, *(f"caps of {c.split()[0]}" for c in caps), "build", "bytes a row"]
+        rows = [
+            [
+                name,
+                *(
+                    f"{found[c]['ms a query']:.2g} ms, recall {found[c]['recall']:.4f}"
+                    for c in caps
+                ),
+                f"{found['build seconds']:.0f} s",
+                f"{found['bytes a row']:,.0f}",
+            ]
+            for name, found in metrics.items()
+        ]
+        return table(header, rows)
+
+
+class CapsFigure(Directive):
+    """Two queries, their caps and the items in them, searched while the docs are built: ``.. caps-figure::``."""
+
+    def run(self):
+        """The figure as inline SVG on a white card, with its caption."""
+        from aureole.reports.caps import caps_figure
+
+        return [card(caps_figure(), CAPS)]
+
+
+CAPS = (
+    "Two searches of one gallery of 400 directions on the sphere in three dimensions, seen from the side, with mass "
+    "0.9. Both queries have the same mean direction; the vague one has a wider cap and so gets more items. Pale "
+    "points lie on the far side."
+)
+
+
+def card(svg, caption):
+    """A figure on a white card, whatever the theme."""
+    style = "background: white; color: black; margin: 1em 0; padding: 0.5em"
+    html = f'<figure style="{style}">{svg}<figcaption>{escape(caption)}</figcaption></figure>'
+    return nodes.raw("", html, format="html")
+
+
 class LossTable(RstDirective):
     """Losses: formula, draws, cost, and what they recovered in the toy problem."""
 
@@ -223,12 +355,7 @@ class ReportFigure(ReportDirective):
     def shown(self, section):
         """The figure as inline SVG on a white card, with its caption."""
         picture = section.figures[int(self.arguments[2])]
-        card = "background: white; color: black; margin: 1em 0; padding: 0.5em"
-        html = (
-            f'<figure style="{card}">{picture.svg}'
-            f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
-        )
-        return [nodes.raw("", html, format="html")]
+        return [card(picture.svg, picture.caption)]
 
 
 def spread(found):
@@ -251,6 +378,9 @@ def setup(app):
     app.add_directive("report-lists", ReportLists)
     app.add_directive("report-figure", ReportFigure)
     app.add_directive("loss-table", LossTable)
+    app.add_directive("engine-table", EngineTable)
+    app.add_directive("approximate-table", ApproximateTable)
+    app.add_directive("caps-figure", CapsFigure)
     app.add_directive("accuracy-table", AccuracyTable)
     app.add_directive("benchmark-table", BenchmarkTable)
     return {"parallel_read_safe": True}

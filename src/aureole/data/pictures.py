@@ -2,6 +2,8 @@
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from aureole.errors import AureoleError, InvalidInputError
 
-__all__ = ["read_picture", "read_thumbnail", "write_picture"]
+__all__ = ["read_picture", "read_square", "read_thumbnail", "write_picture"]
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs
 
@@ -29,14 +31,40 @@ def read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
 
 def read_thumbnail(path: Path, side: int) -> bytes:
     """A JPEG of the picture in a file, ``side`` pixels wide and high at most."""
+    with _opened(path) as picture:
+        picture.thumbnail((side, side))
+        buffer = io.BytesIO()
+        picture.convert("RGB").save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
+
+
+def read_square(path: Path, side: int) -> UInt8[Tensor, "3 side side"]:
+    """The middle square of the picture in a file from anywhere, in RGB, scaled to ``side`` pixels."""
+    with _opened(path) as picture:
+        short = min(picture.size)
+        left, top = ((length - short) // 2 for length in picture.size)
+        box = (left, top, left + short, top + short)
+        square = picture.convert("RGB").resize((side, side), box=box)
+        pixels = np.array(square)
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def write_picture(picture: UInt8[Tensor, "3 h w"], path: Path) -> None:
+    """Write a picture; the ending of the path names the format."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = picture.permute(1, 2, 0).contiguous().numpy()
+    _pillow().fromarray(pixels).save(path, optimize=True)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A picture of a known format and of a size that fits memory; errors of its decoding name the file."""
     image = _pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
             with image.open(path, formats=_FORMATS) as picture:
-                picture.thumbnail((side, side))
-                buffer = io.BytesIO()
-                picture.convert("RGB").save(buffer, "JPEG", quality=85)
+                yield picture
     except (
         OSError,
         ValueError,
@@ -45,14 +73,6 @@ def read_thumbnail(path: Path, side: int) -> bytes:
         image.DecompressionBombWarning,
     ) as error:
         raise InvalidInputError(f"{path} can't be read as a picture: {error}.") from error
-    return buffer.getvalue()
-
-
-def write_picture(picture: UInt8[Tensor, "3 h w"], path: Path) -> None:
-    """Write a picture; the ending of the path names the format."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = picture.permute(1, 2, 0).contiguous().numpy()
-    _pillow().fromarray(pixels).save(path, optimize=True)
 
 
 def _pillow() -> Any:

@@ -24,6 +24,7 @@ __all__ = [
     "ColumnWriter",
     "as_vectors",
     "pick_rows",
+    "pick_vector",
     "read_column",
     "read_groups",
     "read_pairs",
@@ -194,6 +195,31 @@ def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict
     if wanted and (wanted[-1] >= first or wanted[0] < 0):
         raise InvalidInputError(f"{path} has {first} rows, so there is no row {wanted[-1]}.")
     return {row: found[row] for row in rows}
+
+
+def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
+    """The vector [d] of one row, from 0 on; those before are passed over, and those after are not read.
+
+    Examples
+    --------
+    >>> path = write_columns(Path(tempfile.mkdtemp()) / "t.parquet", {"v": np.eye(3, dtype=np.float32)})
+    >>> pick_vector(path, "v", 2)
+    array([0., 0., 1.], dtype=float32)
+    """
+    path, first = Path(path), 0
+    if path.suffix in ARRAYS:
+        found = map_vectors(path, column)
+        if 0 <= row < len(found):
+            return found[row]
+        first = len(found)
+    else:
+        name = _only_lists(path) if column is None else column
+        for where, start, array in arrow.pieces(path, name):
+            if 0 <= row - first < len(array):
+                at = row - first
+                return arrow.matrix(array.slice(at, 1), None, start + at, where)[0]
+            first += len(array)
+    raise InvalidInputError(f"{path} has {first} rows, so there is no row {row} (counted from 0).")
 
 
 def as_vectors(vectors: Any) -> Tensor | np.ndarray:

@@ -27,6 +27,7 @@ _GROUP = 64
 class FaissStore:
     """Rows in memory around FAISS indexes; with a folder each change is durable before it is seen."""
 
+    engine = "FAISS"
     schema: Schema
 
     def __init__(self, schema: Schema, folder: Folder | None) -> None:
@@ -83,6 +84,12 @@ class FaissStore:
         """The number of rows."""
         self._refresh()
         return len(self._place)
+
+    def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
+        """The rows of some ids."""
+        self._refresh()
+        places = [self._place[i] for i in ids if i in self._place]
+        return self._rows(np.array(places, np.int64), columns)
 
     def candidates(
         self,
@@ -141,6 +148,14 @@ class FaissStore:
                 manifest["index"] = {"file": name, "kind": kind, "sizes": sizes}
                 self._folder.publish(manifest)
                 self._stamp = self._folder.stamp()
+
+    def approximate(self) -> dict[str, Any] | None:
+        """The kind and sizes of the approximate index."""
+        self._refresh()
+        if self._index is None:
+            return None
+        lists = {"lists": self._index.nlist} if self._index_kind == "ivf" else {}
+        return {"kind": self._index_kind, **lists, **self._sizes}
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""

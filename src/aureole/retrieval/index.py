@@ -14,12 +14,13 @@ from aureole.retrieval.conformal import ConformalMass
 from aureole.retrieval.credible import Kind, Posterior, cap_cosine
 from aureole.retrieval.filters import check_filter
 from aureole.retrieval.hits import Hits, Queries, Rank, find_members, raise_bounds, rank_hits
+from aureole.retrieval.origin import Origin
 from aureole.retrieval.rows import Schema, check_ids, check_rows, schema_of
 from aureole.retrieval.store import Approximate, Store, create_store, open_store
 
 __all__ = ["CredibleIndex", "Hits", "Recall"]
 
-_NOTE = "conformal"
+_NOTE, _ORIGIN = "conformal", "origin"
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,20 @@ class CredibleIndex:
         posteriors: VonMisesFisher,
         ids: Sequence[str],
         payload: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        typical_kappa: float | None = None,
     ) -> "CredibleIndex":
-        """A new index with these rows; refused where there is one already."""
+        """A new index with these rows; refused where there is one already.
+
+        ``typical_kappa``, by default the median of these rows, stands for a partner's in predictive caps. Give that of
+        the whole where these rows are the first of many.
+        """
         if not isinstance(posteriors, VonMisesFisher):
             raise InvalidInputError(
                 f"a gallery holds VonMisesFisher posteriors, but got {type(posteriors).__name__}. Store a mixture as "
                 "its components, one row each."
             )
-        schema = schema_of(posteriors, payload)
+        schema = schema_of(posteriors, payload, typical_kappa)
         rows = check_rows(posteriors, ids, payload, schema)
         return cls(create_store(os.fspath(where), schema, rows))
 
@@ -96,6 +103,25 @@ class CredibleIndex:
         """Add rows, all or none; when it returns they are durable. Ids that are there already are refused."""
         self._store.append(check_rows(posteriors, ids, payload, self.schema))
 
+    def fetch(
+        self, ids: Sequence[str], *, columns: Sequence[str] = ()
+    ) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
+        """(The stored posteriors of some ids in their order, their payload); an error names an id that is not there."""
+        names = check_ids(ids)
+        self._check_columns(columns)
+        rows = self._store.fetch(names, columns)
+        place = {name: i for i, name in enumerate(rows.ids.tolist())}
+        missing = next((name for name in names if name not in place), None)
+        if missing is not None:
+            raise InvalidInputError(f"there is no id {missing[:60]!r} in the gallery.")
+        order = [place[name] for name in names]
+        found = VonMisesFisher(
+            torch.from_numpy(rows.mu[order]),
+            torch.from_numpy(rows.kappa[order]),
+            validate_args=False,
+        )
+        return found, {name: column[order].tolist() for name, column in rows.payload.items()}
+
     def delete(self, ids: Sequence[str]) -> int:
         """Remove rows, and return how many were there."""
         return self._store.delete(check_ids(ids))
@@ -107,6 +133,16 @@ class CredibleIndex:
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an approximate index, 'ivf' (lists, probes) or 'hnsw' (links, width). Then look at ``check_recall``."""
         self._store.build(kind, **sizes)
+
+    @property
+    def engine(self) -> str:
+        """The engine's name."""
+        return self._store.engine
+
+    @property
+    def approximate(self) -> dict[str, Any] | None:
+        """The kind and sizes of the approximate index; None where every search is exact."""
+        return self._store.approximate()
 
     def close(self) -> None:
         """Release connections and memory."""
@@ -127,6 +163,16 @@ class CredibleIndex:
     @conformal.setter
     def conformal(self, calibration: ConformalMass) -> None:
         self._store.write_note(_NOTE, calibration.to_json())
+
+    @property
+    def origin(self) -> Origin:
+        """What made the posteriors, as far as it is known; set it to save it with the index."""
+        text = self._store.read_note(_ORIGIN)
+        return Origin() if text is None else Origin.from_json(text)
+
+    @origin.setter
+    def origin(self, origin: Origin) -> None:
+        self._store.write_note(_ORIGIN, origin.to_json())
 
     def search(
         self,
@@ -280,6 +326,9 @@ class CredibleIndex:
             raise InvalidInputError(f"rank must be 'cosine' or 'positivity', but is {rank!r}.")
         if kappa_pos is None and (rank == "positivity" or prior is not None):
             raise InvalidInputError("the positivity of a hit and P(positive) need kappa_pos.")
+        self._check_columns(columns)
+
+    def _check_columns(self, columns: Sequence[str]) -> None:
         unknown = [name for name in columns if name not in self.schema.columns]
         if unknown:
             raise InvalidInputError(

@@ -33,6 +33,7 @@ _FIRST_NEAREST = 256
 class LanceStore:
     """Rows in a Lance table; metric "dot" on unit vectors, whose distance is 1 - cosine."""
 
+    engine = "Lance"
     schema: Schema
 
     def __init__(self, where: str, table: Any) -> None:
@@ -63,7 +64,13 @@ class LanceStore:
         lance = _lance()
         if not _exists(where):
             raise InvalidInputError(f"{where} holds no gallery: there is no Lance table.")
-        return cls(where, lance.dataset(where))
+        try:
+            table = lance.dataset(where)
+        except (OSError, ValueError) as error:
+            raise InvalidInputError(
+                f"{where} cannot be read as a Lance table: {str(error)[:200]}"
+            ) from error
+        return cls(where, table)
 
     def append(self, rows: Rows) -> None:
         """Add rows whose ids are new in one commit."""
@@ -94,6 +101,22 @@ class LanceStore:
         """The number of rows."""
         self._table.checkout_latest()
         return self._table.count_rows()
+
+    def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
+        """The rows of some ids."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self._table.checkout_latest()
+        parts = [
+            self._table.scanner(
+                columns=["id", "mu", "kappa", *columns],
+                filter=pc.field("id").isin(ids[start : start + _BATCH]),
+            ).to_table()
+            for start in range(0, len(ids), _BATCH)
+        ]
+        found = pa.concat_tables(parts) if parts else None
+        return _from_arrow(found, columns, self.schema)
 
     def candidates(
         self,
@@ -144,6 +167,16 @@ class LanceStore:
             lists = options["num_partitions"]
             note = {"kind": kind, "lists": lists, "sizes": sizes}
             self._table.update_schema_metadata({_INDEX: json.dumps(note)})
+
+    def approximate(self) -> dict[str, Any] | None:
+        """The kind and sizes of the approximate index."""
+        self._table.checkout_latest()
+        note = _metadata(self._table).get(_INDEX)
+        if note is None:
+            return None
+        index = json.loads(note)
+        lists = {"lists": index["lists"]} if index["kind"] == "ivf" else {}
+        return {"kind": index["kind"], **lists, **index["sizes"]}
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""

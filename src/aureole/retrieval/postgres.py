@@ -16,6 +16,7 @@ from urllib.parse import urldefrag
 import numpy as np
 
 from aureole.errors import AureoleError, InvalidInputError
+from aureole.retrieval.address import check_address, shown_address
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema, strings
 from aureole.retrieval.store import Approximate, check_build, slack
@@ -39,6 +40,7 @@ _LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # of pgvector
 class PostgresStore:
     """Rows in a table of a database, over one connection that is made again when it is lost."""
 
+    engine = "PostgreSQL"
     schema: Schema
 
     def __init__(self, where: str) -> None:
@@ -52,6 +54,7 @@ class PostgresStore:
             ) from error
         self._psycopg: Any = psycopg
         self._sql: Any = sql
+        check_address(where)
         self._address, name = urldefrag(where)
         name = name or "gallery"
         if not _NAME.fullmatch(name):
@@ -142,6 +145,17 @@ class PostgresStore:
         query = self._sql.SQL("SELECT count(*) FROM {}").format(self._table)
         return self._reading(lambda c: c.execute(query).fetchone()[0])
 
+    def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
+        """The rows of some ids."""
+        text = self._sql.SQL("SELECT {} FROM {} WHERE id = ANY(%s)")
+        query = text.format(self._selected(columns), self._table)
+
+        def work(connection: Any) -> Rows:
+            with connection.cursor(binary=True) as cursor:
+                return self._rows(cursor.execute(query, [ids]).fetchall(), columns)
+
+        return self._reading(work)
+
     def candidates(
         self,
         mu: np.ndarray,
@@ -207,6 +221,14 @@ class PostgresStore:
 
         self._changing(work, "build")
 
+    def approximate(self) -> dict[str, Any] | None:
+        """The kind and sizes of the approximate index."""
+        index = self._index_note()
+        if index is None:
+            return None
+        lists = {"lists": index["lists"]} if index["kind"] == "ivf" else {}
+        return {"kind": index["kind"], **lists, **index["sizes"]}
+
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
         query = self._sql.SQL("SELECT body FROM {} WHERE name = %s").format(self._notes)
@@ -235,8 +257,13 @@ class PostgresStore:
                 break
             except self._psycopg.OperationalError as error:
                 last = error
+            except (self._psycopg.Error, ValueError):  # it quotes the address, with the password
+                raise InvalidInputError(
+                    f"{shown_address(self._address)} is not an address that PostgreSQL understands: write "
+                    "postgresql://user@host:port/database#table."
+                ) from None
         else:
-            place = re.sub(r"//[^@/]*@", "//", self._address.split("?")[0])
+            place = shown_address(self._address)
             raise AureoleError(f"no connection to {place}: {str(last).strip()[:300]}") from last
         if register:
             self._register(self._connection)

