@@ -19,7 +19,7 @@ def set_coverage(inside: Bool[Tensor, "q g"], chance: Float[Tensor, "q g"]) -> F
     tensor([0.7500, 0.5000], dtype=torch.float64)
     """
     total = chance.double().sum(-1)
-    if bool((chance < 0).any()) or bool(((total - 1).abs() > 1e-4).any()):
+    if not (bool((chance >= 0).all()) and bool(((total - 1).abs() <= 1e-4).all())):
         raise InvalidInputError(
             "the chances of a query's partners must be at least 0 and sum to 1."
         )

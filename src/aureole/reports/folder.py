@@ -1,20 +1,24 @@
 """The report of a folder of records: of the experiment that they are of, as one page."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from aureole.errors import InvalidInputError
 from aureole.reports.cifar10h import cifar10h_report
 from aureole.reports.controlled import controlled_report
 from aureole.reports.page import Report, render
+from aureole.reports.retrieval import retrieval_report
 from aureole.reports.runs import Run, read_runs
 
 __all__ = ["read_report", "write_report"]
 
-_CIFAR10H = (
-    "cifar10h/"  # how the names of its records begin; those of the controlled experiment do not
-)
+# (how an experiment is called, the function that makes its report) by how the names of its records begin
+_EXPERIMENTS = {
+    "cifar10h/": ("CIFAR-10H", cifar10h_report),
+    "retrieval/": ("credible retrieval", retrieval_report),
+}
+_OTHERS = ("the controlled experiment", controlled_report)
 
 
 def read_report(folder: Path) -> Report:
@@ -44,16 +48,23 @@ def write_report(folder: Path, out: Path) -> Path:
 
 
 def _report(folder: Path, runs: Sequence[Run]) -> Report:
-    pictures = [run for run in runs if run.record.name.startswith(_CIFAR10H)]
-    if not pictures:
-        return controlled_report(runs)
-    if len(pictures) < len(runs):
-        other = next(run for run in runs if run not in pictures)
+    first = {_experiment(run): run for run in reversed(runs)}
+    if len(first) > 1:
+        known = [found for found in (*_EXPERIMENTS.values(), _OTHERS) if found in first]
+        listed = ", ".join(f"{first[found].path} is of {found[0]}" for found in known)
         raise InvalidInputError(
-            f"{folder} holds records of two experiments: {pictures[0].path} is of CIFAR-10H, {other.path} is of the "
-            "controlled experiment. A report is of one: move the records of each to a folder of their own."
+            f"{folder} holds records of {'two' if len(first) == 2 else 'several'} experiments: {listed}. "
+            "A report is of one: move the records of each to a folder of their own."
         )
-    return cifar10h_report(runs)
+    ((_, report),) = first
+    return report(runs)
+
+
+def _experiment(run: Run) -> tuple[str, Callable[[Sequence[Run]], Report]]:
+    """The name of the experiment that a run is of, and the function that makes its report."""
+    starts = (start for start in _EXPERIMENTS if run.record.name.startswith(start))
+    start = next(starts, None)
+    return _OTHERS if start is None else _EXPERIMENTS[start]
 
 
 def _origins(runs: Sequence[Run]) -> list[str]:
