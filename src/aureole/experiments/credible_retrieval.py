@@ -50,7 +50,8 @@ class CredibleRetrievalSetting:
 
     Caps are made with the encoder's kappa_pos, and beside it with the one of ``kappa_pos_choices`` that is likeliest on
     validation pairs. A share ``ask_back`` of the queries, those with the widest caps, get no results. The sets of
-    ``checked`` queries are searched with ``CredibleIndex`` too.
+    ``checked`` queries are searched with ``CredibleIndex`` too. ``images`` takes only the first so many validation and
+    test images to measure with.
     """
 
     name: str = "credible-retrieval"
@@ -58,6 +59,7 @@ class CredibleRetrievalSetting:
     kappa_pos_choices: tuple[float, ...] = (16.0, 64.0, 256.0, 1024.0)
     ask_back: float = 0.1
     checked: int = 100
+    images: int | None = None
 
     def shortened(self, max_batches: int | None) -> "CredibleRetrievalSetting":
         """The setting with at most that many steps."""
@@ -90,7 +92,7 @@ def run_fold(
     )
     started = time.monotonic()
     model = MirroredViews(fitted.encoder) if setting.encoder.mirrored else fitted.encoder
-    metrics = evaluate(model, split, setting, fold)
+    metrics = evaluate(model, _shortened(split, setting.images), setting, fold)
     metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
     return fitted, metrics
 
@@ -163,6 +165,13 @@ def evaluate(
 def vote_entropy(votes: Float[Tensor, "n 10"]) -> Float[Tensor, " n"]:
     """The entropy of votes in nats; sorted first, so that images with the same votes for other classes tie exactly."""
     return torch.special.entr(votes.sort(-1).values).sum(-1)
+
+
+def _shortened(split: Split, images: int | None) -> Split:
+    fold = replace(
+        split.fold, validation=split.fold.validation[:images], test=split.fold.test[:images]
+    )
+    return replace(split, fold=fold)
 
 
 def _validation_pairs(split: Split, partners: str, fold: int) -> Int[Tensor, "p 2"]:
