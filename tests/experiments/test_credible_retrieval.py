@@ -49,11 +49,8 @@ def test_items_are_held_by_the_caps_they_lie_in(search):
 
 def test_positivity_is_that_of_pairs_of_posteriors(search):
     for q, g in ((0, 3), (7, 70)):
-        pair = (
-            take(side, torch.tensor([row]))
-            for side, row in ((search.query, q), (search.gallery, g))
-        )
-        expected = log_expected_positivity(*pair, 16.0)
+        query, item = take(search.query, torch.tensor([q])), take(search.gallery, torch.tensor([g]))
+        expected = log_expected_positivity(query, item, 16.0)
         torch.testing.assert_close(search.log_positivity[q, g].float(), expected[0], atol=1e-4, rtol=1e-4)  # fmt: skip
 
 
