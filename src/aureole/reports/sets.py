@@ -114,7 +114,7 @@ def ranking_text(groups: Groups) -> str:
     """Whether expected positivity ranks better than the cosine."""
     runs = groups.get(SETTING, ())
     parts = []
-    for measure in ("map", "ndcg"):
+    for measure in MEASURES:
         cosine = nested(runs, "ranking", "cosine", measure, "all")
         more = nested(runs, "gain", "positivity", measure, "all")
         if cosine and more:
