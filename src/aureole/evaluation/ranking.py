@@ -1,4 +1,4 @@
-"""Ranking: whether the nearest other item has the same label."""
+"""Ranking: whether the nearest other item has the same label, and how well whole rankings are ordered."""
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -7,7 +7,7 @@ from torch import Tensor
 from aureole.errors import InvalidInputError
 from aureole.sphere import normalize
 
-__all__ = ["nearest_label_matches", "recall_at_1"]
+__all__ = ["average_precision", "nearest_label_matches", "normalised_gain", "recall_at_1"]
 
 _BLOCK = 2**22  # cosines held at a time: 32 MB
 _TIE = 1e-12  # rounding in float64: the same direction at another length differs by some 1e-16
@@ -59,3 +59,58 @@ def recall_at_1(mu: Float[Tensor, "n dim"], labels: Integer[Tensor, "..."]) -> f
     0.5
     """
     return nearest_label_matches(mu, labels).double().mean().item()
+
+
+def average_precision(
+    score: Float[Tensor, "*batch n"], relevant: Bool[Tensor, "*batch n"]
+) -> Float[Tensor, "*batch"]:
+    r"""The average precision of each ranking: the mean, over its relevant items, of the precision down to each.
+
+    Items go by falling score, those of equal score in their order. NaN where nothing is relevant. In float64; its mean
+    over queries is mAP.
+
+    Examples
+    --------
+    >>> average_precision(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([True, False, True]))
+    tensor(0.8333, dtype=torch.float64)
+    """
+    ranked = relevant.gather(-1, _places(score, relevant)).double()
+    rank = torch.arange(1, ranked.shape[-1] + 1, dtype=torch.float64, device=ranked.device)
+    return (ranked * ranked.cumsum(-1) / rank).sum(-1) / ranked.sum(-1)
+
+
+def normalised_gain(
+    score: Float[Tensor, "*batch n"], gain: Float[Tensor, "*batch n"], *, depth: int | None = None
+) -> Float[Tensor, "*batch"]:
+    r"""nDCG: :math:`\sum_r g_r / \log_2(1 + r)` over the first ``depth`` ranks, relative to the best ranking's.
+
+    The gains are not negative, and count as they are (no powers of two). Items go by falling score, those of equal
+    score in their order. NaN where no item has a gain. In float64.
+
+    Examples
+    --------
+    >>> gain = torch.tensor([1.0, 0.5, 0.0])
+    >>> normalised_gain(torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]), gain.expand(2, 3))
+    tensor([1.0000, 0.6199], dtype=torch.float64)
+    """
+    if bool((~(gain >= 0)).any()):
+        raise InvalidInputError("gains must be at least 0, but one is below it or NaN.")
+    if depth is not None and depth < 1:
+        raise InvalidInputError(f"depth must be at least 1, but is {depth}.")
+    gain = gain.double()
+    found = gain.gather(-1, _places(score, gain))[..., :depth]
+    best = gain.sort(-1, descending=True).values[..., :depth]
+    rank = torch.arange(1, found.shape[-1] + 1, dtype=torch.float64, device=gain.device)
+    discount = 1 / torch.log2(1 + rank)
+    return (found * discount).sum(-1) / (best * discount).sum(-1)
+
+
+def _places(score: Tensor, other: Tensor) -> Tensor:
+    """The items by falling score; an error where there is not one score for each item."""
+    if score.shape != other.shape or score.dim() == 0:
+        raise InvalidInputError(
+            f"a ranking needs a score for each item, but got shapes {tuple(score.shape)} and {tuple(other.shape)}."
+        )
+    if bool(torch.isnan(score).any()):
+        raise InvalidInputError("a score is NaN, which has no rank.")
+    return torch.sort(score, dim=-1, descending=True, stable=True).indices

@@ -7,6 +7,8 @@ from typing import Any
 from aureole.errors import InvalidInputError
 from aureole.experiments.bimodal import BimodalSetting
 from aureole.experiments.cifar10h import BaselineSetting, Cifar10HSetting
+from aureole.experiments.credible_retrieval import SETTINGS as CREDIBLE_RETRIEVAL
+from aureole.experiments.credible_retrieval import CredibleRetrievalSetting
 from aureole.experiments.frozen_images import SETTINGS as FROZEN_IMAGES
 from aureole.experiments.frozen_images import FrozenImagesSetting
 from aureole.experiments.frozen_text import SETTINGS as FROZEN_TEXT
@@ -20,6 +22,7 @@ AnySetting = (
     | BimodalSetting
     | Cifar10HSetting
     | BaselineSetting
+    | CredibleRetrievalSetting
     | FrozenImagesSetting
     | FrozenTextSetting
 )
@@ -285,6 +288,9 @@ CATALOGUE = {
         ),
         Experiment("tuning", "The paper's grid", _tuning(), 1, TUNING_SEED),
         Experiment("cifar10h", "CIFAR-10H", _cifar10h(), 5, 0),
+        Experiment(
+            "credible-retrieval", "Credible sets of CIFAR-10H images", CREDIBLE_RETRIEVAL, 5, 0
+        ),
         Experiment("frozen-text", "A head on sentence vectors", FROZEN_TEXT, 5, 0),
         Experiment("frozen-images", "A head on photo features", FROZEN_IMAGES, 5, 0),
     )

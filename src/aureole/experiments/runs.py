@@ -12,12 +12,14 @@ from aureole.experiments import (
     bimodal,
     cifar10h,
     controlled,
+    credible_retrieval,
     frozen_images,
     frozen_text,
 )
 from aureole.experiments.bimodal import BimodalSetting
 from aureole.experiments.catalogue import AnySetting
 from aureole.experiments.cifar10h import BaselineSetting, Cifar10HSetting
+from aureole.experiments.credible_retrieval import CredibleRetrievalSetting
 from aureole.experiments.feature_cache import Progress, cache_folder
 from aureole.experiments.frozen_images import FrozenImagesSetting
 from aureole.experiments.frozen_text import FrozenTextSetting
@@ -64,6 +66,12 @@ def run(
     if isinstance(setting, Cifar10HSetting | BaselineSetting):
         family, folder = "cifar10h", data_folder(data_dir)
         fitted, metrics = _images(setting, seed, folder, path, checkpoint, observer)
+        data = cifar10h.data_hashes(folder)
+    elif isinstance(setting, CredibleRetrievalSetting):
+        family, folder = "retrieval", data_folder(data_dir)
+        fitted, metrics = credible_retrieval.run_fold(
+            setting, seed, folder=folder, checkpoint=checkpoint, observer=observer
+        )
         data = cifar10h.data_hashes(folder)
     elif isinstance(setting, FrozenTextSetting | FrozenImagesSetting):
         family, folder = "frozen", data_folder(data_dir)

@@ -9,6 +9,7 @@ from aureole.reports.cifar10h import cifar10h_report
 from aureole.reports.controlled import controlled_report
 from aureole.reports.frozen import frozen_report
 from aureole.reports.page import Report, render
+from aureole.reports.retrieval import retrieval_report
 from aureole.reports.runs import Run, read_runs
 
 __all__ = ["read_report", "write_report"]
@@ -17,6 +18,7 @@ __all__ = ["read_report", "write_report"]
 _EXPERIMENTS = {
     "cifar10h/": ("CIFAR-10H", cifar10h_report),
     "frozen/": ("heads on frozen encoders", frozen_report),
+    "retrieval/": ("credible retrieval", retrieval_report),
 }
 _OTHERS = ("the controlled experiment", controlled_report)
 
