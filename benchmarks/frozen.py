@@ -1,9 +1,9 @@
 """A head on frozen vectors: seconds to fit 145,000 of 384 dimensions, and the speed of scoring.
 
 python -m benchmarks.frozen [--rows 145000] writes results/benchmarks/frozen.json. The vectors are drawn: groups of
-five around 29,000 centres in 64 of the 384 dimensions, each with its own noise, so strong that a pair tells about as much
-as two captions of a photo do. Scoring is compared, in one run, with
-the bare matrix multiplications of the head on the same rows in the same chunks.
+five around 29,000 centres in 64 of the 384 dimensions, each with its own noise, so strong that pairs are about as hard
+as captions. Scoring is compared, in one run, with the bare matrix multiplications of the head on the same rows in the
+same chunks.
 """
 
 import argparse
