@@ -41,7 +41,7 @@ def address(engine, request, folder):
         return "faiss://"
     if engine == "postgres":
         return f"{request.getfixturevalue('server').get_uri()}#gallery_{next(_names)}"
-    pytest.importorskip({"faiss": "faiss", "lance": "lancedb"}[engine])
+    pytest.importorskip({"faiss": "faiss", "lance": "lance"}[engine])
     return str(folder / f"gallery{next(_names)}.{engine}")
 
 
