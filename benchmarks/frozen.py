@@ -68,6 +68,7 @@ def main() -> None:
     started = time.perf_counter()
     head.fit(vectors, groups)
     fitting = time.perf_counter() - started
+    print(f"fitted in {fitting:.1f} s", flush=True)
     kappa = head.predict(vectors).kappa
     ratios = []
     for _ in range(5):  # one after the other, so that both meet the same machine
