@@ -38,9 +38,9 @@ def read_thumbnail(path: Path, side: int) -> bytes:
     return buffer.getvalue()
 
 
-def read_square(path: Path, side: int) -> UInt8[Tensor, "3 side side"]:
-    """The middle square of the picture in a file from anywhere, in RGB, scaled to ``side`` pixels."""
-    with _opened(path) as picture:
+def read_square(source: Path | bytes, side: int) -> UInt8[Tensor, "3 side side"]:
+    """The middle square of the picture in a file from anywhere, or in its bytes, in RGB, scaled to ``side`` pixels."""
+    with _opened(source) as picture:
         short = min(picture.size)
         left, top = ((length - short) // 2 for length in picture.size)
         box = (left, top, left + short, top + short)
@@ -57,13 +57,14 @@ def write_picture(picture: UInt8[Tensor, "3 h w"], path: Path) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(source: Path | bytes) -> Iterator[Any]:
     """A picture of a known format and of a size that fits memory; errors of its decoding name the file."""
     image = _pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
-            with image.open(path, formats=_FORMATS) as picture:
+            file = io.BytesIO(source) if isinstance(source, bytes) else source
+            with image.open(file, formats=_FORMATS) as picture:
                 yield picture
     except (
         OSError,
@@ -72,7 +73,8 @@ def _opened(path: Path) -> Iterator[Any]:
         image.DecompressionBombError,
         image.DecompressionBombWarning,
     ) as error:
-        raise InvalidInputError(f"{path} can't be read as a picture: {error}.") from error
+        name = "this" if isinstance(source, bytes) else source
+        raise InvalidInputError(f"{name} can't be read as a picture: {error}.") from error
 
 
 def _pillow() -> Any:

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from aureole.errors import InvalidInputError
 
-__all__ = ["CARD", "CONFIG", "WEIGHTS", "check_weights", "load_folder", "save_folder"]
+__all__ = [
+    "CARD",
+    "CONFIG",
+    "WEIGHTS",
+    "check_weights",
+    "format_of",
+    "load_folder",
+    "save_folder",
+]
 
 CONFIG, WEIGHTS, CARD = "config.json", "weights.safetensors", "README.md"
 _LARGEST_CONFIG = 1_000_000  # bytes
@@ -49,25 +57,25 @@ def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dic
     from safetensors.torch import load_file
 
     folder = Path(folder)
-    path, weights = folder / CONFIG, folder / WEIGHTS
-    for needed in (path, weights):
-        if not needed.is_file():
-            raise InvalidInputError(f"{needed} is missing: {folder} does not hold a saved model.")
-    if path.stat().st_size > _LARGEST_CONFIG:
-        raise InvalidInputError(f"{path} is larger than {_LARGEST_CONFIG} bytes; it is no config.")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{path} is not JSON that can be read: {error}.") from error
-    found = config.get("format") if isinstance(config, dict) else None
+    weights = folder / WEIGHTS
+    config = _config(folder)
+    if not weights.is_file():
+        raise InvalidInputError(f"{weights} is missing: {folder} does not hold a saved model.")
+    found = config.get("format")
     if found != format:
         raise InvalidInputError(
-            f"{path} has the format {found!r}, but {format!r} is wanted. It was saved by something else."
+            f"{folder / CONFIG} has the format {found!r}, but {format!r} is wanted. It was saved by something else."
         )
     try:
         return config, load_file(weights)
     except SafetensorError as error:
         raise InvalidInputError(f"{weights} cannot be read: {error}.") from error
+
+
+def format_of(folder: Path | str) -> str | None:
+    """The format that the config of a saved model names, if it names any."""
+    found = _config(Path(folder)).get("format")
+    return found if isinstance(found, str) else None
 
 
 def check_weights(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
@@ -106,3 +114,17 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
     Path(name).chmod(0o644)
     Path(name).replace(path)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The config of a saved model, from a file that may come from anywhere."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise InvalidInputError(f"{path} is missing: {folder} does not hold a saved model.")
+    if path.stat().st_size > _LARGEST_CONFIG:
+        raise InvalidInputError(f"{path} is larger than {_LARGEST_CONFIG} bytes; it is no config.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{path} is not JSON that can be read: {error}.") from error
+    return config if isinstance(config, dict) else {}

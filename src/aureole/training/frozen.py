@@ -33,12 +33,12 @@ from aureole.training.rows import (
 )
 from aureole.training.schedule import Phase
 
-__all__ = ["FrozenHead", "NotFittedError"]
+__all__ = ["HEAD_FORMAT", "FrozenHead", "NotFittedError"]
 
 _SAMPLE, _HELD_OUT_ITEMS, _PAIRS, _CHUNK = 20_000, 2048, 4096, 2048
 _MASSES = (0.5, 0.8, 0.9, 0.95)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
-_FORMAT = "aureole-frozen-head-2"
+HEAD_FORMAT = "aureole-frozen-head-2"
 _USAGE = (
     "import aureole as au",
     'head = au.FrozenHead.load("folder")',
@@ -282,7 +282,7 @@ class FrozenHead:
             coverage=self.coverage_,
         )
         config = {
-            "format": _FORMAT,
+            "format": HEAD_FORMAT,
             "parameters": self.get_params(),
             "dim": self.dim_,
             "kappa_pos": self.kappa_pos_,
@@ -293,13 +293,13 @@ class FrozenHead:
             "dims": list(self.dims_.items()),
             "coverage": list(self.coverage_.items()),
         }
-        text = model_card(about, format=_FORMAT, dim=self.dim_, usage=_USAGE)
+        text = model_card(about, format=HEAD_FORMAT, dim=self.dim_, usage=_USAGE)
         return save_folder(folder, config, self.encoder_.state_dict(), card=text)
 
     @classmethod
     def load(cls, folder: Path | str) -> "FrozenHead":
         """The head that was saved in a folder. A file from anywhere is safe: it holds numbers alone, and is checked."""
-        config, weights = load_folder(folder, format=_FORMAT)
+        config, weights = load_folder(folder, format=HEAD_FORMAT)
         try:
             head = cls(**config["parameters"])
             head.dim_, head.kappa_pos_ = int(config["dim"]), float(config["kappa_pos"])
