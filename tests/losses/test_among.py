@@ -156,3 +156,30 @@ def test_sharp_kappas_leave_the_series_and_stay_finite():
             value = au.ClosedFormInfoNCE(200.0).among(q, PAIRS)
             value.backward()
             assert torch.isfinite(value)
+
+
+@pytest.mark.parametrize("n", [40, 400])
+def test_partners_far_apart_among_sure_items_match_the_logs_of_all_pairs(n):
+    """The sums of such rows lie below the rounding of any series: few go to the integral, many to its interpolation."""
+    torch.manual_seed(3)
+    centres = au.sphere.normalize(torch.randn(n // 2, 32, dtype=torch.float64))
+    mu = centres.repeat_interleave(2, 0) + 0.05 * torch.randn(n, 32, dtype=torch.float64)
+    mu[::20] = torch.randn(len(mu[::20]), 32, dtype=torch.float64)  # their partners are elsewhere
+    mu = au.sphere.normalize(mu).requires_grad_()
+    kappa = (300 * torch.exp(0.5 * torch.randn(n, dtype=torch.float64))).requires_grad_()
+    pairs = torch.arange(n).reshape(-1, 2)
+    found = au.ClosedFormInfoNCE(64.0, reduction="none").among(au.VonMisesFisher(mu, kappa), pairs)
+    rows = torch.cat(
+        [torch.arange(0, n, 20) // 2, torch.tensor([1])]
+    )  # all that are torn, and one that is not
+    each = au.sphere.log_positivity(
+        mu[pairs[rows, 0]] @ mu.T, kappa[pairs[rows, 0], None], kappa, 64.0, 32
+    )
+    own = torch.nn.functional.one_hot(pairs[rows, 0], n).bool()
+    pair = each.gather(1, pairs[rows, 1:]).squeeze(1)
+    wanted = torch.logsumexp(each.masked_fill(own, -torch.inf), -1) - pair
+    assert wanted[:-1].median() > 5
+    assert torch.allclose(found[rows], wanted, rtol=1e-4, atol=2e-3)
+    slopes = [torch.autograd.grad(x.sum(), [mu, kappa]) for x in (found[rows], wanted)]
+    for got, true in zip(*slopes, strict=True):
+        assert (got - true).abs().max() < 5e-3 * true.abs().max()

@@ -1,5 +1,6 @@
 """Closed-form InfoNCE: the ratio of expected positivities, without a single draw."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.losses.contrastive import ContrastiveLoss, pair_cosines
 from aureole.losses.negatives import Negatives
 from aureole.sphere.bessel import bessel_ratios
+from aureole.sphere.interpolation import interpolated_log_positivity
 from aureole.sphere.positivity import (
     log_positivity,
     log_series,
@@ -26,9 +28,8 @@ __all__ = ["ClosedFormInfoNCE", "Series", "closed_form_among", "closed_form_info
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-13}
 _WORTH = 0.5  # the share of sums that float32 must get right to be used at all
 NOISE = {torch.float32: 1e-6, torch.float64: 1e-12}
-FLOOR = (
-    1e-9  # below this part of h(c = 1) a pair's log leaves the series, whose error would pass 1e-5
-)
+FLOOR = 1e-9  # of h(c = 1): below, a pair leaves the series, whose error would pass 1e-5
+_ENTRIES = 2**22  # terms of pairs at a time
 
 
 def closed_form_infonce(
@@ -161,15 +162,53 @@ def _log_others(
         log_others = log_others.index_put((left[clear],), value[clear])
         left = left[~clear]
     if len(left):
-        part = _rows(negatives, left)
-        others = _take(negatives.posterior.kappa, part, left)
-        each = log_positivity(
-            cosines[left].double(), kappa[left].unsqueeze(1), others, series.kappa_pos, dim
-        )
-        if part.excluded is not None:
-            each = each.masked_fill(part.excluded, -torch.inf)
-        log_others = log_others.index_put((left,), torch.logsumexp(each, -1))
+        entries = rest.shape[-2] * rest.shape[-1]
+        found = [
+            _log_sum_by_pair(cosines, own, rest, series, kappa, negatives, log_known, rows)
+            for rows in left.split(max(1, _ENTRIES // entries))
+        ]
+        log_others = log_others.index_put((left,), torch.cat(found))
     return log_others
+
+
+def _log_sum_by_pair(
+    cosines: Tensor,
+    own: Tensor,
+    rest: Tensor,
+    series: Series,
+    kappa: Tensor,
+    negatives: Negatives,
+    log_known: Tensor,
+    rows: Tensor,
+) -> Tensor:
+    """Log of the sum over negatives of some anchors, pair by pair in log space.
+
+    A pair whose series has lost its digits has less than FLOOR of its value at c = 1. It goes to the
+    integral, or very many to its interpolation, unless all such pairs of its anchor together are less than a thousandth
+    of the rest.
+    """
+    part = _rows(negatives, rows)
+    cosine = cosines[rows].double()
+    terms = own[rows].unsqueeze(1) * _take(rest, part, rows) * series.terms
+    each, trusted = log_series(cosine, terms, series.dim, floor=FLOOR)
+    lost = ~trusted
+    if part.excluded is not None:
+        each = each.masked_fill(part.excluded, -torch.inf)
+        lost = lost & ~part.excluded
+    each = each.masked_fill(lost, -torch.inf)
+    with torch.no_grad():
+        most = torch.log(terms.sum(-1) * FLOOR).masked_fill(~lost, -torch.inf)
+        seen = torch.logaddexp(torch.logsumexp(each, -1), log_known[rows])
+        matters = torch.logsumexp(most, -1) > seen + math.log(1e-3)
+        lost = lost & matters.unsqueeze(-1)
+    if bool(lost.any()):
+        others = _take(negatives.posterior.kappa, part, rows).expand_as(cosine)
+        mine = kappa[rows].unsqueeze(1).expand_as(cosine)
+        exact = interpolated_log_positivity(
+            cosine[lost], mine[lost], others[lost], series.kappa_pos, series.dim
+        )
+        each = each.index_put((lost,), exact)
+    return torch.logsumexp(each, -1)
 
 
 def _rows(negatives: Negatives, index: Tensor) -> Negatives:
