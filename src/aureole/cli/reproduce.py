@@ -17,7 +17,8 @@ from aureole.experiments.cifar10h import BackboneName, LabelName
 from aureole.experiments.objectives import LossName
 from aureole.experiments.runs import run
 from aureole.records import Record
-from aureole.scale import Failure, sweep
+from aureole.scale import Failure, launch, sweep
+from aureole.training.ranks import rank
 
 __all__ = ["HELP", "reproduce"]
 
@@ -41,6 +42,7 @@ Experiments: {", ".join(CATALOGUE)}; or "all".
 
     aureole reproduce ambiguous --seeds 1 --out results
     aureole reproduce families --workers 4 --out results
+    aureole reproduce ambiguous --ranks 2 --out results/ranks
     aureole reproduce ambiguous --preset paper --max-batches 20
     aureole reproduce frozen-text --data-dir data --out results/frozen
     aureole reproduce cifar10h --loss closed-form --labels soft --folds 5 --data-dir data --out results/cifar10h
@@ -69,6 +71,9 @@ def reproduce(
     ] = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Runs at a time; more than one go over Ray.")
+    ] = 1,
+    ranks: Annotated[
+        int, typer.Option(min=1, help="Processes that train each run together, on this machine.")
     ] = 1,
     out: Annotated[Path, typer.Option(help="Where records go.")] = Path("results/controlled"),
     max_batches: Annotated[
@@ -123,13 +128,16 @@ def reproduce(
     results: list[tuple[AnySetting, int, Record]] = []
     failures = []
     console = Console(stderr=True)
-    if workers == 1 and address is None:
-        outcomes = sweep(
-            partial(
-                _watched, out=out, command=command, data_dir=data_dir, cache=cache, quiet=quiet
-            ),
-            jobs,
+    if ranks > 1 and (workers > 1 or address is not None):
+        raise AureoleError(
+            "give either --ranks, processes for each run, or --workers and --address, runs at a time."
         )
+    if workers == 1 and address is None:
+        watched = partial(
+            _watched, out=out, command=command, data_dir=data_dir, cache=cache, quiet=quiet
+        )
+        together = partial(launch, watched, ranks=ranks)
+        outcomes = sweep(watched if ranks == 1 else together, jobs)
     else:
         outcomes = sweep(
             partial(
@@ -196,7 +204,7 @@ def _watched(
     quiet: bool,
 ) -> Record:
     setting, seed = job
-    with training_bar(f"{setting.name}/{seed}", shown=not quiet) as bar:
+    with training_bar(f"{setting.name}/{seed}", shown=not quiet and rank() == 0) as bar:
         return run(
             setting, seed, out, command=command, data_dir=data_dir, cache=cache, observer=bar,
             progress=bar.part,
