@@ -1,6 +1,7 @@
 """Ranks of one machine: a rank that dies, an error of ours, and what stays as it was."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from aureole.errors import AureoleError, InvalidInputError
 from aureole.scale import launch
 from aureole.training.ranks import STORE
 from tests.scale import ranked
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -19,9 +22,8 @@ def test_a_killed_rank_is_replaced_and_the_fit_goes_on_to_the_same_weights(tmp_p
     whole, killed = launch(ranked.both, str(tmp_path), ranks=2, restarts=1)
     assert STORE not in os.environ
     assert dict(os.environ) | before == dict(os.environ)
-    assert (tmp_path / "resumed").exists()
-    assert whole[1:] == (2, 0)
-    assert killed[1:] == (2, 1)
+    assert whole[1:] == (2, False)
+    assert killed[1:] == (2, True)
     assert killed[0] == whole[0]
     alone = ranked.fitted(str(tmp_path), fatal=False)
     assert alone[1] == 1
@@ -36,6 +38,22 @@ def test_an_error_of_ours_is_raised_once_and_a_death_after_the_last_restart_is_s
     with pytest.raises(AureoleError, match="exit code 7 after 1 restarts"):
         launch(ranked.dies, str(tmp_path), ranks=1, restarts=1)
     assert (tmp_path / "0-1").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_over_ray_train_a_killed_rank_is_replaced(tmp_path, monkeypatch):
+    """The same over a real Ray: its workers are killed by SIGKILL and go on to the same weights."""
+    pytest.importorskip("ray.train")
+    from aureole.scale.ray import run_ranks
+
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")  # Ray's workers import the function
+    whole, killed = run_ranks(
+        ranked.both, [str(tmp_path)], ranks=2, address="local", restarts=1, work=tmp_path / "work"
+    )
+    assert whole[1:] == [2, False]
+    assert killed[1:] == [2, True]
+    assert killed[0] == whole[0]
 
 
 def test_numbers_that_make_no_sense_are_refused():
