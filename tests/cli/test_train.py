@@ -163,6 +163,13 @@ def test_on_two_ranks_the_same_head_comes_out(tmp_path):
     found, wanted = (load_file(folder / WEIGHTS) for folder in (two, one))
     for name, value in wanted.items():
         assert torch.allclose(found[name], value, atol=1e-4), name
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    outer = [sys.executable, *torchrun, *command[1:5], *SHORT, "--out", str(tmp_path / "outer")]
+    done = subprocess.run(outer, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("6 batches on 2 ranks") == 1
+    outer_weights = load_file(tmp_path / "outer" / WEIGHTS)
+    assert all(torch.equal(outer_weights[name], value) for name, value in found.items())
     pictures(tmp_path)
     refused = subprocess.run(
         [*command[:5], "--ranks", "2", "--out", str(tmp_path / "p")],

@@ -18,7 +18,7 @@ from aureole.experiments.objectives import LossName
 from aureole.experiments.runs import run
 from aureole.records import Record
 from aureole.scale import Failure, launch, sweep
-from aureole.training.ranks import rank
+from aureole.training.ranks import is_first, joined, launched, rank
 
 __all__ = ["HELP", "reproduce"]
 
@@ -128,7 +128,7 @@ def reproduce(
     results: list[tuple[AnySetting, int, Record]] = []
     failures = []
     console = Console(stderr=True)
-    if ranks > 1 and (workers > 1 or address is not None):
+    if (ranks > 1 or launched() > 1) and (workers > 1 or address is not None):
         raise AureoleError(
             "give either --ranks, processes for each run, or --workers and --address, runs at a time."
         )
@@ -137,7 +137,7 @@ def reproduce(
             _watched, out=out, command=command, data_dir=data_dir, cache=cache, quiet=quiet
         )
         together = partial(launch, watched, ranks=ranks)
-        outcomes = sweep(watched if ranks == 1 else together, jobs)
+        outcomes = sweep(together if ranks > 1 and launched() == 1 else watched, jobs)
     else:
         outcomes = sweep(
             partial(
@@ -151,7 +151,7 @@ def reproduce(
             workers=workers,
             address=address,
         )
-    with sweep_bar("runs", len(jobs), shown=not quiet and workers > 1) as counter:
+    with joined(), sweep_bar("runs", len(jobs), shown=not quiet and workers > 1) as counter:
         for (setting, seed), outcome in outcomes:
             if isinstance(outcome, Failure):
                 failures.append(f"{setting.name}, seed {seed}: {outcome.error}")
@@ -160,7 +160,8 @@ def reproduce(
                 results.append((setting, seed, outcome))
             if not quiet and workers > 1:
                 counter.advance(f"{setting.name}, seed {seed}: done")
-    _show(results, as_json=as_json)
+    if is_first():
+        _show(results, as_json=as_json)
     if failures:
         raise AureoleError("; ".join(failures))
 

@@ -20,7 +20,7 @@ from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
 from aureole.scale import launch
 from aureole.training.config import EXAMPLES, KEYS, Config, read_config
-from aureole.training.ranks import from_first, joined, launched, n_ranks, rank
+from aureole.training.ranks import from_first, is_first, joined, launched, n_ranks, rank
 from aureole.training.train import train as train_encoder
 
 __all__ = ["HELP", "train"]
@@ -97,7 +97,7 @@ def train(
         found = launch(_on_rank, *arguments, ranks=ranks, restarts=restarts)
     else:
         found = _on_rank(*arguments)
-    if launched() > 1 and os.environ["RANK"] != "0":
+    if not is_first():
         return
     shutil.rmtree(work, ignore_errors=True)
     record = _record(wanted, found, f"aureole train {config.name}")

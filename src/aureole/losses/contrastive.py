@@ -189,15 +189,15 @@ class ContrastiveLoss(nn.Module):
     ) -> Float[Tensor, ""]:
         """The sum of the losses of some of the anchors, e.g. a rank's; negatives are those of the whole batch."""
         check_posteriors(anchor, positive, negative)
-        chosen = [
+        own, partner = (
             VonMisesFisher(q.mu[anchors], q.kappa[anchors], validate_args=False)
             for q in (anchor, positive)
-        ]
-        if not len(chosen[0].kappa):
+        )
+        if not len(own.kappa):
             return anchor.mu[:0].sum() + anchor.kappa[:0].sum()
         with torch.autocast(anchor.mu.device.type, enabled=False):
             negatives = resolve_negatives(anchor, positive, negative, in_batch=self.in_batch)
-            return self.per_anchor(*chosen, negatives.of_anchors(anchors)).sum()
+            return self.per_anchor(own, partner, negatives.of_anchors(anchors)).sum()
 
     def extra_repr(self) -> str:
         """What print shows."""

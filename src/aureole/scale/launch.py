@@ -61,6 +61,7 @@ def launch(function: Callable[..., Any], *arguments: Any, ranks: int, restarts: 
             monitor_interval=0.2,
             start_method="spawn",
         )
+        results: dict[int, Any] = {}
         try:
             results = elastic_launch(config, _on_a_rank)(function, arguments, name)
         except ChildFailedError as error:

@@ -21,7 +21,7 @@ def run_tasks(
     """(Job, result or Failure) of each job as they end; tasks of dead workers are started again up to three times.
 
     A local Ray is started for the sweep and stopped after it; at an address the cluster is left running. A local Ray
-    listens on this machine's loopback address alone.
+    listens on all interfaces of this machine while it runs, and has no authentication.
     """
     ray = _ray("more than one worker")
     from ray.exceptions import RayError
@@ -62,14 +62,13 @@ def _ray(wanted_for: str) -> Any:
 
 
 def _start_local(ray: Any, cpus: int) -> None:
-    """Start a Ray that listens on this machine's loopback address alone."""
+    """Start a Ray on this machine; whatever address it is given, it listens on all interfaces."""
     ray.init(
         num_cpus=cpus,
         include_dashboard=False,
         object_store_memory=_STORE,
         log_to_driver=False,
         logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
     )
 
 
@@ -93,8 +92,8 @@ def run_ranks(
 
     When a worker dies, all are started again, up to ``restarts`` times, and go on from the checkpoint that the function
     keeps. ``work`` is a folder that all nodes share: the result comes by a file in it, as Ray Train returns metrics
-    with checkpoints of its own alone. At the address "local" a Ray is started on this machine, for its loopback
-    address, and stopped after it. An ``AureoleError`` is raised here, and not tried again.
+    with checkpoints of its own alone. At the address "local" a Ray is started on this machine and stopped after it; it
+    listens on all interfaces meanwhile. An ``AureoleError`` is raised here, and not tried again.
     """
     ray = _ray("training over Ray")
     import torch

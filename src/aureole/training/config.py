@@ -83,7 +83,11 @@ _DRAWN = {
     ),
     "loss.n_samples": Key(int, 16, "Draws of mcinfonce.", low=1, high=10**6),
     "loss.centring": Key(
-        float, 0.02, "Weight of |E mu|^2 in the closed form; against the tilt.", low=0.0, high=10.0
+        float,
+        0.02,
+        "Weight of the squared length of the mean of mu in the closed form; against the tilt.",
+        low=0.0,
+        high=10.0,
     ),
 }
 KEYS: Mapping[str, Mapping[str, Key]] = {

@@ -31,7 +31,7 @@ from aureole.training.ranks import average as average_over_ranks
 from aureole.training.ranks import check_alike, from_first, refuse_batch_norms
 from aureole.training.schedule import Phase, locate
 
-__all__ = ["DivergenceError", "Fit", "Observer", "Precision", "fit", "objective", "step_seed"]
+__all__ = ["DivergenceError", "Fit", "Observer", "Precision", "fit", "step_seed"]
 
 Precision = Literal["auto", "32-true", "bf16-mixed"]
 Evaluate = Callable[[nn.Module], dict[str, float]]
@@ -329,8 +329,8 @@ def _fabric(precision: Precision) -> Any:
     chosen = bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
     options: dict[str, Any] = {"devices": 1}
     if n_ranks() > 1:
-        from lightning.fabric.plugins.environments import TorchElasticEnvironment
-        from lightning.fabric.strategies import DDPStrategy
+        from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+        from lightning.fabric.strategies.ddp import DDPStrategy
 
         here = int(os.environ.get("LOCAL_WORLD_SIZE", n_ranks()))
         strategy = DDPStrategy(cluster_environment=TorchElasticEnvironment())

@@ -22,7 +22,7 @@ from aureole.training.config import Config
 from aureole.training.fit import Observer, fit
 from aureole.training.ranks import n_ranks, rank
 from aureole.training.recipe import figures, keyed, make_loss, prepared
-from aureole.training.rows import halves, information, pair_rows
+from aureole.training.rows import Partners, halves, information, pair_rows
 from aureole.training.schedule import Phase
 
 __all__ = ["train_pictures"]
@@ -86,7 +86,7 @@ def train_pictures(
         query, partner = (model(pictures[rows]) for rows in pair_rows(measuring, _PAIRS, rng))
     coverage = predictive_coverage(
         query, partner, kappa_pos=config["loss.kappa_pos"], masses=_MASSES
-    )  # type: ignore[arg-type]
+    )
     model.card = Card(
         name=f"{config['encoder.network']} with posteriors",
         data=Path(config["data.path"]).name,
@@ -107,9 +107,9 @@ def train_pictures(
 
 
 def _picture_batch(
-    pictures: Tensor, groups: Groups, items: int, rng: torch.Generator, *, mirror: bool
+    pictures: Tensor, partners: Partners, items: int, rng: torch.Generator, *, mirror: bool
 ) -> PairBatch:
-    rows, pairs = groups.draw(items, rng)
+    rows, pairs = partners.draw(items, rng)
     chosen = pictures[rows]
     if mirror:
         flipped = torch.rand(len(rows), 1, 1, 1, generator=rng) < 0.5

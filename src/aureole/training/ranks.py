@@ -19,6 +19,7 @@ __all__ = [
     "average",
     "check_alike",
     "from_first",
+    "is_first",
     "joined",
     "launched",
     "n_ranks",
@@ -34,6 +35,11 @@ def launched() -> int:
     return (
         int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else 1
     )
+
+
+def is_first() -> bool:
+    """Whether this process is the first of those that its launcher has started, joined or not; it alone prints."""
+    return launched() == 1 or os.environ["RANK"] == "0"
 
 
 @contextmanager
