@@ -107,6 +107,8 @@ def test_pictures(tmp_path):
     record = read_record(out / "record.json")
     assert record.metrics["labels"] == 2
     assert len(record.data["pictures"]) == 64
+    ranked = run("train", path, "--out", tmp_path / "r", "--ranks", "2")
+    assert "encoder.weights is missing" in str(ranked.exception)
     few = pictures(tmp_path / "few", each=3)
     assert "too few pictures to hold some out: 6 of 2 labels" in str(
         run("train", few, "--out", tmp_path / "f").exception
@@ -138,7 +140,17 @@ def test_captions(tmp_path):
         '[data]\nkind = "captions"\npath = "captions.csv"\ntext_column = "caption"\ngroup_column = "photo"\n',
     )
     out = tmp_path / "encoder"
-    done = run("train", path, "--out", out, *SHORT, "--set", "encoder.dim=4")
+    done = run(
+        "train",
+        path,
+        "--out",
+        out,
+        *SHORT,
+        "--set",
+        "encoder.dim=4",
+        "--set",
+        "training.held_out=0.5",
+    )
     assert done.exit_code == 0, done.output
     assert au.FrozenHead.load(out).n_features_in_ == 384
 
@@ -146,7 +158,7 @@ def test_captions(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_on_two_ranks_the_same_head_comes_out(tmp_path):
-    """By --ranks, in processes of their own; and an error of ours is one sentence there too."""
+    """By --ranks, and under an outer torchrun."""
     path = vectors(tmp_path)
     one, two = tmp_path / "one", tmp_path / "two"
     assert run("train", path, "--out", one, *SHORT).exit_code == 0
@@ -161,8 +173,8 @@ def test_on_two_ranks_the_same_head_comes_out(tmp_path):
     from safetensors.torch import load_file
 
     found, wanted = (load_file(folder / WEIGHTS) for folder in (two, one))
-    for name, value in wanted.items():
-        assert torch.allclose(found[name], value, atol=1e-4), name
+    for name, value in wanted.items():  # six steps of 0.004; hidden layers may be bfloat16
+        assert torch.allclose(found[name], value, atol=2e-3), name
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     outer = [sys.executable, *torchrun, *command[1:5], *SHORT, "--out", str(tmp_path / "outer")]
     done = subprocess.run(outer, env=environment, capture_output=True, text=True, timeout=300)
@@ -170,11 +182,3 @@ def test_on_two_ranks_the_same_head_comes_out(tmp_path):
     assert done.stdout.count("6 batches on 2 ranks") == 1
     outer_weights = load_file(tmp_path / "outer" / WEIGHTS)
     assert all(torch.equal(outer_weights[name], value) for name, value in found.items())
-    pictures(tmp_path)
-    refused = subprocess.run(
-        [*command[:5], "--ranks", "2", "--out", str(tmp_path / "p")],
-        env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert refused.returncode == 1
-    assert "error: encoder.weights is missing" in refused.stderr
-    assert not (tmp_path / "p").exists()

@@ -20,6 +20,7 @@ from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
 from aureole.scale import launch
 from aureole.training.config import EXAMPLES, KEYS, Config, read_config
+from aureole.training.picture_recipe import check_ranks
 from aureole.training.ranks import from_first, is_first, joined, launched, n_ranks, rank
 from aureole.training.train import train as train_encoder
 
@@ -78,6 +79,7 @@ def train(
         raise typer.BadParameter("give a config and --out, or --example for a config.")
     started = time.monotonic()
     wanted = read_config(config, changes or ())
+    check_ranks(wanted, max(ranks, launched()))
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     _check_out(out, overwrite=overwrite or again)
     out = out.resolve()

@@ -25,7 +25,7 @@ from aureole.training.recipe import figures, keyed, make_loss, prepared
 from aureole.training.rows import Partners, halves, information, pair_rows
 from aureole.training.schedule import Phase
 
-__all__ = ["train_pictures"]
+__all__ = ["check_ranks", "train_pictures"]
 
 _SIDE = 32  # pixels: what the image networks of this library were made for
 _SAMPLE, _PROBE, _PAIRS = 1000, 512, 2048
@@ -36,11 +36,7 @@ def train_pictures(
     config: Config, out: Path, work: Path, observer: Observer | None
 ) -> dict[str, Any]:
     """A network of small pictures; labels say which belong together."""
-    if n_ranks() > 1 and config["encoder.weights"] is None:
-        raise InvalidInputError(
-            "encoder.weights is missing: without pretrained weights this network has live batch norms, which on "
-            f"{n_ranks()} ranks would see a part of each batch alone. Give weights, or train on one rank."
-        )
+    check_ranks(config, n_ranks())
     paths, labels = list_pictures(Path(config["data.path"]))
     digest = work / "pictures.json"
 
@@ -104,6 +100,15 @@ def train_pictures(
         **figures(fitted),
         "data": json.loads(digest.read_text()),
     }
+
+
+def check_ranks(config: Config, ranks: int) -> None:
+    """Refuse to train live batch norms on several ranks, each of which would see a part of a batch alone."""
+    if ranks > 1 and config.kind == "images" and config["encoder.weights"] is None:
+        raise InvalidInputError(
+            "encoder.weights is missing: without pretrained weights this network has live batch norms, which on "
+            f"{ranks} ranks would see a part of each batch alone. Give weights, or train on one rank."
+        )
 
 
 def _picture_batch(
