@@ -137,7 +137,10 @@ def reproduce(
             _watched, out=out, command=command, data_dir=data_dir, cache=cache, quiet=quiet
         )
         together = partial(launch, watched, ranks=ranks)
-        outcomes = sweep(together if ranks > 1 and launched() == 1 else watched, jobs)
+        if launched() > 1:  # a rank that fails must end, and not go on alone to the next run
+            outcomes = ((job, watched(job)) for job in jobs)
+        else:
+            outcomes = sweep(together if ranks > 1 else watched, jobs)
     else:
         outcomes = sweep(
             partial(
