@@ -6,7 +6,17 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from aureole.cli import evaluate, fit_head, index, report, reproduce, score, search
+from aureole.cli import (
+    evaluate,
+    fit_head,
+    index,
+    records,
+    report,
+    reproduce,
+    score,
+    search,
+    train,
+)
 from aureole.errors import AureoleError
 
 __all__ = ["app", "main"]
@@ -18,12 +28,14 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("train", help=train.HELP)(train.train)
 app.command("fit-head", help=fit_head.HELP)(fit_head.fit_head)
 app.command("score", help=score.HELP)(score.score)
 app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
 app.add_typer(index.index, name="index")
 app.command("search", help=search.HELP)(search.search)
 app.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)
+app.command("results", help=records.HELP)(records.results)
 app.command("report")(report.report)
 
 

@@ -17,7 +17,8 @@ from aureole.experiments.cifar10h import BackboneName, LabelName
 from aureole.experiments.objectives import LossName
 from aureole.experiments.runs import run
 from aureole.records import Record
-from aureole.scale import Failure, sweep
+from aureole.scale import Failure, launch, sweep
+from aureole.training.ranks import is_first, joined, launched, rank
 
 __all__ = ["HELP", "reproduce"]
 
@@ -41,6 +42,7 @@ Experiments: {", ".join(CATALOGUE)}; or "all".
 
     aureole reproduce ambiguous --seeds 1 --out results
     aureole reproduce families --workers 4 --out results
+    aureole reproduce ambiguous --ranks 2 --out results/ranks
     aureole reproduce ambiguous --preset paper --max-batches 20
     aureole reproduce frozen-text --data-dir data --out results/frozen
     aureole reproduce cifar10h --loss closed-form --labels soft --folds 5 --data-dir data --out results/cifar10h
@@ -69,6 +71,9 @@ def reproduce(
     ] = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Runs at a time; more than one go over Ray.")
+    ] = 1,
+    ranks: Annotated[
+        int, typer.Option(min=1, help="Processes that train each run together, on this machine.")
     ] = 1,
     out: Annotated[Path, typer.Option(help="Where records go.")] = Path("results/controlled"),
     max_batches: Annotated[
@@ -123,13 +128,19 @@ def reproduce(
     results: list[tuple[AnySetting, int, Record]] = []
     failures = []
     console = Console(stderr=True)
-    if workers == 1 and address is None:
-        outcomes = sweep(
-            partial(
-                _watched, out=out, command=command, data_dir=data_dir, cache=cache, quiet=quiet
-            ),
-            jobs,
+    if (ranks > 1 or launched() > 1) and (workers > 1 or address is not None):
+        raise AureoleError(
+            "give either --ranks, processes for each run, or --workers and --address, runs at a time."
         )
+    if workers == 1 and address is None:
+        watched = partial(
+            _watched, out=out, command=command, data_dir=data_dir, cache=cache, quiet=quiet
+        )
+        together = partial(launch, watched, ranks=ranks)
+        if launched() > 1:  # a rank that fails must end, and not go on alone to the next run
+            outcomes = ((job, watched(job)) for job in jobs)
+        else:
+            outcomes = sweep(together if ranks > 1 else watched, jobs)
     else:
         outcomes = sweep(
             partial(
@@ -143,7 +154,7 @@ def reproduce(
             workers=workers,
             address=address,
         )
-    with sweep_bar("runs", len(jobs), shown=not quiet and workers > 1) as counter:
+    with joined(), sweep_bar("runs", len(jobs), shown=not quiet and workers > 1) as counter:
         for (setting, seed), outcome in outcomes:
             if isinstance(outcome, Failure):
                 failures.append(f"{setting.name}, seed {seed}: {outcome.error}")
@@ -152,7 +163,8 @@ def reproduce(
                 results.append((setting, seed, outcome))
             if not quiet and workers > 1:
                 counter.advance(f"{setting.name}, seed {seed}: done")
-    _show(results, as_json=as_json)
+    if is_first():
+        _show(results, as_json=as_json)
     if failures:
         raise AureoleError("; ".join(failures))
 
@@ -196,7 +208,7 @@ def _watched(
     quiet: bool,
 ) -> Record:
     setting, seed = job
-    with training_bar(f"{setting.name}/{seed}", shown=not quiet) as bar:
+    with training_bar(f"{setting.name}/{seed}", shown=not quiet and rank() == 0) as bar:
         return run(
             setting, seed, out, command=command, data_dir=data_dir, cache=cache, observer=bar,
             progress=bar.part,

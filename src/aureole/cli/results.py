@@ -8,12 +8,12 @@ from typing import Any
 import typer
 from rich.table import Table
 
-__all__ = ["coverage_table", "print_json", "table"]
+__all__ = ["coverage_table", "finite", "print_json", "table"]
 
 
 def print_json(results: Mapping[str, Any]) -> None:
     """Print one JSON object on one line; what is not finite is null."""
-    typer.echo(json.dumps(_finite(dict(results)), allow_nan=False))
+    typer.echo(json.dumps(finite(dict(results)), allow_nan=False))
 
 
 def table(title: str, *header: str) -> Table:
@@ -29,9 +29,10 @@ def coverage_table(coverage: Mapping[float, float]) -> Table:
     return found
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value with None for what is not finite, as JSON has no infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, list) else value
+        return {key: finite(entry) for key, entry in value.items()}
+    return [finite(entry) for entry in value] if isinstance(value, list) else value

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from aureole.data.folder import data_folder
+from aureole.errors import InvalidInputError
 from aureole.experiments import (
     agreement,
     bimodal,
@@ -28,6 +29,7 @@ from aureole.experiments.settings import Setting
 from aureole.models import MirroredViews
 from aureole.records import Record, read_record, write_record
 from aureole.training.fit import Fit, Observer
+from aureole.training.ranks import n_ranks, rank
 
 __all__ = ["record_path", "run"]
 
@@ -53,13 +55,22 @@ def run(
     A finished run with the same setting is read, not repeated; an interrupted one goes on from its checkpoint. Of
     CIFAR-10H the seed is the fold, and ``data_dir`` the folder with the images. Features of frozen encoders are kept in
     ``cache``; ``progress`` is told how far they are.
+
+    On several ranks they train together, and the first evaluates and writes; the record that others return is empty.
     """
     path = record_path(out, setting, seed)
+    wanted = setting.as_json()
+    if n_ranks() > 1:
+        if not isinstance(setting, Setting | BimodalSetting):
+            raise InvalidInputError(
+                f"{setting.name!r} does not train on several ranks; experiments on a process with known posteriors do."
+            )
+        wanted["ranks"] = n_ranks()
     if path.exists():
         found = read_record(path)
-        wanted = setting.as_json()
         # a field that is newer than the record has its default
-        if wanted | found.settings == wanted:
+        known = {"ranks": 1} | wanted
+        if known | {"ranks": 1} | found.settings == known:
             return found
     checkpoint = path.with_suffix(".safetensors")
     data: dict[str, str] = {}
@@ -89,6 +100,8 @@ def run(
     else:
         family = "controlled"
         fitted, metrics = _process(setting, seed, checkpoint, observer)
+    if rank() > 0:
+        return Record(f"{family}/{setting.name}", {}, command=command, seed=seed, settings=wanted)
     metrics["seconds_training"] = round(fitted.seconds, 1)
     metrics["curve"] = fitted.curve
     record = Record(
@@ -96,7 +109,7 @@ def run(
         metrics,
         command=command,
         seed=seed,
-        settings=setting.as_json(),
+        settings=wanted,
         data=data,
     )
     write_record(record, path)
@@ -127,14 +140,12 @@ def _process(
     setting: Setting | BimodalSetting, seed: int, checkpoint: Path, observer: Observer | None
 ) -> tuple[Fit, dict[str, Any]]:
     """(The fit, the figures) of a process whose posteriors are known."""
-    if isinstance(setting, BimodalSetting):
-        fitted, process = bimodal.train(setting, seed, checkpoint=checkpoint, observer=observer)
-        started = time.monotonic()
-        metrics = bimodal.evaluate(fitted.encoder, process)
-    else:
-        fitted, process = controlled.train(setting, seed, checkpoint=checkpoint, observer=observer)
-        started = time.monotonic()
-        metrics = controlled.evaluate(fitted.encoder, process)
+    experiment: Any = bimodal if isinstance(setting, BimodalSetting) else controlled
+    fitted, process = experiment.train(setting, seed, checkpoint=checkpoint, observer=observer)
+    if rank() > 0:
+        return fitted, {}
+    started = time.monotonic()
+    metrics = experiment.evaluate(fitted.encoder, process)
     metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
     return fitted, metrics
 

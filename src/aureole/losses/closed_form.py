@@ -67,12 +67,17 @@ def closed_form_infonce(
 
 
 def closed_form_among(
-    posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"], *, kappa_pos: Tensor | float
+    posterior: VonMisesFisher,
+    pairs: Int[Tensor, "p 2"],
+    *,
+    kappa_pos: Tensor | float,
+    anchors: slice = slice(None),
 ) -> Float[Tensor, " p"]:
     r"""The loss :math:`-\log\frac{h_{ij}}{\sum_{k \ne i} h_{ik}}` of each pair (i, j) among N items.
 
     All other items are the negatives, as in ``closed_form_infonce``. Each item is encoded once and each of the
-    N^2 positivities computed once, however many pairs there are: cost (N^2 + P) terms.
+    N^2 / 2 positivities computed once, however many pairs there are: cost (N^2 / 2 + P) terms. Where all anchors i are
+    among A items, ``anchors`` says which: then it is A N + P.
     """
     series = Series.of(posterior.kappa, kappa_pos, posterior.dim)
     i, j = pairs.unbind(-1)
@@ -81,11 +86,18 @@ def closed_form_among(
     log_pairs = _log_pairs(
         cosines, ratios[i] * ratios[j] * series.terms, kappa[i], kappa[j], series
     )
-    itself = torch.eye(len(mu), dtype=torch.bool, device=mu.device)
+    first, last, _ = anchors.indices(len(mu))
+    own = ratios if last - first == len(mu) else ratios[first:last]
+    itself = torch.eye(len(mu), dtype=torch.bool, device=mu.device)[first:last]
     log_rows = _log_others(
-        (mu @ mu.T).clamp(-1, 1), ratios, ratios, series, kappa, Negatives(posterior, itself)
+        (mu[first:last] @ mu.T).clamp(-1, 1),
+        own,
+        ratios,
+        series,
+        kappa[first:last],
+        Negatives(posterior, itself),
     )
-    return (log_rows[i] - log_pairs).to(mu.dtype)
+    return (log_rows[i - first] - log_pairs).to(mu.dtype)
 
 
 @dataclass(frozen=True)
@@ -287,6 +299,13 @@ class ClosedFormInfoNCE(ContrastiveLoss):
     def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
         """The loss of each pair among the posteriors, all others its negatives."""
         value = closed_form_among(posterior, pairs, kappa_pos=self.kappa_pos)
+        return self._centred(value, posterior)
+
+    def per_pair_of_anchors(
+        self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"], anchors: slice
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair, whose anchors are all among some items: those items' positivities alone."""
+        value = closed_form_among(posterior, pairs, kappa_pos=self.kappa_pos, anchors=anchors)
         return self._centred(value, posterior)
 
     def per_pair_of_mixtures(

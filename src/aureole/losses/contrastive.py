@@ -145,6 +145,60 @@ class ContrastiveLoss(nn.Module):
             f"{len(pairs)} pairs; ClosedFormInfoNCE takes mixtures."
         )
 
+    def per_pair_of_anchors(
+        self,
+        posterior: VonMisesFisher,
+        pairs: Int[Tensor, "p 2"],
+        anchors: slice,  # noqa: ARG002
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair, whose anchors are all among some items; a loss may save the work for others."""
+        return self.per_pair(posterior, pairs)
+
+    def share_among(
+        self, posterior: VonMisesFisher | MixtureVMF, pairs: Int[Tensor, "..."], anchors: slice
+    ) -> Float[Tensor, ""]:
+        """The sum of the losses of those of the pairs whose anchor is one of some items, e.g. those of a rank.
+
+        Over slices that make up all items, the sum of these is P times ``among``. Losses that draw need the same state
+        of torch's generator in each.
+
+        Examples
+        --------
+        >>> from aureole.losses import ClosedFormInfoNCE
+        >>> q, pairs = VonMisesFisher(torch.eye(4), 10.0), torch.tensor([[0, 1], [1, 0], [2, 3]])
+        >>> [ClosedFormInfoNCE(20.0).share_among(q, pairs, s) for s in (slice(0, 2), slice(2, 4))]
+        [tensor(2.1972), tensor(1.0986)]
+        """
+        check_pairs(pairs, posterior.batch_shape[0])
+        first, last, _ = anchors.indices(posterior.batch_shape[0])
+        own = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < last)]
+        if not len(own):  # 0, and a graph all the same: other ranks wait for this one's gradient
+            return posterior.mu[:0].sum() + posterior.kappa[:0].sum()
+        with torch.autocast(posterior.mu.device.type, enabled=False):
+            if isinstance(posterior, MixtureVMF):
+                return self.per_pair_of_mixtures(posterior, own).sum()
+            check_posteriors(posterior, posterior, None)
+            return self.per_pair_of_anchors(posterior, own, slice(first, last)).sum()
+
+    def share(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None,
+        anchors: slice,
+    ) -> Float[Tensor, ""]:
+        """The sum of the losses of some of the anchors, e.g. a rank's; negatives are those of the whole batch."""
+        check_posteriors(anchor, positive, negative)
+        own, partner = (
+            VonMisesFisher(q.mu[anchors], q.kappa[anchors], validate_args=False)
+            for q in (anchor, positive)
+        )
+        if not len(own.kappa):
+            return anchor.mu[:0].sum() + anchor.kappa[:0].sum()
+        with torch.autocast(anchor.mu.device.type, enabled=False):
+            negatives = resolve_negatives(anchor, positive, negative, in_batch=self.in_batch)
+            return self.per_anchor(own, partner, negatives.of_anchors(anchors)).sum()
+
     def extra_repr(self) -> str:
         """What print shows."""
         return (

@@ -1,19 +1,27 @@
 """Negatives: fresh ones, shared or per anchor, or others of the batch; gathered over ranks with gradients if wanted."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Bool
 from torch import Tensor
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 
-__all__ = ["InBatch", "Negatives", "gather_posteriors", "rank", "resolve_negatives"]
+__all__ = [
+    "InBatch",
+    "Negatives",
+    "gather_posteriors",
+    "n_ranks",
+    "rank",
+    "resolve_negatives",
+]
 
 InBatch = Literal["next", "all"]
+Posterior = TypeVar("Posterior", VonMisesFisher, MixtureVMF)
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,15 @@ class Negatives:
     def shared(self) -> bool:
         """Whether every anchor sees the same negatives."""
         return len(self.posterior.batch_shape) == 1
+
+    def of_anchors(self, anchors: slice) -> "Negatives":
+        """The negatives of some of the anchors."""
+        posterior = self.posterior
+        if not self.shared:
+            mu, kappa = posterior.mu[anchors], posterior.kappa[anchors]
+            posterior = VonMisesFisher(mu, kappa, validate_args=False)
+        excluded = None if self.excluded is None else self.excluded[anchors]
+        return Negatives(posterior, excluded, self.pool)
 
 
 def resolve_negatives(
@@ -69,21 +86,34 @@ def resolve_negatives(
     return Negatives(everyone, excluded)
 
 
-def gather_posteriors(posterior: VonMisesFisher) -> VonMisesFisher:
+def gather_posteriors(posterior: Posterior) -> Posterior:
     """The posteriors [n] of all ranks as one batch [ranks * n], with gradients; itself where there is one process.
 
     Every rank must hold the same number. The gradient of a posterior is the sum of what all ranks send back, so the
-    mean over ranks that DistributedDataParallel takes is the gradient of one process on the whole batch.
+    mean over ranks that DistributedDataParallel takes is the gradient of one process on the whole batch. Each rank
+    sends D + 1 numbers an item there, and gets as many back; of mixtures, for each component one more.
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if n_ranks() == 1:
         return posterior
     from torch.distributed._functional_collectives import all_gather_single_autograd
 
-    packed = torch.cat([posterior.mu, posterior.kappa.unsqueeze(-1)], -1).contiguous()
+    mu, parts = posterior.mu, [posterior.mu.flatten(1), posterior.kappa.view(len(posterior.mu), -1)]
+    if isinstance(posterior, MixtureVMF):
+        parts.append(posterior.weights)
     group = dist.group.WORLD
     assert group is not None
+    packed = torch.cat(parts, -1).contiguous()
     everyone = all_gather_single_autograd(packed, gather_dim=0, group=group)
-    return VonMisesFisher(everyone[:, :-1], everyone[:, -1], validate_args=False)
+    mus, kappa, *weights = everyone.split([part.shape[1] for part in parts], -1)
+    mus = mus.reshape(-1, *mu.shape[1:])
+    if isinstance(posterior, MixtureVMF):
+        return MixtureVMF(weights[0], mus, kappa, validate_args=False)
+    return VonMisesFisher(mus, kappa.squeeze(-1), validate_args=False)
+
+
+def n_ranks() -> int:
+    """The number of processes of torch.distributed; 1 where it is not used."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:

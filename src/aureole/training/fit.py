@@ -8,9 +8,9 @@ again ends where an undisturbed one ends.
 import copy
 import logging
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -19,18 +19,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from aureole.data.pairs import PairBatch, Triplets
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.losses import ContrastiveLoss
+from aureole.losses.negatives import n_ranks, rank
 from aureole.models.precision import bfloat16_in_hardware
 from aureole.training.checkpoint import load_checkpoint, save_checkpoint
 from aureole.training.diagnostics import Diagnosis, diagnose, warn_of_collapse
+from aureole.training.objective import Batch, objective, seeded, shared_objective
+from aureole.training.ranks import average as average_over_ranks
+from aureole.training.ranks import check_alike, from_first, refuse_batch_norms
 from aureole.training.schedule import Phase, locate
 
-__all__ = ["DivergenceError", "Fit", "Observer", "Precision", "fit", "objective", "step_seed"]
+__all__ = ["DivergenceError", "Fit", "Observer", "Precision", "fit", "step_seed"]
 
-Batch = PairBatch | Triplets
 Precision = Literal["auto", "32-true", "bf16-mixed"]
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
@@ -100,29 +102,40 @@ def fit(
         Called with the averaged encoder every ``evaluate_every`` steps and at the end; fills the curve.
     select
         A figure of ``evaluate``: the encoder is returned as it was when that was highest, not as it is at the end.
+
+    Notes
+    -----
+    On several ranks (``training.ranks.joined``) all must call it alike. They share the work of each batch, and the
+    result is that of one process to rounding, whatever their number; a run may go on with another number. The first
+    alone evaluates, observes and writes the checkpoint, which must lie where all can read it.
     """
     total = sum(phase.steps for phase in phases)
     run = _Run(encoder, loss, phases, seed=seed, betas=betas, average=average, precision=precision)
     if checkpoint is not None and checkpoint.exists():
         run.restore(*load_checkpoint(checkpoint))
+    check_alike(run.step, str(checkpoint))
+    first = rank() == 0
     saved = shown = started = time.monotonic()
     spent = run.seconds
     while run.step < total:
         value, posterior, phase = run.advance(draw_batch, clip)
         now = time.monotonic()
         run.seconds = spent + now - started
-        if observer is not None and (now - shown > 0.2 or run.step == total):
+        if first and observer is not None and (now - shown > 0.2 or run.step == total):
             observer(run.step, total, phase, value, diagnose(posterior))
             shown = now
         due = run.step == total or (evaluate_every and run.step % evaluate_every == 0)
         if due:
-            state = diagnose(posterior)
-            warn_of_collapse(state, learns_kappa=run.step == total and phase.part != "mu")
-            scores = {} if evaluate is None else evaluate(run.averaged())
-            run.curve.append({"step": run.step, "loss": value, **asdict(state), **scores})
+            point: dict[str, Any] = {}
+            if first:
+                state = diagnose(posterior)
+                warn_of_collapse(state, learns_kappa=run.step == total and phase.part != "mu")
+                scores = {} if evaluate is None else evaluate(run.averaged())
+                point = {"step": run.step, "loss": value, **asdict(state), **scores}
+            run.curve.append(from_first(point))
             if select is not None:
                 run.keep_best(select)
-        if checkpoint is not None and (due or now - saved > checkpoint_seconds):
+        if first and checkpoint is not None and (due or now - saved > checkpoint_seconds):
             save_checkpoint(checkpoint, *run.snapshot())
             saved = now
     return Fit(run.averaged() if select is None else run.best_encoder(), run.curve, run.seconds)
@@ -149,20 +162,11 @@ class _Run:
         average: float,
         precision: Precision,
     ) -> None:
-        from lightning.fabric import Fabric
-
-        for part in (
-            "fabric",
-            "pytorch",
-        ):  # whichever was imported last says which precision is used
-            logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
-        chosen = bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
-        self.fabric = Fabric(
-            accelerator="auto", devices=1, precision="bf16-mixed" if chosen else "32-true"
-        )
+        self.fabric = _fabric(precision)
+        if n_ranks() > 1:
+            refuse_batch_norms(encoder)
         self.encoder = encoder.to(self.fabric.device)
         self.loss = loss.to(self.fabric.device)
-        self.module = self.fabric.setup_module(encoder)
         self.phases, self.seed, self.betas, self.decay = list(phases), seed, betas, average
         self.mean = {name: p.detach().clone() for name, p in encoder.named_parameters()}
         self.step, self.seconds, self.phase_index = 0, 0.0, -1
@@ -185,11 +189,18 @@ class _Run:
         batch = draw_batch(
             self.step, torch.Generator().manual_seed(step_seed(self.seed, self.step))
         )
-        with _seeded(step_seed(~self.seed, self.step), device):
-            value, posterior = objective(self.module, self.loss, batch, device)
-        if not bool(torch.isfinite(value)):
+        seed = step_seed(~self.seed, self.step)
+        if n_ranks() == 1:
+            with seeded(seed, device):
+                value, posterior = objective(self.module, self.loss, batch, device)
+        else:
+            value, posterior = shared_objective(self.module, self.loss, batch, device, seed=seed)
+        seen = value.detach().clone()
+        if n_ranks() > 1:
+            average_over_ranks([seen])  # all see the same, and stop together
+        if not bool(torch.isfinite(seen)):
             raise DivergenceError(
-                f"the loss is {value.item()} in step {self.step} (phase {phase.part!r}). Lower the learning rate, or "
+                f"the loss is {seen.item()} in step {self.step} (phase {phase.part!r}). Lower the learning rate, or "
                 "look at the inputs of this step: draw_batch with the same seed gives them again."
             )
         if not value.requires_grad:
@@ -198,12 +209,17 @@ class _Run:
             )
         self.optimiser.zero_grad()
         self.fabric.backward(value)
+        if n_ranks() > 1:  # the encoder's gradients are averaged by DistributedDataParallel
+            for parameter in self.loss.parameters():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                average_over_ranks([parameter.grad])
         trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         nn.utils.clip_grad_norm_(trained, clip)
         self.optimiser.step()
         self.step += 1
         self._average()
-        return value.item(), posterior, phase
+        return seen.item(), posterior, phase
 
     def averaged(self) -> nn.Module:
         """A copy of the encoder with the averaged weights."""
@@ -285,6 +301,8 @@ class _Run:
             raise InvalidInputError(
                 f"a phase trains {phase.part!r} alone, but {type(self.encoder).__name__} has no method enter(part)."
             )
+        # wrapped in each phase anew: what DistributedDataParallel averages is what it trains
+        self.module = self.fabric.setup_module(self.encoder)
         learned = list(self.loss.parameters())  # kappa_pos, where it is learnable
         for parameter in learned:  # its steps are relative, as those of a log
             groups.append({"params": [parameter], "lr": 10 * phase.lr * parameter.abs().item()})
@@ -302,38 +320,22 @@ class _Run:
         get_ema_multi_avg_fn(decay)(list(self.mean.values()), current, 0)
 
 
-def objective(
-    module: nn.Module, loss: ContrastiveLoss, batch: Batch, device: torch.device
-) -> tuple[Tensor, VonMisesFisher | MixtureVMF]:
-    """(The loss of a batch, the posteriors of its inputs or negatives)."""
-    if isinstance(batch, PairBatch):
-        posterior = module(batch.inputs.to(device))
-        values = loss.among(posterior, batch.pairs.to(device))
-        return values * (len(batch.pairs) / batch.expected_pairs), posterior
-    n = len(batch.anchor)
-    parts = [batch.anchor, batch.positive]
-    shape = (
-        (0,)
-        if batch.negative is None
-        else batch.negative.shape[: batch.negative.dim() - batch.anchor.dim() + 1]
-    )
-    if batch.negative is not None:
-        parts.append(batch.negative.reshape(-1, *batch.anchor.shape[1:]))
-    everyone = module(torch.cat(parts).to(device))
+def _fabric(precision: Precision) -> Any:
+    """Fabric on one device, or as one of the ranks that have joined."""
+    from lightning.fabric import Fabric
 
-    def take(part: slice, *batch_shape: int) -> VonMisesFisher:
-        mu, kappa = everyone.mu[part], everyone.kappa[part]
-        return VonMisesFisher(
-            mu.reshape(*batch_shape, mu.shape[-1]), kappa.reshape(batch_shape), validate_args=False
-        )
+    for part in ("fabric", "pytorch"):  # whichever was imported last says which precision is used
+        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
+    chosen = bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
+    options: dict[str, Any] = {"devices": 1}
+    if n_ranks() > 1:
+        from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+        from lightning.fabric.strategies.ddp import DDPStrategy
 
-    negative = None if batch.negative is None else take(slice(2 * n, None), *shape)
-    return loss(take(slice(0, n), n), take(slice(n, 2 * n), n), negative), everyone
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """A context in which torch's global generator, which losses draw from, has a seed of its own."""
-    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
-        torch.manual_seed(seed)
-        yield
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", n_ranks()))
+        strategy = DDPStrategy(cluster_environment=TorchElasticEnvironment())
+        options = {"devices": here, "num_nodes": n_ranks() // here, "strategy": strategy}
+    fabric = Fabric(accelerator="auto", precision="bf16-mixed" if chosen else "32-true", **options)
+    if n_ranks() > 1:
+        fabric.launch()
+    return fabric

