@@ -206,7 +206,7 @@ def test_latent_in_cap_meets_the_cap_mass_and_points():
 def test_positive_probability_is_bayes(log_ratio, prior):
     found = scores.positive_probability(torch.tensor(log_ratio, dtype=torch.float64), prior).item()
     ratio = math.exp(log_ratio)
-    assert found == pytest.approx(prior * ratio / (prior * ratio + 1 - prior), rel=1e-9)
+    assert found == pytest.approx(prior * ratio / (prior * ratio + (1 - prior)), rel=1e-9)
 
 
 def test_positive_probability_neither_overflows_nor_forgets_a_certain_prior():
