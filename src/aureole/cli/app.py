@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from aureole.cli import evaluate, fit_head, index, report, reproduce, score, search
+from aureole.cli import evaluate, fit_head, index, report, reproduce, score, search, serve
 from aureole.errors import AureoleError
 
 __all__ = ["app", "main"]
@@ -23,6 +23,7 @@ app.command("score", help=score.HELP)(score.score)
 app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
 app.add_typer(index.index, name="index")
 app.command("search", help=search.HELP)(search.search)
+app.command("serve", help=serve.HELP)(serve.serve)
 app.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)
 app.command("report")(report.report)
 

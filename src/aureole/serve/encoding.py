@@ -1,0 +1,133 @@
+"""The encoder's turn: inputs of many requests, decoded beside it, become its batches."""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aureole.data.crops import deteriorate
+from aureole.distributions import VonMisesFisher
+from aureole.errors import InvalidInputError
+from aureole.scale.embedder import Embedder
+from aureole.serve.batching import Batcher
+from aureole.serve.failures import shielded
+from aureole.serve.faults import Fault
+
+__all__ = ["Encoder", "blur_batch", "decode_picture", "spoil"]
+
+
+class Encoder:
+    """A model behind a queue: one thread decodes, one embeds."""
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        *,
+        largest: int = 32,
+        room: int = 1024,
+        seen: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.embedder = embedder
+        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="aureole-decoder")
+        self._batcher: Batcher[Any, VonMisesFisher] = Batcher(
+            self._work, name="encoder", largest=largest, room=room, seen=seen
+        )
+
+    async def embed(
+        self, kind: str, inputs: Sequence[Any], *, crop: float = 1.0, blur: float = 0.0
+    ) -> list[VonMisesFisher]:
+        """The posteriors, of batch shape (), of inputs of a kind: "text", "vector" or "image" in base64."""
+        wanted = self.embedder.modality
+        if kind != wanted:
+            raise Fault(
+                "invalid_input",
+                f"the encoder of this service takes {wanted}s, not {kind}s.",
+                field=kind,
+            )
+        with shielded("encoder"):
+            if kind == "image":
+                loop = asyncio.get_running_loop()
+                prepared = [
+                    await loop.run_in_executor(self._decoder, self._prepare, one, crop, blur)
+                    for one in inputs
+                ]
+            else:
+                prepared = [self.embedder.prepare(one) for one in inputs]
+            if len(prepared) == 1:
+                return [await self._batcher.submit(prepared[0])]
+            return list(await asyncio.gather(*(self._batcher.submit(one) for one in prepared)))
+
+    def waiting(self) -> int:
+        """How many inputs wait."""
+        return len(self._batcher)
+
+    def close(self) -> None:
+        """Work off what waits, and stop."""
+        self._batcher.close()
+        self._decoder.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare(self, text: str, crop: float, blur: float) -> Any:
+        return spoil(self.embedder.prepare(decode_picture(text)), crop, blur)
+
+    def _work(self, prepared: list[Any]) -> list[VonMisesFisher | BaseException]:
+        """The posteriors of a batch; where it fails, of each input on its own."""
+        try:
+            found = self.embedder.embed(prepared)
+        except Exception as error:
+            if len(prepared) == 1:
+                return [error]
+            return [self._work([one])[0] for one in prepared]
+        return [
+            VonMisesFisher(mu, kappa, validate_args=False)
+            for mu, kappa in zip(found.mu.unbind(0), found.kappa.unbind(0), strict=True)
+        ]
+
+
+def decode_picture(text: str) -> bytes:
+    r"""The bytes of a text in base64; what a browser puts before it (``data:image/png;base64,``) may be there.
+
+    Examples
+    --------
+    >>> decode_picture("data:image/png;base64,iVBORw==")
+    b'\x89PNG'
+    """
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInputError(f"the picture is not in base64: {error}.") from error
+
+
+def spoil(picture: Tensor, crop: float, blur: float) -> Tensor:
+    """A picture uint8 [3, h, w] cropped to the middle share of its side and enlarged again, then blurred."""
+    if crop < 1:
+        picture = deteriorate(picture[None], torch.tensor([crop]))[0]
+    if blur > 0:
+        picture = blur_batch(picture[None].float(), blur)[0].round().clamp(0, 255).to(torch.uint8)
+    return picture
+
+
+def blur_batch(images: Tensor, sigma: float) -> Tensor:
+    """Images [n, c, h, w] after a Gaussian blur of sigma pixels; the border is repeated.
+
+    Examples
+    --------
+    >>> flat = torch.full((1, 1, 4, 4), 7.0)
+    >>> bool(torch.allclose(blur_batch(flat, 2.0), flat))
+    True
+    """
+    reach = max(1, round(3 * sigma))
+    weights = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / sigma).square())
+    weights = weights / weights.sum()
+    channels = images.shape[1]
+    padded = torch.nn.functional.pad(images, (reach,) * 4, mode="replicate")
+    across = weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
+    down = weights.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
+    found = torch.nn.functional.conv2d(padded, across, groups=channels)
+    return torch.nn.functional.conv2d(found, down, groups=channels)
