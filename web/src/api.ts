@@ -63,8 +63,8 @@ export interface Hit extends Item {
 export interface Asked {
   mass: number;
   limit: number;
-  /** The share of pairs that belong together, for the probability that a hit does. */
-  prior: number;
+  /** The share of pairs that belong together, for the probability that a hit does; null where kappa_pos is not known. */
+  prior: number | null;
   explain: boolean;
 }
 

@@ -98,7 +98,7 @@ export class StoredFile implements Source {
     const members = this.around(place).filter(([, cosine]) => cosine >= threshold - 1e-6);
     const hits: Hit[] = members.slice(0, limit).map(([other, cosine]) => {
       const positivity = known.get(other) ?? null;
-      const positive = positivity === null ? null : 1 / (1 + ((1 - prior) / prior) * Math.exp(-positivity));
+      const positive = positivity === null || prior === null ? null : 1 / (1 + ((1 - prior) / prior) * Math.exp(-positivity));
       return { ...this.at(other), cosine, positivity, positive };
     });
     const whole = this.counts[place * this.data.masses.length + i] ?? members.length;

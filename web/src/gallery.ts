@@ -105,7 +105,7 @@ function lane(name: string, heading: HTMLElement | null, parts: HTMLElement[]): 
 
 /** Items from one end of the certainty on, in a row that scrolls sideways; more come as people scroll. */
 function scroller(context: Context, order: Order, label: unknown, size: number, name: string): HTMLElement {
-  const row = h("ul", { tabindex: "0", "aria-label": name });
+  const row = h("ul", { "aria-label": name, onkeydown: rove });
   let loaded = 0;
   let busy = false;
   const next = async (): Promise<void> => {
@@ -115,6 +115,8 @@ function scroller(context: Context, order: Order, label: unknown, size: number, 
       const page = await context.source.items(order, label, loaded, Math.min(LANE, size - loaded));
       if (loaded === 0) fill(row, []);
       row.append(...tiles(context, page.items));
+      // one stop of the Tab key a row: the arrow keys go on from there
+      row.querySelectorAll("a").forEach((link, i) => link.setAttribute("tabindex", i === 0 ? "0" : "-1"));
       loaded = page.items.length === 0 ? size : loaded + page.items.length;
     } catch (error) {
       fill(row, [h("li", {}, trouble(error, () => void next()))]);
@@ -127,6 +129,20 @@ function scroller(context: Context, order: Order, label: unknown, size: number, 
   });
   whenNear(row, () => void next());
   return row;
+}
+
+function rove(event: Event): void {
+  const row = event.currentTarget as HTMLElement;
+  const links = [...row.querySelectorAll("a")];
+  const at = links.indexOf(document.activeElement as HTMLAnchorElement);
+  const key = (event as KeyboardEvent).key;
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: links.length - 1 }[key];
+  const next = to === undefined ? undefined : links[to];
+  if (next === undefined) return;
+  event.preventDefault();
+  links[at]?.setAttribute("tabindex", "-1");
+  next.setAttribute("tabindex", "0");
+  next.focus();
 }
 
 function tiles(context: Context, items: Item[]): HTMLElement[] {

@@ -12,7 +12,7 @@ import { rejectionView } from "./rejection";
 import { Service } from "./service";
 import { themeButton } from "./theme";
 import type { Context } from "./tile";
-import { colours } from "./words";
+import { colours, sorted } from "./words";
 
 const app = document.getElementById("app") as HTMLElement;
 
@@ -28,7 +28,8 @@ async function start(): Promise<void> {
   const source: Source = stored === null ? new Service(askKey) : new StoredFile(stored);
   let about: About;
   try {
-    about = await source.about();
+    const told = await source.about();
+    about = { ...told, classes: sorted(told.classes) };
   } catch (error) {
     fill(main, [trouble(error, () => void start())]);
     return;

@@ -4,7 +4,7 @@ import type { About, Cap, Found, Hit, Query } from "./api";
 import { debounced, fill, h, Latest, trouble } from "./dom";
 import { angleMap } from "./map";
 import { type Context, dot, tile } from "./tile";
-import { angleOf, capAngle, count, degrees, labelOf, percent, things } from "./words";
+import { angleOf, capAngle, count, degrees, labelOf, percent, probability, things } from "./words";
 
 const POINTS = 240;
 const MEMBERS = 48;
@@ -22,7 +22,7 @@ export class Neighbourhood {
   private mass = 0.95;
   private explain = false;
   private readonly map;
-  private readonly prior: number;
+  private readonly prior: number | null;
   private readonly slider = h("input", { type: "range", min: 50, max: 99, step: 1, value: 95, id: "mass" });
   private readonly shown = h("output", { for: "mass" });
   private readonly summary = h("p", { class: "summary", role: "status" });
@@ -38,7 +38,7 @@ export class Neighbourhood {
     private readonly about: About,
   ) {
     this.map = angleMap(context);
-    this.prior = chanceOfPartners(about);
+    this.prior = about.kappa_pos === null ? null : chanceOfPartners(about);
     if (about.text_column !== null && !about.pictures) this.members.classList.add("cards");
     this.slider.addEventListener("input", () => {
       this.mass = Number(this.slider.value) / 100;
@@ -76,7 +76,7 @@ export class Neighbourhood {
         this.mix,
         this.problem,
         this.members,
-        about.kappa_pos !== null &&
+        this.prior !== null &&
           h("p", { class: "fine" }, `P: the probability that the two belong together, if ${chance(this.prior)} of all pairs do.`),
         context.source.live && h("label", { class: "check" }, explain, " Say why each of the nearest is in the set"),
       ),
@@ -189,7 +189,7 @@ export class Neighbourhood {
     const facts = [
       h("span", { class: "kappa" }, own ? "itself" : degrees(hit.cosine)),
       h("small", {}, `cos ${hit.cosine.toFixed(3)}`),
-      !own && hit.positive !== null && h("small", {}, `P ${hit.positive.toFixed(2)}`),
+      !own && hit.positive !== null && h("small", {}, `P ${probability(hit.positive)}`),
     ];
     const explanation = hit.explanation ? h("p", { class: "why" }, hit.explanation) : null;
     return h("li", {}, tile(this.context, hit, ...facts), explanation);

@@ -1,13 +1,13 @@
 // A picture of one's own, that sliders crop and blur: kappa falls as what it shows is lost.
 
-import { type About, Failure, type Posterior, type Query } from "./api";
+import { type About, Failure, type Item, type Posterior, type Query } from "./api";
 import { debounced, fill, h, Latest, svg, trouble } from "./dom";
 import { capital, type View } from "./item";
 import { Neighbourhood } from "./neighbourhood";
 import { capsOf } from "./query_text";
 import { strip } from "./strip";
 import { type Context, picture } from "./tile";
-import { number, rankInWords } from "./words";
+import { nameOf, number, rankInWords } from "./words";
 
 const CROPS = [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
 const LARGEST = 16 * 2 ** 20;
@@ -33,7 +33,7 @@ export function pictureQuery(context: Context, about: About): View {
     const image = frame.querySelector("img");
     if (image === null) return;
     image.style.transform = `scale(${1 / (crop.value() / 100)})`;
-    image.style.filter = blur.value() > 0 ? `blur(${(blur.value() * FRAME) / GRAIN}px)` : "none";
+    image.style.filter = blur.value() > 0 ? `blur(${((blur.value() * FRAME) / GRAIN) * (crop.value() / 100)}px)` : "none";
   };
   const view = (): { crop: number; blur: number } => ({ crop: crop.value() / 100, blur: blur.value() });
   const ask = async (): Promise<void> => {
@@ -77,7 +77,7 @@ export function pictureQuery(context: Context, about: About): View {
 
   const show = (image: HTMLImageElement, given: Query): void => {
     query = given;
-    image.removeAttribute("loading");
+    image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 64));
     fill(frame, [image]);
     studio.hidden = false;
     crop.set(100);
@@ -87,12 +87,29 @@ export function pictureQuery(context: Context, about: About): View {
     void ask();
     void plot();
   };
+  let choice = 0; // the last that was chosen is shown, however long the one before takes to read
   const take = async (file: File | null | undefined): Promise<void> => {
     if (file === null || file === undefined) return;
+    choice += 1;
+    const own = choice;
     try {
       const { url, data } = await read(file);
+      if (own !== choice) return;
       fill(status, []);
       show(h("img", { src: url, alt: "The picture you gave" }), { image: data });
+    } catch (error) {
+      fill(status, [trouble(error)]);
+    }
+  };
+  const takeItem = async (item: Item, name: string): Promise<void> => {
+    choice += 1;
+    const own = choice;
+    try {
+      const url = await context.source.picture(item, 1024);
+      if (url === null) throw new Failure(`There is no picture of ${item.id}.`, "not_found");
+      const blob = await (await fetch(url)).blob();
+      const found = await read(new File([blob], item.id));
+      if (own === choice) show(h("img", { src: found.url, alt: name }), { image: found.data });
     } catch (error) {
       fill(status, [trouble(error)]);
     }
@@ -128,12 +145,14 @@ export function pictureQuery(context: Context, about: About): View {
       const seen = new Set<unknown>();
       const different = page.items.filter((item) => item.picture !== null && !seen.has(item.label) && seen.add(item.label));
       const some = (different.length >= 4 ? different : page.items.filter((item) => item.picture !== null)).slice(0, 8);
+      const [first] = some;
+      if (first !== undefined && choice === 0) void takeItem(first, nameOf(first)); // something to see at once
       fill(
         examples,
         some.map((item) => {
           const name = `Try ${String(item.label ?? item.id)}`;
           const button = h("button", { type: "button", class: "tile", "aria-label": name }, picture(context.source, item, 56, ""));
-          button.addEventListener("click", () => show(picture(context.source, item, FRAME, name), { id: item.id }));
+          button.addEventListener("click", () => void takeItem(item, name));
           return h("li", {}, button);
         }),
       );
@@ -160,6 +179,7 @@ export function pictureQuery(context: Context, about: About): View {
       neighbourhood.element,
     ),
     leave() {
+      choice += 1;
       document.removeEventListener("paste", pasted);
       latest.stop();
       charting.stop();

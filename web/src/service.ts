@@ -63,18 +63,10 @@ export class Service implements Source {
   }
 
   async embed(queries: Query[], signal?: AbortSignal): Promise<Posterior[]> {
-    const [first] = queries;
-    if (first === undefined) return [];
-    let body: Record<string, unknown>;
-    if (first.text !== undefined) body = { texts: queries.map((query) => query.text) };
-    else if (first.vector !== undefined) body = { vector: first.vector };
-    else {
-      // one picture, several looks at it
-      body = first.image !== undefined ? { image: first.image } : { id: first.id };
-      body["views"] = queries.map((query) => query.view ?? {});
-    }
-    const { posteriors } = await this.post<{ posteriors: Posterior[] }>("v1/embed", body, signal);
-    return posteriors;
+    const ask = async (body: unknown): Promise<Posterior[]> =>
+      (await this.post<{ posteriors: Posterior[] }>("v1/embed", body, signal)).posteriors;
+    if (queries[0]?.text !== undefined) return ask({ texts: queries.map((query) => query.text) });
+    return (await Promise.all(queries.map(ask))).flat();
   }
 
   search(query: Query, asked: Asked, signal?: AbortSignal): Promise<Found> {

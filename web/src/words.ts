@@ -62,7 +62,17 @@ export function nameOf(item: { id: string; label: unknown; text?: string | null 
   return item.text ?? (labelOf(item.label) || item.id);
 }
 
-/** The number of the colour of a class: those of a gallery in the order of their labels. */
+/** The classes in the order of their labels, numbers as numbers. */
+export function sorted<T extends { label: unknown }>(classes: T[]): T[] {
+  return [...classes].sort((a, b) => labelOf(a.label).localeCompare(labelOf(b.label), "en", { numeric: true }));
+}
+
+/** A probability, to the first digits that tell. */
+export function probability(value: number): string {
+  return value < 0.001 ? "< 0.001" : value < 0.01 ? value.toFixed(3) : value.toFixed(2);
+}
+
+/** The number of the colour of a class: those of a gallery in their order. */
 export function colours(about: About): (label: unknown) => number | null {
   const places = new Map(about.classes.map((each, i) => [labelOf(each.label), i % 10]));
   return (label) => (label === null || label === undefined ? null : (places.get(labelOf(label)) ?? 9));

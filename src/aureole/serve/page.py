@@ -6,7 +6,7 @@ from pathlib import Path
 
 __all__ = ["FOLDER", "StaticFile", "read_static"]
 
-FOLDER = Path(__file__).parent / "static"
+FOLDER = Path(__file__).parents[1] / "reports" / "explorer_page"
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
