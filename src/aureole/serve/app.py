@@ -189,6 +189,10 @@ def _add_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         return answer(_invalid(error.errors()[0], request.headers.get("content-type", "")))
 
+    @app.exception_handler(Exception)
+    async def ours(_: Request, __: Exception) -> Response:
+        return answer(Fault("internal", "an error of the service; it is in its log."))
+
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
         codes: dict[int, Any] = {404: "not_found", 405: "not_allowed"}

@@ -295,7 +295,7 @@ def _number(value: float | None) -> float:
     return float("inf") if value is None else value
 
 
-def _answer(raw: dict[str, Any]) -> Answer:
+def _answer(raw: Any) -> Answer:
     try:
         entries = raw["hits"]
 
