@@ -110,6 +110,7 @@ def serve(
             limits = Limits(body=largest_body, seconds=timeout, rate=allowed)
             listening = bound_socket(host, port)
             server = Server(create_app(service, limits=limits, key=key, metrics=metrics))
+            service.warm_up()
             service.compute_rejection()
             place, number = address_of(listening)
             shown = f"[{place}]" if ":" in place else place

@@ -56,7 +56,8 @@ class Store(Protocol):
     the conditions; without ``exact`` an approximate index, where one was built, may miss some. ``nearest``
     yields the k rows of highest inner product. ``fetch`` gives the rows of some ids, in any order, without those that
     are not there. ``scan`` yields all rows in batches, without mu, in the engine's own order. All give the payload of
-    ``columns`` only. ``notes`` are small texts kept with the rows, and ``approximate`` is the kind and sizes of the approximate index, if one was built.
+    ``columns`` only. ``notes`` are small texts kept with the rows, and ``approximate`` is the kind
+    and sizes of the approximate index, if one was built.
     """
 
     engine: str

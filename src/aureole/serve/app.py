@@ -186,11 +186,12 @@ def _add_errors(app: FastAPI) -> None:
         return answer(error)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"][1:])[:200] or None
-        where = f"{field}: " if field else ""
-        return answer(Fault("invalid_input", f"{where}{first['msg']}.", field=field))
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return answer(_invalid(error.errors()[0], request.headers.get("content-type", "")))
+
+    @app.exception_handler(Exception)
+    async def ours(_: Request, __: Exception) -> Response:
+        return answer(Fault("internal", "an error of the service; it is in its log."))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
@@ -199,6 +200,20 @@ def _add_errors(app: FastAPI) -> None:
         code = codes.get(error.status_code, "invalid_input")
         message = messages.get(error.status_code, "the request cannot be read.")
         return answer(Fault(code, message), error.headers)
+
+
+def _invalid(error: dict[str, Any], content_type: str) -> Fault:
+    """What is wrong with a request, from what the types say about it; nothing of its content is repeated."""
+    place, *parts = error["loc"]
+    if error["type"] == "json_invalid":
+        return Fault("invalid_input", "the body is not JSON.")
+    if place == "body" and "json" not in content_type:
+        return Fault("invalid_input", "send JSON, with Content-Type: application/json.")
+    if parts[:1] == ["query"]:  # what comes next is only which kind of query it was taken for
+        parts = ["query", *parts[2:]]
+    field = ".".join(str(part) for part in parts)[:200] or None
+    where = f"{field}: " if field else ""
+    return Fault("invalid_input", f"{where}{error['msg']}.", field=field)
 
 
 def _json(value: Any) -> Response:

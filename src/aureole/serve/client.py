@@ -53,6 +53,7 @@ class Answer:
     kappa: float
     kappa_rank: float
     about: str
+    cap: dict[str, Any]
     count: int
     count_exact: bool
     truncated: bool
@@ -294,7 +295,7 @@ def _number(value: float | None) -> float:
     return float("inf") if value is None else value
 
 
-def _answer(raw: dict[str, Any]) -> Answer:
+def _answer(raw: Any) -> Answer:
     try:
         entries = raw["hits"]
 
@@ -324,6 +325,7 @@ def _answer(raw: dict[str, Any]) -> Answer:
             kappa=_number(raw["query"]["kappa"]),
             kappa_rank=raw["query"]["kappa_rank"],
             about=raw["query"]["about"],
+            cap=raw["cap"],
             count=raw["count"],
             count_exact=raw["count_exact"],
             truncated=raw["truncated"],

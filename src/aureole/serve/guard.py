@@ -53,13 +53,14 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send, self, scope["path"])
+        body = _Body(receive, self._limits.body)
+        answer = _Answer(send, self, scope["path"], body)
         start = time.perf_counter()
         self.flying += 1
         if self._metrics:
             self._metrics.begin()
         try:
-            await self._answer(scope, receive, answer)
+            await self._answer(scope, body, answer)
         finally:
             self.flying -= 1
             if self._metrics:
@@ -67,12 +68,13 @@ class Guard:
                 seconds = time.perf_counter() - start
                 self._metrics.end(_method(scope), route, answer.status, seconds)
 
-    async def _answer(self, scope: Any, receive: Receive, answer: "_Answer") -> None:
-        body = _Body(receive, self._limits.body)
+    async def _answer(self, scope: Any, body: "_Body", answer: "_Answer") -> None:
         try:
             self._admit(scope)
             async with asyncio.timeout(self._limits.seconds):
                 await self._app(scope, body, answer)
+            if body.fault is not None and not answer.started:
+                raise body.fault
         except Fault as fault:
             await answer.fault(fault, close=not body.ended)
         except TimeoutError:
@@ -83,11 +85,12 @@ class Guard:
             )
             await answer.fault(fault, close=not body.ended)
         except Exception as error:
-            if body.fault is not None:  # what the application made of it does not matter
+            if body.fault is not None:
                 await answer.fault(body.fault, close=True)
                 return
             LOG.error("an answer to %s failed", scope["path"], exc_info=error)
-            await answer.fault(Fault("internal", "an error of the service; it is in its log."))
+            if not answer.ended:
+                await answer.fault(Fault("internal", "an error of the service; it is in its log."))
 
     def _admit(self, scope: Any) -> None:
         """Refuse what is not to be answered, before any of its body is read."""
@@ -137,11 +140,16 @@ class _Body:
 class _Answer:
     """What is sent, with the headers that every answer has."""
 
-    def __init__(self, send: Send, guard: Guard, path: str) -> None:
-        self._send, self._guard, self._path = send, guard, path
-        self.status, self.started = 499, False
+    def __init__(self, send: Send, guard: Guard, path: str, body: _Body) -> None:
+        self._send, self._guard, self._path, self._body = send, guard, path, body
+        self.status, self.started, self.ended = 499, False, False
 
     async def __call__(self, message: Message) -> None:
+        if self._body.fault is not None and not self.started:
+            return  # the application's own word for it does not matter
+        await self._pass(message)
+
+    async def _pass(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started, self.status = True, message["status"]
             headers = [*message.get("headers", []), *_ALWAYS]
@@ -149,6 +157,7 @@ class _Answer:
                 headers.append((b"connection", b"close"))
             message["headers"] = headers
         await self._send(message)
+        self.ended = message["type"] == "http.response.body" and not message.get("more_body")
 
     async def fault(self, fault: Fault, *, close: bool = False) -> None:
         """Send a fault; if an answer has begun it can only break off."""
@@ -163,8 +172,9 @@ class _Answer:
             headers.append((b"www-authenticate", challenge))
         if close and not self._guard.draining:
             headers.append((b"connection", b"close"))
-        await self({"type": "http.response.start", "status": fault.status, "headers": headers})
-        await self({"type": "http.response.body", "body": body})
+        start = {"type": "http.response.start", "status": fault.status, "headers": headers}
+        await self._pass(start)
+        await self._pass({"type": "http.response.body", "body": body})
 
 
 def _too_large(most: int) -> Fault:

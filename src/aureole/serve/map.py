@@ -4,6 +4,10 @@ import numpy as np
 
 __all__ = ["azimuthal_map"]
 
+_ROUNDING = (
+    1e-6  # of stored float32: what is left across of the centre or of its opposite is no direction
+)
+
 
 def azimuthal_map(centre: np.ndarray, mu: np.ndarray, dims: int = 2) -> np.ndarray:
     r"""Where directions mu [n, D] lie on a map [n, dims] around ``centre`` [D].
@@ -28,12 +32,13 @@ def azimuthal_map(centre: np.ndarray, mu: np.ndarray, dims: int = 2) -> np.ndarr
     across = mu - along[:, None] * centre
     sine = np.linalg.norm(across, axis=-1)
     theta = np.arctan2(sine, along)
-    tangent = np.divide(across, sine[:, None], out=np.zeros_like(across), where=sine[:, None] > 0)
+    known = sine[:, None] > _ROUNDING
+    tangent = np.divide(across, sine[:, None], out=np.zeros_like(across), where=known)
     tangent *= theta[:, None]
     axes = _principal_axes(tangent, dims)
     flat = tangent @ axes.T
     length = np.linalg.norm(flat, axis=-1)
-    # a point across all of the axes has no direction of its own: it goes along the first
+    # a point across all of the axes, or opposite to the centre, has no direction: it goes along the first
     first = np.eye(dims)[0]
     unit = np.where(length[:, None] > 0, flat / np.where(length > 0, length, 1.0)[:, None], first)
     return unit * theta[:, None]

@@ -260,10 +260,22 @@ class Hit(Item):
     explanation: str | None = None
 
 
+class CapAnswer(BaseModel):
+    """What the cap is: with the conformal guarantee ``level`` is the mass that ``pairs`` held-out pairs ask for."""
+
+    kind: str
+    mass: float
+    level: float
+    pairs: int | None
+    kappa_pos: float | None
+    kappa_other: float | None
+
+
 class SearchAnswer(BaseModel):
     """The cap's members; ``count`` is that before the limit, a lower bound where ``count_exact`` is false."""
 
     query: QueryAnswer
+    cap: CapAnswer
     threshold: float | None
     count: int
     count_exact: bool

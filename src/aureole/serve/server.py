@@ -17,6 +17,7 @@ __all__ = ["Server", "address_of", "bound_socket"]
 
 _LEAVING = 0.5  # seconds in which clients are told to leave, before the port is closed
 _GRACE = 8  # seconds for the answers that are on their way
+_HEADERS = 10  # seconds for the headers of a request
 _SWITCH = 0.001  # seconds a thread may hold the interpreter while the loop waits for it
 
 
@@ -30,6 +31,7 @@ class Server(uvicorn.Server):
     def __init__(self, guard: Guard) -> None:
         config = uvicorn.Config(
             guard,
+            http=_protocol(),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -81,6 +83,44 @@ class Server(uvicorn.Server):
         finally:
             gc.unfreeze()
             sys.setswitchinterval(switch)
+
+
+def _protocol() -> Any:
+    """Uvicorn's protocol, with an end to connections that say nothing or never finish their headers."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return "h11"
+
+    class Patient(HttpToolsProtocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def _wait(self) -> None:
+            self._rest()
+            self._timer = self.loop.call_later(_HEADERS, self.transport.close)
+
+        def _rest(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait()
+
+        def on_message_begin(self) -> None:
+            self._wait()
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._rest()
+            super().on_headers_complete()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._rest()
+            super().connection_lost(exc)
+
+    return Patient
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

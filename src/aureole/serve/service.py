@@ -82,7 +82,8 @@ class Service:
         self.kappa_pos = made if origin.kappa_pos is None else origin.kappa_pos
         self.dim, self.columns = schema.dim, dict(schema.columns)
         self.certainty: Certainty = read_certainty(index, label_column)
-        self._conformal = index.conformal is not None
+        self._calibration = index.conformal
+        self._typical = schema.typical_kappa
         self._rejection: list[dict[str, float]] | None = None
         sizes = {"largest": batch, "room": room}
         self.engine = Engine(index, **sizes, seen=None if seen is None else seen("engine"))
@@ -167,6 +168,7 @@ class Service:
         (threshold,) = hits.threshold.tolist()
         return {
             "query": self._query(asked, found.posterior),
+            "cap": self._cap(plan),
             "threshold": threshold,
             "count": found.count,
             "count_exact": found.exact,
@@ -203,6 +205,18 @@ class Service:
                 )
         radius = math.acos(max(-1.0, min(1.0, cosine)))
         return {"points": points, "cap": {"radius": radius}, "query": self._query(asked, own)}
+
+    def warm_up(self) -> None:
+        """Ask for the first page, a search and an embedding, so that the first visitor need not wait for the caches."""
+
+        async def work() -> None:
+            page = await self.items("ambiguous", 0, 60)
+            for item in page["items"][:1]:
+                await self.search(models.SearchRequest(query=models.ById(id=item["id"]), limit=1))
+            if self.encoder is not None and self.encoder.embedder.modality == "text":
+                await self.encoder.embed("text", ["a"])
+
+        asyncio.run(work())
 
     def rejection(self) -> dict[str, Any]:
         """The rejection curve, once it is there."""
@@ -262,7 +276,7 @@ class Service:
             "pictures": self.pictures is not None,
             "kappa": {"quantiles": quantiles, "median": quantiles[50][1] if quantiles else None},
             "classes": [{"label": label, "count": n} for label, n in self.certainty.classes],
-            "conformal": self._conformal,
+            "conformal": self._calibration is not None,
             "version": aureole.__version__,
         }
 
@@ -347,7 +361,7 @@ class Service:
 
     def _plan(self, request: models.SearchRequest) -> Plan:
         guarantee = None if request.guarantee == "model" else request.guarantee
-        if guarantee and not self._conformal:
+        if guarantee and self._calibration is None:
             raise Fault(
                 "invalid_input",
                 "this gallery has no calibration: build it with --conformal-pairs.",
@@ -377,6 +391,22 @@ class Service:
             asked="" if not demands else json.dumps(demands, sort_keys=True),
             filter=demands,
         )
+
+    def _cap(self, plan: Plan) -> dict[str, Any]:
+        """What the cap was made with: with the guarantee the calibration's level and concentrations."""
+        held = self._calibration if plan.guarantee else None
+        cap: dict[str, Any] = {
+            "kind": plan.kind,
+            "mass": plan.mass,
+            "level": plan.mass,
+            "pairs": None,
+        }
+        cap["kappa_pos"] = self.kappa_pos
+        cap["kappa_other"] = self._typical if plan.kind == "predictive" else None
+        if held is not None:
+            cap["level"], cap["pairs"] = held.level(plan.mass, quiet=True), len(held.scores)
+            cap["kappa_pos"], cap["kappa_other"] = held.kappa_pos, held.kappa_other
+        return cap
 
     async def _hits(self, found: Found, *, explain: bool) -> list[dict[str, Any]]:
         hits = found.hits
