@@ -97,7 +97,9 @@ class Visit:
     def load(self) -> float:
         """Open the gallery; seconds from the start of the navigation until the first items are on the screen."""
         self.page.goto(self.base, wait_until="commit")
-        root = self.page.locator("html[data-first-view]")  # the page's policy forbids to wait for a script
+        root = self.page.locator(
+            "html[data-first-view]"
+        )  # the page's policy forbids to wait for a script
         root.wait_for(state="attached")
         return float(root.get_attribute("data-first-view")) / 1000
 

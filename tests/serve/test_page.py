@@ -22,7 +22,9 @@ pytest.importorskip("fastapi")
 pytest.importorskip("lance")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(chromium() is None, reason="the page is tried in Chromium, which is not here"),
+    pytest.mark.skipif(
+        chromium() is None, reason="the page is tried in Chromium, which is not here"
+    ),
 ]
 
 SHAPES = ("disc", "ring", "stripes", "square")
@@ -81,7 +83,9 @@ def chrome():
 
 
 def environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k != "AUREOLE_API_KEY"} | {"OMP_NUM_THREADS": "1"}
+    return {k: v for k, v in os.environ.items() if k != "AUREOLE_API_KEY"} | {
+        "OMP_NUM_THREADS": "1"
+    }
 
 
 def options_of(work: Path) -> list[str]:
@@ -113,7 +117,9 @@ def true_kappas(work: Path) -> torch.Tensor:
 def test_the_gallery_is_in_the_order_of_kappa(visit, shapes):
     visit.load()
     kappa = true_kappas(shapes)
-    assert visit.page.locator(".lane h2").all_text_contents() == [f"{s}{EACH}" for s in sorted(SHAPES)]
+    assert visit.page.locator(".lane h2").all_text_contents() == [
+        f"{s}{EACH}" for s in sorted(SHAPES)
+    ]
     assert visit.kappas() == pytest.approx(kappa[:12].tolist(), rel=0.006, abs=0.006)
     visit.sort("Most certain first")
     assert visit.kappas() == pytest.approx(kappa.flip(0)[:12].tolist(), rel=0.006, abs=0.006)
@@ -337,13 +343,15 @@ def test_a_posterior_of_no_direction_is_no_trouble(chrome, tmp_path):
     ids = ["a/b?c#d%20&e", *(f"row {i}" for i in range(8))]
     CredibleIndex.create(tmp_path / "odd.lance", posterior, ids)
     options = ["--index", str(tmp_path / "odd.lance")]
-    with serving(options, log=tmp_path / "log", env=environment()) as address:
-        with Visit(chrome, address) as visit:
-            visit.load()
-            visit.open_first()
-            assert visit.page.locator("h1").inner_text() == ids[0]
-            visit.go("#/ask")
-            visit.page.locator(".empty").wait_for()
-            visit.go("#/threshold")
-            visit.page.locator(".empty").wait_for()
-            assert visit.errors == []
+    with (
+        serving(options, log=tmp_path / "log", env=environment()) as address,
+        Visit(chrome, address) as visit,
+    ):
+        visit.load()
+        visit.open_first()
+        assert visit.page.locator("h1").inner_text() == ids[0]
+        visit.go("#/ask")
+        visit.page.locator(".empty").wait_for()
+        visit.go("#/threshold")
+        visit.page.locator(".empty").wait_for()
+        assert visit.errors == []

@@ -43,14 +43,16 @@ export interface Query {
   text?: string;
   image?: string;
   vector?: number[];
+  mu?: number[];
+  kappa?: number;
   view?: View;
 }
 
 export interface Posterior {
+  mu: number[];
   kappa: number;
   kappa_rank: number;
-  credible_cosine: Record<string, number>;
-  caps?: Cap[];
+  caps: Cap[];
 }
 
 export interface Hit extends Item {
@@ -102,6 +104,11 @@ export interface Rejection {
   available: boolean;
   reason?: string | null;
   curve: { threshold: number; kept: number; score: number }[];
+}
+
+/** A query by what was found of it, so that it is not embedded twice; a kappa that is infinite is null in JSON. */
+export function known(posterior: Posterior, query: Query): Query {
+  return Number.isFinite(posterior.kappa) ? { mu: posterior.mu, kappa: posterior.kappa } : query;
 }
 
 export type Order = "ambiguous" | "certain";

@@ -1,10 +1,9 @@
 // A picture of one's own, that sliders crop and blur: kappa falls as what it shows is lost.
 
-import { type About, Failure, type Item, type Posterior, type Query } from "./api";
+import { type About, Failure, type Item, known, type Posterior, type Query } from "./api";
 import { debounced, fill, h, Latest, svg, trouble } from "./dom";
 import { capital, type View } from "./item";
 import { Neighbourhood } from "./neighbourhood";
-import { capsOf } from "./query_text";
 import { strip } from "./strip";
 import { type Context, picture } from "./tile";
 import { nameOf, number, rankInWords } from "./words";
@@ -47,7 +46,7 @@ export function pictureQuery(context: Context, about: About): View {
       scale.mark([{ kappa: posterior.kappa, name: "here" }]);
       chart.here(view().crop, posterior.kappa);
       neighbourhood.element.hidden = false;
-      neighbourhood.ask({ query: asked, caps: capsOf(posterior) });
+      neighbourhood.ask({ query: known(posterior, asked), caps: posterior.caps });
     } catch (error) {
       fill(verdict, [trouble(error, () => void ask())]);
     }

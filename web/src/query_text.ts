@@ -1,6 +1,6 @@
 // Two sentences, compared as they are typed: how certain each is, and what lies around it.
 
-import type { About, Posterior } from "./api";
+import { type About, known, type Posterior } from "./api";
 import { debounced, fill, h, Latest, trouble } from "./dom";
 import { choice } from "./gallery";
 import { capital, type View } from "./item";
@@ -35,7 +35,7 @@ export function textQuery(context: Context, about: About): View {
   const around = (): void => {
     const posterior = found[shown];
     neighbourhood.element.hidden = posterior === undefined;
-    if (posterior !== undefined) neighbourhood.ask({ query: { text: texts[shown] }, caps: capsOf(posterior) });
+    if (posterior !== undefined) neighbourhood.ask({ query: known(posterior, { text: texts[shown] }), caps: posterior.caps });
   };
   const which = choice("Whose set", { a: "Around A", b: "Around B" }, (side) => {
     shown = side;
@@ -87,10 +87,4 @@ export function textQuery(context: Context, about: About): View {
       neighbourhood.stop();
     },
   };
-}
-
-/** The caps of a posterior, or the few of them that a service without caps tells. */
-export function capsOf(posterior: Posterior): { mass: number; cosine: number }[] {
-  const few = Object.entries(posterior.credible_cosine).map(([mass, cosine]) => ({ mass: Number(mass), cosine }));
-  return posterior.caps ?? few.sort((a, b) => a.mass - b.mass);
 }

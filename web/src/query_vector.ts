@@ -1,10 +1,9 @@
 // A vector of another encoder, pasted.
 
-import type { About } from "./api";
+import { type About, known } from "./api";
 import { debounced, fill, h, Latest, trouble } from "./dom";
 import { capital, type View } from "./item";
 import { Neighbourhood } from "./neighbourhood";
-import { capsOf } from "./query_text";
 import { strip } from "./strip";
 import type { Context } from "./tile";
 import { number, rankInWords } from "./words";
@@ -26,7 +25,7 @@ export function vectorQuery(context: Context, about: About): View {
       fill(verdict, [h("strong", {}, `κ ${number(posterior.kappa)}`), ` ${capital(rankInWords(posterior.kappa_rank))}.`]);
       scale.mark([{ kappa: posterior.kappa, name: "here" }]);
       neighbourhood.element.hidden = false;
-      neighbourhood.ask({ query: { vector }, caps: capsOf(posterior) });
+      neighbourhood.ask({ query: known(posterior, { vector }), caps: posterior.caps });
     } catch (error) {
       fill(verdict, [trouble(error)]);
     }

@@ -22,7 +22,11 @@ COUNTED = 10_000  # members of a cap that are counted, and at most ranked by pos
 
 @dataclass(frozen=True)
 class Plan:
-    """How to search; queries with equal plans share a call. ``asked`` stands for the filter in comparisons."""
+    """How to search; queries with equal plans share a call.
+
+    ``label`` is the column whose values are told of all members that are counted; ``asked`` stands for the filter in
+    comparisons.
+    """
 
     mass: float
     limit: int
@@ -35,19 +39,24 @@ class Plan:
     count: bool = True
     kappa_pos: float | None = None
     columns: tuple[str, ...] = ()
+    label: str | None = None
     asked: str = ""
     filter: dict[str, Any] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A query's posterior, its hits cut to the limit, and how many members the cap has; exact below ``COUNTED``."""
+    """A query's posterior, its hits cut to the limit, and how many members the cap has; exact below ``COUNTED``.
+
+    ``labels`` are those of all members that were counted; None where the hits are all.
+    """
 
     posterior: VonMisesFisher
     hits: Hits
     count: int
     exact: bool
     truncated: bool
+    labels: list[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -200,13 +209,21 @@ class Engine:
                 continue
             count = found.count
             if plan.count and plan.rank == "cosine":
-                # without the prior and the columns: only to be counted
+                # without the prior and most columns: only to be counted
                 only = {"kappa_pos": kappa_pos} if plan.kind == "predictive" else {}
+                columns = [] if plan.label is None else [plan.label]
                 members = self.index.search(
-                    found.posterior, plan.mass, limit=COUNTED + 2, **only, **options
+                    found.posterior,
+                    plan.mass,
+                    limit=COUNTED + 2,
+                    columns=columns,
+                    **only,
+                    **options,
                 )
-                item = batch[place][0].item
-                count = sum(name != item for name in members.ids)
+                members = _without(members, batch[place][0].item)
+                count = len(members)
+                if plan.label is not None:
+                    found = replace(found, labels=members.payload[plan.label][:COUNTED])
             counted = plan.count or plan.rank == "positivity"
             results[place] = replace(
                 found, count=min(count, COUNTED), exact=counted and count <= COUNTED

@@ -228,12 +228,13 @@ class ItemsAnswer(BaseModel):
 
 
 class PosteriorAnswer(BaseModel):
-    """A posterior; the credible cosines by their mass."""
+    """A posterior; the credible cosines by their mass, and the caps of all masses from 0.5 to 0.99."""
 
     mu: list[float]
     kappa: float | None
     kappa_rank: float
     credible_cosine: dict[str, float]
+    caps: list[Cap]
 
 
 class EmbedAnswer(BaseModel):
@@ -271,8 +272,18 @@ class CapAnswer(BaseModel):
     kappa_other: float | None
 
 
+class Class(BaseModel):
+    """A label and how many items have it."""
+
+    label: Any = None
+    count: int
+
+
 class SearchAnswer(BaseModel):
-    """The cap's members; ``count`` is that before the limit, a lower bound where ``count_exact`` is false."""
+    """The cap's members; ``count`` is that before the limit, a lower bound where ``count_exact`` is false.
+
+    ``classes`` are the ten most frequent labels of all members that were counted.
+    """
 
     query: QueryAnswer
     cap: CapAnswer
@@ -282,6 +293,7 @@ class SearchAnswer(BaseModel):
     truncated: bool
     abstain: bool
     class_entropy: float | None
+    classes: list[Class] | None
     hits: list[Hit]
 
 
@@ -290,6 +302,8 @@ class Point(BaseModel):
 
     id: str
     label: Any = None
+    text: str | None
+    picture: str | None
     x: float
     y: float
     z: float | None = None
@@ -332,13 +346,6 @@ class Kappas(BaseModel):
 
     quantiles: list[tuple[float, float | None]]
     median: float | None
-
-
-class Class(BaseModel):
-    """A label and how many items have it."""
-
-    label: Any = None
-    count: int
 
 
 class AboutAnswer(BaseModel):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,25 +16,27 @@ import torch
 import aureole
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
+from aureole.evaluation.kappa_rejection import SAMPLED, kappa_rejection
 from aureole.retrieval import CredibleIndex
 from aureole.retrieval.explanation import explain_hits
 from aureole.retrieval.scores import class_entropy
 from aureole.scale.embedder import Embedder
 from aureole.serve import models
 from aureole.serve.encoding import Encoder
-from aureole.serve.engine import Engine, Found, Plan
+from aureole.serve.engine import COUNTED, Engine, Found, Plan
 from aureole.serve.failures import LOG
 from aureole.serve.faults import Fault
 from aureole.serve.gallery import Certainty, Order, read_certainty
 from aureole.serve.map import azimuthal_map
 from aureole.serve.pictures import Pictures
-from aureole.serve.rejection import SAMPLED, kappa_rejection
+from aureole.serve.surroundings import spread_places
 from aureole.sphere.cosine import cap_angle
 
 __all__ = ["Service", "reason"]
 
 _EMBED_MASSES = (0.5, 0.9, 0.95)
-_ITEM_MASSES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+_CAP_MASSES = tuple(round(0.01 * percent, 2) for percent in range(50, 100))
+_MOST = 10  # classes of a set that are told
 Seen = Callable[[str], Callable[[int, float], None]]
 
 
@@ -129,12 +132,12 @@ class Service:
         posterior, payload = await self.engine.call(work)
         values = {column: entries[0] for column, entries in payload.items()}
         kappa = float(posterior.kappa[0])
-        caps = self._cosines(posterior.kappa, _ITEM_MASSES)[0]
+        (caps,) = self._cosines(posterior.kappa, _CAP_MASSES)
         return {
             **self._item(name, kappa, values),
             "mu": posterior.mu[0].tolist(),
             "kappa_rank": self.certainty.rank(kappa),
-            "caps": [{"mass": m, "cosine": c} for m, c in zip(_ITEM_MASSES, caps, strict=True)],
+            "caps": _caps(caps),
         }
 
     async def embed(self, request: Any) -> dict[str, Any]:
@@ -142,15 +145,16 @@ class Service:
         kind, inputs, view = _inputs(request)
         found = await self._encode(kind, inputs, view)
         kappa = torch.stack([posterior.kappa for posterior in found])
-        cosines = self._cosines(kappa, _EMBED_MASSES)
-        masses = [f"{mass:g}" for mass in _EMBED_MASSES]
+        cosines = self._cosines(kappa, _CAP_MASSES)
+        few = {f"{mass:g}": _CAP_MASSES.index(mass) for mass in _EMBED_MASSES}
         return {
             "posteriors": [
                 {
                     "mu": posterior.mu.tolist(),
                     "kappa": k,
                     "kappa_rank": self.certainty.rank(k),
-                    "credible_cosine": dict(zip(masses, row, strict=True)),
+                    "credible_cosine": {mass: row[place] for mass, place in few.items()},
+                    "caps": _caps(row),
                 }
                 for posterior, k, row in zip(found, kappa.tolist(), cosines, strict=True)
             ]
@@ -175,48 +179,39 @@ class Service:
             "truncated": found.truncated,
             "abstain": hits.asks_back,
             "class_entropy": entropy,
+            "classes": None if labels is None else self._classes(found),
             "hits": await self._hits(found, explain=request.explain),
         }
 
     async def map(self, request: models.MapRequest) -> dict[str, Any]:
-        """The nearest items around a query on an azimuthal map, and its credible cap as a circle."""
+        """Items around a query, near and far, on an azimuthal map, and its credible cap as a circle."""
         asked = await self._ask(request.query)
-        columns = () if self.label_column is None else (self.label_column,)
-        plan = Plan(1.0, request.limit, count=False, columns=columns)
+        plan = Plan(1.0, COUNTED, count=False, columns=tuple(self.columns))
         found = await self.engine.search(plan, asked.posterior, asked.item)
         hits, own = found.hits, found.posterior
-        (cosine,) = self._cosines(own.kappa.reshape(1), (request.mass,))[0]
+        (caps,) = self._cosines(own.kappa.reshape(1), (request.mass, _CAP_MASSES[-1]))
+        cosine, widest = caps[0], math.acos(max(-1.0, min(caps)))
+        places = spread_places(hits.cosine.numpy(), widest, request.limit).tolist()
         points: list[dict[str, Any]] = []
-        if len(hits):
-            stored, _ = await self.engine.call(lambda index: index.fetch(hits.ids))
-            places = azimuthal_map(own.mu.numpy(), stored.mu.numpy(), request.dims).tolist()
-            labels = hits.payload.get(self.label_column or "", [None] * len(hits))
-            for place, name in enumerate(hits.ids):
+        if places:
+            names = [hits.ids[place] for place in places]
+            stored, _ = await self.engine.call(lambda index: index.fetch(names))
+            drawn = azimuthal_map(own.mu.numpy(), stored.mu.numpy(), request.dims).tolist()
+            for place, name, point in zip(places, names, drawn, strict=True):
+                payload = {column: values[place] for column, values in hits.payload.items()}
+                item = self._item(name, float(hits.kappa[place]), payload)
+                del item["payload"]
                 near = float(hits.cosine[place])
                 points.append(
                     {
-                        "id": name,
-                        "label": labels[place],
-                        **dict(zip("xyz", places[place], strict=False)),
+                        **item,
+                        **dict(zip("xyz", point, strict=False)),
                         "cosine": near,
                         "inside": near >= cosine,
-                        "kappa": float(hits.kappa[place]),
                     }
                 )
         radius = math.acos(max(-1.0, min(1.0, cosine)))
         return {"points": points, "cap": {"radius": radius}, "query": self._query(asked, own)}
-
-    def warm_up(self) -> None:
-        """Ask for the first page, a search and an embedding, so that the first visitor need not wait for the caches."""
-
-        async def work() -> None:
-            page = await self.items("ambiguous", 0, 60)
-            for item in page["items"][:1]:
-                await self.search(models.SearchRequest(query=models.ById(id=item["id"]), limit=1))
-            if self.encoder is not None and self.encoder.embedder.modality == "text":
-                await self.encoder.embed("text", ["a"])
-
-        asyncio.run(work())
 
     def rejection(self) -> dict[str, Any]:
         """The rejection curve, once it is there."""
@@ -279,6 +274,11 @@ class Service:
             "conformal": self._calibration is not None,
             "version": aureole.__version__,
         }
+
+    def _classes(self, found: Found) -> list[dict[str, Any]]:
+        """How many of the members that were counted have each label, the most frequent first."""
+        labels = found.labels or found.hits.payload[self.label_column or ""]
+        return [{"label": label, "count": n} for label, n in Counter(labels).most_common(_MOST)]
 
     def _cosines(self, kappa: torch.Tensor, masses: tuple[float, ...]) -> list[list[float]]:
         """The least cosines of credible caps, a row for each kappa; all masses in one call, the dear part."""
@@ -378,6 +378,7 @@ class Service:
         demands = _demands(request.filter)
         return Plan(
             mass=request.mass,
+            label=self.label_column,
             limit=request.limit,
             kind=kind,
             rank=request.rank,
@@ -472,3 +473,7 @@ def _demands(asked: dict[str, Any] | None) -> dict[str, Any] | None:
         name: (demand.low, demand.high) if isinstance(demand, models.Range) else demand
         for name, demand in asked.items()
     }
+
+
+def _caps(cosines: list[float]) -> list[dict[str, float]]:
+    return [{"mass": m, "cosine": c} for m, c in zip(_CAP_MASSES, cosines, strict=True)]
