@@ -213,6 +213,18 @@ class Service:
         radius = math.acos(max(-1.0, min(1.0, cosine)))
         return {"points": points, "cap": {"radius": radius}, "query": self._query(asked, own)}
 
+    def warm_up(self) -> None:
+        """Ask for the first page, a search and an embedding, so that the first visitor need not wait for the caches."""
+
+        async def work() -> None:
+            page = await self.items("ambiguous", 0, 60)
+            for item in page["items"][:1]:
+                await self.search(models.SearchRequest(query=models.ById(id=item["id"]), limit=1))
+            if self.encoder is not None and self.encoder.embedder.modality == "text":
+                await self.encoder.embed("text", ["a"])
+
+        asyncio.run(work())
+
     def rejection(self) -> dict[str, Any]:
         """The rejection curve, once it is there."""
         return {"available": self._rejection is not None, "curve": self._rejection or []}
