@@ -16,6 +16,7 @@ from aureole.serve.guard import Guard
 __all__ = ["Server", "address_of", "bound_socket"]
 
 _LEAVING = 0.5  # seconds in which clients are told to leave, before the port is closed
+_LAST = 0.3  # seconds in which a request that was sent before may still arrive
 _GRACE = 8  # seconds for the answers that are on their way
 _HEADERS = 10  # seconds for the headers of a request
 _SWITCH = 0.001  # seconds a thread may hold the interpreter while the loop waits for it
@@ -24,8 +25,9 @@ _SWITCH = 0.001  # seconds a thread may hold the interpreter while the loop wait
 class Server(uvicorn.Server):
     """uvicorn with a gentle end.
 
-    At SIGTERM or SIGINT the port stays open for half a second, in which every answer closes its connection; then it is
-    closed, and what is on its way has 8 s to be answered. A second signal ends it at once.
+    At SIGTERM or SIGINT the port stays open for half a second, in which every answer closes its connection. Then it is
+    closed, all that were let in before are taken in, connections without a request have 0.3 s to send theirs, and
+    what is on its way has 8 s to be answered. A second signal ends it at once.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -72,6 +74,38 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the port when nobody waits at it any more, and then what is left."""
+        spare = [listening.dup() for listening in sockets or []]
+        for server in self.servers:
+            server.close()
+        await self._take_in(spare)
+        await super().shutdown(sockets)
+
+    async def _take_in(self, listening: list[socket.socket]) -> None:
+        """Accept all whom the system has let in and who would find the door shut."""
+        loop = asyncio.get_running_loop()
+        pending = []
+        for door in listening:
+            door.setblocking(False)
+            while True:
+                try:
+                    visitor, _ = door.accept()
+                except OSError:  # nobody is left
+                    break
+                visitor.setblocking(False)
+                pending.append(visitor)
+            door.close()
+        for visitor in pending:
+            await loop.connect_accepted_socket(self._connection, visitor)
+
+    def _connection(self) -> Any:
+        """A protocol for one more connection."""
+        kind: Any = self.config.http_protocol_class
+        return kind(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve on these sockets, in this thread."""
         switch = sys.getswitchinterval()
@@ -115,6 +149,14 @@ def _protocol() -> Any:
         def on_headers_complete(self) -> None:
             self._rest()
             super().on_headers_complete()
+
+        def shutdown(self) -> None:
+            # a request may be on its way on a connection that looks idle
+            idle = self.cycle is None or self.cycle.response_complete
+            if idle and not self.transport.is_closing():
+                self.loop.call_later(_LAST, super().shutdown)
+            else:
+                super().shutdown()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._rest()
