@@ -181,7 +181,7 @@ class Visit:
         """Drag the handle to where a share of the items is left out."""
         self.threshold()
         box = self.page.locator(".panel svg").bounding_box()
-        x = box["x"] + box["width"] * (56 + share * (720 - 56 - 16)) / 720
+        x = box["x"] + box["width"] * (56 + share * (720 - 56 - 20)) / 720
         y = box["y"] + box["height"] / 2
         knob = self.page.locator(".handle circle").bounding_box()
         self.page.mouse.move(knob["x"] + 5, knob["y"] + 5)

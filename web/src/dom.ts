@@ -70,6 +70,25 @@ export class Latest {
   }
 }
 
+/** Lets so many tasks run at a time: the first come first, and leave the browser room to fetch their pictures. */
+export class Gate {
+  private readonly waiting: (() => void)[] = [];
+
+  constructor(private free: number) {}
+
+  async pass<T>(task: () => Promise<T>): Promise<T> {
+    if (this.free > 0) this.free -= 1;
+    else await new Promise<void>((go) => this.waiting.push(go));
+    try {
+      return await task();
+    } finally {
+      const next = this.waiting.shift();
+      if (next === undefined) this.free += 1;
+      else next();
+    }
+  }
+}
+
 /** A sentence about an error, where people look. */
 export function trouble(error: unknown, retry?: () => void): HTMLElement {
   const message = error instanceof Error ? error.message : String(error);

@@ -1,7 +1,7 @@
 // The gallery: how certain it is, lanes of the least and most certain of each class, and all of it in order.
 
 import type { About, Item, Order } from "./api";
-import { fill, h, trouble } from "./dom";
+import { fill, Gate, h, trouble } from "./dom";
 import { strip } from "./strip";
 import { type Context, dot, tile } from "./tile";
 import { count, labelOf, things } from "./words";
@@ -9,6 +9,7 @@ import { count, labelOf, things } from "./words";
 const LANE = 12;
 const PAGE = 60;
 const FIRST_LANES = 12;
+const rows = new Gate(2);
 const TITLES: Record<Order, string> = { ambiguous: "Least certain", certain: "Most certain" };
 
 export interface Held {
@@ -112,7 +113,7 @@ function scroller(context: Context, order: Order, label: unknown, size: number, 
     if (busy || loaded >= size) return;
     busy = true;
     try {
-      const page = await context.source.items(order, label, loaded, Math.min(LANE, size - loaded));
+      const page = await rows.pass(() => context.source.items(order, label, loaded, Math.min(LANE, size - loaded)));
       if (loaded === 0) fill(row, []);
       row.append(...tiles(context, page.items));
       // one stop of the Tab key a row: the arrow keys go on from there

@@ -290,11 +290,13 @@ function cropChart(): CropChart {
     }
   };
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart crop", role: "img", "aria-label": "Kappa against the crop" }, grid, sharp, line, spot);
+  const legend = h("figcaption", { class: "legend" });
   return {
-    element: h("figure", {}, drawing),
+    element: h("figure", {}, drawing, legend),
     curve(crops, posteriors, blur) {
       now = { crops, kappas: posteriors.map((posterior) => posterior.kappa) };
       if (blur === 0 && crops.length > 0) first = now;
+      fill(legend, [blur > 0 && "dashed: without the blur"]);
       const told = crops.map((crop, i) => `${Math.round(100 * crop)} %: ${number(now?.kappas[i] ?? 0)}`).join(", ");
       drawing.setAttribute("aria-label", `Kappa against the share of the side that is kept. ${told}`);
       draw();

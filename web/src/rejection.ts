@@ -6,10 +6,8 @@ import type { View } from "./item";
 import { type Context, tile } from "./tile";
 import { count, number, percent, things } from "./words";
 
-const WIDTH = 720;
-const HEIGHT = 340;
 const LEFT = 56;
-const RIGHT = 16;
+const RIGHT = 20;
 const TOP = 18;
 const BOTTOM = 46;
 const AGAIN = 1500; // milliseconds until the service is asked again
@@ -51,16 +49,17 @@ export function rejectionView(context: Context, about: About): View {
 }
 
 function chart(context: Context, about: About, found: Rejection): HTMLElement {
+  const [width, height] = innerWidth < 600 ? [380, 290] : [720, 340];
   const curve = [...found.curve].sort((a, b) => b.kept - a.kept);
   const scores = curve.map((point) => point.score);
   const low = Math.max(0, Math.floor(20 * Math.min(...scores) - 0.2) / 20);
   const high = 1;
-  const x = (rejected: number): number => LEFT + rejected * (WIDTH - LEFT - RIGHT);
-  const y = (score: number): number => TOP + ((high - score) / (high - low || 1)) * (HEIGHT - TOP - BOTTOM);
+  const x = (rejected: number): number => LEFT + rejected * (width - LEFT - RIGHT);
+  const y = (score: number): number => TOP + ((high - score) / (high - low || 1)) * (height - TOP - BOTTOM);
   const path = curve.map((point, i) => `${i === 0 ? "M" : "L"}${x(1 - point.kept).toFixed(1)},${y(point.score).toFixed(1)}`);
   const area = `${path.join("")}L${x(1 - (curve.at(-1)?.kept ?? 0)).toFixed(1)},${y(low)}L${LEFT},${y(low)}Z`;
-  const grey = svg("rect", { class: "dropped", x: LEFT, y: TOP, height: HEIGHT - TOP - BOTTOM, width: 0 });
-  const rule = svg("line", { y1: TOP, y2: HEIGHT - BOTTOM });
+  const grey = svg("rect", { class: "dropped", x: LEFT, y: TOP, height: height - TOP - BOTTOM, width: 0 });
+  const rule = svg("line", { y1: TOP, y2: height - BOTTOM });
   const knob = svg("circle", { r: 9 });
   const handle = svg(
     "g",
@@ -77,8 +76,8 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
   );
   const drawing = svg(
     "svg",
-    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart" },
-    ...axes(x, y, low, high),
+    { viewBox: `0 0 ${width} ${height}`, class: "chart" },
+    ...axes(x, y, low, high, width, height),
     grey,
     svg("path", { class: "area", d: area }),
     svg("path", { class: "curve", d: path.join("") }),
@@ -125,7 +124,7 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
   };
   const follow = (event: PointerEvent): void => {
     const box = drawing.getBoundingClientRect();
-    const wanted = (((event.clientX - box.left) / box.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT);
+    const wanted = (((event.clientX - box.left) / box.width) * width - LEFT) / (width - LEFT - RIGHT);
     let best = 0;
     curve.forEach((point, i) => {
       if (Math.abs(1 - point.kept - wanted) < Math.abs(1 - (curve[best]?.kept ?? 0) - wanted)) best = i;
@@ -157,20 +156,27 @@ function fact(value: string, words: string): HTMLElement {
   return h("p", {}, h("strong", {}, value), ` ${words}`);
 }
 
-function axes(x: (share: number) => number, y: (score: number) => number, low: number, high: number): SVGElement[] {
+function axes(
+  x: (share: number) => number,
+  y: (score: number) => number,
+  low: number,
+  high: number,
+  width: number,
+  height: number,
+): SVGElement[] {
   const parts: SVGElement[] = [];
   const step = high - low > 0.5 ? 0.2 : high - low > 0.2 ? 0.1 : 0.05;
   for (let score = high; score >= low - 1e-9; score -= step) {
     parts.push(
-      svg("line", { class: "rule", x1: LEFT, x2: WIDTH - RIGHT, y1: y(score), y2: y(score) }),
+      svg("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(score), y2: y(score) }),
       svg("text", { x: LEFT - 8, y: y(score) + 4, "text-anchor": "end" }, percent(score)),
     );
   }
   for (const share of [0, 0.2, 0.4, 0.6, 0.8, 1]) {
-    parts.push(svg("text", { x: x(share), y: HEIGHT - BOTTOM + 20, "text-anchor": "middle" }, percent(share)));
+    parts.push(svg("text", { x: x(share), y: height - BOTTOM + 20, "text-anchor": "middle" }, percent(share)));
   }
   parts.push(
-    svg("text", { class: "axis", x: x(0.5), y: HEIGHT - 6, "text-anchor": "middle" }, "left out, the least certain first"),
+    svg("text", { class: "axis", x: x(0.5), y: height - 6, "text-anchor": "middle" }, "left out, the least certain first"),
   );
   return parts;
 }

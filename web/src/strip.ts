@@ -18,7 +18,7 @@ export interface Strip {
 }
 
 /** The strip at so many units wide: the fewer, the larger its letters. */
-export function strip(about: About, width = 600): Strip {
+export function strip(about: About, width = innerWidth < 600 ? 360 : 600): Strip {
   // an infinite kappa is null in JSON
   const quantiles = about.kappa.quantiles.filter(([, kappa]) => Number.isFinite(kappa));
   const low = Math.max(1e-3, quantiles[0]?.[1] ?? 1);

@@ -142,15 +142,18 @@ def pick_items(n: int, labels: Sequence[Any] | None, items: int) -> list[int]:
 
 
 def _read_whole(index: CredibleIndex, label_column: str | None) -> _Whole:
-    """All ids, kappas and labels, by a search that asks for the whole sphere."""
-    centre = torch.zeros(index.schema.dim)
-    centre[0] = 1.0
-    columns = [label_column] if label_column else []
-    found = index.search(VonMisesFisher(centre, 0.0), 1.0, columns=columns, exact=True)
-    kappa = found.kappa.numpy()
-    order = np.lexsort((np.array(found.ids, dtype=object).argsort().argsort(), kappa))
-    labels = [found.payload[label_column][i] for i in order] if label_column else None
-    return _Whole([found.ids[i] for i in order], kappa[order], labels)
+    """All ids, kappas and labels, by one pass over the gallery; items of one kappa in the order of their ids."""
+    ids: list[str] = []
+    kappas: list[np.ndarray] = []
+    labels: list[Any] = []
+    for names, kappa, payload in index.scan(columns=[label_column] if label_column else []):
+        ids += names
+        kappas.append(np.asarray(kappa, np.float32))
+        labels += payload[label_column] if label_column else []
+    kappa = np.concatenate(kappas) if kappas else np.zeros(0, np.float32)
+    order = sorted(range(len(ids)), key=lambda i: (kappa[i], ids[i]))
+    found = [labels[i] for i in order] if label_column else None
+    return _Whole([ids[i] for i in order], kappa[order], found)
 
 
 def _with_neighbours(index: CredibleIndex, picked: list[str]) -> list[str]:
