@@ -77,8 +77,8 @@ def look(case: Any, answer: Any) -> list[str]:
     ]
     try:
         case.validate_response(answer, checks=wanted)
-    except Exception as error:  # a group of failures
-        found.append(f"{what} {str(error)[:500]}")
+    except BaseExceptionGroup as group:
+        found += [f"{what} {str(error)[:300]}" for error in group.exceptions]
     if answer.status_code >= 500:
         found.append(f"{what} is an error of the service")
     if answer.status_code >= 400:
