@@ -70,6 +70,8 @@ def try_pictures(chrome: Any, address: str, work: Path, camera: _Camera) -> dict
         least = visit.kappas(".lane ul", 1)[0]
         visit.sort("Most certain first")
         most = visit.kappas(".lane ul", 1)[0]
+        if not least < most:
+            raise AssertionError(f"the order does not turn: {least} is first, then {most}")
         visit.sort("Least certain first")
         _open_item(visit, "test-09560")
         sets = {percent: visit.move_mass(percent)[0] for percent in (50, 80, 95)}

@@ -108,16 +108,16 @@ class Visit:
         self.page.evaluate("route => { location.hash = route }", route)
 
     def kappas(self, where: str = ".grid", count: int = 12) -> list[float]:
-        """The kappas of the first items of a list."""
-        self.page.locator(f"{where} .kappa").first.wait_for()
-        texts = self.page.locator(f"{where} .kappa").all_text_contents()[:count]
+        """The kappas of the first items of the first such list."""
+        found = self.page.locator(where).first.locator(".kappa")
+        found.first.wait_for()
+        texts = found.all_text_contents()[:count]
         return [_number(text) for text in texts]
 
     def sort(self, name: str) -> None:
         """Choose an order of the gallery by its name."""
-        with self.page.expect_response(lambda answer: "/v1/items?" in answer.url):
-            self.page.get_by_text(name, exact=True).click()
-        self.page.locator(".lane .kappa").first.wait_for()
+        self.page.get_by_text(name, exact=True).click()
+        self.page.locator(".lane ul").first.locator(".kappa").first.wait_for()
 
     def open_first(self) -> str:
         """Open the first item of the first lane; its name."""

