@@ -80,9 +80,11 @@ def try_pictures(chrome: Any, address: str, work: Path, camera: _Camera) -> dict
         visit.go("#/ask")
         picture = work / "pictures" / "test-00001.png"  # a ship
         kappa = {"sharp": visit.give_picture(picture)}
+        kappa["a file blurred by 2"] = visit.give_picture(_blurred(picture, work / "blurred.png"))
+        visit.give_picture(picture)
         kappa["cropped to 40 %"] = visit.turn("crop", 40)
         visit.turn("crop", 100)
-        kappa["blurred by 2"] = visit.turn("blur", 2)
+        kappa["blurred by 2 on the page"] = visit.turn("blur", 2)
         blurred = visit.members()[0]
         camera.take(visit, "ask-picture")
         visit.turn("blur", 0)
@@ -134,6 +136,15 @@ def try_sentences(chrome: Any, address: str, camera: _Camera) -> dict[str, Any]:
         "kappa": {VAGUE: vague, PRECISE: precise},
         "members at 95 %": {VAGUE: wide, PRECISE: narrow},
     }
+
+
+def _blurred(picture: Path, out: Path) -> Path:
+    """A copy of a picture, blurred by another program than the service."""
+    from PIL import Image, ImageFilter
+
+    with Image.open(picture) as sharp:
+        sharp.convert("RGB").filter(ImageFilter.GaussianBlur(2)).save(out)
+    return out
 
 
 def _open_item(visit: Visit, name: str) -> None:

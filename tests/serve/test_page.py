@@ -197,6 +197,68 @@ def test_a_picture_loses_what_it_shows(visit, shapes, tmp_path):
     visit.page.locator(".trouble").wait_for()
 
 
+def test_a_picture_is_pasted(visit, shapes):
+    visit.load()
+    visit.go("#/ask")
+    visit.page.locator(".studio img").wait_for()
+    visit.settle()
+    with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+        visit.page.evaluate(
+            """async (url) => {
+              const blob = await (await fetch(url)).blob();
+              const clipboardData = new DataTransfer();
+              clipboardData.items.add(new File([blob], "pasted.jpg", { type: "image/jpeg" }));
+              document.dispatchEvent(new ClipboardEvent("paste", { clipboardData }));
+            }""",
+            "v1/pictures/ring%203?side=1024",
+        )
+    visit.settle()
+    assert visit.page.locator(".studio img").get_attribute("alt") == "The picture you gave"
+    own = load_embedder(shapes / "encoder")([shapes / "pictures" / "ring 3.png"]).kappa.item()
+    assert visit.verdict() == pytest.approx(own, rel=0.2)  # it comes as a JPEG
+
+
+def test_members_are_explained(visit):
+    visit.load()
+    visit.open_first()
+    with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+        visit.page.locator(".check input").check()
+    visit.settle()
+    assert visit.page.locator(".members .why").count() == min(12, visit.members()[0])
+    assert "°" in visit.page.locator(".members .why").first.inner_text()
+
+
+def test_a_service_that_is_gone_is_told_and_tried_again(chrome, address):
+    with Visit(chrome, address) as visit:
+        visit.page.route("**/v1/about", lambda route: route.abort())
+        visit.page.goto(address)
+        assert "does not answer" in visit.page.locator(".trouble").inner_text()
+        visit.page.unroute("**/v1/about")
+        visit.page.get_by_text("Try again").click()
+        visit.page.locator(".lane .tile").first.wait_for()
+
+
+def test_a_key_that_the_page_asks_for_goes_with_every_request(chrome, address):
+    refused = {"error": {"code": "unauthorized", "message": "a key is needed.", "field": None}}
+
+    def guard(route) -> None:
+        if route.request.headers.get("authorization") == "Bearer right":
+            route.continue_()
+        else:
+            route.fulfill(status=401, json=refused)
+
+    with Visit(chrome, address) as visit:
+        visit.page.route("**/v1/**", guard)
+        visit.page.goto(address)
+        visit.page.locator("#key").fill("wrong")
+        visit.page.keyboard.press("Enter")
+        visit.page.locator("dialog", has_text="refused").wait_for()
+        visit.page.locator("#key").fill("right")
+        visit.page.keyboard.press("Enter")
+        visit.page.locator('.lane .tile img[src^="blob:"]').first.wait_for()
+        assert visit.page.locator("dialog").count() == 0
+
+
 def test_the_threshold_by_mouse_and_by_keys(visit):
     visit.load()
     visit.go("#/threshold")

@@ -52,7 +52,6 @@ export interface Posterior {
   mu: number[];
   kappa: number;
   kappa_rank: number;
-  caps: Cap[];
 }
 
 export interface Hit extends Item {
@@ -98,6 +97,8 @@ export interface Point {
 export interface Neighbourhood {
   points: Point[];
   cap: { radius: number };
+  /** Of all masses that the slider has. */
+  caps: Cap[];
 }
 
 export interface Rejection {

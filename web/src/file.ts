@@ -3,6 +3,7 @@
 import {
   type About,
   type Asked,
+  type Cap,
   Failure,
   type Found,
   type Hit,
@@ -77,8 +78,7 @@ export class StoredFile implements Source {
   async item(id: string): Promise<OneItem> {
     const place = this.place(id);
     const item = this.at(place);
-    const caps = this.data.masses.map((mass, i) => ({ mass, cosine: this.caps[place * this.data.masses.length + i] ?? -1 }));
-    return { ...item, kappa_rank: item.rank, caps };
+    return { ...item, kappa_rank: item.rank, caps: this.capsOf(place) };
   }
 
   async picture(item: { id: string; picture?: string | null }): Promise<string | null> {
@@ -120,7 +120,7 @@ export class StoredFile implements Source {
     const rest = all.slice(limit / 4);
     const step = Math.max(1, rest.length / (limit - first.length));
     for (let i = 0; i < rest.length && first.length < limit; i += step) first.push(rest[Math.floor(i)] as [number, number]);
-    return { points: this.project(place, first, radius), cap: { radius } };
+    return { points: this.project(place, first, radius), cap: { radius }, caps: this.capsOf(place) };
   }
 
   async rejection(): Promise<Rejection> {
@@ -135,6 +135,11 @@ export class StoredFile implements Source {
 
   private at(place: number): StoredItem {
     return this.data.items[place] as StoredItem;
+  }
+
+  private capsOf(place: number): Cap[] {
+    const n = this.data.masses.length;
+    return this.data.masses.map((mass, i) => ({ mass, cosine: this.caps[place * n + i] ?? -1 }));
   }
 
   private nearestMass(mass: number): number {

@@ -29,7 +29,7 @@ export function itemView(context: Context, about: About, id: string): View {
       head.removeAttribute("aria-busy");
       fill(head, [...portrait(context, about, item)]);
       document.title = `${labelOf(item.label) || item.id} · aureole`;
-      neighbourhood.ask({ query: { id }, caps: item.caps });
+      neighbourhood.ask({ id });
     } catch (error) {
       fill(head, [h("h1", {}, id), trouble(error, () => void load())]);
       neighbourhood.element.hidden = true;

@@ -11,14 +11,10 @@ const MEMBERS = 48;
 const EXPLAINED = 12; // an explanation is dear
 const WIDEST = 0.99;
 
-export interface Asked {
-  query: Query;
-  caps: Cap[];
-}
-
 export class Neighbourhood {
   readonly element: HTMLElement;
-  private asked: Asked | null = null;
+  private asked: Query | null = null;
+  private caps: Cap[] = [];
   private mass = 0.95;
   private explain = false;
   private readonly map;
@@ -75,19 +71,19 @@ export class Neighbourhood {
         this.summary,
         this.mix,
         this.problem,
+        context.source.live && h("label", { class: "check" }, explain, " Say why each of the nearest is in the set"),
         this.members,
         this.prior !== null &&
           h("p", { class: "fine" }, `P: the probability that the two belong together, if ${chance(this.prior)} of all pairs do.`),
-        context.source.live && h("label", { class: "check" }, explain, " Say why each of the nearest is in the set"),
       ),
     );
     this.turn();
   }
 
   /** Shows the surroundings of another posterior. */
-  ask(asked: Asked): void {
+  ask(asked: Query): void {
     this.asked = asked;
-    this.turn();
+    this.caps = []; // until the map has come the cap is that of the search
     void this.place();
     void this.search();
   }
@@ -98,7 +94,7 @@ export class Neighbourhood {
   }
 
   private angle(): number | null {
-    return this.asked === null ? null : capAngle(this.asked.caps, this.mass);
+    return capAngle(this.caps, this.mass);
   }
 
   /** Moves the circle at once; the members follow. */
@@ -113,9 +109,10 @@ export class Neighbourhood {
     const asked = this.asked;
     if (asked === null) return;
     try {
-      const found = await this.mapping.run((signal) => this.context.source.map(asked.query, WIDEST, POINTS, signal));
+      const found = await this.mapping.run((signal) => this.context.source.map(asked, WIDEST, POINTS, signal));
       if (found === null) return;
-      const widest = capAngle(asked.caps, WIDEST) ?? found.cap.radius;
+      this.caps = found.caps;
+      const widest = capAngle(found.caps, WIDEST) ?? found.cap.radius;
       const farthest = Math.max(0, ...found.points.map((point) => angleOf(point.cosine)));
       this.map.place(found.points, Math.max(1.06 * widest, Math.min(farthest, 2.5 * widest)));
       this.map.cap(this.angle() ?? found.cap.radius);
@@ -131,11 +128,11 @@ export class Neighbourhood {
     this.members.setAttribute("aria-busy", "true");
     try {
       const found = await this.searching.run((signal) =>
-        this.context.source.search(asked.query, { mass: this.mass, limit, prior: this.prior, explain: this.explain }, signal),
+        this.context.source.search(asked, { mass: this.mass, limit, prior: this.prior, explain: this.explain }, signal),
       );
       if (found === null) return;
       fill(this.problem, []);
-      this.draw(found, asked.query.id);
+      this.draw(found, asked.id);
     } catch (error) {
       fill(this.problem, [trouble(error, () => void this.search())]);
     }
@@ -181,7 +178,8 @@ export class Neighbourhood {
       bar.append(part);
     }
     const named = parts.slice(0, 5).map(([label, n]) => h("span", {}, dot(this.context.colour(label)), `${label} ${count(n)}`));
-    const all = found.classes || found.count === found.hits.length ? "" : `of the nearest ${found.hits.length}`;
+    const seen = found.classes ? found.count : found.hits.length;
+    const all = found.count === seen && found.count_exact !== false ? "" : `of the nearest ${count(seen)}`;
     return [bar, h("p", { class: "legend" }, ...named, parts.length > 5 && "others", h("small", {}, all))];
   }
 

@@ -46,7 +46,7 @@ export function pictureQuery(context: Context, about: About): View {
       scale.mark([{ kappa: posterior.kappa, name: "here" }]);
       chart.here(view().crop, posterior.kappa);
       neighbourhood.element.hidden = false;
-      neighbourhood.ask({ query: known(posterior, asked), caps: posterior.caps });
+      neighbourhood.ask(known(posterior, asked));
     } catch (error) {
       fill(verdict, [trouble(error, () => void ask())]);
     }

@@ -35,7 +35,7 @@ export function textQuery(context: Context, about: About): View {
   const around = (): void => {
     const posterior = found[shown];
     neighbourhood.element.hidden = posterior === undefined;
-    if (posterior !== undefined) neighbourhood.ask({ query: known(posterior, { text: texts[shown] }), caps: posterior.caps });
+    if (posterior !== undefined) neighbourhood.ask(known(posterior, { text: texts[shown] }));
   };
   const which = choice("Whose set", { a: "Around A", b: "Around B" }, (side) => {
     shown = side;

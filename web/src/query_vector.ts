@@ -25,7 +25,7 @@ export function vectorQuery(context: Context, about: About): View {
       fill(verdict, [h("strong", {}, `κ ${number(posterior.kappa)}`), ` ${capital(rankInWords(posterior.kappa_rank))}.`]);
       scale.mark([{ kappa: posterior.kappa, name: "here" }]);
       neighbourhood.element.hidden = false;
-      neighbourhood.ask({ query: known(posterior, { vector }), caps: posterior.caps });
+      neighbourhood.ask(known(posterior, { vector }));
     } catch (error) {
       fill(verdict, [trouble(error)]);
     }

@@ -5,6 +5,7 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +18,28 @@ from aureole.scale.embedder import Embedder
 from aureole.serve.batching import Batcher
 from aureole.serve.failures import shielded
 from aureole.serve.faults import Fault
+from aureole.sphere.cosine import cap_angle
 
-__all__ = ["Encoder", "blur_batch", "decode_picture", "spoil"]
+__all__ = [
+    "MASSES",
+    "Embedded",
+    "Encoder",
+    "blur_batch",
+    "credible_cosines",
+    "decode_picture",
+    "spoil",
+]
+
+
+MASSES = (0.5, 0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A posterior of batch shape (), and the least cosines of its credible caps of ``MASSES``."""
+
+    posterior: VonMisesFisher
+    cosines: list[float]
 
 
 class Encoder:
@@ -34,14 +55,14 @@ class Encoder:
     ) -> None:
         self.embedder = embedder
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="aureole-decoder")
-        self._batcher: Batcher[Any, VonMisesFisher] = Batcher(
+        self._batcher: Batcher[Any, Embedded] = Batcher(
             self._work, name="encoder", largest=largest, room=room, seen=seen
         )
 
     async def embed(
         self, kind: str, inputs: Sequence[Any], *, crop: float = 1.0, blur: float = 0.0
-    ) -> list[VonMisesFisher]:
-        """The posteriors, of batch shape (), of inputs of a kind: "text", "vector" or "image" in base64."""
+    ) -> list["Embedded"]:
+        """What inputs of a kind, "text", "vector" or "image" in base64, are to the encoder."""
         wanted = self.embedder.modality
         if kind != wanted:
             raise Fault(
@@ -74,18 +95,33 @@ class Encoder:
     def _prepare(self, text: str, crop: float, blur: float) -> Any:
         return spoil(self.embedder.prepare(decode_picture(text)), crop, blur)
 
-    def _work(self, prepared: list[Any]) -> list[VonMisesFisher | BaseException]:
+    def _work(self, prepared: list[Any]) -> list["Embedded | BaseException"]:
         """The posteriors of a batch; where it fails, of each input on its own."""
         try:
             found = self.embedder.embed(prepared)
+            cosines = credible_cosines(found.kappa, MASSES, found.dim)
         except Exception as error:
             if len(prepared) == 1:
                 return [error]
             return [self._work([one])[0] for one in prepared]
+        parts = zip(found.mu.unbind(0), found.kappa.unbind(0), cosines, strict=True)
         return [
-            VonMisesFisher(mu, kappa, validate_args=False)
-            for mu, kappa in zip(found.mu.unbind(0), found.kappa.unbind(0), strict=True)
+            Embedded(VonMisesFisher(mu, kappa, validate_args=False), cosine)
+            for mu, kappa, cosine in parts
         ]
+
+
+def credible_cosines(kappa: Tensor, masses: tuple[float, ...], dim: int) -> list[list[float]]:
+    """The least cosines of credible caps, a row for each kappa [n]: one call for all, since a call is dear.
+
+    Examples
+    --------
+    >>> [[round(c, 4) for c in row] for row in credible_cosines(torch.tensor([24.0]), (0.5, 0.9), 10)]
+    [[0.8352, 0.7176]]
+    """
+    levels = torch.tensor(masses, dtype=torch.float64)
+    with torch.no_grad():
+        return torch.cos(cap_angle(levels, kappa.double().unsqueeze(-1), dim)).tolist()
 
 
 def decode_picture(text: str) -> bytes:

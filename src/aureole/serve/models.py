@@ -228,13 +228,12 @@ class ItemsAnswer(BaseModel):
 
 
 class PosteriorAnswer(BaseModel):
-    """A posterior; the credible cosines by their mass, and the caps of all masses from 0.5 to 0.99."""
+    """A posterior; the credible cosines by their mass."""
 
     mu: list[float]
     kappa: float | None
     kappa_rank: float
     credible_cosine: dict[str, float]
-    caps: list[Cap]
 
 
 class EmbedAnswer(BaseModel):
@@ -319,10 +318,14 @@ class Circle(BaseModel):
 
 
 class MapAnswer(BaseModel):
-    """The surroundings of a query: distances from the middle are angles in radians."""
+    """The surroundings of a query: distances from the middle are angles in radians.
+
+    ``cap`` is that of the mass asked for, ``caps`` are those of all masses from 0.5 to 0.99.
+    """
 
     points: list[Point]
     cap: Circle
+    caps: list[Cap]
     query: QueryAnswer
 
 
