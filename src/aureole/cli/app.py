@@ -15,6 +15,7 @@ from aureole.cli import (
     reproduce,
     score,
     search,
+    serve,
     train,
 )
 from aureole.errors import AureoleError
@@ -34,6 +35,7 @@ app.command("score", help=score.HELP)(score.score)
 app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
 app.add_typer(index.index, name="index")
 app.command("search", help=search.HELP)(search.search)
+app.command("serve", help=serve.HELP)(serve.serve)
 app.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)
 app.command("results", help=records.HELP)(records.results)
 app.command("report")(report.report)

@@ -1,27 +1,99 @@
-"""``aureole report``: one page of HTML from a folder of records."""
+"""``aureole report``: one page of HTML from a folder of records, or from a gallery."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from aureole.errors import InvalidInputError
 
 __all__ = ["report"]
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder of records, as reproduce writes it.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of records, as reproduce writes it, or the address of a gallery.",
+            metavar="FOLDER|ADDRESS",
+        ),
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="The page to write; default: report.html in the folder.")
+        Path | None,
+        typer.Option(
+            help="The page to write; default: report.html in the folder, or beside the gallery."
+        ),
+    ] = None,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(help="Of a gallery: the folder of its pictures, named after the ids."),
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Of a gallery: the column of classes; default: label.")
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Of a gallery: the column of texts; default: text.")
+    ] = None,
+    items: Annotated[
+        int | None,
+        typer.Option(min=2, max=2000, help="Of a gallery: items to show; default: 240."),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page with the tables and figures of a folder of records, all of one experiment.
+    """Write one self-contained HTML page: of a folder of records, or of a gallery.
+
+    Of a folder of records, all of one experiment, its tables and figures; of a gallery the explorer: the least and most
+    certain items of each class, what lies around each, and the rejection curve, for people without a service.
 
     aureole report results/controlled
 
     aureole report results/cifar10h
 
-    aureole report results/frozen
+    aureole report gallery.lance --pictures pictures --out gallery.html
     """
+    options = {"pictures": pictures, "label_column": label_column, "text_column": text_column}
+    given = {
+        name: value for name, value in {**options, "items": items}.items() if value is not None
+    }
+    if _names_gallery(what):
+        typer.echo(_explorer(what, out, given))
+        return
+    if given:
+        raise InvalidInputError(
+            f"--{next(iter(given)).replace('_', '-')} is for a gallery, but {what} names none: an address ends in "
+            ".lance or .faiss, or is a postgresql:// one."
+        )
     from aureole.reports.folder import write_report
 
-    typer.echo(write_report(folder, out or folder / "report.html"))
+    typer.echo(write_report(Path(what), out or Path(what) / "report.html"))
+
+
+def _names_gallery(what: str) -> bool:
+    return "://" in what or what.removesuffix("/").endswith((".lance", ".faiss"))
+
+
+def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
+    from aureole.cli.progress import rows_bar
+    from aureole.reports.explorer import write_explorer
+    from aureole.reports.explorer_data import choose_columns, explorer_data
+    from aureole.retrieval import CredibleIndex
+    from aureole.retrieval.address import shown_address
+
+    if out is None:
+        if "://" in address:
+            raise InvalidInputError(
+                "a gallery that is no folder has no place beside it: say --out PATH."
+            )
+        out = Path(address).with_suffix(".html")
+    with CredibleIndex.open(address) as index:
+        label, text = choose_columns(
+            index.schema.columns, given.pop("label_column", None), given.pop("text_column", None)
+        )
+        with rows_bar("looking around") as bar:
+            data = explorer_data(
+                index,
+                label_column=label,
+                text_column=text,
+                progress=lambda done, _: bar(done),
+                **given,
+            )
+    return write_explorer(data, out, Path(shown_address(address)).stem)

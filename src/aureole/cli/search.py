@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from aureole.cli.hits import show_hits
-from aureole.cli.queries import image_query, item_query, row_query, text_query
+from aureole.cli.queries import Query, image_query, item_query, row_query, text_query
+from aureole.cli.remote import ask_server
 from aureole.cli.results import print_json
 from aureole.errors import AureoleWarning
 from aureole.retrieval import CredibleIndex, Hits
@@ -28,12 +29,19 @@ The query is an item of the gallery (which is left out of its own results), a ro
     aureole search gallery.lance --vector-from queries.parquet --row 3 --head head --filter price=10..20
     aureole search gallery.lance --text "red shoes" --head head --guarantee conformal --widest 60 --explain
     aureole search gallery.lance --image shoe.jpg --encoder encoder --filter colour=red,blue --json
+    aureole search --server http://127.0.0.1:8765 --text "red shoes" --mass 0.9
 """
 _SHOWN = 20  # hits that people are shown unless they ask for more
 
 
 def search(
-    gallery: Annotated[str, typer.Argument(help="The gallery's address.", metavar="ADDRESS")],
+    gallery: Annotated[
+        str | None, typer.Argument(help="The gallery's address.", metavar="[ADDRESS]")
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(help="Ask the service at this URL instead; its key from AUREOLE_API_KEY.", metavar="URL"),
+    ] = None,
     item: Annotated[
         str | None, typer.Option("--id", help="The query: an item of the gallery.")
     ] = None,
@@ -106,10 +114,28 @@ def search(
     ] = False,
 ) -> None:  # fmt: skip
     """Search and print; ``HELP`` is what users read."""
-    _check(item, vector_from, row, text, image, head, encoder)
+    _check(item, vector_from, row, text, image, head, encoder, server)
+    if (gallery is None) == (server is None):
+        raise typer.BadParameter("give the gallery's address or --server, one of the two.")
     if not 0 <= mass <= 1:
         raise typer.BadParameter(f"--mass must be between 0 and 1, not {mass}.")
     kind = kind or ("predictive" if guarantee else "credible")
+    if server is not None:
+        if kappa_pos is not None:
+            raise typer.BadParameter("--kappa-pos is the service's own.")
+        place = None
+        if vector_from is not None:
+            place = (vector_from, row or 0, vector_column, mu_column, kappa_column)
+        found = ask_server(
+            server, item=item, row=place, text=text, image=image, filters=filters or [],
+            mass=mass, limit=limit, kind=kind, prior=prior, rank=rank,
+            guarantee=guarantee or "model", widest=widest, exact=exact, explain=explain,
+        )  # fmt: skip
+        shown = found.hits if as_json else _first(found.hits, limit or _SHOWN)
+        _show(server, found.query, found.cap, found.hits, shown, found.why, found.notes,
+              widest=widest, limit=limit, explain=explain, as_json=as_json)  # fmt: skip
+        return
+    assert gallery is not None
     with warnings.catch_warnings(record=True) as said, CredibleIndex.open(gallery) as index:
         warnings.simplefilter("always", AureoleWarning)
         demands = parse_filter(filters or [], index.schema)
@@ -146,12 +172,31 @@ def search(
     notes = list(dict.fromkeys(str(w.message) for w in said if w.category is AureoleWarning))
     shown = hits if as_json else _first(hits, limit or _SHOWN)
     why = explain_hits(shown, query.posterior, latent=explain)
+    _show(gallery, query, cap, hits, shown, why, notes,
+          widest=widest, limit=limit, explain=explain, as_json=as_json)  # fmt: skip
+
+
+def _show(
+    where: str,
+    query: Query,
+    cap: dict[str, Any],
+    hits: Hits,
+    shown: Hits,
+    why: Explanation,
+    notes: list[str],
+    *,
+    widest: float | None,
+    limit: int | None,
+    explain: bool,
+    as_json: bool,
+) -> None:
+    """Print what was found, for people or as JSON."""
     cap["cosine"], cap["degrees"] = hits.threshold.tolist(), why.cap_degrees.tolist()
     cap["widest_degrees"] = widest
     if as_json:
         print_json(
             {
-                "gallery": shown_address(gallery),
+                "gallery": shown_address(where),
                 "query": {"about": query.about, "kappa": query.posterior.kappa.tolist()},
                 "cap": cap,
                 "asks_back": hits.asks_back,
@@ -174,6 +219,7 @@ def _check(
     image: Path | None,
     head: Path | None,
     encoder: Path | None,
+    server: str | None,
 ) -> None:
     """Refuse a command whose options do not make one query."""
     given = [value for value in (item, vector_from, text, image) if value is not None]
@@ -181,6 +227,10 @@ def _check(
         raise typer.BadParameter("give one query: --id, --vector-from, --text or --image.")
     if (vector_from is None) != (row is None):
         raise typer.BadParameter("--vector-from and --row go together.")
+    if server is not None:
+        if head is not None or encoder is not None:
+            raise typer.BadParameter("--head and --encoder are the service's own.")
+        return
     if text is not None and (head is None) == (encoder is None):
         raise typer.BadParameter(
             "--text needs --head (on MiniLM's vectors) or --encoder, one of the two."

@@ -1,6 +1,7 @@
 """Pictures on disk as tensors. The one file that imports Pillow."""
 
 import io
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from aureole.errors import AureoleError, InvalidInputError
 __all__ = ["read_picture", "read_square", "read_thumbnail", "write_picture"]
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs
+_OPENING = threading.Lock()
 
 
 def read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
@@ -61,11 +63,13 @@ def _opened(source: Path | bytes) -> Iterator[Any]:
     """A picture of a known format and of a size that fits memory; errors of its decoding name the file."""
     image = _pillow()
     try:
-        with warnings.catch_warnings():
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        # opening reads the size alone, and what warnings do is set for all threads at once
+        with _OPENING, warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
-            file = io.BytesIO(source) if isinstance(source, bytes) else source
-            with image.open(file, formats=_FORMATS) as picture:
-                yield picture
+            opened = image.open(file, formats=_FORMATS)
+        with opened as picture:
+            yield picture
     except (
         OSError,
         ValueError,

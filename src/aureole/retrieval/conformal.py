@@ -91,9 +91,11 @@ class ConformalMass:
         scores = torch.cat(found).clamp(0, 1).sort().values.tolist() if n else []
         return cls(scores, float(kappa_pos), float(kappa_other))
 
-    def level(self, mass: float) -> float:
+    def level(self, mass: float, *, quiet: bool = False) -> float:
         """The mass to ask for; 1, the whole sphere, with a warning where there are too few pairs for the promise."""
         rank = math.ceil(round((len(self.scores) + 1) * check_mass(mass), 9))
+        if rank > len(self.scores) and quiet:
+            return 1.0
         if rank > len(self.scores):
             needed = math.ceil(round(mass / (1 - mass), 9)) if mass < 1 else None
             remedy = "No finite number is enough." if needed is None else f"Take {needed} or more."

@@ -22,6 +22,7 @@ __all__ = ["FaissStore"]
 
 _SPREAD = 0.02  # FAISS takes one radius a call: queries whose bounds are this close share one
 _GROUP = 64
+_SCANNED = 2**16  # rows of a scan at a time
 
 
 class FaissStore:
@@ -90,6 +91,14 @@ class FaissStore:
         self._refresh()
         places = [self._place[i] for i in ids if i in self._place]
         return self._rows(np.array(places, np.int64), columns)
+
+    def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
+        """All rows without mu."""
+        self._refresh()
+        nothing = np.zeros((0, 0), np.float32)
+        for places in np.array_split(np.flatnonzero(self._alive), len(self._ids) // _SCANNED + 1):
+            payload = {name: self._payload[name][places] for name in columns}
+            yield Rows(self._ids[places], nothing, self._kappa[places], payload)
 
     def candidates(
         self,

@@ -21,7 +21,7 @@ from aureole.retrieval.scores import (
     positive_probability,
     stored_direction,
 )
-from aureole.retrieval.store import Store
+from aureole.retrieval.store import Store, slack
 
 __all__ = ["Hits", "Queries", "Rank", "find_members", "raise_bounds", "rank_hits"]
 
@@ -89,17 +89,32 @@ class Queries:
 
 
 def raise_bounds(
-    store: Store, queries: Queries, limit: int, conditions: list[Condition], exact: bool
-) -> None:
-    """Raise each cap's bound to the limit-th best cosine: no better row can lie below it."""
+    store: Store,
+    queries: Queries,
+    limit: int,
+    conditions: list[Condition],
+    columns: tuple[str, ...],
+    exact: bool,
+) -> dict[int, Rows]:
+    """Raise each cap's bound to the limit-th best cosine: no better row can lie below it.
+
+    Returned are the nearest rows of those queries whose whole cap they hold, since the last of them is farther from the
+    bound than rounding reaches: they need no second search.
+    """
     if queries.mu.shape[1] > 1:
-        return
+        return {}
     asked = np.flatnonzero(queries.bound[:, 0] <= 1)
-    found = store.nearest(queries.mu[asked, 0], limit, conditions, (), exact=exact)
-    for query, rows in zip(asked, found, strict=True):
-        cosine = np.sort(exact_cosines(queries.mu[query, 0], rows.mu))[::-1]
-        if len(cosine) >= limit:
-            queries.bound[query, 0] = max(queries.bound[query, 0], cosine[limit - 1])
+    whole: dict[int, Rows] = {}
+    found = store.nearest(queries.mu[asked, 0], limit, conditions, columns, exact=exact)
+    for query, rows in zip(asked.tolist(), found, strict=True):
+        if len(rows) < limit:
+            continue
+        cosine = exact_cosines(queries.mu[query, 0], rows.mu).min()
+        # a row that was left out scores at most as the last one does, both to the slack
+        if cosine < queries.bound[query, 0] - 2 * slack(queries.mu.shape[-1]):
+            whole[query] = rows
+        queries.bound[query, 0] = max(queries.bound[query, 0], cosine)
+    return whole
 
 
 def find_members(
@@ -108,11 +123,15 @@ def find_members(
     conditions: list[Condition],
     columns: tuple[str, ...],
     exact: bool,
+    known: dict[int, Rows],
 ) -> list[tuple[Rows, np.ndarray]]:
-    """(Rows without mu, cosines to each component [n, k]) in each query's cap."""
+    """(Rows without mu, cosines to each component [n, k]) in each query's cap; ``known`` rows hold some whole caps."""
     n, k, _ = queries.mu.shape
-    asked = [(i, j) for i in range(n) for j in range(k) if queries.bound[i, j] <= 1]
+    pairs = [(i, j) for i in range(n) for j in range(k) if queries.bound[i, j] <= 1]
+    asked = [pair for pair in pairs if pair[0] not in known]
     parts: list[list[tuple[Rows, np.ndarray]]] = [[] for _ in range(n)]
+    for i, rows in known.items():
+        parts[i].append(_inside(rows, queries, i))
     for start in range(0, len(asked), _CHUNK):
         chunk = asked[start : start + _CHUNK]
         at = tuple(np.array(chunk, dtype=np.int64).T)
@@ -120,9 +139,7 @@ def find_members(
             queries.mu[at], queries.bound[at], conditions, columns, exact=exact
         )
         for (i, _), rows in zip(chunk, found, strict=True):
-            cosine = np.stack([exact_cosines(mu, rows.mu) for mu in queries.mu[i]], -1)
-            inside = np.flatnonzero((cosine >= queries.bound[i]).any(-1))
-            parts[i].append((_take(rows, inside), cosine[inside]))
+            parts[i].append(_inside(rows, queries, i))
     return [_merged(part, columns, k) for part in parts]
 
 
@@ -183,6 +200,13 @@ def _order(key: np.ndarray, cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
         by_id = np.array(sorted(range(len(ids)), key=ids.tolist().__getitem__), dtype=np.int64)
         order = by_id[np.lexsort((-cosine[by_id], -key[by_id]))]
     return order
+
+
+def _inside(rows: Rows, queries: Queries, i: int) -> tuple[Rows, np.ndarray]:
+    """Those of the rows that lie in a query's cap, without their mu, and their cosines to its components."""
+    cosine = np.stack([exact_cosines(mu, rows.mu) for mu in queries.mu[i]], -1)
+    inside = np.flatnonzero((cosine >= queries.bound[i]).any(-1))
+    return _take(rows, inside), cosine[inside]
 
 
 def _take(rows: Rows, places: np.ndarray) -> Rows:

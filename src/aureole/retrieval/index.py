@@ -2,11 +2,13 @@
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning, InvalidInputError
@@ -122,6 +124,18 @@ class CredibleIndex:
         )
         return found, {name: column[order].tolist() for name, column in rows.payload.items()}
 
+    def scan(
+        self, *, columns: Sequence[str] = ()
+    ) -> Iterator[tuple[list[str], Float[np.ndarray, " n"], dict[str, list[Any]]]]:
+        """(Ids, kappa, payload) of all rows, in batches and in an order of the engine's own.
+
+        Cost: one pass over these columns alone; mu, which is large, is not read.
+        """
+        self._check_columns(columns)
+        for rows in self._store.scan(columns):
+            payload = {name: column.tolist() for name, column in rows.payload.items()}
+            yield rows.ids.tolist(), rows.kappa, payload
+
     def delete(self, ids: Sequence[str]) -> int:
         """Remove rows, and return how many were there."""
         return self._store.delete(check_ids(ids))
@@ -236,9 +250,10 @@ class CredibleIndex:
             ),
             widest,
         )
+        known = {}
         if limit is not None and rank == "cosine":
-            raise_bounds(self._store, queries, limit, conditions, exact)
-        found = find_members(self._store, queries, conditions, tuple(columns), exact)
+            known = raise_bounds(self._store, queries, limit, conditions, tuple(columns), exact)
+        found = find_members(self._store, queries, conditions, tuple(columns), exact, known)
         hits = rank_hits(found, queries, kappa_pos, prior, rank, limit, self.schema.dim)
         return hits if posterior.batch_shape else hits[0]
 

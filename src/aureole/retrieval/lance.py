@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 from pathlib import Path
@@ -117,6 +118,14 @@ class LanceStore:
         ]
         found = pa.concat_tables(parts) if parts else None
         return _from_arrow(found, columns, self.schema)
+
+    def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
+        """All rows without mu: only the columns asked for are read."""
+        import pyarrow as pa
+
+        self._table.checkout_latest()
+        for batch in self._table.scanner(columns=["id", "kappa", *columns]).to_batches():
+            yield _without_mu(pa.Table.from_batches([batch]), columns)
 
     def candidates(
         self,
@@ -331,17 +340,18 @@ def _from_arrow(table: Any, columns: Sequence[str], schema: Schema) -> Rows:
         )
     mu = table["mu"].combine_chunks()
     flat = mu.flatten() if table.num_rows else mu.values[:0]
+    wide = flat.to_numpy(zero_copy_only=False).reshape(table.num_rows, schema.dim)
+    return replace(_without_mu(table, columns), mu=wide)
+
+
+def _without_mu(table: Any, columns: Sequence[str]) -> Rows:
     payload = {}
     for name in columns:
         column = np.empty(table.num_rows, dtype=object)
         column[:] = table[name].to_pylist()
         payload[name] = column
-    return Rows(
-        strings(table["id"].to_pylist()),
-        flat.to_numpy(zero_copy_only=False).reshape(table.num_rows, schema.dim),
-        table["kappa"].to_numpy(),
-        payload,
-    )
+    nothing = np.zeros((0, 0), np.float32)
+    return Rows(strings(table["id"].to_pylist()), nothing, table["kappa"].to_numpy(), payload)
 
 
 def _expression(conditions: Sequence[Condition]) -> Any:

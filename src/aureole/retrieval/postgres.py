@@ -33,6 +33,7 @@ _TYPES = {
 }
 _COPY_TYPES = {"text": "text", "integer": "int8", "number": "float8", "boolean": "bool"}
 _WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to connect again
+_SCANNED = 2**14  # rows of a scan at a time
 _STRIDES = (16, 64, 256)  # rows taken at a time from a walk along an approximate index
 _LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # of pgvector
 
@@ -155,6 +156,23 @@ class PostgresStore:
                 return self._rows(cursor.execute(query, [ids]).fetchall(), columns)
 
         return self._reading(work)
+
+    def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
+        """All rows without mu, from a cursor on the server, in one transaction."""
+        sql = self._sql
+        names = sql.SQL(", ").join([sql.Identifier(name) for name in ("id", "kappa", *columns)])
+        query = sql.SQL("SELECT {} FROM {}").format(names, self._table)
+        nothing = np.zeros((0, 0), np.float32)
+        connection = self._connected()
+        with connection.transaction(), connection.cursor("scan", binary=True) as cursor:
+            cursor.execute(query)
+            while found := cursor.fetchmany(_SCANNED):
+                ids, kappa, *payload = zip(*found, strict=True)
+                held = {}
+                for name, values in zip(columns, payload, strict=True):
+                    held[name] = np.empty(len(ids), dtype=object)
+                    held[name][:] = values
+                yield Rows(strings(list(ids)), nothing, np.array(kappa, np.float32), held)
 
     def candidates(
         self,

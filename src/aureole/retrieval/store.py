@@ -55,8 +55,9 @@ class Store(Protocol):
     yields, query by query, all rows whose inner product with the query reaches its bound less ``slack``, and that meet
     the conditions; without ``exact`` an approximate index, where one was built, may miss some. ``nearest``
     yields the k rows of highest inner product. ``fetch`` gives the rows of some ids, in any order, without those that
-    are not there. All give the payload of ``columns`` only. ``notes`` are small texts kept with the rows, and
-    ``approximate`` is the kind and sizes of the approximate index, if one was built.
+    are not there. ``scan`` yields all rows in batches, without mu, in the engine's own order. All give the payload of
+    ``columns`` only. ``notes`` are small texts kept with the rows, and ``approximate`` is the kind
+    and sizes of the approximate index, if one was built.
     """
 
     engine: str
@@ -69,6 +70,8 @@ class Store(Protocol):
     def count(self) -> int: ...  # noqa: D102
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows: ...  # noqa: D102
+
+    def scan(self, columns: Sequence[str]) -> Iterator[Rows]: ...  # noqa: D102
 
     def candidates(  # noqa: D102
         self,

@@ -1,0 +1,201 @@
+"""A visit to the explorer's page as people make it, in headless Chromium: steps that return what the page shows.
+
+The tests take them on a small gallery, and ``benchmarks.explorer`` on the real ones.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FLAGS", "Visit", "browser", "chromium", "serving"]
+
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+# when the first picture, or the first item without one, is on the screen, in milliseconds of the navigation
+_CLOCK = """
+(() => {
+  const done = () => requestAnimationFrame(() => requestAnimationFrame(() => {
+    document.documentElement.dataset.firstView ??= performance.now();
+  }));
+  document.addEventListener("load", (event) => {
+    if (event.target instanceof HTMLImageElement && event.target.closest(".tile")) done();
+  }, true);
+  new MutationObserver(() => {
+    if (document.querySelector(".tile.card, .tile.plain")) done();
+  }).observe(document, { childList: true, subtree: true });
+})();
+"""
+
+
+def chromium() -> str | None:
+    """The path of a Chromium, if there is one."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """A headless browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
+        yield found
+        found.close()
+
+
+@contextmanager
+def serving(options: Sequence[str], *, log: Path, **environment: Any) -> Iterator[str]:
+    """The address of ``aureole serve`` with these options, at a port that is free."""
+    command = [sys.executable, "-m", "aureole", "serve", *options, "--port", "0"]
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, **environment
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        if found is None:
+            raise RuntimeError(f"the service did not start: {log.read_text()[-2000:]}")
+        yield found.group() + "/"
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+class Visit:
+    """A tab of its own with a clean cache; ``errors`` are what its console complains of."""
+
+    def __init__(self, browser: Any, base: str, *, width: int = 1280, **options: Any) -> None:
+        size = {"width": width, "height": 900 if width > 600 else 860}
+        self.base = base
+        self.context = browser.new_context(viewport=size, reduced_motion="reduce", **options)
+        self.context.add_init_script(_CLOCK)
+        self.page = self.context.new_page()
+        self.errors: list[str] = []
+        self.page.on("console", self._listen)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def __enter__(self) -> "Visit":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.context.close()
+
+    def _listen(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(f"{message.type}: {message.text}")
+
+    def load(self) -> float:
+        """Open the gallery; seconds from the start of the navigation until the first items are on the screen."""
+        self.page.goto(self.base, wait_until="commit")
+        root = self.page.locator(
+            "html[data-first-view]"
+        )  # the page's policy forbids to wait for a script
+        root.wait_for(state="attached")
+        return float(root.get_attribute("data-first-view")) / 1000
+
+    def go(self, route: str) -> None:
+        """Follow a link of the header or to an item."""
+        self.page.evaluate("route => { location.hash = route }", route)
+
+    def kappas(self, where: str = ".grid", count: int = 12) -> list[float]:
+        """The kappas of the first items of the first such list."""
+        found = self.page.locator(where).first.locator(".kappa")
+        found.first.wait_for()
+        texts = found.all_text_contents()[:count]
+        return [_number(text) for text in texts]
+
+    def sort(self, name: str) -> None:
+        """Choose an order of the gallery by its name."""
+        self.page.get_by_text(name, exact=True).click()
+        self.page.locator(".lane ul").first.locator(".kappa").first.wait_for()
+
+    def open_first(self) -> str:
+        """Open the first item of the first lane; its name."""
+        self.page.locator(".lane .tile").first.click()
+        self.settle()
+        return self.page.locator("h1").inner_text()
+
+    def settle(self) -> None:
+        """Wait until the set of what is looked at has come."""
+        self.page.locator(".summary strong").wait_for()
+        self.page.locator("[aria-busy]").first.wait_for(state="detached")
+
+    def members(self) -> tuple[int, float]:
+        """(How many items the set holds, the radius of the circle on the map)."""
+        self.settle()
+        count = self.page.locator(".summary strong").inner_text()
+        radius = self.page.locator(".map .cap").get_attribute("r")
+        return int(_number(count)), float(radius)
+
+    def move_mass(self, percent: int) -> tuple[int, float]:
+        """Move the slider of the mass, and wait for the members."""
+        with self.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+            self.page.locator("#mass").fill(str(percent))
+        return self.members()
+
+    def give_picture(self, path: Path) -> float:
+        """Upload a picture; its kappa."""
+        self.page.locator(".studio img").wait_for()  # the example that is shown first
+        self.settle()
+        with self.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+            self.page.locator("#file").set_input_files(path)
+        self.settle()
+        return self.verdict()
+
+    def turn(self, slider: str, value: float) -> float:
+        """Move the slider ``crop`` (percent) or ``blur``; the kappa of what is left."""
+        with self.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+            self.page.locator(f"#{slider}").fill(str(value))
+        self.settle()
+        return self.verdict()
+
+    def verdict(self, place: int = 0) -> float:
+        """A kappa that the page tells of a query."""
+        return _number(self.page.locator(".verdict-line strong").nth(place).inner_text())
+
+    def type_sentence(self, side: str, text: str) -> float:
+        """Type sentence ``a`` or ``b``; its kappa."""
+        with self.page.expect_response(lambda answer: answer.url.endswith("/v1/embed")):
+            self.page.locator(f"#sentence-{side}").fill(text)
+        self.page.wait_for_timeout(100)
+        self.settle()
+        return self.verdict("ab".index(side))
+
+    def threshold(self) -> str:
+        """What the handle of the rejection curve says."""
+        handle = self.page.locator(".handle")
+        handle.wait_for()
+        return handle.get_attribute("aria-valuetext")
+
+    def drag_threshold(self, share: float) -> str:
+        """Drag the handle to where a share of the items is left out."""
+        self.threshold()
+        box = self.page.locator(".panel svg").bounding_box()
+        x = box["x"] + box["width"] * (56 + share * (720 - 56 - 20)) / 720
+        y = box["y"] + box["height"] / 2
+        knob = self.page.locator(".handle circle").bounding_box()
+        self.page.mouse.move(knob["x"] + 5, knob["y"] + 5)
+        self.page.mouse.down()
+        self.page.mouse.move(x, y, steps=8)
+        self.page.mouse.up()
+        return self.threshold()
+
+    def overflow(self) -> int:
+        """By how many pixels the page is wider than the screen."""
+        return self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+
+
+def _number(text: str) -> float:
+    return float(re.sub(r"[^\d.]", "", text))

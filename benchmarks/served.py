@@ -1,0 +1,99 @@
+"""Services for benchmarks: a gallery with its encoder, the command that serves it, and what the process uses."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder
+from aureole.models.card import Card
+from aureole.retrieval import CredibleIndex
+from aureole.retrieval.origin import Origin
+from aureole.scale.embedder import load_embedder
+from benchmarks.engines import clustered
+
+__all__ = ["Served", "make_encoder", "make_gallery", "serving"]
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A process that serves, and where."""
+
+    process: subprocess.Popen[str]
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://{self.host}:{self.port}"
+
+    def memory(self) -> int:
+        """The bytes it holds in memory."""
+        text = Path(f"/proc/{self.process.pid}/statm").read_text()
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def seconds(self) -> float:
+        """The CPU time it has used."""
+        text = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(text[11]) + int(text[12])) / _TICKS
+
+
+def make_encoder(folder: Path, dim: int, depth: int = 20) -> Path:
+    """The folder of an encoder of pictures with weights that nobody trained: only its cost matters."""
+    if not (folder / "config.json").is_file():
+        torch.manual_seed(0)
+        card = Card(name="Untrained", kappa_pos=20.0)
+        PosteriorEncoder(CifarResNet(depth), KappaFromNorm(64, dim), card=card).save(folder)
+    return folder
+
+
+def make_gallery(where: Path, encoder: Path, rows: int, dim: int, **build: int) -> Path:
+    """A gallery of clusters at an address, made in steps and indexed by IVF; one that is there is used again."""
+    if where.exists():
+        return where
+    step = 100_000
+    index: CredibleIndex | None = None
+    for start in range(0, rows, step):
+        n = min(step, rows - start)
+        part = clustered(n, dim, clusters=max(8, rows // 500), noise=0.6, seed=1 + start)
+        ids = [f"item {start + i}" for i in range(n)]
+        payload: dict[str, Any] = {"label": [f"class {i % 10}" for i in range(n)]}
+        if index is None:
+            index = CredibleIndex.create(where, part, ids, payload)
+        else:
+            index.append(part, ids, payload)
+    assert index is not None
+    if build:
+        index.build("ivf", **build)
+    index.origin = Origin(20.0, load_embedder(encoder).weights)
+    index.close()
+    return where
+
+
+@contextmanager
+def serving(gallery: Path, encoder: Path, *options: str, log: Path) -> Iterator[Served]:
+    """``aureole serve`` on a port of its own, killed at the end if it is still there."""
+    command = [sys.executable, "-m", "aureole", "serve", "--index", str(gallery)]
+    command += ["--encoder", str(encoder), "--label-column", "label", "--port", "0", *options]
+    with open(log, "w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"http://([\d.]+):(\d+)", line)
+            if found is None:
+                raise RuntimeError(f"the service did not start: {log.read_text()[-500:]}")
+            yield Served(process, found[1], int(found[2]))
+        finally:
+            process.kill()
+            process.communicate()

@@ -1,0 +1,180 @@
+"""``aureole serve``: a gallery over HTTP, with a page for browsers."""
+
+import ipaddress
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from aureole.errors import AureoleError, InvalidInputError
+from aureole.retrieval import CredibleIndex
+
+__all__ = ["HELP", "serve"]
+
+HELP = """Serve a gallery over HTTP, with a page for browsers: pictures or texts by their certainty, searches, maps.
+
+It listens on this machine alone unless --host says otherwise. A key, from --api-key-file or the environment's
+AUREOLE_API_KEY, is then asked for by every address but /healthz.
+
+    aureole serve --index gallery.lance --encoder encoder --images pictures --label-column label
+    aureole serve --index gallery.lance --encoder head --modality text --text-column caption --port 8000
+    aureole serve --index gallery.faiss --host 0.0.0.0 --api-key-file key.txt --rate 20
+"""
+_KEY = "AUREOLE_API_KEY"
+
+
+def serve(
+    index: Annotated[str, typer.Option(help="The gallery's address.", metavar="ADDRESS")],
+    encoder: Annotated[
+        Path | None, typer.Option(help="The folder of the model that made the gallery.")
+    ] = None,
+    modality: Annotated[
+        Literal["image", "text", "vector"] | None,
+        typer.Option(help="What it takes: a head on MiniLM's vectors can take texts."),
+    ] = None,
+    normalized: Annotated[
+        bool, typer.Option("--normalized", help="The head was fitted on MiniLM vectors of norm 1.")
+    ] = False,
+    images: Annotated[
+        Path | None, typer.Option(help="A folder of pictures named after the ids.")
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="The payload column that says what an item is.")
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="The payload column with an item's text.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help=f"A file with the key; or set {_KEY}.")
+    ] = None,
+    largest_body: Annotated[
+        int, typer.Option(min=1024, help="Bytes of a request at most.")
+    ] = 16 * 2**20,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds for a request at most.")
+    ] = 30.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0, help="Requests a second of one address; 0: any number. Default: 0 on this machine, "
+                     "else 100."),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, max=1024, help="Requests that may share a call.")
+    ] = 32,
+    queue: Annotated[
+        int, typer.Option(min=1, help="Requests that may wait for the encoder or the engine.")
+    ] = 1024,
+    json_logs: Annotated[
+        bool, typer.Option("--json-logs", help="Log in lines of JSON.")
+    ] = False,
+) -> None:  # fmt: skip
+    """Serve until a signal; ``HELP`` is what users read."""
+    _import_server()
+    from aureole.scale.embedder import load_embedder
+    from aureole.serve.app import create_app
+    from aureole.serve.limits import Limits
+    from aureole.serve.metrics import Metrics
+    from aureole.serve.pictures import Pictures
+    from aureole.serve.server import Server, address_of, bound_socket
+    from aureole.serve.service import Service
+
+    _set_up_log(as_json=json_logs)
+    key = read_key(api_key_file)
+    loopback = _is_loopback(host)
+    if not loopback and key is None:
+        typer.echo(f"warning: {host} may be reached by others, and there is no key.", err=True)
+    metrics = Metrics()
+    with CredibleIndex.open(index) as opened:
+        embedder = (
+            None if encoder is None else load_embedder(encoder, modality, normalized=normalized)
+        )
+        service = Service(
+            opened,
+            embedder,
+            pictures=None if images is None else Pictures(images),
+            label_column=label_column,
+            text_column=text_column,
+            batch=batch,
+            room=queue,
+            seen=metrics.worker,
+        )
+        try:
+            allowed = (0.0 if loopback else 100.0) if rate is None else rate
+            limits = Limits(body=largest_body, seconds=timeout, rate=allowed)
+            listening = bound_socket(host, port)
+            server = Server(create_app(service, limits=limits, key=key, metrics=metrics))
+            service.warm_up()
+            service.compute_rejection()
+            place, number = address_of(listening)
+            shown = f"[{place}]" if ":" in place else place
+            typer.echo(
+                f"aureole serves {len(service.certainty):,} items at http://{shown}:{number}"
+            )
+            sys.stdout.flush()
+            server.run([listening])
+        finally:
+            service.close()
+
+
+def read_key(file: Path | None) -> str | None:
+    """The key from a file or the environment, or None; never from the command line, which others can read."""
+    text = os.environ.get(_KEY) if file is None else file.read_text(encoding="utf-8")
+    if text is None:
+        return None
+    key = text.strip()
+    if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
+        where = _KEY if file is None else str(file)
+        raise InvalidInputError(
+            f"the key in {where} must have 8 printable ASCII characters or more, without blanks."
+        )
+    return key
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _import_server() -> None:
+    try:
+        import aureole.serve.server  # noqa: F401
+    except ImportError as error:
+        raise AureoleError(
+            f"the service needs FastAPI and uvicorn ({error}): pip install 'aureole[serve]'."
+        ) from error
+
+
+def _set_up_log(*, as_json: bool) -> None:
+    """Log to stderr: a line each, or a JSON object each."""
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_JsonLines() if as_json else text)
+    for name in ("aureole.serve", "uvicorn.error"):
+        log = logging.getLogger(name)
+        log.handlers, log.propagate = [handler], False
+        log.setLevel(logging.INFO if name == "aureole.serve" else logging.WARNING)
+
+
+class _JsonLines(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        found: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return json.dumps(found)

@@ -1,0 +1,169 @@
+"""The encoder's turn: inputs of many requests, decoded beside it, become its batches."""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aureole.data.crops import deteriorate
+from aureole.distributions import VonMisesFisher
+from aureole.errors import InvalidInputError
+from aureole.scale.embedder import Embedder
+from aureole.serve.batching import Batcher
+from aureole.serve.failures import shielded
+from aureole.serve.faults import Fault
+from aureole.sphere.cosine import cap_angle
+
+__all__ = [
+    "MASSES",
+    "Embedded",
+    "Encoder",
+    "blur_batch",
+    "credible_cosines",
+    "decode_picture",
+    "spoil",
+]
+
+
+MASSES = (0.5, 0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A posterior of batch shape (), and the least cosines of its credible caps of ``MASSES``."""
+
+    posterior: VonMisesFisher
+    cosines: list[float]
+
+
+class Encoder:
+    """A model behind a queue: one thread decodes, one embeds."""
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        *,
+        largest: int = 32,
+        room: int = 1024,
+        seen: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.embedder = embedder
+        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="aureole-decoder")
+        self._batcher: Batcher[Any, Embedded] = Batcher(
+            self._work, name="encoder", largest=largest, room=room, seen=seen
+        )
+
+    async def embed(
+        self, kind: str, inputs: Sequence[Any], *, crop: float = 1.0, blur: float = 0.0
+    ) -> list["Embedded"]:
+        """What inputs of a kind, "text", "vector" or "image" in base64, are to the encoder."""
+        wanted = self.embedder.modality
+        if kind != wanted:
+            raise Fault(
+                "invalid_input",
+                f"the encoder of this service takes {wanted}s, not {kind}s.",
+                field=kind,
+            )
+        with shielded("encoder"):
+            if kind == "image":
+                loop = asyncio.get_running_loop()
+                prepared = [
+                    await loop.run_in_executor(self._decoder, self._prepare, one, crop, blur)
+                    for one in inputs
+                ]
+            else:
+                prepared = [self.embedder.prepare(one) for one in inputs]
+            if len(prepared) == 1:
+                return [await self._batcher.submit(prepared[0])]
+            return list(await asyncio.gather(*(self._batcher.submit(one) for one in prepared)))
+
+    def waiting(self) -> int:
+        """How many inputs wait."""
+        return len(self._batcher)
+
+    def close(self) -> None:
+        """Work off what waits, and stop."""
+        self._batcher.close()
+        self._decoder.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare(self, text: str, crop: float, blur: float) -> Any:
+        return spoil(self.embedder.prepare(decode_picture(text)), crop, blur)
+
+    def _work(self, prepared: list[Any]) -> list["Embedded | BaseException"]:
+        """The posteriors of a batch; where it fails, of each input on its own."""
+        try:
+            found = self.embedder.embed(prepared)
+            cosines = credible_cosines(found.kappa, MASSES, found.dim)
+        except Exception as error:
+            if len(prepared) == 1:
+                return [error]
+            return [self._work([one])[0] for one in prepared]
+        parts = zip(found.mu.unbind(0), found.kappa.unbind(0), cosines, strict=True)
+        return [
+            Embedded(VonMisesFisher(mu, kappa, validate_args=False), cosine)
+            for mu, kappa, cosine in parts
+        ]
+
+
+def credible_cosines(kappa: Tensor, masses: tuple[float, ...], dim: int) -> list[list[float]]:
+    """The least cosines of credible caps, a row for each kappa [n]: one call for all, since a call is dear.
+
+    Examples
+    --------
+    >>> [[round(c, 4) for c in row] for row in credible_cosines(torch.tensor([24.0]), (0.5, 0.9), 10)]
+    [[0.8352, 0.7176]]
+    """
+    levels = torch.tensor(masses, dtype=torch.float64)
+    with torch.no_grad():
+        return torch.cos(cap_angle(levels, kappa.double().unsqueeze(-1), dim)).tolist()
+
+
+def decode_picture(text: str) -> bytes:
+    r"""The bytes of a text in base64; what a browser puts before it (``data:image/png;base64,``) may be there.
+
+    Examples
+    --------
+    >>> decode_picture("data:image/png;base64,iVBORw==")
+    b'\x89PNG'
+    """
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInputError(f"the picture is not in base64: {error}.") from error
+
+
+def spoil(picture: Tensor, crop: float, blur: float) -> Tensor:
+    """A picture uint8 [3, h, w] cropped to the middle share of its side and enlarged again, then blurred."""
+    if crop < 1:
+        picture = deteriorate(picture[None], torch.tensor([crop]))[0]
+    if blur > 0:
+        picture = blur_batch(picture[None].float(), blur)[0].round().clamp(0, 255).to(torch.uint8)
+    return picture
+
+
+def blur_batch(images: Tensor, sigma: float) -> Tensor:
+    """Images [n, c, h, w] after a Gaussian blur of sigma pixels; the border is repeated.
+
+    Examples
+    --------
+    >>> flat = torch.full((1, 1, 4, 4), 7.0)
+    >>> bool(torch.allclose(blur_batch(flat, 2.0), flat))
+    True
+    """
+    reach = max(1, round(3 * sigma))
+    weights = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / sigma).square())
+    weights = weights / weights.sum()
+    channels = images.shape[1]
+    padded = torch.nn.functional.pad(images, (reach,) * 4, mode="replicate")
+    across = weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
+    down = weights.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
+    found = torch.nn.functional.conv2d(padded, across, groups=channels)
+    return torch.nn.functional.conv2d(found, down, groups=channels)

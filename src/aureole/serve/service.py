@@ -1,0 +1,488 @@
+"""The service without HTTP: a gallery, an encoder and pictures, and what each question about them is answered with."""
+
+import asyncio
+import json
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+
+import aureole
+from aureole.distributions import VonMisesFisher
+from aureole.errors import InvalidInputError
+from aureole.evaluation.kappa_rejection import SAMPLED, kappa_rejection
+from aureole.retrieval import CredibleIndex
+from aureole.retrieval.explanation import explain_hits
+from aureole.retrieval.scores import class_entropy
+from aureole.scale.embedder import Embedder
+from aureole.serve import models
+from aureole.serve.encoding import MASSES, Embedded, Encoder, credible_cosines
+from aureole.serve.engine import COUNTED, Engine, Found, Plan
+from aureole.serve.failures import LOG
+from aureole.serve.faults import Fault
+from aureole.serve.gallery import Certainty, Order, read_certainty
+from aureole.serve.map import azimuthal_map
+from aureole.serve.pictures import Pictures
+from aureole.serve.surroundings import spread_places
+
+__all__ = ["Service", "reason"]
+
+_MASSES = tuple(f"{mass:g}" for mass in MASSES)
+_CAP_MASSES = tuple(round(0.01 * percent, 2) for percent in range(50, 100))
+_MOST = 10  # classes of a set that are told
+Seen = Callable[[str], Callable[[int, float], None]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query as it was understood: its posterior, or the item it is."""
+
+    posterior: VonMisesFisher | None
+    item: str | None
+    about: str
+
+
+class Service:
+    """A gallery and, where they are given, the encoder that made it and pictures of its items.
+
+    ``kappa_pos`` is the index's, or else the encoder's. ``close`` ends its threads; the index stays the caller's.
+    """
+
+    def __init__(
+        self,
+        index: CredibleIndex,
+        embedder: Embedder | None = None,
+        *,
+        pictures: Pictures | None = None,
+        label_column: str | None = None,
+        text_column: str | None = None,
+        batch: int = 32,
+        room: int = 1024,
+        seen: Seen | None = None,
+    ) -> None:
+        schema, origin = index.schema, index.origin
+        for name in (label_column, text_column):
+            if name is not None and name not in schema.columns:
+                raise InvalidInputError(
+                    f"there is no payload column {name!r}; there are {sorted(schema.columns)}."
+                )
+        if embedder is not None:
+            origin.check_same(embedder.weights, "the encoder")
+            if embedder.dim != schema.dim:
+                raise InvalidInputError(
+                    f"the gallery lies in R^{schema.dim}, but the encoder's posteriors in R^{embedder.dim}."
+                )
+        self.pictures = pictures
+        self.label_column, self.text_column = label_column, text_column
+        made = None if embedder is None else embedder.kappa_pos
+        self.kappa_pos = made if origin.kappa_pos is None else origin.kappa_pos
+        self.dim, self.columns = schema.dim, dict(schema.columns)
+        self.certainty: Certainty = read_certainty(index, label_column)
+        self._calibration = index.conformal
+        self._typical = schema.typical_kappa
+        self._rejection: list[dict[str, float]] | None = None
+        sizes = {"largest": batch, "room": room}
+        self.engine = Engine(index, **sizes, seen=None if seen is None else seen("engine"))
+        self.encoder = (
+            None
+            if embedder is None
+            else Encoder(embedder, **sizes, seen=None if seen is None else seen("encoder"))
+        )
+        self._side = ThreadPoolExecutor(2, thread_name_prefix="aureole-side")
+        self._about = self._describe(index)
+
+    def close(self) -> None:
+        """Work off what waits, and end all threads."""
+        self.engine.close()
+        if self.encoder is not None:
+            self.encoder.close()
+        self._side.shutdown(wait=False, cancel_futures=True)
+
+    def about(self) -> dict[str, Any]:
+        """What is served."""
+        return self._about
+
+    async def items(
+        self, order: Order, offset: int, limit: int, label: str | None = None
+    ) -> dict[str, Any]:
+        """A page of items by their certainty."""
+        ids, total = self.certainty.page(order, offset, limit, label=label)
+        columns = list(self.columns)
+        found: list[dict[str, Any]] = []
+        if ids:
+            found = await self.engine.call(lambda index: self._rows(index, ids, columns))
+        return {"items": found, "total": total, "offset": offset}
+
+    async def item(self, name: str) -> dict[str, Any]:
+        """An item with its posterior."""
+
+        def work(index: CredibleIndex) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
+            try:
+                return index.fetch([name], columns=list(self.columns))
+            except InvalidInputError as error:
+                raise Fault("not_found", f"there is no item {name[:60]!r}.") from error
+
+        posterior, payload = await self.engine.call(work)
+        values = {column: entries[0] for column, entries in payload.items()}
+        kappa = float(posterior.kappa[0])
+        (caps,) = credible_cosines(posterior.kappa, _CAP_MASSES, self.dim)
+        return {
+            **self._item(name, kappa, values),
+            "mu": posterior.mu[0].tolist(),
+            "kappa_rank": self.certainty.rank(kappa),
+            "caps": _caps(caps),
+        }
+
+    async def embed(self, request: Any) -> dict[str, Any]:
+        """The posteriors of inputs, with their credible cosines."""
+        kind, inputs, view = _inputs(request)
+        entries = []
+        for embedded in await self._encode(kind, inputs, view):
+            kappa = float(embedded.posterior.kappa)
+            entries.append(
+                {
+                    "mu": embedded.posterior.mu.tolist(),
+                    "kappa": kappa,
+                    "kappa_rank": self.certainty.rank(kappa),
+                    "credible_cosine": dict(zip(_MASSES, embedded.cosines, strict=True)),
+                }
+            )
+        return {"posteriors": entries}
+
+    async def search(self, request: models.SearchRequest) -> dict[str, Any]:
+        """The members of a query's cap, with their scores and, if asked for, why they are there."""
+        plan = self._plan(request)
+        asked = await self._ask(request.query)
+        found = await self.engine.search(plan, asked.posterior, asked.item)
+        hits, labels = found.hits, None
+        if self.label_column is not None:
+            labels = hits.payload.get(self.label_column)
+        entropy = class_entropy(labels, hits.log_positivity) if labels else None
+        (threshold,) = hits.threshold.tolist()
+        return {
+            "query": self._query(asked, found.posterior),
+            "cap": self._cap(plan),
+            "threshold": threshold,
+            "count": found.count,
+            "count_exact": found.exact,
+            "truncated": found.truncated,
+            "abstain": hits.asks_back,
+            "class_entropy": entropy,
+            "classes": None if labels is None else self._classes(found),
+            "hits": await self._hits(found, explain=request.explain),
+        }
+
+    async def map(self, request: models.MapRequest) -> dict[str, Any]:
+        """Items around a query, near and far, on an azimuthal map, and its credible cap as a circle."""
+        asked = await self._ask(request.query)
+        plan = Plan(1.0, COUNTED, count=False, columns=tuple(self.columns))
+        found = await self.engine.search(plan, asked.posterior, asked.item)
+        hits, own = found.hits, found.posterior
+        masses = (request.mass, *_CAP_MASSES)
+        ((cosine, *caps),) = credible_cosines(own.kappa.reshape(1), masses, self.dim)
+        widest = math.acos(max(-1.0, min(cosine, *caps)))
+        places = spread_places(hits.cosine.numpy(), widest, request.limit).tolist()
+        points: list[dict[str, Any]] = []
+        if places:
+            names = [hits.ids[place] for place in places]
+            stored, _ = await self.engine.call(lambda index: index.fetch(names))
+            drawn = azimuthal_map(own.mu.numpy(), stored.mu.numpy(), request.dims).tolist()
+            for place, name, point in zip(places, names, drawn, strict=True):
+                payload = {column: values[place] for column, values in hits.payload.items()}
+                item = self._item(name, float(hits.kappa[place]), payload)
+                del item["payload"]
+                near = float(hits.cosine[place])
+                points.append(
+                    {
+                        **item,
+                        **dict(zip("xyz", point, strict=False)),
+                        "cosine": near,
+                        "inside": near >= cosine,
+                    }
+                )
+        radius = math.acos(max(-1.0, min(1.0, cosine)))
+        return {
+            "points": points,
+            "cap": {"radius": radius},
+            "caps": _caps(caps),
+            "query": self._query(asked, own),
+        }
+
+    def warm_up(self) -> None:
+        """Ask for the first page, a search and an embedding, so that the first visitor need not wait for the caches."""
+
+        async def work() -> None:
+            page = await self.items("ambiguous", 0, 60)
+            for item in page["items"][:1]:
+                await self.search(models.SearchRequest(query=models.ById(id=item["id"]), limit=1))
+            if self.encoder is not None and self.encoder.embedder.modality == "text":
+                await self.encoder.embed("text", ["a"])
+
+        asyncio.run(work())
+
+    def rejection(self) -> dict[str, Any]:
+        """The rejection curve, once it is there."""
+        return {"available": self._rejection is not None, "curve": self._rejection or []}
+
+    def compute_rejection(self) -> None:
+        """Start to compute the rejection curve of a sample, beside everything else."""
+        column = self.label_column
+        if column is None or len(self.certainty) < 2:
+            return
+        names = self.certainty.sample(SAMPLED)
+
+        async def work() -> tuple[VonMisesFisher, dict[str, list[Any]]]:
+            return await self.engine.call(lambda index: index.fetch(names, columns=[column]))
+
+        def run() -> None:
+            try:
+                posterior, payload = asyncio.run(work())
+                self._rejection = kappa_rejection(posterior, payload[column])
+            except Exception as error:
+                LOG.error("the rejection curve failed", exc_info=error)
+
+        threading.Thread(target=run, name="aureole-rejection", daemon=True).start()
+
+    async def picture(self, name: str, side: int, known: str | None) -> tuple[str, bytes | None]:
+        """(The tag, the JPEG) of an item's picture; no JPEG for who has the one with this tag."""
+        pictures = self.pictures
+        loop = asyncio.get_running_loop()
+        found = None
+        if pictures is not None:
+            found = await loop.run_in_executor(self._side, pictures.tag, name, side)
+        if pictures is None or found is None:
+            raise Fault("not_found", f"there is no picture of {name[:60]!r}.")
+        path, tag = found
+        if known == tag:
+            return tag, None
+        try:
+            content = await loop.run_in_executor(self._side, pictures.thumbnail, path, tag, side)
+        except InvalidInputError as error:
+            LOG.warning("%s", error)
+            raise Fault(
+                "not_found", f"the picture of {name[:60]!r} cannot be read; see the service's log."
+            ) from error
+        return tag, content
+
+    def _describe(self, index: CredibleIndex) -> dict[str, Any]:
+        quantiles = self.certainty.quantiles()
+        return {
+            "rows": len(self.certainty),
+            "dim": self.dim,
+            "engine": index.engine,
+            "modality": None if self.encoder is None else self.encoder.embedder.modality,
+            "kappa_pos": self.kappa_pos,
+            "columns": self.columns,
+            "label_column": self.label_column,
+            "text_column": self.text_column,
+            "pictures": self.pictures is not None,
+            "kappa": {"quantiles": quantiles, "median": quantiles[50][1] if quantiles else None},
+            "classes": [{"label": label, "count": n} for label, n in self.certainty.classes],
+            "conformal": self._calibration is not None,
+            "version": aureole.__version__,
+        }
+
+    def _classes(self, found: Found) -> list[dict[str, Any]]:
+        """How many of the members that were counted have each label, the most frequent first."""
+        labels = found.labels or found.hits.payload[self.label_column or ""]
+        return [{"label": label, "count": n} for label, n in Counter(labels).most_common(_MOST)]
+
+    def _rows(
+        self, index: CredibleIndex, ids: list[str], columns: list[str]
+    ) -> list[dict[str, Any]]:
+        """Items by their ids, without those that were deleted since the service started."""
+        try:
+            posterior, payload = index.fetch(ids, columns=columns)
+        except InvalidInputError:
+            if len(ids) == 1:
+                return []
+            return [item for name in ids for item in self._rows(index, [name], columns)]
+        kappa = posterior.kappa.tolist()
+        return [
+            self._item(name, kappa[i], {column: payload[column][i] for column in columns})
+            for i, name in enumerate(ids)
+        ]
+
+    def _item(self, name: str, kappa: float, payload: dict[str, Any]) -> dict[str, Any]:
+        has = self.pictures is not None and self.pictures.has(name)
+        text = payload.get(self.text_column) if self.text_column else None
+        return {
+            "id": name,
+            "kappa": kappa,
+            "label": payload.get(self.label_column) if self.label_column else None,
+            "text": None if text is None else str(text),
+            "picture": f"/v1/pictures/{quote(name, safe='')}" if has else None,
+            "payload": payload,
+        }
+
+    def _query(self, asked: Asked, posterior: VonMisesFisher) -> dict[str, Any]:
+        kappa = float(posterior.kappa)
+        return {"kappa": kappa, "kappa_rank": self.certainty.rank(kappa), "about": asked.about}
+
+    async def _encode(
+        self, kind: str, inputs: list[Any], view: models.View | None
+    ) -> list[Embedded]:
+        if self.encoder is None:
+            raise Fault(
+                "invalid_input",
+                "this service was started without --encoder: ask by id, or by mu and kappa.",
+                field=kind,
+            )
+        view = view or models.View()
+        return await self.encoder.embed(kind, inputs, crop=view.crop, blur=view.blur)
+
+    async def _ask(self, query: Any) -> Asked:
+        """The posterior of a query of any kind."""
+        if isinstance(query, models.ById):
+            return Asked(None, query.id, f"item {query.id[:60]!r}")
+        if isinstance(query, models.ByPosterior):
+            return Asked(self._posterior(query), None, "a posterior")
+        kind, inputs, view = _inputs(query)
+        (embedded,) = await self._encode(kind, inputs, view)
+        about = f"text {inputs[0][:60]!r}" if kind == "text" else f"a {kind}"
+        return Asked(embedded.posterior, None, about)
+
+    def _posterior(self, query: models.ByPosterior) -> VonMisesFisher:
+        if len(query.mu) != self.dim:
+            raise Fault(
+                "invalid_input",
+                f"mu must have the gallery's {self.dim} dimensions, but has {len(query.mu)}.",
+                field="query.mu",
+            )
+        mu = np.array(query.mu)  # numpy reads a list ten times as fast as torch
+        norm = float(np.linalg.norm(mu))
+        if not abs(norm - 1) <= 0.01:
+            raise Fault(
+                "invalid_input",
+                f"mu must be a direction of norm 1, but has norm {norm:.4g}.",
+                field="query.mu",
+            )
+        kappa = torch.from_numpy(np.array(query.kappa, np.float32))
+        direction = torch.from_numpy((mu / norm).astype(np.float32))
+        return VonMisesFisher(direction, kappa, validate_args=False)
+
+    def _plan(self, request: models.SearchRequest) -> Plan:
+        guarantee = None if request.guarantee == "model" else request.guarantee
+        if guarantee and self._calibration is None:
+            raise Fault(
+                "invalid_input",
+                "this gallery has no calibration: build it with --conformal-pairs.",
+                field="guarantee",
+            )
+        kind = request.kind or ("predictive" if guarantee else "credible")
+        needs = request.rank == "positivity" or request.prior is not None or kind == "predictive"
+        if needs and self.kappa_pos is None and not guarantee:
+            raise Fault(
+                "invalid_input",
+                "positivity, P(positive) and predictive caps need kappa_pos, and neither the gallery nor the encoder "
+                "says what it is.",
+            )
+        demands = _demands(request.filter)
+        return Plan(
+            mass=request.mass,
+            label=self.label_column,
+            limit=request.limit,
+            kind=kind,
+            rank=request.rank,
+            guarantee=guarantee,
+            prior=request.prior,
+            widest=request.widest,
+            exact=request.exact,
+            count=request.count,
+            kappa_pos=self.kappa_pos,
+            columns=tuple(self.columns),
+            asked="" if not demands else json.dumps(demands, sort_keys=True),
+            filter=demands,
+        )
+
+    def _cap(self, plan: Plan) -> dict[str, Any]:
+        """What the cap was made with: with the guarantee the calibration's level and concentrations."""
+        held = self._calibration if plan.guarantee else None
+        cap: dict[str, Any] = {
+            "kind": plan.kind,
+            "mass": plan.mass,
+            "level": plan.mass,
+            "pairs": None,
+        }
+        cap["kappa_pos"] = self.kappa_pos
+        cap["kappa_other"] = self._typical if plan.kind == "predictive" else None
+        if held is not None:
+            cap["level"], cap["pairs"] = held.level(plan.mass, quiet=True), len(held.scores)
+            cap["kappa_pos"], cap["kappa_other"] = held.kappa_pos, held.kappa_other
+        return cap
+
+    async def _hits(self, found: Found, *, explain: bool) -> list[dict[str, Any]]:
+        hits = found.hits
+        cosine, kappa = hits.cosine.tolist(), hits.kappa.tolist()
+        empty = [None] * len(hits)
+        positivity = empty if hits.log_positivity is None else hits.log_positivity.tolist()
+        positive = empty if hits.probability is None else hits.probability.tolist()
+        entries = []
+        for i, name in enumerate(hits.ids):
+            payload = {column: values[i] for column, values in hits.payload.items()}
+            entry = self._item(name, kappa[i], payload)
+            entry["cosine"], entry["positivity"] = cosine[i], positivity[i]
+            entry["positive"] = positive[i]
+            entries.append(entry)
+        if explain and entries:
+            loop = asyncio.get_running_loop()
+            why = await loop.run_in_executor(self._side, explain_hits, hits, found.posterior)
+            chance = None if why.latent_in_cap is None else why.latent_in_cap.tolist()
+            (cap,) = why.cap_degrees.tolist()
+            for i, (entry, angle) in enumerate(zip(entries, why.degrees.tolist(), strict=True)):
+                entry["latent_in_cap"] = None if chance is None else chance[i]
+                entry["explanation"] = reason(entry, angle, cap)
+        return entries
+
+
+def reason(entry: dict[str, Any], degrees: float, cap_degrees: float) -> str:
+    """Why a hit is in the set, in one sentence.
+
+    Examples
+    --------
+    >>> reason({"kappa": 50.0, "positivity": 1.25, "positive": None, "latent_in_cap": 0.93}, 12.34, 20.0)
+    'It lies 12.3° from the query, within its cap of 20.0°; its own latent (κ 50) is in the cap with probability 0.93; it is e^1.25 times as likely a partner as chance.'
+    """  # noqa: E501
+    text = f"It lies {degrees:.1f}° from the query, within its cap of {cap_degrees:.1f}°"
+    if entry["latent_in_cap"] is not None:
+        text += (
+            f"; its own latent (κ {entry['kappa']:.4g}) is in the cap with probability "
+            f"{entry['latent_in_cap']:.2f}"
+        )
+    if entry["positivity"] is not None:
+        text += f"; it is e^{entry['positivity']:.2f} times as likely a partner as chance"
+    if entry["positive"] is not None:
+        text += f", P(positive) {entry['positive']:.3g}"
+    return f"{text}."
+
+
+def _inputs(request: Any) -> tuple[str, list[Any], models.View | None]:
+    """(Kind, inputs, view) of a request to embed."""
+    view = getattr(request, "view", None)
+    for kind in ("text", "image", "vector"):
+        if hasattr(request, kind):
+            return kind, [getattr(request, kind)], view
+        if hasattr(request, f"{kind}s"):
+            return kind, list(getattr(request, f"{kind}s")), view
+    raise AssertionError("a request that the types do not know")
+
+
+def _demands(asked: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A filter as the index takes it: ranges are tuples there."""
+    if not asked:
+        return None
+    return {
+        name: (demand.low, demand.high) if isinstance(demand, models.Range) else demand
+        for name, demand in asked.items()
+    }
+
+
+def _caps(cosines: list[float]) -> list[dict[str, float]]:
+    return [{"mass": m, "cosine": c} for m, c in zip(_CAP_MASSES, cosines, strict=True)]

@@ -1,0 +1,170 @@
+"""``aureole serve`` as a process: its line, its key, its end under load."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from aureole.serve.client import Client, ServiceError
+from tests.cli.conftest import run
+from tests.serve.conftest import ask, error_of, in_base64
+
+
+@contextmanager
+def served(made, *options, **environment):
+    """(Process, (host, port)) of the command."""
+    folder = made[0]
+    command = [
+        sys.executable, "-m", "aureole", "serve", "--index", folder / "gallery.faiss", "--encoder",
+        folder / "encoder", "--images", folder / "pictures", "--label-column", "label", "--port", "0", *options,
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        line = process.stdout.readline()
+        found = re.fullmatch(r"aureole serves 60 items at http://(.+):(\d+)\n", line)
+        assert found, (line, process.stderr.read() if not line else "")
+        yield process, (found[1], int(found[2]))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_sigterm_under_load_answers_all_that_was_accepted(made):
+    body = {"image": in_base64(made[0] / "pictures" / "item-001.png")}
+    sent, answered, lost = [], [], []
+
+    def load(place, stop):
+        """Ask again and again on kept connections; a request counts once it is written to a connection."""
+        import http.client
+
+        connection = http.client.HTTPConnection(*place, timeout=15)
+        content = json.dumps(body).encode()
+        while not stop.is_set():
+            try:
+                if connection.sock is None:
+                    connection.connect()
+            except OSError:
+                return  # the port is closed: nothing was accepted
+            try:
+                kind = {"Content-Type": "application/json"}
+                connection.request("POST", "/v1/embed", body=content, headers=kind)
+                sent.append(1)
+                answer = connection.getresponse()
+                found = answer.read()
+                answered.append(answer.status)
+                if answer.status != 200:
+                    lost.append(found)
+            except OSError as error:
+                lost.append(repr(error))
+                return
+            except http.client.HTTPException as error:
+                lost.append(repr(error))
+                return
+
+    with served(made) as (process, place):
+        stop = threading.Event()
+        threads = [threading.Thread(target=load, args=(place, stop)) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        while len(answered) < 50:
+            time.sleep(0.02)
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert time.monotonic() - start < 10
+        stop.set()
+        for thread in threads:
+            thread.join(15)
+    assert lost == []
+    assert len(sent) == len(answered)
+    assert set(answered) == {200}
+
+
+@pytest.mark.slow
+def test_the_key_and_the_command_that_asks(made, tmp_path, monkeypatch):
+    key = tmp_path / "key"
+    key.write_text("a-very-secret-key\n")
+    monkeypatch.delenv("AUREOLE_API_KEY", raising=False)
+    with served(made, "--api-key-file", key, "--json-logs") as (process, place):
+        url = f"http://{place[0]}:{place[1]}"
+        error_of(ask(place, "GET", "/v1/about"), 401, "unauthorized")
+        with Client(url, key="a-very-secret-key") as client:
+            wanted = client.search(id="item-003", mass=0.9, explain=True)
+        refused = run("search", "--server", url, "--id", "item-003")
+        assert isinstance(refused.exception, ServiceError)
+        monkeypatch.setenv("AUREOLE_API_KEY", "a-very-secret-key")
+        options = ("--server", url, "--id", "item-003", "--mass", 0.9, "--explain")
+        done = run("search", *options, "--json")
+        assert done.exit_code == 0, done.exception
+        found = json.loads(done.stdout)
+        assert [hit["id"] for hit in found["hits"]] == wanted.hits.ids
+        assert [hit["latent_in_cap"] for hit in found["hits"]] == pytest.approx(
+            wanted.latent_in_cap
+        )
+        assert found["cap"]["cosine"] == pytest.approx(wanted.hits.threshold.tolist())
+        local = run("search", made[0] / "gallery.faiss", *options[2:], "--json")
+        theirs = json.loads(local.stdout)
+        assert theirs.keys() == found.keys()
+        assert theirs["cap"].keys() == found["cap"].keys()
+        for ours, other in zip(found["hits"], theirs["hits"], strict=True):
+            assert ours.pop("payload") == other.pop("payload")
+            assert ours == pytest.approx(other)
+        shown = run("search", *options)
+        assert shown.exit_code == 0
+        assert "its own latent lies in the cap" in shown.stdout
+        conformal = run("search", *options, "--guarantee", "conformal")
+        assert "99 held-out pairs" in conformal.stdout
+        some = run("search", *options, "--filter", "number=10..30", "--limit", 2, "--json")
+        assert all(10 <= h["payload"]["number"] <= 30 for h in json.loads(some.stdout)["hits"])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        said = [json.loads(line) for line in process.stderr.read().splitlines()]
+        assert any("stopping" in entry["message"] for entry in said)
+
+
+def test_options_that_make_no_service(made, tmp_path, monkeypatch):
+    gallery = made[0] / "gallery.faiss"
+    short = tmp_path / "short"
+    short.write_text("abc")
+    for options, match in {
+        ("--index", tmp_path / "no.lance"): "holds no gallery",
+        ("--index", gallery, "--label-column", "no"): "no payload column",
+        ("--index", gallery, "--images", tmp_path / "no"): "no folder of pictures",
+        ("--index", gallery, "--encoder", tmp_path): "no saved model",
+        ("--index", gallery, "--api-key-file", short): "8 printable ASCII",
+        ("--index", gallery, "--host", "198.51.100.7"): "cannot be used",
+    }.items():
+        done = run("serve", *options, "--port", 0)
+        assert done.exit_code == 1, options
+        assert match in str(done.exception)
+    assert "may be reached by others" in done.output
+    for options in (
+        ("--server", "http://127.0.0.1:9", "x.lance", "--id", "a"),
+        ("--id", "a"),
+        ("--server", "http://127.0.0.1:9", "--text", "a", "--head", tmp_path),
+        ("--server", "http://127.0.0.1:9", "--id", "a", "--kappa-pos", 3),
+    ):
+        assert run("search", *options).exit_code == 2, options
+
+
+def test_importing_the_library_imports_no_server():
+    code = (
+        "import sys, aureole, aureole.cli, aureole.serve; "
+        "print({'fastapi', 'starlette', 'uvicorn', 'prometheus_client', 'pydantic'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

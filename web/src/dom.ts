@@ -1,0 +1,102 @@
+// Elements from data. Text goes in as text: nothing here parses HTML.
+
+export type Child = Node | string | null | undefined | false;
+type Value = string | number | boolean | null | undefined | ((event: Event) => void);
+
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Record<string, Value> = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  dress(element, attributes, children);
+  return element;
+}
+
+export function svg<K extends keyof SVGElementTagNameMap>(
+  tag: K,
+  attributes: Record<string, Value> = {},
+  ...children: Child[]
+): SVGElementTagNameMap[K] {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  dress(element, attributes, children);
+  return element;
+}
+
+function dress(element: Element, attributes: Record<string, Value>, children: Child[]): void {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name.replace(/^on/, ""), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  fill(element, children);
+}
+
+/** Puts these children in place of those that are there. */
+export function fill(element: Element, children: Child[]): void {
+  element.replaceChildren(
+    ...children.filter((child): child is Node | string => child !== null && child !== undefined && child !== false),
+  );
+}
+
+/** Calls it once things have been quiet for so many milliseconds. */
+export function debounced<A extends unknown[]>(wait: number, act: (...given: A) => void): (...given: A) => void {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = window.setTimeout(() => act(...given), wait);
+  };
+}
+
+/** One request at a time: a new one aborts the one before, whose answer is dropped. */
+export class Latest {
+  private controller: AbortController | null = null;
+
+  async run<T>(ask: (signal: AbortSignal) => Promise<T>): Promise<T | null> {
+    this.controller?.abort();
+    const own = new AbortController();
+    this.controller = own;
+    try {
+      const answer = await ask(own.signal);
+      return own.signal.aborted ? null : answer;
+    } catch (error) {
+      if (own.signal.aborted) return null;
+      throw error;
+    }
+  }
+
+  stop(): void {
+    this.controller?.abort();
+  }
+}
+
+/** Lets so many tasks run at a time: the first come first, and leave the browser room to fetch their pictures. */
+export class Gate {
+  private readonly waiting: (() => void)[] = [];
+
+  constructor(private free: number) {}
+
+  async pass<T>(task: () => Promise<T>): Promise<T> {
+    if (this.free > 0) this.free -= 1;
+    else await new Promise<void>((go) => this.waiting.push(go));
+    try {
+      return await task();
+    } finally {
+      const next = this.waiting.shift();
+      if (next === undefined) this.free += 1;
+      else next();
+    }
+  }
+}
+
+/** A sentence about an error, where people look. */
+export function trouble(error: unknown, retry?: () => void): HTMLElement {
+  const message = error instanceof Error ? error.message : String(error);
+  return h(
+    "p",
+    { class: "trouble", role: "alert" },
+    message,
+    retry && " ",
+    retry && h("button", { type: "button", onclick: retry }, "Try again"),
+  );
+}

@@ -1,0 +1,244 @@
+// The gallery: how certain it is, lanes of the least and most certain of each class, and all of it in order.
+
+import type { About, Item, Order } from "./api";
+import { fill, Gate, h, trouble } from "./dom";
+import { strip } from "./strip";
+import { type Context, dot, tile } from "./tile";
+import { count, labelOf, things } from "./words";
+
+const LANE = 12;
+const PAGE = 60;
+const FIRST_LANES = 12;
+const rows = new Gate(2);
+const TITLES: Record<Order, string> = { ambiguous: "Least certain", certain: "Most certain" };
+
+export interface Held {
+  rows: number;
+  here: number;
+}
+
+export function galleryView(context: Context, about: About, held: Held | null): HTMLElement {
+  let order: Order = "ambiguous";
+  const lanes = h("div", { class: "lanes" });
+  const grid = new Grid(context, about);
+  const show = (): void => {
+    drawLanes(context, about, lanes, order);
+    grid.start(order);
+  };
+  const toggle = choice("Order", { ambiguous: "Least certain first", certain: "Most certain first" }, (chosen) => {
+    order = chosen;
+    show();
+  });
+  const element = h(
+    "section",
+    { class: "gallery" },
+    h(
+      "header",
+      { class: "intro" },
+      h(
+        "div",
+        {},
+        h("h1", {}, "How sure is the encoder of each item?"),
+        h("p", { class: "lead" }, intro(about, held)),
+      ),
+      strip(about).element,
+    ),
+    h("div", { class: "bar" }, toggle),
+    lanes,
+    grid.element,
+  );
+  show();
+  return element;
+}
+
+function intro(about: About, held: Held | null): string {
+  const what = `${count(about.rows)} ${things(about, about.rows)}`;
+  const classes = about.classes.length > 0 ? ` in ${count(about.classes.length)} classes` : "";
+  const here = held === null ? "" : ` This file holds ${count(held.here)} of them, picked from the least to the most certain.`;
+  return `${what}${classes}, each with a direction and its concentration κ: the higher, the surer.${here}`;
+}
+
+/** A choice of one of several, as a group of radio buttons that look like one control. */
+export function choice<K extends string>(name: string, options: Record<K, string>, chosen: (value: K) => void): HTMLElement {
+  const group = `choice-${Math.random().toString(36).slice(2)}`;
+  const inputs = (Object.entries(options) as [K, string][]).map(([value, text], i) =>
+    h(
+      "label",
+      {},
+      h("input", { type: "radio", name: group, value, checked: i === 0, onchange: () => chosen(value) }),
+      h("span", {}, text),
+    ),
+  );
+  return h("fieldset", { class: "choice" }, h("legend", { class: "hidden" }, name), ...inputs);
+}
+
+function drawLanes(context: Context, about: About, place: HTMLElement, order: Order): void {
+  const both: [Order, Order] = order === "ambiguous" ? ["ambiguous", "certain"] : ["certain", "ambiguous"];
+  const classes = about.classes;
+  if (classes.length === 0) {
+    fill(
+      place,
+      both.map((each) => lane(TITLES[each], null, [scroller(context, each, null, about.rows, TITLES[each])])),
+    );
+    return;
+  }
+  const draw = (from: number, to: number): HTMLElement[] =>
+    classes.slice(from, to).map(({ label, count: size }) => {
+      const name = labelOf(label) || "no label";
+      const heading = h("span", {}, dot(context.colour(label)), name, h("small", {}, count(size)));
+      // an item is in one half only
+      const first = Math.ceil(size / 2);
+      const halves = both.map((each, i) => scroller(context, each, label, i === 0 ? first : size - first, `${name}, ${TITLES[each]}`));
+      return lane(name, heading, halves);
+    });
+  const heads = h("div", { class: "lane heads", "aria-hidden": "true" }, h("span"), h("div", { class: "halves" }, ...both.map((each) => h("span", {}, TITLES[each]))));
+  fill(place, [heads, ...draw(0, FIRST_LANES)]);
+  if (classes.length > FIRST_LANES) {
+    const more = h("button", { type: "button", class: "more" }, `Show all ${classes.length} classes`);
+    more.addEventListener("click", () => more.replaceWith(...draw(FIRST_LANES, classes.length)));
+    place.append(more);
+  }
+}
+
+function lane(name: string, heading: HTMLElement | null, parts: HTMLElement[]): HTMLElement {
+  return h("section", { class: "lane" }, h("h2", {}, heading ?? name), h("div", { class: "halves" }, ...parts));
+}
+
+/** Items from one end of the certainty on, in a row that scrolls sideways; more come as people scroll. */
+function scroller(context: Context, order: Order, label: unknown, size: number, name: string): HTMLElement {
+  const row = h("ul", { "aria-label": name, onkeydown: rove });
+  let loaded = 0;
+  let busy = false;
+  const next = async (): Promise<void> => {
+    if (busy || loaded >= size) return;
+    busy = true;
+    try {
+      const page = await rows.pass(async () => {
+        if (!row.isConnected) return null; // another order was chosen, or another page
+        return context.source.items(order, label, loaded, Math.min(LANE, size - loaded));
+      });
+      if (page === null) {
+        whenNear(row, () => void next());
+        return;
+      }
+      if (loaded === 0) fill(row, []);
+      row.append(...tiles(context, page.items));
+      // one stop of the Tab key a row: the arrow keys go on from there
+      row.querySelectorAll("a").forEach((link, i) => link.setAttribute("tabindex", i === 0 ? "0" : "-1"));
+      loaded = page.items.length === 0 ? size : loaded + page.items.length;
+    } catch (error) {
+      fill(row, [h("li", {}, trouble(error, () => void next()))]);
+    } finally {
+      busy = false;
+    }
+  };
+  row.addEventListener("scroll", () => {
+    if (row.scrollLeft + row.clientWidth > row.scrollWidth - 200) void next();
+  });
+  whenNear(row, () => void next());
+  return row;
+}
+
+function rove(event: Event): void {
+  const row = event.currentTarget as HTMLElement;
+  const links = [...row.querySelectorAll("a")];
+  const at = links.indexOf(document.activeElement as HTMLAnchorElement);
+  const key = (event as KeyboardEvent).key;
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: links.length - 1 }[key];
+  const next = to === undefined ? undefined : links[to];
+  if (next === undefined) return;
+  event.preventDefault();
+  links[at]?.setAttribute("tabindex", "-1");
+  next.setAttribute("tabindex", "0");
+  next.focus();
+}
+
+function tiles(context: Context, items: Item[]): HTMLElement[] {
+  return items.map((item) => h("li", {}, tile(context, item)));
+}
+
+function whenNear(element: HTMLElement, act: () => void): void {
+  const observer = new IntersectionObserver(
+    (entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      act();
+    },
+    { rootMargin: "200px" },
+  );
+  observer.observe(element);
+}
+
+/** All items, or those of a class, in order, page by page as people scroll. */
+class Grid {
+  readonly element: HTMLElement;
+  private readonly list = h("ul", { class: "grid" });
+  private readonly status = h("p", { class: "status", role: "status" });
+  private readonly more = h("button", { type: "button", class: "more", onclick: () => void this.next() }, "Show more");
+  private order: Order = "ambiguous";
+  private label: unknown = null;
+  private loaded = 0;
+  private run = 0;
+  private busy = false;
+  private pages = 0;
+
+  constructor(
+    private readonly context: Context,
+    about: About,
+  ) {
+    if (about.text_column !== null && !about.pictures) this.list.classList.add("cards");
+    const filter = h(
+      "select",
+      { "aria-label": "Class" },
+      h("option", { value: "" }, "All classes"),
+      ...about.classes.map(({ label }, i) => h("option", { value: String(i) }, labelOf(label) || "no label")),
+    );
+    filter.addEventListener("change", () => {
+      this.label = filter.value === "" ? null : about.classes[Number(filter.value)]?.label;
+      this.start(this.order);
+    });
+    this.element = h(
+      "section",
+      { class: "all" },
+      h("div", { class: "bar" }, h("h2", {}, "All in order"), about.classes.length > 0 && filter),
+      this.list,
+      this.status,
+      this.more,
+    );
+    new IntersectionObserver(
+      // the first pages come by themselves, then people decide
+      (entries) => void (entries.some((entry) => entry.isIntersecting) && this.pages % 10 !== 0 && this.next()),
+      { rootMargin: "400px" },
+    ).observe(this.more);
+  }
+
+  start(order: Order): void {
+    this.order = order;
+    this.loaded = 0;
+    this.pages = 0;
+    this.run += 1;
+    this.busy = false;
+    this.more.hidden = true;
+    fill(this.list, []);
+    whenNear(this.element, () => void this.next());
+  }
+
+  private async next(): Promise<void> {
+    if (this.busy) return;
+    this.busy = true;
+    const run = this.run;
+    try {
+      const page = await this.context.source.items(this.order, this.label, this.loaded, PAGE);
+      if (run !== this.run) return;
+      this.list.append(...tiles(this.context, page.items));
+      this.loaded += page.items.length;
+      this.pages += 1;
+      this.more.hidden = page.items.length === 0 || this.loaded >= page.total;
+      fill(this.status, [page.total === 0 ? "There is nothing here yet." : `${count(this.loaded)} of ${count(page.total)}`]);
+    } catch (error) {
+      if (run === this.run) fill(this.status, [trouble(error, () => void this.next())]);
+    } finally {
+      if (run === this.run) this.busy = false;
+    }
+  }
+}

@@ -1,0 +1,206 @@
+// What lies around a posterior: the map with its cap, the slider for the mass, and the members of the set.
+
+import type { About, Cap, Found, Hit, Query } from "./api";
+import { debounced, fill, h, Latest, trouble } from "./dom";
+import { angleMap } from "./map";
+import { type Context, dot, tile } from "./tile";
+import { angleOf, capAngle, count, degrees, labelOf, percent, probability, things } from "./words";
+
+const POINTS = 240;
+const MEMBERS = 48;
+const EXPLAINED = 12; // an explanation is dear
+const WIDEST = 0.99;
+
+export class Neighbourhood {
+  readonly element: HTMLElement;
+  private asked: Query | null = null;
+  private caps: Cap[] = [];
+  private mass = 0.95;
+  private explain = false;
+  private readonly map;
+  private readonly prior: number | null;
+  private readonly slider = h("input", { type: "range", min: 50, max: 99, step: 1, value: 95, id: "mass" });
+  private readonly shown = h("output", { for: "mass" });
+  private readonly summary = h("p", { class: "summary", role: "status" });
+  private readonly mix = h("div", { class: "mix" });
+  private readonly members = h("ul", { class: "grid members" });
+  private readonly problem = h("div");
+  private readonly mapping = new Latest();
+  private readonly searching = new Latest();
+  private readonly searchSoon = debounced(120, () => void this.search());
+
+  constructor(
+    private readonly context: Context,
+    private readonly about: About,
+  ) {
+    this.map = angleMap(context);
+    this.prior = about.kappa_pos === null ? null : chanceOfPartners(about);
+    if (about.text_column !== null && !about.pictures) this.members.classList.add("cards");
+    this.slider.addEventListener("input", () => {
+      this.mass = Number(this.slider.value) / 100;
+      this.turn();
+      this.searchSoon();
+    });
+    const explain = h("input", {
+      type: "checkbox",
+      onchange: () => {
+        this.explain = explain.checked;
+        void this.search();
+      },
+    });
+    this.element = h(
+      "section",
+      { class: "neighbourhood" },
+      h(
+        "div",
+        { class: "around" },
+        h("h2", {}, "Where it may lie"),
+        this.map.element,
+      ),
+      h(
+        "div",
+        { class: "set" },
+        h("h2", {}, "Its credible set"),
+        h(
+          "div",
+          { class: "slide" },
+          h("label", { for: "mass" }, "Mass of the set"),
+          this.shown,
+          this.slider,
+        ),
+        this.summary,
+        this.mix,
+        this.problem,
+        context.source.live && h("label", { class: "check" }, explain, " Say why each of the nearest is in the set"),
+        this.members,
+        this.prior !== null &&
+          h("p", { class: "fine" }, `P: the probability that the two belong together, if ${chance(this.prior)} of all pairs do.`),
+      ),
+    );
+    this.turn();
+  }
+
+  /** Shows the surroundings of another posterior. */
+  ask(asked: Query): void {
+    this.asked = asked;
+    this.caps = []; // until the map has come the cap is that of the search
+    void this.place();
+    void this.search();
+  }
+
+  stop(): void {
+    this.mapping.stop();
+    this.searching.stop();
+  }
+
+  private angle(): number | null {
+    return capAngle(this.caps, this.mass);
+  }
+
+  /** Moves the circle at once; the members follow. */
+  private turn(): void {
+    fill(this.shown, [percent(this.mass)]);
+    this.slider.setAttribute("aria-valuetext", percent(this.mass));
+    const angle = this.angle();
+    if (angle !== null) this.map.cap(angle);
+  }
+
+  private async place(): Promise<void> {
+    const asked = this.asked;
+    if (asked === null) return;
+    try {
+      const found = await this.mapping.run((signal) => this.context.source.map(asked, WIDEST, POINTS, signal));
+      if (found === null) return;
+      this.caps = found.caps;
+      const widest = capAngle(found.caps, WIDEST) ?? found.cap.radius;
+      const farthest = Math.max(0, ...found.points.map((point) => angleOf(point.cosine)));
+      this.map.place(found.points, Math.max(1.06 * widest, Math.min(farthest, 2.5 * widest)));
+      this.map.cap(this.angle() ?? found.cap.radius);
+    } catch (error) {
+      fill(this.problem, [trouble(error, () => void this.place())]);
+    }
+  }
+
+  private async search(): Promise<void> {
+    const asked = this.asked;
+    if (asked === null) return;
+    const limit = this.explain ? EXPLAINED : MEMBERS;
+    this.members.setAttribute("aria-busy", "true");
+    try {
+      const found = await this.searching.run((signal) =>
+        this.context.source.search(asked, { mass: this.mass, limit, prior: this.prior, explain: this.explain }, signal),
+      );
+      if (found === null) return;
+      fill(this.problem, []);
+      this.draw(found, asked.id);
+    } catch (error) {
+      fill(this.problem, [trouble(error, () => void this.search())]);
+    }
+    this.members.removeAttribute("aria-busy");
+  }
+
+  private draw(found: Found, own: string | undefined): void {
+    if (found.threshold !== null) this.map.cap(angleOf(found.threshold));
+    const n = `${found.count_exact === false ? "More than " : ""}${count(found.count)}`;
+    fill(this.summary, [
+      h("strong", {}, n),
+      ` of ${count(this.about.rows)} ${things(this.about, this.about.rows)} lie within ${degrees(found.threshold ?? 1)}`,
+      h("small", {}, `cosine ≥ ${(found.threshold ?? 1).toFixed(3)}`),
+    ]);
+    fill(this.mix, this.mixture(found));
+    fill(
+      this.members,
+      found.hits.map((hit) => this.member(hit, hit.id === own)),
+    );
+    this.members.classList.toggle("explained", this.explain);
+    if (found.hits.length === 0) {
+      fill(this.members, [h("li", { class: "empty" }, "Nothing of the gallery lies in this set. A larger mass widens it.")]);
+    } else if (found.count > found.hits.length) {
+      this.members.append(h("li", { class: "gap" }, `${count(found.count - found.hits.length)} more, farther away`));
+    }
+  }
+
+  /** Which classes are in the set, as far as it is listed: a bar of colours with words. */
+  private mixture(found: Found): HTMLElement[] {
+    const counts = new Map<string, number>();
+    for (const { label, count: n } of found.classes ?? []) counts.set(labelOf(label), n);
+    if (!found.classes) {
+      for (const hit of found.hits) {
+        if (hit.label !== null) counts.set(labelOf(hit.label), (counts.get(labelOf(hit.label)) ?? 0) + 1);
+      }
+    }
+    if (counts.size === 0) return [];
+    const parts = [...counts].sort((a, b) => b[1] - a[1]);
+    const bar = h("div", { class: "parts", "aria-hidden": "true" });
+    for (const [label, n] of parts) {
+      const part = h("span", { class: `c${this.context.colour(label) ?? 9}` });
+      part.style.flexGrow = String(n);
+      bar.append(part);
+    }
+    const named = parts.slice(0, 5).map(([label, n]) => h("span", {}, dot(this.context.colour(label)), `${label} ${count(n)}`));
+    const seen = found.classes ? found.count : found.hits.length;
+    const all = found.count === seen && found.count_exact !== false ? "" : `of the nearest ${count(seen)}`;
+    return [bar, h("p", { class: "legend" }, ...named, parts.length > 5 && "others", h("small", {}, all))];
+  }
+
+  private member(hit: Hit, own: boolean): HTMLElement {
+    const facts = [
+      h("span", { class: "kappa" }, own ? "itself" : degrees(hit.cosine)),
+      h("small", {}, `cos ${hit.cosine.toFixed(3)}`),
+      !own && hit.positive !== null && h("small", {}, `P ${probability(hit.positive)}`),
+    ];
+    const explanation = hit.explanation ? h("p", { class: "why" }, hit.explanation) : null;
+    return h("li", {}, tile(this.context, hit, ...facts), explanation);
+  }
+}
+
+/** The chance that two items belong together, if nothing is known of them: that of one class, or one partner each. */
+function chanceOfPartners(about: About): number {
+  const known = about.classes.reduce((sum, { count: n }) => sum + n, 0);
+  if (about.classes.length < 2 || known < about.rows) return Math.min(0.5, 1 / Math.max(2, about.rows));
+  return about.classes.reduce((sum, { count: n }) => sum + (n / known) ** 2, 0);
+}
+
+function chance(prior: number): string {
+  return prior >= 0.01 ? percent(prior) : `1 in ${count(Math.round(1 / prior))}`;
+}

@@ -1,0 +1,313 @@
+// A picture of one's own, that sliders crop and blur: kappa falls as what it shows is lost.
+
+import { type About, Failure, type Item, known, type Posterior, type Query } from "./api";
+import { debounced, fill, h, Latest, svg, trouble } from "./dom";
+import { capital, type View } from "./item";
+import { Neighbourhood } from "./neighbourhood";
+import { strip } from "./strip";
+import { type Context, picture } from "./tile";
+import { nameOf, number, rankInWords } from "./words";
+
+const CROPS = [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
+const LARGEST = 16 * 2 ** 20;
+const SENT = 512; // pixels: the longest side of what is sent of a large picture
+const FRAME = 256;
+const GRAIN = 32; // the side in pixels that blur is told in
+
+export function pictureQuery(context: Context, about: About): View {
+  let query: Query | null = null;
+  let pasted = (_: ClipboardEvent): void => undefined;
+  const scale = strip(about);
+  const neighbourhood = new Neighbourhood(context, about);
+  neighbourhood.element.hidden = true;
+  const latest = new Latest();
+  const charting = new Latest();
+  const frame = h("div", { class: "frame" });
+  const verdict = h("div", { class: "verdict-line", role: "status" });
+  const chart = cropChart();
+  const crop = slider("crop", "Crop: how much of its side is kept", 20, 100, 5, 100, (v) => `${v} %`);
+  const blur = slider("blur", "Blur: in pixels of a picture 32 pixels wide", 0, 4, 0.25, 0, (v) => `${v}`);
+
+  const preview = (): void => {
+    const image = frame.querySelector("img");
+    if (image === null) return;
+    image.style.transform = `scale(${1 / (crop.value() / 100)})`;
+    image.style.filter = blur.value() > 0 ? `blur(${((blur.value() * FRAME) / GRAIN) * (crop.value() / 100)}px)` : "none";
+  };
+  const view = (): { crop: number; blur: number } => ({ crop: crop.value() / 100, blur: blur.value() });
+  const ask = async (): Promise<void> => {
+    if (query === null) return;
+    const asked: Query = { ...query, view: view() };
+    try {
+      const answer = await latest.run((signal) => context.source.embed([asked], signal));
+      const posterior = answer?.[0];
+      if (posterior === undefined) return;
+      fill(verdict, [h("strong", {}, `κ ${number(posterior.kappa)}`), ` ${capital(rankInWords(posterior.kappa_rank))}.`]);
+      scale.mark([{ kappa: posterior.kappa, name: "here" }]);
+      chart.here(view().crop, posterior.kappa);
+      neighbourhood.element.hidden = false;
+      neighbourhood.ask(known(posterior, asked));
+    } catch (error) {
+      fill(verdict, [trouble(error, () => void ask())]);
+    }
+  };
+  const plot = async (): Promise<void> => {
+    const base = query;
+    if (base === null) return;
+    try {
+      const looks = CROPS.map((each) => ({ ...base, view: { crop: each, blur: blur.value() } }));
+      const answer = await charting.run((signal) => context.source.embed(looks, signal));
+      if (answer !== null) chart.curve(CROPS, answer, blur.value());
+    } catch {
+      chart.curve([], [], 0); // the verdict says what is wrong
+    }
+  };
+  const askSoon = debounced(150, () => void ask());
+  const plotSoon = debounced(150, () => void plot());
+  crop.input.addEventListener("input", () => {
+    preview();
+    askSoon();
+  });
+  blur.input.addEventListener("input", () => {
+    preview();
+    askSoon();
+    plotSoon();
+  });
+
+  const show = (image: HTMLImageElement, given: Query): void => {
+    query = given;
+    image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 64));
+    fill(frame, [image]);
+    studio.hidden = false;
+    crop.set(100);
+    blur.set(0);
+    chart.reset();
+    preview();
+    void ask();
+    void plot();
+  };
+  let choice = 0; // the last that was chosen is shown, however long the one before takes to read
+  const take = async (file: File | null | undefined): Promise<void> => {
+    if (file === null || file === undefined) return;
+    choice += 1;
+    const own = choice;
+    try {
+      const { url, data } = await read(file);
+      if (own !== choice) return;
+      fill(status, []);
+      show(h("img", { src: url, alt: "The picture you gave" }), { image: data });
+    } catch (error) {
+      fill(status, [trouble(error)]);
+    }
+  };
+  const takeItem = async (item: Item, name: string): Promise<void> => {
+    choice += 1;
+    const own = choice;
+    try {
+      const url = await context.source.picture(item, 1024);
+      if (url === null) throw new Failure(`There is no picture of ${item.id}.`, "not_found");
+      const blob = await (await fetch(url)).blob();
+      const found = await read(new File([blob], item.id));
+      if (own === choice) show(h("img", { src: found.url, alt: name }), { image: found.data });
+    } catch (error) {
+      fill(status, [trouble(error)]);
+    }
+  };
+  const status = h("div", { role: "status" });
+  const input = h("input", { type: "file", accept: "image/*", id: "file", class: "hidden" });
+  input.addEventListener("change", () => void take(input.files?.[0]));
+  const drop = h(
+    "div",
+    { class: "drop" },
+    h("label", { for: "file", class: "button" }, "Choose a picture"),
+    input,
+    h("span", {}, "or drop one here, or paste it. It is sent to this service only."),
+  );
+  drop.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+  drop.addEventListener("dragleave", () => drop.classList.remove("over"));
+  drop.addEventListener("drop", (event) => {
+    event.preventDefault();
+    drop.classList.remove("over");
+    void take(event.dataTransfer?.files[0]);
+  });
+  pasted = (event) => void take(event.clipboardData?.files[0]);
+  document.addEventListener("paste", pasted);
+
+  const examples = h("ul", { class: "grid examples" });
+  void context.source
+    .items("certain", null, 0, 200)
+    .then((page) => {
+      // of the most certain, which have the most to lose, some of different classes
+      const seen = new Set<unknown>();
+      const different = page.items.filter((item) => item.picture !== null && !seen.has(item.label) && seen.add(item.label));
+      const some = (different.length >= 4 ? different : page.items.filter((item) => item.picture !== null)).slice(0, 8);
+      const [first] = some;
+      if (first !== undefined && choice === 0) void takeItem(first, nameOf(first)); // something to see at once
+      fill(
+        examples,
+        some.map((item) => {
+          const name = `Try ${String(item.label ?? item.id)}`;
+          const button = h("button", { type: "button", class: "tile", "aria-label": name }, picture(context.source, item, 56, ""));
+          button.addEventListener("click", () => void takeItem(item, name));
+          return h("li", {}, button);
+        }),
+      );
+    })
+    .catch(() => undefined);
+
+  const studio = h(
+    "div",
+    { class: "studio", hidden: true },
+    h("div", { class: "stage" }, frame),
+    h("div", { class: "knobs" }, verdict, crop.element, blur.element, scale.element),
+    h("div", { class: "stage" }, chart.element),
+  );
+  return {
+    element: h(
+      "section",
+      { class: "query" },
+      h("h1", {}, "Ask with a picture"),
+      h("p", { class: "lead" }, "Crop it or blur it: as it shows less, κ falls and the set of what it could be grows."),
+      drop,
+      status,
+      h("div", { class: "offer" }, h("span", {}, "Or take one of the gallery:"), examples),
+      studio,
+      neighbourhood.element,
+    ),
+    leave() {
+      choice += 1;
+      document.removeEventListener("paste", pasted);
+      latest.stop();
+      charting.stop();
+      neighbourhood.stop();
+    },
+  };
+}
+
+interface Slider {
+  element: HTMLElement;
+  input: HTMLInputElement;
+  value(): number;
+  set(value: number): void;
+}
+
+function slider(id: string, name: string, min: number, max: number, step: number, start: number, words: (value: number) => string): Slider {
+  const input = h("input", { type: "range", id, min, max, step, value: start });
+  const output = h("output", { for: id });
+  const tell = (): void => {
+    fill(output, [words(Number(input.value))]);
+    input.setAttribute("aria-valuetext", words(Number(input.value)));
+  };
+  input.addEventListener("input", tell);
+  tell();
+  return {
+    element: h("div", { class: "slide" }, h("label", { for: id }, name), output, input),
+    input,
+    value: () => Number(input.value),
+    set(value) {
+      input.value = String(value);
+      tell();
+    },
+  };
+}
+
+/** The file as base64, scaled down first if it is large; and as an address to show it. */
+async function read(file: File): Promise<{ url: string; data: string }> {
+  if (file.size > LARGEST) throw new Failure(`${file.name} is larger than 16 MB.`, "too_large");
+  let bitmap: ImageBitmap;
+  try {
+    bitmap = await createImageBitmap(file);
+  } catch {
+    throw new Failure(`${file.name || "What was pasted"} is no picture that this browser can read.`, "invalid_input");
+  }
+  const longest = Math.max(bitmap.width, bitmap.height);
+  let blob: Blob = file;
+  if (longest > SENT) {
+    const canvas = h("canvas", {
+      width: Math.max(1, Math.round((bitmap.width * SENT) / longest)),
+      height: Math.max(1, Math.round((bitmap.height * SENT) / longest)),
+    });
+    canvas.getContext("2d")?.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    blob = await new Promise((done) => canvas.toBlob((made) => done(made ?? file), "image/png"));
+  }
+  const url = await new Promise<string>((done, fail) => {
+    const reader = new FileReader();
+    reader.onload = () => done(String(reader.result));
+    reader.onerror = () => fail(new Failure(`${file.name} cannot be read.`, "invalid_input"));
+    reader.readAsDataURL(blob);
+  });
+  return { url, data: url.slice(url.indexOf(",") + 1) };
+}
+
+interface CropChart {
+  element: HTMLElement;
+  curve(crops: number[], posteriors: Posterior[], blur: number): void;
+  here(crop: number, kappa: number): void;
+  reset(): void;
+}
+
+/** Kappa against the crop, with where the sliders stand. */
+function cropChart(): CropChart {
+  const width = 320;
+  const height = 220;
+  const [left, right, top, bottom] = [44, 12, 14, 42];
+  let top_kappa = 1;
+  let at: { crop: number; kappa: number } | null = null;
+  const x = (crop: number): number => left + ((1 - crop) / 0.8) * (width - left - right);
+  const y = (kappa: number): number => height - bottom - (kappa / top_kappa) * (height - top - bottom);
+  const sharp = svg("path", { class: "faint" });
+  const line = svg("path", { class: "curve" });
+  const grid = svg("g", { class: "grid-lines" });
+  const spot = svg("circle", { r: 6, class: "spot", visibility: "hidden" });
+  let first: { crops: number[]; kappas: number[] } | null = null;
+  let now: { crops: number[]; kappas: number[] } | null = null;
+  const draw = (): void => {
+    const all = [...(first?.kappas ?? []), ...(now?.kappas ?? []), at?.kappa ?? 0];
+    const most = Math.max(1e-6, ...all);
+    const unit = 10 ** Math.floor(Math.log10(most));
+    top_kappa = Math.ceil((most * 1.05) / (unit / 2)) * (unit / 2);
+    const d = (points: typeof now): string =>
+      points === null ? "" : points.crops.map((crop, i) => `${i === 0 ? "M" : "L"}${x(crop).toFixed(1)},${y(points.kappas[i] ?? 0).toFixed(1)}`).join("");
+    sharp.setAttribute("d", d(first));
+    line.setAttribute("d", d(now));
+    fill(grid, [
+      ...[0, 0.5, 1].flatMap((share) => [
+        svg("line", { class: "rule", x1: left, x2: width - right, y1: y(share * top_kappa), y2: y(share * top_kappa) }),
+        svg("text", { x: left - 6, y: y(share * top_kappa) + 4, "text-anchor": "end" }, number(share * top_kappa).replace(/\.0+$/, "")),
+      ]),
+      ...[1, 0.8, 0.6, 0.4, 0.2].map((crop) =>
+        svg("text", { x: x(crop), y: height - bottom + 18, "text-anchor": "middle" }, `${Math.round(100 * crop)} %`),
+      ),
+      svg("text", { class: "axis", x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "κ by the share of the side kept"),
+    ]);
+    spot.setAttribute("visibility", at === null ? "hidden" : "visible");
+    if (at !== null) {
+      spot.setAttribute("cx", String(x(at.crop)));
+      spot.setAttribute("cy", String(y(at.kappa)));
+    }
+  };
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart crop", role: "img", "aria-label": "Kappa against the crop" }, grid, sharp, line, spot);
+  const legend = h("figcaption", { class: "legend" });
+  return {
+    element: h("figure", {}, drawing, legend),
+    curve(crops, posteriors, blur) {
+      now = { crops, kappas: posteriors.map((posterior) => posterior.kappa) };
+      if (blur === 0 && crops.length > 0) first = now;
+      fill(legend, [blur > 0 && "dashed: without the blur"]);
+      const told = crops.map((crop, i) => `${Math.round(100 * crop)} %: ${number(now?.kappas[i] ?? 0)}`).join(", ");
+      drawing.setAttribute("aria-label", `Kappa against the share of the side that is kept. ${told}`);
+      draw();
+    },
+    here(crop, kappa) {
+      at = { crop, kappa };
+      draw();
+    },
+    reset() {
+      [first, now, at] = [null, null, null];
+      draw();
+    },
+  };
+}

@@ -1,0 +1,49 @@
+// A vector of another encoder, pasted.
+
+import { type About, known } from "./api";
+import { debounced, fill, h, Latest, trouble } from "./dom";
+import { capital, type View } from "./item";
+import { Neighbourhood } from "./neighbourhood";
+import { strip } from "./strip";
+import type { Context } from "./tile";
+import { number, rankInWords } from "./words";
+
+export function vectorQuery(context: Context, about: About): View {
+  const scale = strip(about);
+  const neighbourhood = new Neighbourhood(context, about);
+  neighbourhood.element.hidden = true;
+  const verdict = h("p", { class: "verdict-line", role: "status" }, "Numbers, with commas or spaces between them.");
+  const area = h("textarea", { rows: 4, id: "vector", spellcheck: "false" });
+  const latest = new Latest();
+  const ask = async (): Promise<void> => {
+    const vector = area.value.split(/[\s,;[\]]+/).filter((part) => part !== "").map(Number);
+    if (vector.length === 0) return;
+    try {
+      const answer = await latest.run((signal) => context.source.embed([{ vector }], signal));
+      const posterior = answer?.[0];
+      if (posterior === undefined) return;
+      fill(verdict, [h("strong", {}, `κ ${number(posterior.kappa)}`), ` ${capital(rankInWords(posterior.kappa_rank))}.`]);
+      scale.mark([{ kappa: posterior.kappa, name: "here" }]);
+      neighbourhood.element.hidden = false;
+      neighbourhood.ask(known(posterior, { vector }));
+    } catch (error) {
+      fill(verdict, [trouble(error)]);
+    }
+  };
+  area.addEventListener("input", debounced(300, () => void ask()));
+  return {
+    element: h(
+      "section",
+      { class: "query" },
+      h("h1", {}, "Ask with a vector"),
+      h("p", { class: "lead" }, "Paste what the encoder behind this gallery gives for an input."),
+      h("div", { class: "sentence" }, h("label", { for: "vector" }, "Vector"), area, verdict),
+      scale.element,
+      neighbourhood.element,
+    ),
+    leave() {
+      latest.stop();
+      neighbourhood.stop();
+    },
+  };
+}

@@ -1,0 +1,135 @@
+// The gallery as the service tells of it.
+
+import {
+  type About,
+  type Asked,
+  Failure,
+  type Found,
+  type Item,
+  type Neighbourhood,
+  type OneItem,
+  type Order,
+  type Page,
+  type Posterior,
+  type Query,
+  type Rejection,
+  type Source,
+} from "./api";
+
+const KEY = "aureole-key";
+
+export class Service implements Source {
+  readonly live = true;
+  private asked: Promise<string> | null = null;
+  private readonly blobs = new Map<string, Promise<string | null>>();
+
+  /** askKey shows the prompt for a key, and says why if the last one was refused. */
+  constructor(private readonly askKey: (refused: boolean) => Promise<string>) {}
+
+  about(): Promise<About> {
+    return this.get("v1/about");
+  }
+
+  items(order: Order, label: unknown, offset: number, limit: number, signal?: AbortSignal): Promise<Page> {
+    const asked = new URLSearchParams({ order, offset: String(offset), limit: String(limit) });
+    if (label !== null && label !== undefined) asked.set("label", String(label));
+    return this.get(`v1/items?${asked}`, signal);
+  }
+
+  async border(_: number, below: number, limit: number, signal?: AbortSignal): Promise<{ items: Item[]; below: number }> {
+    const from = Math.max(0, below - limit / 2);
+    const { items } = await this.items("ambiguous", null, from, limit, signal);
+    return { items, below: below - from };
+  }
+
+  item(id: string, signal?: AbortSignal): Promise<OneItem> {
+    return this.get(`v1/items/${encodeURIComponent(id)}`, signal);
+  }
+
+  async picture(item: { id: string; picture?: string | null }, side: number): Promise<string | null> {
+    if (item.picture === null) return null;
+    const url = `v1/pictures/${encodeURIComponent(item.id)}?side=${side}`;
+    if (key() === null) return url;
+    // an <img> cannot send the key
+    let blob = this.blobs.get(url);
+    if (blob === undefined) {
+      blob = this.call(url, {}).then(
+        async (answer) => URL.createObjectURL(await answer.blob()),
+        () => null,
+      );
+      this.blobs.set(url, blob);
+    }
+    return blob;
+  }
+
+  async embed(queries: Query[], signal?: AbortSignal): Promise<Posterior[]> {
+    const ask = async (body: unknown): Promise<Posterior[]> =>
+      (await this.post<{ posteriors: Posterior[] }>("v1/embed", body, signal)).posteriors;
+    if (queries[0]?.text !== undefined) return ask({ texts: queries.map((query) => query.text) });
+    return (await Promise.all(queries.map(ask))).flat();
+  }
+
+  search(query: Query, asked: Asked, signal?: AbortSignal): Promise<Found> {
+    return this.post("v1/search", { query, ...asked }, signal);
+  }
+
+  map(query: Query, mass: number, limit: number, signal?: AbortSignal): Promise<Neighbourhood> {
+    return this.post("v1/map", { query, mass, limit, dims: 2 }, signal);
+  }
+
+  rejection(): Promise<Rejection> {
+    return this.get("v1/rejection");
+  }
+
+  private async get<T>(url: string, signal?: AbortSignal): Promise<T> {
+    return (await this.call(url, signal ? { signal } : {})).json() as Promise<T>;
+  }
+
+  private async post<T>(url: string, body: unknown, signal?: AbortSignal): Promise<T> {
+    const init: RequestInit = {
+      method: "POST",
+      body: JSON.stringify(body),
+      headers: { "Content-Type": "application/json" },
+    };
+    if (signal) init.signal = signal;
+    return (await this.call(url, init)).json() as Promise<T>;
+  }
+
+  private async call(url: string, init: RequestInit): Promise<Response> {
+    for (;;) {
+      const used = key();
+      const headers = new Headers(init.headers);
+      if (used !== null) headers.set("Authorization", `Bearer ${used}`);
+      const answer = await this.reach(url, { ...init, headers });
+      if (answer.ok) return answer;
+      if (answer.status !== 401) throw await failure(answer);
+      if (key() !== used) continue; // another request has got a new key meanwhile
+      this.asked ??= this.askKey(used !== null).finally(() => {
+        this.asked = null;
+      });
+      sessionStorage.setItem(KEY, await this.asked);
+    }
+  }
+
+  private async reach(url: string, init: RequestInit): Promise<Response> {
+    try {
+      return await fetch(url, init);
+    } catch (error) {
+      if (error instanceof DOMException) throw error;
+      throw new Failure("The service does not answer. Is `aureole serve` still running?", "unreachable");
+    }
+  }
+}
+
+function key(): string | null {
+  return sessionStorage.getItem(KEY);
+}
+
+async function failure(answer: Response): Promise<Failure> {
+  try {
+    const body = (await answer.json()) as { error: { code: string; message: string } };
+    return new Failure(body.error.message, body.error.code);
+  } catch {
+    return new Failure(`The service answered ${answer.status}.`, "internal");
+  }
+}

@@ -1,0 +1,102 @@
+// The strip of kappa: how certain a gallery is, as a histogram over the logarithm of kappa, with marks on it.
+
+import type { About } from "./api";
+import { h, svg } from "./dom";
+import { number } from "./words";
+
+const HEIGHT = 56;
+const BINS = 60;
+
+export interface Mark {
+  kappa: number;
+  name: string;
+}
+
+export interface Strip {
+  element: HTMLElement;
+  mark(marks: Mark[]): void;
+}
+
+/** The strip at so many units wide: the fewer, the larger its letters. */
+export function strip(about: About, width = innerWidth < 600 ? 360 : 600): Strip {
+  // an infinite kappa is null in JSON
+  const quantiles = about.kappa.quantiles.filter(([, kappa]) => Number.isFinite(kappa));
+  const low = Math.max(1e-3, quantiles[0]?.[1] ?? 1);
+  const high = Math.max(low * 1.0001, quantiles.at(-1)?.[1] ?? 1);
+  const place = (kappa: number): number => {
+    const at = Math.log(Math.max(kappa, 1e-9) / low) / Math.log(high / low);
+    return width * Math.min(1, Math.max(0, at));
+  };
+  const heights = histogram(quantiles, low, high);
+  const most = Math.max(...heights, 1e-9);
+  const bars = heights.map((height, i) =>
+    svg("rect", {
+      x: (i * width) / BINS + 0.5,
+      width: width / BINS - 1,
+      y: HEIGHT - (HEIGHT - 8) * (height / most),
+      height: (HEIGHT - 8) * (height / most),
+    }),
+  );
+  const marks = svg("g", { class: "marks" });
+  const picture = svg(
+    "svg",
+    {
+      viewBox: `0 -14 ${width} ${HEIGHT + 14}`,
+      role: "img",
+      "aria-label": `Histogram of kappa, from ${number(low)} to ${number(high)}, median ${number(about.kappa.median)}`,
+    },
+    svg("g", { class: "bars" }, ...bars),
+    svg("line", { class: "base", x1: 0, x2: width, y1: HEIGHT, y2: HEIGHT }),
+    marks,
+  );
+  const element = h(
+    "figure",
+    { class: "strip" },
+    picture,
+    h(
+      "figcaption",
+      {},
+      h("span", {}, `κ ${number(low)}`, h("small", {}, "least certain")),
+      h("span", {}, `median ${number(about.kappa.median)}`),
+      h("span", {}, `${number(high)}`, h("small", {}, "most certain")),
+    ),
+  );
+  return {
+    element,
+    mark(given) {
+      marks.replaceChildren(
+        ...given.flatMap(({ kappa, name }) => {
+          const x = place(kappa);
+          return [
+            svg("line", { x1: x, x2: x, y1: 0, y2: HEIGHT }),
+            svg(
+              "text",
+              { x: Math.min(width - 2, Math.max(2, x)), y: -3, "text-anchor": x < 40 ? "start" : x > width - 40 ? "end" : "middle" },
+              name,
+            ),
+          ];
+        }),
+      );
+    },
+  };
+}
+
+/** The share of the gallery in each bin of log kappa, from its quantiles, straight between them. */
+function histogram(quantiles: [number, number][], low: number, high: number): number[] {
+  const below = (kappa: number): number => {
+    let before: [number, number] | null = null;
+    for (const [share, value] of quantiles) {
+      if (value >= kappa) {
+        if (before === null || value === before[1]) return share;
+        return before[0] + ((share - before[0]) * (kappa - before[1])) / (value - before[1]);
+      }
+      before = [share, value];
+    }
+    return 1;
+  };
+  const edges = Array.from({ length: BINS + 1 }, (_, i) => low * (high / low) ** (i / BINS));
+  const shares = edges.map(below);
+  shares[0] = 0;
+  shares[BINS] = 1;
+  return shares.slice(1).map((share, i) => share - (shares[i] ?? 0));
+}

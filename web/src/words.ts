@@ -1,0 +1,84 @@
+// Numbers as people say them.
+
+import type { About, Cap } from "./api";
+
+const NUMBER = new Intl.NumberFormat("en");
+
+export function count(n: number): string {
+  return NUMBER.format(n);
+}
+
+export function number(value: number): string {
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "–";
+  const size = Math.abs(value);
+  if (size >= 1000) return NUMBER.format(Math.round(value));
+  return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
+}
+
+/** 0.973 as "97 %"; shares that are almost nothing or almost all keep a digit. */
+export function percent(share: number): string {
+  const value = 100 * share;
+  const digits = (value > 0 && value < 1) || (value > 99 && value < 100) ? 1 : 0;
+  return `${value.toFixed(digits)} %`;
+}
+
+export function rankInWords(rank: number): string {
+  if (rank < 0.005) return "among the least certain of the gallery";
+  if (rank > 0.995) return "among the most certain of the gallery";
+  if (rank < 0.5) return `less certain than ${Math.min(99, Math.round(100 * (1 - rank)))} % of the gallery`;
+  return `more certain than ${Math.min(99, Math.round(100 * rank))} % of the gallery`;
+}
+
+export function degrees(cosine: number): string {
+  const angle = angleOf(cosine) * (180 / Math.PI);
+  return `${angle.toFixed(angle < 10 ? 1 : 0)}°`;
+}
+
+export function angleOf(cosine: number): number {
+  return Math.acos(Math.min(1, Math.max(-1, cosine)));
+}
+
+/** The angle of the cap of a mass, straight between the masses that are known. */
+export function capAngle(caps: Cap[], mass: number): number | null {
+  let before: Cap | null = null;
+  for (const cap of caps) {
+    if (Math.abs(cap.mass - mass) < 1e-9) return angleOf(cap.cosine);
+    if (cap.mass > mass) {
+      if (before === null) return angleOf(cap.cosine);
+      const t = (mass - before.mass) / (cap.mass - before.mass);
+      return (1 - t) * angleOf(before.cosine) + t * angleOf(cap.cosine);
+    }
+    before = cap;
+  }
+  return before === null ? null : angleOf(before.cosine);
+}
+
+export function labelOf(value: unknown): string {
+  return value === null || value === undefined ? "" : String(value);
+}
+
+/** What an item is called where there is room for a line. */
+export function nameOf(item: { id: string; label: unknown; text?: string | null }): string {
+  return item.text ?? (labelOf(item.label) || item.id);
+}
+
+/** The classes in the order of their labels, numbers as numbers. */
+export function sorted<T extends { label: unknown }>(classes: T[]): T[] {
+  return [...classes].sort((a, b) => labelOf(a.label).localeCompare(labelOf(b.label), "en", { numeric: true }));
+}
+
+/** A probability, to the first digits that tell. */
+export function probability(value: number): string {
+  return value < 0.001 ? "< 0.001" : value < 0.01 ? value.toFixed(3) : value.toFixed(2);
+}
+
+/** The number of the colour of a class: those of a gallery in their order. */
+export function colours(about: About): (label: unknown) => number | null {
+  const places = new Map(about.classes.map((each, i) => [labelOf(each.label), i % 10]));
+  return (label) => (label === null || label === undefined ? null : (places.get(labelOf(label)) ?? 9));
+}
+
+export function things(about: About, n: number): string {
+  const noun = about.pictures ? "picture" : about.text_column !== null ? "text" : "item";
+  return n === 1 ? noun : `${noun}s`;
+}

@@ -1,0 +1,12 @@
+// Writes the hash of the sources beside what was built of them, so that a test without Node sees a stale build.
+import { createHash } from "node:crypto";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+
+const names = ["index.html", "package.json", "tsconfig.json", "vite.config.js"];
+names.push(...readdirSync("src").map((name) => `src/${name}`));
+const hash = createHash("sha256");
+for (const name of names.sort()) {
+  hash.update(`${name}\n`);
+  hash.update(readFileSync(name));
+}
+writeFileSync("../src/aureole/reports/explorer_page/SOURCE", `${hash.digest("hex")}\n`);
