@@ -173,7 +173,9 @@ def main() -> None:
             alive = ask(served, "GET", "/healthz")[0] == 200
             after = served.memory()
             os.kill(served.process.pid, signal.SIGTERM)
-            ended = served.process.wait(10)
+            told = time.perf_counter()
+            ended = served.process.wait(60)
+            told = time.perf_counter() - told
         said = log.read_text()
         keyless = without_key(gallery, encoder, folder)
     metrics = {
@@ -185,6 +187,7 @@ def main() -> None:
         "number of faults": len(faults),
         "alive": alive,
         "exit code": ended,
+        "seconds to the end": round(told, 2),
         "tracebacks in the log": said.count("Traceback"),
         "MB before": round(before / 2**20, 1),
         "MB after the requests": round(fuzzed / 2**20, 1),

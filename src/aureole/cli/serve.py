@@ -109,16 +109,18 @@ def serve(
             allowed = (0.0 if loopback else 100.0) if rate is None else rate
             limits = Limits(body=largest_body, seconds=timeout, rate=allowed)
             listening = bound_socket(host, port)
-            server = Server(create_app(service, limits=limits, key=key, metrics=metrics))
-            service.warm_up()
-            service.compute_rejection()
             place, number = address_of(listening)
             shown = f"[{place}]" if ":" in place else place
-            typer.echo(
-                f"aureole serves {len(service.certainty):,} items at http://{shown}:{number}"
-            )
-            sys.stdout.flush()
-            server.run([listening])
+
+            def ready() -> None:
+                rows = len(service.certainty)
+                typer.echo(f"aureole serves {rows:,} items at http://{shown}:{number}")
+                sys.stdout.flush()
+
+            app = create_app(service, limits=limits, key=key, metrics=metrics)
+            service.warm_up()
+            service.compute_rejection()
+            Server(app, ready).run([listening])
         finally:
             service.close()
 

@@ -117,7 +117,7 @@ def credible_cosines(kappa: Tensor, masses: tuple[float, ...], dim: int) -> list
     Examples
     --------
     >>> [[round(c, 4) for c in row] for row in credible_cosines(torch.tensor([24.0]), (0.5, 0.9), 10)]
-    [[0.8352, 0.7176]]
+    [[0.8391, 0.7176]]
     """
     levels = torch.tensor(masses, dtype=torch.float64)
     with torch.no_grad():

@@ -5,6 +5,7 @@ import gc
 import logging
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -17,20 +18,20 @@ __all__ = ["Server", "address_of", "bound_socket"]
 
 _LEAVING = 0.5  # seconds in which clients are told to leave, before the port is closed
 _LAST = 0.3  # seconds in which a request that was sent before may still arrive
-_GRACE = 8  # seconds for the answers that are on their way
+_GRACE = 7  # seconds for the answers that are on their way
 _HEADERS = 10  # seconds for the headers of a request
 _SWITCH = 0.001  # seconds a thread may hold the interpreter while the loop waits for it
 
 
 class Server(uvicorn.Server):
-    """uvicorn with a gentle end.
+    """uvicorn with a gentle end; ``ready`` is called when it serves.
 
     At SIGTERM or SIGINT the port stays open for half a second, in which every answer closes its connection. Then it is
     closed, all that were let in before are taken in, connections without a request have 0.3 s to send theirs, and
-    what is on its way has 8 s to be answered. A second signal ends it at once.
+    what is on its way has 7 s to be answered. A second signal ends it at once.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, ready: Callable[[], None] | None = None) -> None:
         config = uvicorn.Config(
             guard,
             http=_protocol(),
@@ -45,7 +46,7 @@ class Server(uvicorn.Server):
             h11_max_incomplete_event_size=64 * 1024,
         )
         super().__init__(config)
-        self._guard = guard
+        self._guard, self._ready = guard, ready
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
@@ -73,6 +74,12 @@ class Server(uvicorn.Server):
         """Serve until told to stop."""
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the port, and say so: from here on signals end it gently."""
+        await super().startup(sockets)
+        if self._ready is not None:
+            self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the port when nobody waits at it any more, and then what is left."""
@@ -111,11 +118,10 @@ class Server(uvicorn.Server):
         switch = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH)
         gc.collect()
-        gc.freeze()  # what was loaded stays: the collector need not look at it again
+        gc.freeze()  # what was loaded stays: the collector need not look at it again, not even at the end
         try:
             super().run(sockets)
         finally:
-            gc.unfreeze()
             sys.setswitchinterval(switch)
 
 
