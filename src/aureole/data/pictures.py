@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from aureole.errors import AureoleError, InvalidInputError
 
 __all__ = ["read_picture", "read_square", "read_thumbnail", "write_picture"]
 
+_WARNINGS = Lock()
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs
 
 
@@ -60,12 +62,20 @@ def write_picture(picture: UInt8[Tensor, "3 h w"], path: Path) -> None:
 def _opened(source: Path | bytes) -> Iterator[Any]:
     """A picture of a known format and of a size that fits memory; errors of its decoding name the file."""
     image = _pillow()
+    name = "this" if isinstance(source, bytes) else source
     try:
-        with warnings.catch_warnings():
+        # the filters of warnings belong to all threads: one at a time, and not while pixels are decoded
+        with _WARNINGS, warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
-            file = io.BytesIO(source) if isinstance(source, bytes) else source
-            with image.open(file, formats=_FORMATS) as picture:
-                yield picture
+            picture = image.open(
+                io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS
+            )
+        with picture:
+            yield picture
+    except _unidentified() as error:
+        raise InvalidInputError(
+            f"{name} can't be read as a picture: it is none of {', '.join(_FORMATS)}."
+        ) from error
     except (
         OSError,
         ValueError,
@@ -73,8 +83,13 @@ def _opened(source: Path | bytes) -> Iterator[Any]:
         image.DecompressionBombError,
         image.DecompressionBombWarning,
     ) as error:
-        name = "this" if isinstance(source, bytes) else source
         raise InvalidInputError(f"{name} can't be read as a picture: {error}.") from error
+
+
+def _unidentified() -> type[Exception]:
+    from PIL import UnidentifiedImageError
+
+    return UnidentifiedImageError
 
 
 def _pillow() -> Any:

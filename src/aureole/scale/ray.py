@@ -1,16 +1,30 @@
-"""The adapter to Ray: the one file that imports it."""
+"""The adapter to Ray: the one file that imports it, and lance_ray, which builds indexes over it."""
 
+import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from secrets import token_hex
 from typing import Any
 
 from aureole.errors import AureoleError
+from aureole.scale.source import Chunk
 from aureole.scale.sweep import Failure, attempt
+from aureole.scale.table import Done
+from aureole.scale.worker import ChunkWorker, WorkOrder
 
-__all__ = ["run_tasks"]
+__all__ = ["build_lists", "map_chunks", "run_tasks"]
 
 _STORE = 200 * 2**20  # bytes of shared memory: jobs and records are small
+_BLOCK = (
+    2**20
+)  # bytes that a task is expected to return at most; Ray keeps room for several of them
+_THREADS = {"env_vars": {"OMP_NUM_THREADS": "1"}}
+_RETRIES = 5  # of a task whose worker died
 
 
 def run_tasks(
@@ -21,32 +35,10 @@ def run_tasks(
     A local Ray is started for the sweep and stopped after it; at an address the cluster is left running. A local Ray
     listens on this machine's loopback address alone.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
+    with _running(workers, address) as ray:
         from ray.exceptions import RayError
-    except ImportError as error:
-        raise AureoleError(
-            "more than one worker needs Ray: pip install 'aureole[scale]', or use one worker."
-        ) from error
 
-    started = not ray.is_initialized()
-    if started and address is None:
-        ray.init(
-            num_cpus=workers,
-            include_dashboard=False,
-            object_store_memory=_STORE,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
-        )
-    elif started:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        task = ray.remote(
-            num_cpus=1, max_retries=3, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}}
-        )(_single_threaded)
+        task = ray.remote(num_cpus=1, max_retries=3, runtime_env=_THREADS)(_single_threaded)
         running = {task.remote(function, job): job for job in jobs}
         while running:
             (done,), _ = ray.wait(list(running), num_returns=1)
@@ -55,6 +47,101 @@ def run_tasks(
                 yield job, ray.get(done)
             except RayError as error:
                 yield job, Failure(f"the worker died too often: {type(error).__name__}", str(error))
+
+
+def map_chunks(
+    order: WorkOrder, chunks: Iterable[Chunk], *, workers: int, address: str | None
+) -> Iterator[Done]:
+    """The chunks as they are done by Ray Data, ``workers`` at a time; those of workers or nodes that died come again.
+
+    The chunks are tasks, not actors: when a node dies for good, its tasks go to any other, where an actor would wait
+    for its place. A process keeps the model for the tasks to come.
+    """
+    items = [{"chunk": json.dumps(asdict(chunk))} for chunk in chunks]
+    if not items:
+        return
+    with _running(workers, address):
+        import ray.data
+        from ray.exceptions import RayError
+
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.target_max_block_size = _BLOCK
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        work: Any = partial(_work, job=token_hex(8), order=order)
+        try:
+            done = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
+                work,
+                batch_size=1,
+                compute=ray.data.TaskPoolStrategy(workers),
+                num_cpus=1,
+                runtime_env=_THREADS,
+                ray_remote_args_fn=lambda: {
+                    "max_retries": _RETRIES,
+                    "scheduling_strategy": "SPREAD",
+                },
+            )
+            for row in done.iter_rows():
+                if row["error"]:
+                    raise AureoleError(row["error"])
+                yield Done.from_json(row["done"])
+        except RayError as error:
+            first = str(error).strip().splitlines() or [type(error).__name__]
+            raise AureoleError(
+                f"a worker failed for good: {first[-1][:300]} The same command goes on where it was."
+            ) from error
+
+
+def build_lists(where: str, *, lists: int, rows: int, workers: int, address: str | None) -> None:
+    """Build IVF_FLAT lists on the column mu of a Lance table by several workers, each for a part of the fragments."""
+    with _running(workers, address):
+        from lance_ray import create_index
+
+        logging.getLogger("lance_ray").setLevel(logging.ERROR)
+        create_index(
+            where,
+            "mu",
+            "IVF_FLAT",
+            metric="dot",
+            replace=True,
+            num_workers=workers,
+            num_partitions=lists,
+            sample_rate=max(2, min(256, rows // lists)),
+            ray_remote_args={"num_cpus": 1, "runtime_env": _THREADS},
+        )
+
+
+@contextmanager
+def _running(workers: int, address: str | None) -> Iterator[Any]:
+    """Ray: the one that runs in this process, else a cluster at an address, else a local one for as long as needed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise AureoleError(
+            "more than one worker needs Ray: pip install 'aureole[scale]', or use one worker."
+        ) from error
+    started = not ray.is_initialized()
+    if started and address is None:
+        with warnings.catch_warnings():  # of a fork that becomes another program at once
+            warnings.filterwarnings("ignore", message="lance is not fork-safe")
+            ray.init(
+                num_cpus=workers,
+                include_dashboard=False,
+                object_store_memory=_STORE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+            )
+    elif started:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            first = str(error).strip().splitlines()[0][:300]
+            raise AureoleError(f"no Ray cluster answers at {address}: {first}") from error
+    try:
+        yield ray
     finally:
         if started:
             ray.shutdown()
@@ -65,3 +152,21 @@ def _single_threaded(function: Callable[[Any], Any], job: Any) -> Any:
 
     torch.set_num_threads(1)
     return attempt(function, job)
+
+
+_OPEN: dict[str, ChunkWorker] = {}  # what this process holds of the job that it works for
+
+
+def _work(batch: dict[str, Any], *, job: str, order: WorkOrder) -> dict[str, list[str]]:
+    """One chunk, on a worker; errors of ours are handed over as texts."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        if job not in _OPEN:
+            _OPEN.clear()
+            _OPEN[job] = ChunkWorker(order)
+        (text,) = batch["chunk"]
+        return {"done": [_OPEN[job](Chunk(**json.loads(str(text)))).to_json()], "error": [""]}
+    except AureoleError as error:
+        return {"done": [""], "error": [str(error)]}
