@@ -6,7 +6,17 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from aureole.cli import embed, evaluate, fit_head, index, report, reproduce, score, search
+from aureole.cli import (
+    approximate,
+    embed,
+    evaluate,
+    fit_head,
+    index,
+    report,
+    reproduce,
+    score,
+    search,
+)
 from aureole.errors import AureoleError
 
 __all__ = ["app", "main"]
@@ -22,6 +32,7 @@ app.command("fit-head", help=fit_head.HELP)(fit_head.fit_head)
 app.command("score", help=score.HELP)(score.score)
 app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
 app.command("embed", help=embed.HELP)(embed.embed)
+index.index.command("approximate", help=approximate.HELP)(approximate.approximate)
 app.add_typer(index.index, name="index")
 app.command("search", help=search.HELP)(search.search)
 app.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)

@@ -70,6 +70,9 @@ def embed(
         int | None,
         typer.Option(min=1, help="Inputs that are done, or lost, as one; default: by the source."),
     ] = None,
+    commit_seconds: Annotated[
+        float, typer.Option(min=0, help="How often rows become part of the table.")
+    ] = 2.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results as one JSON object.")
     ] = False,
@@ -90,6 +93,7 @@ def embed(
             batch=batch,
             decoders=decoders,
             rows_per_chunk=chunk_rows,
+            commit_seconds=commit_seconds,
             observer=observer,
         )
     if as_json:

@@ -15,8 +15,6 @@ from aureole.scale.worker import ChunkWorker, WorkOrder
 
 __all__ = ["EmbedReport", "Progress", "embed"]
 
-_COMMIT_SECONDS = 2.0
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -75,6 +73,7 @@ def embed(
     batch: int = 128,
     decoders: int = 1,
     rows_per_chunk: int | None = None,
+    commit_seconds: float = 2.0,
     observer: Callable[[Progress], None] | None = None,
 ) -> EmbedReport:
     """Posteriors of all inputs of a source in the Lance table ``out``, which ``CredibleIndex.open`` opens.
@@ -98,6 +97,8 @@ def embed(
         Inputs that go through the model at once.
     decoders
         Threads that decode beside the model in each worker.
+    commit_seconds
+        How often rows become part of the table: what a crash can lose, besides chunks that were begun.
     observer
         Told the progress after each chunk.
     """
@@ -123,7 +124,7 @@ def embed(
             spec, str(Path(encoder).absolute()), normalized, table, batch, decoders,
             _moved(opened, table, done),
         )  # fmt: skip
-        run = _Run(table, opened, done, observer)
+        run = _Run(table, opened, done, commit_seconds, observer)
         if workers == 1 and address is None:
             run.take(_here(order, embedder, run.missing()))
         else:
@@ -142,10 +143,11 @@ class _Run:
         table: PosteriorTable,
         source: Source,
         done: set[str],
+        commit_seconds: float,
         observer: Callable[[Progress], None] | None,
     ) -> None:
         self._table, self._source, self._done, self._observer = table, source, done, observer
-        self._total = source.rows()
+        self._commit_seconds, self._total = commit_seconds, source.rows()
         self._chunks = None if self._total is not None else sum(1 for _ in source.chunks())
         self._before, self._started = sum(table.counts()), time.monotonic()
         self._taken = self._rows = self._faults = 0
@@ -166,7 +168,7 @@ class _Run:
                 self._done.add(done.key)
                 waiting.append(done)
                 self._count(done)
-                if time.monotonic() - last >= _COMMIT_SECONDS:
+                if time.monotonic() - last >= self._commit_seconds:
                     ready, waiting = waiting, []
                     self._table.commit(ready)
                     last = time.monotonic()

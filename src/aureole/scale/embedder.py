@@ -91,7 +91,7 @@ class ImageEmbedder(Embedder):
         self.weights = file_hash(folder / WEIGHTS)
         self.dim = int(self.embed([torch.zeros(3, _SIDE, _SIDE, dtype=torch.uint8)]).dim)
 
-    def prepare(self, raw: bytes | Path) -> Tensor:
+    def prepare(self, raw: Any) -> Tensor:
         """The picture in bytes or in a file, as uint8 [3, 32, 32]."""
         if not isinstance(raw, bytes | Path):
             raise InvalidInputError(
@@ -130,7 +130,7 @@ class TextEmbedder(Embedder):
         self.weights = file_hash(folder / POSTERIOR / WEIGHTS)
         self.dim = int(self.embed(["a"]).dim)
 
-    def prepare(self, raw: str) -> str:
+    def prepare(self, raw: Any) -> str:
         """The text itself, if it says something."""
         if not isinstance(raw, str) or not raw.strip() or len(raw) > _LARGEST_TEXT:
             got = f"{len(raw)} characters" if isinstance(raw, str) else type(raw).__name__

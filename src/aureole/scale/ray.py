@@ -17,14 +17,13 @@ from aureole.scale.sweep import Failure, attempt
 from aureole.scale.table import Done
 from aureole.scale.worker import ChunkWorker, WorkOrder
 
-__all__ = ["build_lists", "map_chunks", "run_tasks"]
+__all__ = ["create_lists", "map_chunks", "run_tasks"]
 
 _STORE = 200 * 2**20  # bytes of shared memory: jobs and records are small
 _BLOCK = (
     2**20
 )  # bytes that a task is expected to return at most; Ray keeps room for several of them
 _THREADS = {"env_vars": {"OMP_NUM_THREADS": "1"}}
-_RETRIES = 5  # of a task whose worker died
 
 
 def run_tasks(
@@ -76,10 +75,6 @@ def map_chunks(
                 compute=ray.data.TaskPoolStrategy(workers),
                 num_cpus=1,
                 runtime_env=_THREADS,
-                ray_remote_args_fn=lambda: {
-                    "max_retries": _RETRIES,
-                    "scheduling_strategy": "SPREAD",
-                },
             )
             for row in done.iter_rows():
                 if row["error"]:
@@ -92,7 +87,7 @@ def map_chunks(
             ) from error
 
 
-def build_lists(where: str, *, lists: int, rows: int, workers: int, address: str | None) -> None:
+def create_lists(where: str, *, lists: int, rows: int, workers: int, address: str | None) -> None:
     """Build IVF_FLAT lists on the column mu of a Lance table by several workers, each for a part of the fragments."""
     with _running(workers, address):
         from lance_ray import create_index
