@@ -79,7 +79,7 @@ class Commands:
         for pid in self._marked():
             with suppress(OSError):
                 title = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if title.startswith(b"ray::") and b"IDLE" not in title:
+                if title.startswith(b"ray::Map"):  # not an agent of the engine
                     found.append(pid)
         return found
 

@@ -23,8 +23,8 @@ def build_lists(where: str, *, workers: int, address: str | None = None, **sizes
     lists = sizes.get("lists", max(1, round(4 * rows**0.5)))
     if rows < 2 * lists:
         raise InvalidInputError(
-            f"{lists:,} lists need {2 * lists:,} rows or more, but {where} has {rows:,}. Give fewer lists, or none: a search of "
-            "so few rows is fast without."
+            f"{lists:,} lists need {2 * lists:,} rows or more, but {where} has {rows:,}. Give fewer lists, or none: "
+            "so few rows are searched fast without."
         )
     from aureole.scale.ray import create_lists
 
