@@ -14,6 +14,7 @@ extensions = [
     "mathml",
     "sphinx.ext.napoleon",
     "record_tables",
+    "scale_tables",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"

@@ -173,6 +173,17 @@ def test_vectors_of_a_table_with_ids_twice_or_none(head, tmp_path):
     np.testing.assert_allclose(by_id(out)["id 11"]["mu"], expected.mu[0], rtol=1e-5, atol=1e-6)
 
 
+def test_ids_that_are_twice_in_different_chunks_are_counted(head, tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    ids = [f"id {i % 38}" for i in range(40)]
+    table = {"v": pa.FixedSizeListArray.from_arrays(vectors.reshape(-1), 8), "id": ids}
+    parquet.write_table(pa.table(table), tmp_path / "t.parquet")
+    options = {"id_column": "id", "rows_per_chunk": 10}
+    report = embed(tmp_path / "t.parquet", head, tmp_path / "out.lance", **options)
+    assert (report.rows, report.repeated) == (40, 2)
+    assert embed(tmp_path / "t.parquet", head, tmp_path / "out.lance", **options).repeated is None
+
+
 @pytest.mark.slow
 def test_texts_of_a_table_go_through_minilm_and_a_head(tmp_path):
     pytest.importorskip("sentence_transformers")

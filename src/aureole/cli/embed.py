@@ -118,5 +118,9 @@ def _show(report: EmbedReport, out: str) -> None:
     )
     if report.table != out:
         say(f"beside {out}, which has the rows of another model")
+    if report.repeated:
+        say(
+            f"{report.repeated:,} rows have an id that another row has: is the column of ids the right one?"
+        )
     if report.errors:
         say(f"{report.errors:,} inputs could not be read: {report.errors_table} says why")

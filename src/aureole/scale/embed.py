@@ -41,6 +41,8 @@ class EmbedReport:
         How many of them this run made.
     model, dim
         The SHA-256 of the model's weights, and the dimension of its posteriors.
+    repeated
+        Rows whose id another row has, which only an id column can cause; None where that was not looked at.
     seconds
         Of this run, once model and source were open.
     rows_per_second
@@ -55,6 +57,7 @@ class EmbedReport:
     new_errors: int
     model: str
     dim: int
+    repeated: int | None
     seconds: float
     rows_per_second: float
 
@@ -132,7 +135,8 @@ def embed(
 
             run.take(map_chunks(order, run.missing(), workers=workers, address=address))
         table.settle()
-        return run.report(embedder)
+        named = id_column is not None and run.made_rows()
+        return run.report(embedder, table.repeated() if named else None)
 
 
 class _Run:
@@ -175,13 +179,17 @@ class _Run:
         finally:
             self._table.commit(waiting)
 
-    def report(self, embedder: Embedder) -> EmbedReport:
+    def made_rows(self) -> bool:
+        """Whether this run made any."""
+        return self._rows > 0
+
+    def report(self, embedder: Embedder, repeated: int | None) -> EmbedReport:
         """What was done."""
         seconds = time.monotonic() - self._started
         rows, faults = self._table.counts()
         return EmbedReport(
             self._table.where, self._table.errors, rows, faults, self._rows, self._faults,
-            embedder.weights, embedder.dim, seconds, self._rate(),
+            embedder.weights, embedder.dim, repeated, seconds, self._rate(),
         )  # fmt: skip
 
     def _count(self, done: Done) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -130,6 +131,7 @@ def _running(workers: int, address: str | None) -> Iterator[Any]:
                 _node_ip_address="127.0.0.1",
             )
     elif started:
+        _check_answer(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -140,6 +142,19 @@ def _running(workers: int, address: str | None) -> Iterator[Any]:
     finally:
         if started:
             ray.shutdown()
+
+
+def _check_answer(address: str | None) -> None:
+    """Refuse an address where nobody listens; Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # such as "auto", which Ray resolves
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise AureoleError(
+            f"no Ray cluster answers at {address}: {error}. Start one with `ray start --head`, or leave out the address."
+        ) from error
 
 
 def _single_threaded(function: Callable[[Any], Any], job: Any) -> Any:

@@ -35,6 +35,7 @@ __all__ = ["Done", "Fault", "PosteriorTable", "errors_address", "exclusive", "ta
 
 COLUMNS = {"source": "text", "model": "text", "chunk": "text"}
 _JOB, _MODELS = "embed", "models"
+_COMPARED = 20_000_000
 _KEEP = timedelta(hours=1)  # how long versions that are no longer the newest can be read
 
 
@@ -222,6 +223,22 @@ class PosteriorTable:
         with locked(self.errors):
             mode = "append" if table_exists(self.errors) else "create"
             lance_package().write_dataset(data, self.errors, mode=mode)
+
+    def repeated(self) -> int | None:
+        """How many rows have an id that a row before them has; None where there are more than 20 million rows.
+
+        Hashes of 8 bytes are compared, so that memory is 8 bytes a row.
+        """
+        table = lance_package().dataset(self.where)
+        rows = table.count_rows()
+        if rows > _COMPARED:
+            return None
+        hashes, first = np.empty(rows, np.int64), 0
+        for batch in table.scanner(columns=["id"]).to_batches():
+            names = batch.column("id").to_pylist()
+            hashes[first : first + len(names)] = np.fromiter(map(hash, names), np.int64, len(names))
+            first += len(names)
+        return rows - len(np.unique(hashes))
 
     def settle(self) -> None:
         """Note the median kappa of all rows as the typical one, and let go of versions that are an hour old."""
