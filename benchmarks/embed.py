@@ -14,7 +14,6 @@ thread that reads and decodes, and with 16.
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -42,20 +41,22 @@ from benchmarks.pictures import make_pictures
 from benchmarks.retrieval import size_of
 
 IMAGE_BATCH, TEXT_BATCH = 128, 32
-_PEAK = """
-import resource, sys
+TEXT_CHUNK = 512  # some chunks for each worker also where captions are few
+_PEAK = r"""
+import re, sys
 import torch
 torch.set_num_threads(1)
 from aureole.scale import embed, worker
 report = embed(*sys.argv[1:4], id_column="id", batch=int(sys.argv[4]))
-print(report.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+# not ru_maxrss, which a process has from the one that started it
+print(report.rows, re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
 """
 
 
 def picture_table(folder: Path, count: int, repeats: int = 1) -> Path:
     """A Parquet table of PNG bytes with ids; ``repeats`` files of the same pictures under other ids."""
     data = data_folder()
-    pixels = torch.cat([load_cifar10(data, part)[0] for part in ("train", "test")])[:count]  # pyright: ignore[reportArgumentType]
+    pixels = torch.cat([load_cifar10(data, part)[0] for part in ("train", "test")])[:count]
     encoded = []
     scratch = folder / "scratch.png"
     for picture in pixels:
@@ -63,8 +64,8 @@ def picture_table(folder: Path, count: int, repeats: int = 1) -> Path:
         encoded.append(scratch.read_bytes())
     scratch.unlink()
     column = pyarrow_package().array(encoded)
-    place = folder / f"images-{count}-{repeats}"
-    place.mkdir()
+    place = folder / f"images-{count}-of-{repeats}"
+    place.mkdir(exist_ok=True)
     for number in range(repeats):
         ids = np.array([f"{number}/{i}" for i in range(count)], dtype=object)
         write_columns(place / f"{number}.parquet", {"image": column, "id": ids})
@@ -98,7 +99,7 @@ def inputs_of(table: Path, column: str, embedder: Embedder, count: int) -> list[
 
 def measure(
     table: Path, column: str, encoder: Path, modality: str, *,
-    rows: int, batch: int, workers: list[int], rounds: int, folder: Path,
+    rows: int, batch: int, chunk: int | None, workers: list[int], rounds: int, folder: Path,
 ) -> dict[str, Any]:  # fmt: skip
     """Rows a second of the bare loop and of ours, medians over rounds in which they alternate."""
     embedder = load_embedder(encoder, modality)  # pyright: ignore[reportArgumentType]
@@ -112,7 +113,7 @@ def measure(
             out = folder / f"{modality}-{n}-{round_}.lance"
             report = embed(
                 table, encoder, out, modality=embedder.modality, column=column, id_column="id",
-                workers=n, batch=batch,
+                workers=n, batch=batch, rows_per_chunk=chunk,
             )  # fmt: skip
             assert report.rows == rows, report
             bytes_a_row = size_of(out) / rows
@@ -189,24 +190,20 @@ def main() -> None:
             table = picture_table(folder, options.images)
             metrics["images"] = measure(
                 table, "image", folder / "encoder", "image",
-                rows=options.images, batch=IMAGE_BATCH, **shared,
+                rows=options.images, batch=IMAGE_BATCH, chunk=None, **shared,
             )  # fmt: skip
             print(metrics["images"], flush=True)
         if options.captions:
             table = caption_table(folder, options.captions)
             metrics["captions"] = measure(
                 table, "caption", MINILM_CAPTIONS, "text",
-                rows=options.captions, batch=TEXT_BATCH, **shared,
+                rows=options.captions, batch=TEXT_BATCH, chunk=TEXT_CHUNK, **shared,
             )  # fmt: skip
             print(metrics["captions"], flush=True)
         if options.images and options.repeats:
             found = {}
             for count, repeats in ((options.images // 6, 1), (options.images, options.repeats)):
-                table = (
-                    picture_table(folder, count, repeats)
-                    if count != options.images or repeats > 1
-                    else table
-                )
+                table = picture_table(folder, count, repeats)
                 rows, size = peak(
                     table, folder / "encoder", folder / f"p{count}.lance", IMAGE_BATCH
                 )
@@ -219,7 +216,6 @@ def main() -> None:
     settings = {
         "images": options.images, "captions": options.captions, "rounds": options.rounds,
         "threads of a worker": 1, "cores": os.cpu_count(),
-        "own peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }  # fmt: skip
     command = f"python -m benchmarks.embed --images {options.images} --captions {options.captions}"
     command += f" --workers {' '.join(map(str, options.workers))} --rounds {options.rounds}"

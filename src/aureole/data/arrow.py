@@ -17,6 +17,7 @@ __all__ = [
     "arrow_table",
     "arrow_writer",
     "column_names",
+    "compute_package",
     "files",
     "from_protocol",
     "is_list",
@@ -123,7 +124,7 @@ def joined(arrays: Sequence[Any]) -> Any:
 
 def ordered_codes(values: Any) -> tuple[np.ndarray, np.ndarray]:
     """(Numbers of the distinct values in their order, from 0 on; which rows have none: null or NaN)."""
-    pc = _compute()
+    pc = compute_package()
     missing = pc.is_null(values, nan_is_null=True).to_numpy()
     if missing.any():
         return np.zeros(len(values), dtype=np.int64), missing
@@ -135,7 +136,7 @@ def ordered_codes(values: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def places(values: Any, known: Any | None) -> np.ndarray:
     """Where each value stands among the known ones, -1 for nowhere; without these, the values as row numbers."""
-    pa, pc = pyarrow_package(), _compute()
+    pa, pc = pyarrow_package(), compute_package()
     try:
         if known is None:
             return values.cast("int64").fill_null(-1).to_numpy()
@@ -311,7 +312,8 @@ def pyarrow_package() -> Any:
     return pyarrow
 
 
-def _compute() -> Any:  # its functions are made at import, so that type checkers do not know them
+def compute_package() -> Any:
+    """Arrow's functions; they are made at import, so that type checkers do not know them."""
     pyarrow_package()
     import pyarrow.compute
 

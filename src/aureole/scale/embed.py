@@ -46,7 +46,7 @@ class EmbedReport:
     seconds
         Of this run, once model and source were open.
     rows_per_second
-        Since the first chunk came in, where there were several: workers take some seconds to start.
+        Once each worker has had its first chunk, where there were more: they take some seconds to start.
     """
 
     table: str
@@ -127,7 +127,7 @@ def embed(
             spec, str(Path(encoder).absolute()), normalized, table, batch, decoders,
             _moved(opened, table, done),
         )  # fmt: skip
-        run = _Run(table, opened, done, commit_seconds, observer)
+        run = _Run(table, opened, done, commit_seconds, workers, observer)
         if workers == 1 and address is None:
             run.take(_here(order, embedder, run.missing()))
         else:
@@ -148,12 +148,14 @@ class _Run:
         source: Source,
         done: set[str],
         commit_seconds: float,
+        workers: int,
         observer: Callable[[Progress], None] | None,
     ) -> None:
         self._table, self._source, self._done, self._observer = table, source, done, observer
         self._commit_seconds, self._total = commit_seconds, source.rows()
         self._chunks = None if self._total is not None else sum(1 for _ in source.chunks())
         self._before, self._started = sum(table.counts()), time.monotonic()
+        self._workers = workers
         self._taken = self._rows = self._faults = 0
         self._first: tuple[float, int] | None = None
 
@@ -196,7 +198,7 @@ class _Run:
         self._taken += 1
         self._rows += done.rows
         self._faults += len(done.faults)
-        if self._first is None:
+        if self._taken == self._workers:  # each has had its first
             self._first = (time.monotonic(), self._rows + self._faults)
         if self._observer is None:
             return
@@ -208,7 +210,7 @@ class _Run:
         self._observer(Progress(now, self._before, total, self._faults, self._rate()))
 
     def _rate(self) -> float:
-        """Inputs a second since the first chunk, or of that one."""
+        """Inputs a second since each worker has had its first chunk; before that, since the start."""
         now, done = time.monotonic(), self._rows + self._faults
         start, before = self._first or (self._started, 0)
         if done <= before:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from aureole.errors import InvalidInputError
 from aureole.scale.source import Chunk, Source, chunk_size
 
 __all__ = ["PICTURES", "FolderSource", "walk"]
@@ -21,12 +20,7 @@ class FolderSource(Source):
 
     def __init__(self, path: Path, rows_per_chunk: int | None = None) -> None:
         self._path = path
-        self._rows = sum(1 for _ in walk(path, PICTURES))
-        if not self._rows:
-            raise InvalidInputError(
-                f"{path} holds no pictures: no file's name ends in {', '.join(PICTURES)}."
-            )
-        self.rows_per_chunk = rows_per_chunk or chunk_size(self._rows)
+        self.rows_per_chunk = rows_per_chunk or chunk_size(self.rows())
 
     def chunks(self) -> Iterator[Chunk]:
         """So many files each; the key tells the names, so that other names are other chunks."""
@@ -46,8 +40,8 @@ class FolderSource(Source):
             yield name.encode("utf-8", "backslashreplace").decode(), self._path / name
 
     def rows(self) -> int:
-        """The number of files."""
-        return self._rows
+        """The number of files, counted by a walk through the folders."""
+        return sum(1 for _ in walk(self._path, PICTURES))
 
 
 def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[str]:

@@ -153,7 +153,7 @@ def _check_answer(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
         raise AureoleError(
-            f"no Ray cluster answers at {address}: {error}. Start one with `ray start --head`, or leave out the address."
+            f"no Ray cluster answers at {address}: {error}. Start one with `ray start --head`, or leave it out."
         ) from error
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from aureole.data.arrow import pyarrow_package
+from aureole.data.arrow import compute_package, pyarrow_package
 from aureole.errors import InvalidInputError
 from aureole.retrieval.lance import (
     SCHEMA_KEY,
@@ -162,7 +162,7 @@ class PosteriorTable:
             stale = sorted(_distinct(table, None) - done)
             if stale:
                 with locked(self.errors):
-                    table.delete(_field("chunk").isin(stale))
+                    table.delete(compute_package().field("chunk").isin(stale))
         return done
 
     def ids(self, keys: Iterable[str]) -> set[str]:
@@ -173,7 +173,7 @@ class PosteriorTable:
                 scanner = (
                     lance_package()
                     .dataset(where)
-                    .scanner(columns=["id"], filter=_field("chunk").isin(wanted))
+                    .scanner(columns=["id"], filter=compute_package().field("chunk").isin(wanted))
                 )
                 for batch in scanner.to_batches():
                     found.update(batch.column("id").to_pylist())
@@ -310,13 +310,6 @@ def _distinct(table: Any, where: str | None) -> set[str]:
     for batch in table.scanner(columns=["chunk"], filter=where).to_batches():
         found.update(batch.column("chunk").unique().to_pylist())
     return found
-
-
-def _field(name: str) -> Any:
-    pyarrow_package()
-    from importlib import import_module
-
-    return import_module("pyarrow.compute").field(name)
 
 
 def _origin(store: LanceStore) -> Origin:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,12 @@ class TableSource(Source):
         self.column = pick_column(schema, kind, column, id_column, str(path))
         _check_id(schema, id_column, str(path))
         self.named = id_column is not None
-        self._counts = [count_rows(self._root / name) for name in self._files]
-        self.rows_per_chunk = rows_per_chunk or chunk_size(sum(self._counts))
+        self.rows_per_chunk = rows_per_chunk or chunk_size(self.rows())
         self._reader: tuple[str, RangeReader] | None = None
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        return [count_rows(self._root / name) for name in self._files]
 
     def chunks(self) -> Iterator[Chunk]:
         """So many rows of one file each; the key tells the file and its number of rows."""
