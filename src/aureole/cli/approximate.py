@@ -1,6 +1,8 @@
 """``aureole index approximate``: a faster index on a gallery that is there, by one process or by a cluster."""
 
+import sys
 import time
+from contextlib import redirect_stdout
 from typing import Annotated, Literal
 
 import torch
@@ -53,7 +55,8 @@ def approximate(
         if not found.count():
             raise InvalidInputError(f"{gallery} has no rows to build an index of.")
         if together:
-            build_lists(gallery, workers=workers, address=ray_address, **sizes)
+            with redirect_stdout(sys.stderr):  # Ray may have something to say
+                build_lists(gallery, workers=workers, address=ray_address, **sizes)
         else:
             found.build(kind, **sizes)
         built = time.monotonic() - started

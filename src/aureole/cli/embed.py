@@ -1,6 +1,7 @@
 """``aureole embed``: all of a folder, table or dataset as posteriors in a Lance table that can be searched."""
 
 import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -79,7 +80,8 @@ def embed(
 ) -> None:
     """Embed and print; ``HELP`` is what users read."""
     quiet = as_json or not sys.stderr.isatty()
-    with embed_bar("embedding", shown=not quiet) as observer:
+    # Ray tells of workers that died on standard output, which is for the result alone
+    with redirect_stdout(sys.stderr), embed_bar("embedding", shown=not quiet) as observer:
         report = embed_source(
             source,
             encoder,
