@@ -123,6 +123,7 @@ def _running(workers: int, address: str | None) -> Iterator[Any]:
         with warnings.catch_warnings():  # of a fork that becomes another program at once
             warnings.filterwarnings("ignore", message="lance is not fork-safe")
             ray.init(
+                address="local",  # not one that runs on this machine already
                 num_cpus=workers,
                 include_dashboard=False,
                 object_store_memory=_STORE,
