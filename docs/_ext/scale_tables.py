@@ -2,11 +2,26 @@
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
-from record_tables import RstDirective, load, source, table
+from docutils.statemachine import StringList
+from record_tables import ROOT, RstDirective, load, source, table
 
 
-class EmbedTable(RstDirective):
+class MeasuredDirective(RstDirective):
+    """A directive of a record; says how to make the record where there is none."""
+
+    command = ""
+
+    def run(self):
+        """The parsed content, or that it has not been measured."""
+        if all((ROOT / path).is_file() for path in self.arguments):
+            return super().run()
+        return [nodes.paragraph(text=f"Not measured yet: {self.command}.")]
+
+
+class EmbedTable(MeasuredDirective):
     """Rows a second of bulk embedding by workers, and peak memory: ``.. embed-table:: RECORD``."""
+
+    command = "python -m benchmarks.embed"
 
     def lines(self, metrics):
         """One table, and a sentence on memory and on files that answer late."""
@@ -51,8 +66,10 @@ class EmbedTable(RstDirective):
         return lines
 
 
-class FaultTable(RstDirective):
+class FaultTable(MeasuredDirective):
     """What SIGKILL at random moments did: ``.. fault-table:: RECORD``."""
+
+    command = "python -m benchmarks.embed_faults"
 
     def lines(self, metrics):
         """One table."""
@@ -93,6 +110,8 @@ class ScalePlan(Directive):
 
     def run(self):
         """The parsed table and where its numbers are from."""
+        if not (ROOT / self.arguments[0]).is_file():
+            return [nodes.paragraph(text="Not measured yet: python -m benchmarks.embed.")]
         embed, retrieval = (load(path) for path in self.arguments)
         images, index = embed["metrics"]["images"], retrieval["metrics"]["lance-ivf"]
         rate, size = images["1 workers"]["rows a second"], images["bytes a row"]
@@ -126,8 +145,6 @@ class ScalePlan(Directive):
             lines += source(record, path)
         node = nodes.section()
         node.document = self.state.document
-        from docutils.statemachine import StringList
-
         self.state.nested_parse(StringList(lines, source=self.arguments[0]), 0, node)
         return node.children
 

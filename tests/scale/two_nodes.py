@@ -33,7 +33,7 @@ def main(source: str, encoder: str, out: str) -> None:
         commit_seconds=0.2, observer=observe,
     )  # fmt: skip
     nodes = len(cluster.list_all_nodes())
-    build_lists(out, lists=12, probes=12, workers=1, address=cluster.address)
+    build_lists(out, lists=12, probes=12, workers=2, address=cluster.address)
     cluster.shutdown()
     print(json.dumps({**asdict(report), "nodes": nodes, "chunks": len(arrived)}), flush=True)
     os._exit(0)

@@ -90,8 +90,11 @@ def map_chunks(
 
 def create_lists(where: str, *, lists: int, rows: int, workers: int, address: str | None) -> None:
     """Build IVF_FLAT lists on the column mu of a Lance table by several workers, each for a part of the fragments."""
-    with _running(workers, address):
+    with _running(workers, address) as ray:
         from lance_ray import create_index
+
+        # a pool larger than the cluster would wait for ever
+        room = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
         logging.getLogger("lance_ray").setLevel(logging.ERROR)
         create_index(
@@ -100,7 +103,8 @@ def create_lists(where: str, *, lists: int, rows: int, workers: int, address: st
             "IVF_FLAT",
             metric="dot",
             replace=True,
-            num_workers=workers,
+            num_workers=min(workers, room),
+            num_segments=workers,
             num_partitions=lists,
             sample_rate=max(2, min(256, rows // lists)),
             ray_remote_args={"num_cpus": 1, "runtime_env": _THREADS},
