@@ -90,7 +90,14 @@ class FaultTable(MeasuredDirective):
             for kind, found in metrics.items()
         ]
         return table(
-            ["killed", "moments", "processes killed", "tables that differ", "left running"], rows
+            [
+                "killed",
+                "moments",
+                "processes killed",
+                "tables that differ",
+                "still running a minute later",
+            ],
+            rows,
         )
 
 
