@@ -15,6 +15,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "record_tables",
     "training_tables",
+    "scale_tables",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"

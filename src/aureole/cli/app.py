@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from aureole.cli import (
+    approximate,
+    embed,
     evaluate,
     fit_head,
     index,
@@ -33,6 +35,8 @@ app.command("train", help=train.HELP)(train.train)
 app.command("fit-head", help=fit_head.HELP)(fit_head.fit_head)
 app.command("score", help=score.HELP)(score.score)
 app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
+app.command("embed", help=embed.HELP)(embed.embed)
+index.index.command("approximate", help=approximate.HELP)(approximate.approximate)
 app.add_typer(index.index, name="index")
 app.command("search", help=search.HELP)(search.search)
 app.command("serve", help=serve.HELP)(serve.serve)

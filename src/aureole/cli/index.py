@@ -28,7 +28,7 @@ from aureole.retrieval.origin import Origin
 from aureole.retrieval.rows import check_ids
 from aureole.training.frozen import FrozenHead
 
-__all__ = ["APPEND", "BUILD", "index"]
+__all__ = ["APPEND", "BUILD", "QUERIES", "AsJson", "index", "show_facts", "sizes_of"]
 
 BUILD = """Make a gallery of a table of vectors and a head, or of a table of mu and kappa.
 
@@ -49,7 +49,7 @@ index = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-_QUERIES = 20  # rows of the gallery by which an approximate index is checked
+QUERIES = 20  # rows of the gallery by which an approximate index is checked
 _GOOD = 0.99  # the share of members below which people are told what to do
 
 Table = Annotated[Path, typer.Argument(help="A table: a file, or a folder of files.")]
@@ -137,13 +137,7 @@ def build(
         raise typer.BadParameter(
             "--conformal needs --group-column, which says what belongs together."
         )
-    given = {"lists": lists, "probes": probes, "links": links, "width": width}
-    sizes = {name: size for name, size in given.items() if size is not None}
-    allowed = {None: set(), "ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}[approximate]
-    if not sizes.keys() <= allowed:
-        raise typer.BadParameter(
-            "--lists and --probes go with --approximate ivf, --links and --width with hnsw."
-        )
+    sizes = sizes_of(approximate, lists, probes, links, width)
     quiet = as_json or not sys.stderr.isatty()
     fitted = None if head is None else FrozenHead.load(head)
     origin = Origin(kappa_pos) if head is None or fitted is None else head_origin(head, fitted)
@@ -192,7 +186,7 @@ def build(
             if approximate is not None:
                 found |= _approximated(made, source, approximate, sizes)
     found["seconds"] = time.monotonic() - started
-    _print(found, as_json=as_json)
+    show_facts(found, as_json=as_json)
 
 
 @index.command("append", help=APPEND)
@@ -235,7 +229,7 @@ def append(
                 observer(rows.stop)
         result = facts(found, gallery)
     result |= {"appended": len(source), "seconds": time.monotonic() - started}
-    _print(result, as_json=as_json)
+    show_facts(result, as_json=as_json)
 
 
 @index.command("info")
@@ -246,7 +240,21 @@ def info(
     """Say what a gallery holds: rows, dimension, typical kappa, engine, columns, approximate index, calibration."""
     with CredibleIndex.open(gallery) as found:
         result = facts(found, gallery)
-    _print(result, as_json=as_json)
+    show_facts(result, as_json=as_json)
+
+
+def sizes_of(
+    kind: str | None, lists: int | None, probes: int | None, links: int | None, width: int | None
+) -> dict[str, int]:
+    """The sizes of an approximate index that were given; refused where they do not go with its kind."""
+    given = {"lists": lists, "probes": probes, "links": links, "width": width}
+    sizes = {name: size for name, size in given.items() if size is not None}
+    allowed = {None: set(), "ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}[kind]
+    if not sizes.keys() <= allowed:
+        raise typer.BadParameter(
+            "--lists and --probes go with --approximate ivf, --links and --width with hnsw."
+        )
+    return sizes
 
 
 def _slices(rows: int) -> list[slice]:
@@ -261,12 +269,13 @@ def _approximated(
 ) -> dict[str, Any]:
     """Build the approximate index, and say how many members of some rows' caps it finds."""
     made.build(kind, **sizes)
-    every = max(1, len(source) // _QUERIES)
-    recall = made.check_recall(source[slice(0, every * _QUERIES, every)], least=0.0)
+    every = max(1, len(source) // QUERIES)
+    recall = made.check_recall(source[slice(0, every * QUERIES, every)], least=0.0)
     return {"approximate": made.approximate, "recall": recall.share}
 
 
-def _print(found: dict[str, Any], *, as_json: bool) -> None:
+def show_facts(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print what is known of a gallery, for people or as JSON."""
     if as_json:
         print_json(found)
         return
@@ -291,7 +300,7 @@ def _print(found: dict[str, Any], *, as_json: bool) -> None:
         say(f"approximate index {index['kind']}{f' ({sizes})' if sizes else ''}")
         if "recall" in found:
             say(
-                f"it finds {100 * found['recall']:.2f} % of the members of the caps of {_QUERIES} rows"
+                f"it finds {100 * found['recall']:.2f} % of the members of the caps of {QUERIES} rows"
             )
         if found.get("recall", 1.0) < _GOOD:
             say("That is little: build with more --probes or --width, or search with --exact.")

@@ -2,21 +2,23 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.progress import Progress as Bar
 
+from aureole.scale.embed import Progress
 from aureole.training.diagnostics import Diagnosis
 from aureole.training.schedule import Phase
 
-__all__ = ["TrainingBar", "rows_bar", "sweep_bar", "training_bar"]
+__all__ = ["TrainingBar", "embed_bar", "rows_bar", "sweep_bar", "training_bar"]
 
 
 @contextmanager
@@ -33,14 +35,14 @@ def training_bar(title: str, *, shown: bool = True) -> Iterator["TrainingBar"]:
         TimeRemainingColumn(compact=True),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not shown, expand=True) as bar:
+    with Bar(*columns, console=console, disable=not shown, expand=True) as bar:
         yield TrainingBar(bar, bar.add_task(title, total=None, state="starting"))
 
 
 class TrainingBar:
     """What ``training_bar`` gives."""
 
-    def __init__(self, bar: Progress, task: TaskID) -> None:
+    def __init__(self, bar: Bar, task: TaskID) -> None:
         self._bar, self._task = bar, task
 
     def __call__(self, step: int, total: int, phase: Phase, loss: float, state: Diagnosis) -> None:
@@ -67,9 +69,32 @@ def rows_bar(
         TextColumn("{task.fields[rows]} rows"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown, expand=True) as bar:
+    with Bar(*columns, console=Console(stderr=True), disable=not shown, expand=True) as bar:
         task = bar.add_task(title, total=total, rows="0")
         yield lambda done: bar.update(task, completed=done, rows=f"{done:,}")
+
+
+@contextmanager
+def embed_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[Progress], None]]:
+    """A bar that is told how far a bulk embedding is: rows, rows a second, errors, and the time that is left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[state]}"),
+    )
+    with Bar(*columns, console=Console(stderr=True), disable=not shown, expand=True) as bar:
+        task = bar.add_task(title, total=None, state="starting")
+
+        def observe(now: Progress) -> None:
+            done = now.before + now.done
+            state = f"{done:,} rows, {now.rate:,.0f}/s, {now.faults:,} errors"
+            if now.total is not None and now.rate > 0:
+                left = max(0, now.total - done) / now.rate
+                state += f", {timedelta(seconds=round(left))} left"
+            bar.update(task, completed=done, total=now.total, state=state)
+
+        yield observe
 
 
 @contextmanager
@@ -81,12 +106,12 @@ def sweep_bar(title: str, total: int, *, shown: bool = True) -> Iterator["_Count
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown, expand=True) as bar:
+    with Bar(*columns, console=Console(stderr=True), disable=not shown, expand=True) as bar:
         yield _Counter(bar, bar.add_task(title, total=total))
 
 
 class _Counter:
-    def __init__(self, bar: Progress, task: object) -> None:
+    def __init__(self, bar: Bar, task: object) -> None:
         self._bar, self._task = bar, task
 
     def advance(self, message: str) -> None:

@@ -17,16 +17,21 @@ __all__ = [
     "arrow_table",
     "arrow_writer",
     "column_names",
+    "compute_package",
     "files",
     "from_protocol",
+    "is_list",
     "is_plain",
     "joined",
     "list_columns",
     "listed",
     "matrix",
+    "open_ipc",
     "ordered_codes",
     "pieces",
     "places",
+    "pyarrow_package",
+    "reading",
     "short",
 ]
 
@@ -47,7 +52,7 @@ def list_columns(path: Path) -> list[str]:
         field.name: getattr(field.type, "storage_type", field.type)
         for field in _schema(files(path)[0])
     }
-    return [name for name, kind in kinds.items() if _is_list(kind)]
+    return [name for name, kind in kinds.items() if is_list(kind)]
 
 
 def pieces(path: Path, column: str) -> Iterator[tuple[str, int, Any]]:
@@ -57,7 +62,7 @@ def pieces(path: Path, column: str) -> Iterator[tuple[str, int, Any]]:
         names, first = _schema(file).names, 0
         if column not in names:
             raise InvalidInputError(f"{file} has no column {short(column)}; {listed(names)}.")
-        with _reading(file):
+        with reading(file):
             for dressed in _read(file, column):
                 array = _undressed(dressed)
                 wanted = array.type if wanted is None else wanted
@@ -68,7 +73,7 @@ def pieces(path: Path, column: str) -> Iterator[tuple[str, int, Any]]:
 def matrix(array: Any, dim: int | None, first: int, where: str) -> np.ndarray:
     """An Arrow array of lists as an array [n, d], not copied; an error names the first row that does not fit."""
     array = _undressed(array)
-    if not _is_list(array.type) or not _pyarrow().types.is_floating(array.type.value_type):
+    if not is_list(array.type) or not pyarrow_package().types.is_floating(array.type.value_type):
         raise InvalidInputError(
             f"vectors are lists of float16, float32 or float64, but {where} has {array.type}."
         )
@@ -80,7 +85,7 @@ def matrix(array: Any, dim: int | None, first: int, where: str) -> np.ndarray:
 
     if array.null_count:
         refuse(array.is_null().to_numpy(zero_copy_only=False), "is missing (null)")
-    fixed = _pyarrow().types.is_fixed_size_list(array.type)
+    fixed = pyarrow_package().types.is_fixed_size_list(array.type)
     lengths = (
         np.full(len(array), array.type.list_size)
         if fixed
@@ -101,25 +106,25 @@ def matrix(array: Any, dim: int | None, first: int, where: str) -> np.ndarray:
 def from_protocol(vectors: Any) -> Any | None:
     """The Arrow array of what speaks Arrow's protocol, such as a column of pyarrow or polars; None for other things."""
     if hasattr(vectors, "__arrow_c_array__"):
-        return _pyarrow().array(vectors)
+        return pyarrow_package().array(vectors)
     if hasattr(vectors, "__arrow_c_stream__"):
-        return _pyarrow().chunked_array(vectors).combine_chunks()
+        return pyarrow_package().chunked_array(vectors).combine_chunks()
     return None
 
 
 def is_plain(array: Any) -> bool:
     """Whether the array has one value a row: no list, no struct."""
-    return not _pyarrow().types.is_nested(array.type)
+    return not pyarrow_package().types.is_nested(array.type)
 
 
 def joined(arrays: Sequence[Any]) -> Any:
     """The pieces of a column as one."""
-    return _pyarrow().chunked_array(arrays)
+    return pyarrow_package().chunked_array(arrays)
 
 
 def ordered_codes(values: Any) -> tuple[np.ndarray, np.ndarray]:
     """(Numbers of the distinct values in their order, from 0 on; which rows have none: null or NaN)."""
-    pc = _compute()
+    pc = compute_package()
     missing = pc.is_null(values, nan_is_null=True).to_numpy()
     if missing.any():
         return np.zeros(len(values), dtype=np.int64), missing
@@ -131,7 +136,7 @@ def ordered_codes(values: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def places(values: Any, known: Any | None) -> np.ndarray:
     """Where each value stands among the known ones, -1 for nowhere; without these, the values as row numbers."""
-    pa, pc = _pyarrow(), _compute()
+    pa, pc = pyarrow_package(), compute_package()
     try:
         if known is None:
             return values.cast("int64").fill_null(-1).to_numpy()
@@ -146,7 +151,7 @@ def places(values: Any, known: Any | None) -> np.ndarray:
 
 def arrow_table(columns: Mapping[str, Any], *, flat: bool) -> Any:
     """An Arrow table of columns; ``flat`` makes a column of each entry of a vector."""
-    pa = _pyarrow()
+    pa = pyarrow_package()
     found = {}
     for name, given in columns.items():
         values = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
@@ -203,7 +208,7 @@ def files(path: Path) -> list[Path]:
 
 
 def _schema(file: Path) -> Any:
-    with _reading(file):
+    with reading(file):
         if file.suffix in PARQUET:
             from pyarrow import parquet
 
@@ -213,8 +218,8 @@ def _schema(file: Path) -> Any:
 
             with csv.open_csv(file, csv.ReadOptions(block_size=_CSV_BLOCK)) as reader:
                 return reader.schema
-        with _pyarrow().memory_map(str(file)) as source:
-            return _open(source).schema
+        with pyarrow_package().memory_map(str(file)) as source:
+            return open_ipc(source).schema
 
 
 def _read(file: Path, column: str) -> Iterator[Any]:
@@ -229,8 +234,8 @@ def _read(file: Path, column: str) -> Iterator[Any]:
     elif file.suffix in CSV:
         yield from _read_csv(file, column)
     else:
-        with _pyarrow().memory_map(str(file)) as source:
-            reader = _open(source)
+        with pyarrow_package().memory_map(str(file)) as source:
+            reader = open_ipc(source)
             count = getattr(reader, "num_record_batches", None)  # a stream does not know
             batches = reader if count is None else map(reader.get_batch, range(count))
             for batch in batches:
@@ -239,13 +244,13 @@ def _read(file: Path, column: str) -> Iterator[Any]:
                     yield values.slice(first, _BATCH)
 
 
-def _open(source: Any) -> Any:
+def open_ipc(source: Any) -> Any:
     """A reader of an Arrow file, or of a stream in a file, as some write it."""
     from pyarrow import ipc
 
     try:
         return ipc.open_file(source)
-    except _pyarrow().ArrowInvalid:
+    except pyarrow_package().ArrowInvalid:
         source.seek(0)
         return ipc.open_stream(source)
 
@@ -260,7 +265,7 @@ def _read_csv(file: Path, column: str) -> Iterator[Any]:
         csv.ParseOptions(newlines_in_values=True),
         csv.ConvertOptions(
             include_columns=[column],
-            column_types={column: _pyarrow().string()},
+            column_types={column: pyarrow_package().string()},
             strings_can_be_null=True,
             null_values=[""],
         ),
@@ -272,23 +277,24 @@ def _read_csv(file: Path, column: str) -> Iterator[Any]:
 
 def _undressed(array: Any) -> Any:
     """The array without a dictionary or an extension type around it, such as that for tensors."""
-    pa = _pyarrow()
+    pa = pyarrow_package()
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
 
 
-def _is_list(kind: Any) -> bool:
-    types = _pyarrow().types
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is one of lists."""
+    types = pyarrow_package().types
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[None]:
+def reading(file: Path) -> Iterator[None]:
     """Errors of pyarrow, and of the disk, as one sentence that names the file."""
     try:
         yield
-    except (_pyarrow().ArrowException, OSError) as error:
+    except (pyarrow_package().ArrowException, OSError) as error:
         raise InvalidInputError(f"{file} cannot be read: {_reason(error)}") from error
 
 
@@ -297,7 +303,8 @@ def _reason(error: Exception) -> str:
     return f"{lines[0][:300].rstrip('.')}."
 
 
-def _pyarrow() -> Any:
+def pyarrow_package() -> Any:
+    """The package, imported when it is used; an error says how to get it."""
     try:
         import pyarrow
     except ImportError as error:
@@ -305,8 +312,9 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _compute() -> Any:  # its functions are made at import, so that type checkers do not know them
-    _pyarrow()
+def compute_package() -> Any:
+    """Arrow's functions; they are made at import, so that type checkers do not know them."""
+    pyarrow_package()
     import pyarrow.compute
 
     return pyarrow.compute

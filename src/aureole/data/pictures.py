@@ -1,11 +1,11 @@
 """Pictures on disk as tensors. The one file that imports Pillow."""
 
 import io
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from aureole.errors import AureoleError, InvalidInputError
 __all__ = ["read_picture", "read_square", "read_thumbnail", "write_picture"]
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs
-_OPENING = threading.Lock()
+_WARNINGS = Lock()
 
 
 def read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
@@ -62,14 +62,20 @@ def write_picture(picture: UInt8[Tensor, "3 h w"], path: Path) -> None:
 def _opened(source: Path | bytes) -> Iterator[Any]:
     """A picture of a known format and of a size that fits memory; errors of its decoding name the file."""
     image = _pillow()
+    name = "this" if isinstance(source, bytes) else source
     try:
-        file = io.BytesIO(source) if isinstance(source, bytes) else source
-        # opening reads the size alone, and what warnings do is set for all threads at once
-        with _OPENING, warnings.catch_warnings():
+        # the filters of warnings belong to all threads: one at a time, and not while pixels are decoded
+        with _WARNINGS, warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
-            opened = image.open(file, formats=_FORMATS)
-        with opened as picture:
+            picture = image.open(
+                io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS
+            )
+        with picture:
             yield picture
+    except _unidentified() as error:
+        raise InvalidInputError(
+            f"{name} can't be read as a picture: it is none of {', '.join(_FORMATS)}."
+        ) from error
     except (
         OSError,
         ValueError,
@@ -77,8 +83,13 @@ def _opened(source: Path | bytes) -> Iterator[Any]:
         image.DecompressionBombError,
         image.DecompressionBombWarning,
     ) as error:
-        name = "this" if isinstance(source, bytes) else source
         raise InvalidInputError(f"{name} can't be read as a picture: {error}.") from error
+
+
+def _unidentified() -> type[Exception]:
+    from PIL import UnidentifiedImageError
+
+    return UnidentifiedImageError
 
 
 def _pillow() -> Any:

@@ -24,9 +24,17 @@ from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema, strings
 from aureole.retrieval.store import Approximate, check_build, slack
 
-__all__ = ["LanceStore"]
+__all__ = [
+    "SCHEMA_KEY",
+    "LanceStore",
+    "lance_package",
+    "locked",
+    "table_exists",
+    "table_metadata",
+    "to_arrow",
+]
 
-_SCHEMA, _NOTE, _INDEX = "aureole.schema", "aureole.note.", "aureole.index"
+SCHEMA_KEY, _NOTE, _INDEX = "aureole.schema", "aureole.note.", "aureole.index"
 _BATCH = 1000  # ids in one expression
 _FIRST_NEAREST = 256
 
@@ -39,7 +47,7 @@ class LanceStore:
 
     def __init__(self, where: str, table: Any) -> None:
         self._where, self._table = where, table
-        stored = _metadata(table).get(_SCHEMA)
+        stored = table_metadata(table).get(SCHEMA_KEY)
         if stored is None:
             raise InvalidInputError(
                 f"{where} holds no gallery: it is a Lance table of something else."
@@ -49,11 +57,11 @@ class LanceStore:
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "LanceStore":
         """A new table."""
-        lance = _lance()
-        data = _to_arrow(rows, schema)
-        data = data.replace_schema_metadata({_SCHEMA: json.dumps(schema.to_json())})
-        with _locked(where):
-            if _exists(where):
+        lance = lance_package()
+        data = to_arrow(rows, schema)
+        data = data.replace_schema_metadata({SCHEMA_KEY: json.dumps(schema.to_json())})
+        with locked(where):
+            if table_exists(where):
                 raise InvalidInputError(
                     f"{where} holds a table already. Open it, or delete it first."
                 )
@@ -62,8 +70,8 @@ class LanceStore:
     @classmethod
     def open(cls, where: str) -> "LanceStore":
         """The table at a path."""
-        lance = _lance()
-        if not _exists(where):
+        lance = lance_package()
+        if not table_exists(where):
             raise InvalidInputError(f"{where} holds no gallery: there is no Lance table.")
         try:
             table = lance.dataset(where)
@@ -75,8 +83,8 @@ class LanceStore:
 
     def append(self, rows: Rows) -> None:
         """Add rows whose ids are new in one commit."""
-        lance = _lance()
-        with _locked(self._where):
+        lance = lance_package()
+        with locked(self._where):
             self._table.checkout_latest()
             known = self._known(rows.ids.tolist())
             if known:
@@ -84,14 +92,14 @@ class LanceStore:
                     f"id {known[0]!r} is in the gallery already; delete it first. Nothing was stored."
                 )
             if len(rows):
-                data = _to_arrow(rows, self.schema)
+                data = to_arrow(rows, self.schema)
                 self._table = lance.write_dataset(data, self._table, mode="append")
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows; the number that were there."""
         import pyarrow.compute as pc
 
-        with _locked(self._where):
+        with locked(self._where):
             self._table.checkout_latest()
             known = self._known(ids)
             for start in range(0, len(known), _BATCH):
@@ -163,7 +171,7 @@ class LanceStore:
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build IVF_FLAT (``lists``, ``probes``) or IVF_HNSW_FLAT (``links``, ``width``); later rows are scanned."""
         check_build(kind, sizes)
-        with _locked(self._where):
+        with locked(self._where):
             self._table.checkout_latest()
             n = self._table.count_rows()
             if kind == "ivf":
@@ -173,14 +181,23 @@ class LanceStore:
                 options = {"num_partitions": 1, "m": sizes.get("links", 32), "ef_construction": 200}
             name = {"ivf": "IVF_FLAT", "hnsw": "IVF_HNSW_FLAT"}[kind]
             self._table.create_index("mu", name, metric="dot", replace=True, **options)
-            lists = options["num_partitions"]
-            note = {"kind": kind, "lists": lists, "sizes": sizes}
-            self._table.update_schema_metadata({_INDEX: json.dumps(note)})
+            self._note_index(kind, options["num_partitions"], sizes)
+
+    def adopt(self, lists: int, sizes: dict[str, int]) -> None:
+        """Use an index of so many lists that others built on the column mu, such as the workers of a cluster."""
+        check_build("ivf", sizes)
+        with locked(self._where):
+            self._table.checkout_latest()
+            self._note_index("ivf", lists, sizes)
+
+    def _note_index(self, kind: str, lists: int, sizes: dict[str, int]) -> None:
+        note = {"kind": kind, "lists": lists, "sizes": sizes}
+        self._table.update_schema_metadata({_INDEX: json.dumps(note)})
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index."""
         self._table.checkout_latest()
-        note = _metadata(self._table).get(_INDEX)
+        note = table_metadata(self._table).get(_INDEX)
         if note is None:
             return None
         index = json.loads(note)
@@ -190,11 +207,11 @@ class LanceStore:
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
         self._table.checkout_latest()
-        return _metadata(self._table).get(_NOTE + name)
+        return table_metadata(self._table).get(_NOTE + name)
 
     def write_note(self, name: str, text: str) -> None:
         """Keep a note in the table's metadata."""
-        with _locked(self._where):
+        with locked(self._where):
             self._table.checkout_latest()
             self._table.update_schema_metadata({_NOTE + name: text})
 
@@ -248,7 +265,7 @@ class LanceStore:
 
     def _tuned(self, exact: bool) -> dict[str, Any]:
         """How widely the approximate index, if there is one, is searched; or that it is not to be used."""
-        note = None if exact else _metadata(self._table).get(_INDEX)
+        note = None if exact else table_metadata(self._table).get(_INDEX)
         if note is None:
             return {"use_index": not exact}
         index = json.loads(note)
@@ -271,7 +288,8 @@ class LanceStore:
         return known
 
 
-def _lance() -> Any:
+def lance_package() -> Any:
+    """The package, imported when it is used; an error says how to get it."""
     os.environ.setdefault("LANCE_LOG", "error")  # it warns of every table that it creates
     try:
         import lance
@@ -284,10 +302,11 @@ def _remote(where: str) -> bool:
     return "://" in where
 
 
-def _exists(where: str) -> bool:
+def table_exists(where: str) -> bool:
+    """Whether there is a Lance table at an address."""
     if not _remote(where):
         return (Path(where) / "_versions").is_dir()
-    lance = _lance()
+    lance = lance_package()
     try:
         lance.dataset(where)
     except ValueError:
@@ -296,7 +315,7 @@ def _exists(where: str) -> bool:
 
 
 @contextmanager
-def _locked(where: str) -> Iterator[None]:
+def locked(where: str) -> Iterator[None]:
     """The turn of a writer on this machine; nothing on an object store."""
     if _remote(where):
         yield
@@ -307,12 +326,14 @@ def _locked(where: str) -> Iterator[None]:
         yield
 
 
-def _metadata(table: Any) -> dict[str, str]:
+def table_metadata(table: Any) -> dict[str, str]:
+    """The small texts that a table's schema keeps."""
     found = table.schema.metadata or {}
     return {key.decode(): value.decode() for key, value in found.items()}
 
 
-def _to_arrow(rows: Rows, schema: Schema) -> Any:
+def to_arrow(rows: Rows, schema: Schema) -> Any:
+    """Rows as the Arrow table that is stored."""
     import pyarrow as pa
 
     types = {

@@ -1,7 +1,7 @@
 """Embedders: a saved model behind one call, from pictures, texts or vectors as they come to posteriors."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from aureole.training.adapters.sentence_transformers import (
 )
 from aureole.training.frozen import HEAD_FORMAT, FrozenHead
 
-__all__ = ["Embedder", "Modality", "load_embedder"]
+__all__ = ["Embedder", "Modality", "load_embedder", "modality_of"]
 
 Modality = Literal["image", "text", "vector"]
 _SIDE = 32  # pixels: what the image networks of this library were made for
@@ -49,20 +49,23 @@ class Embedder(ABC):
         The concentration of partners it was trained with, where that is known.
     weights
         The SHA-256 of the weights: two embedders with the same give the same posteriors.
+    group
+        How many batches to give at once, so that inputs of like length can be put together.
     """
 
     modality: Modality
     dim: int
     kappa_pos: float | None
     weights: str
+    group: int = 1
 
     @abstractmethod
     def prepare(self, raw: Any) -> Any:
         """One input in the form that ``embed`` takes; an ``InvalidInputError`` says what is wrong with it."""
 
     @abstractmethod
-    def embed(self, prepared: Sequence[Any]) -> VonMisesFisher:
-        """The posteriors [n] of n prepared inputs, float32 on the CPU."""
+    def embed(self, prepared: Sequence[Any], *, batch: int | None = None) -> VonMisesFisher:
+        """The posteriors [n] of n prepared inputs, float32 on the CPU; ``batch`` at once, by default all."""
 
     def __call__(self, raw: Sequence[Any]) -> VonMisesFisher:
         """The posteriors of inputs as they come."""
@@ -88,7 +91,7 @@ class ImageEmbedder(Embedder):
         self.weights = file_hash(folder / WEIGHTS)
         self.dim = int(self.embed([torch.zeros(3, _SIDE, _SIDE, dtype=torch.uint8)]).dim)
 
-    def prepare(self, raw: bytes | Path) -> Tensor:
+    def prepare(self, raw: Any) -> Tensor:
         """The picture in bytes or in a file, as uint8 [3, 32, 32]."""
         if not isinstance(raw, bytes | Path):
             raise InvalidInputError(
@@ -97,20 +100,16 @@ class ImageEmbedder(Embedder):
         return read_square(raw, _SIDE)
 
     @torch.inference_mode()
-    def embed(self, prepared: Sequence[Tensor]) -> VonMisesFisher:
+    def embed(self, prepared: Sequence[Tensor], *, batch: int | None = None) -> VonMisesFisher:
         """The posteriors of pictures [3, 32, 32]."""
-        posterior = self._encoder(torch.stack(list(prepared)))
-        if not isinstance(posterior, VonMisesFisher):
-            raise InvalidInputError(
-                "this encoder gives mixtures; a table of posteriors holds one mu and kappa a row."
-            )
-        return _plain(posterior)
+        return _joined(lambda part: self._encoder(torch.stack(part)), prepared, batch)
 
 
 class TextEmbedder(Embedder):
     """A saved sentence-transformers pipeline with a posterior, or MiniLM and a head on its pooled vectors."""
 
     modality = "text"
+    group = 8
 
     def __init__(self, folder: Path, *, normalized: bool = False) -> None:
         self._head: FrozenHead | None = None
@@ -131,7 +130,7 @@ class TextEmbedder(Embedder):
         self.weights = file_hash(folder / POSTERIOR / WEIGHTS)
         self.dim = int(self.embed(["a"]).dim)
 
-    def prepare(self, raw: str) -> str:
+    def prepare(self, raw: Any) -> str:
         """The text itself, if it says something."""
         if not isinstance(raw, str) or not raw.strip() or len(raw) > _LARGEST_TEXT:
             got = f"{len(raw)} characters" if isinstance(raw, str) else type(raw).__name__
@@ -139,9 +138,9 @@ class TextEmbedder(Embedder):
         return raw
 
     @torch.inference_mode()
-    def embed(self, prepared: Sequence[str]) -> VonMisesFisher:
-        """The posteriors of texts."""
-        options = {"show_progress_bar": False, "batch_size": max(1, len(prepared))}
+    def embed(self, prepared: Sequence[str], *, batch: int | None = None) -> VonMisesFisher:
+        """The posteriors of texts; those of like length share a batch, since a batch costs as its longest text."""
+        options = {"show_progress_bar": False, "batch_size": batch or max(1, len(prepared))}
         if self._head is None:
             return _plain(encode_posterior(self._pipeline, list(prepared), **options))
         vectors = torch.from_numpy(self._pipeline.encode(list(prepared), **options)).float()
@@ -173,9 +172,9 @@ class VectorEmbedder(Embedder):
             raise InvalidInputError("the vector holds a number that is not finite.")
         return vector
 
-    def embed(self, prepared: Sequence[np.ndarray]) -> VonMisesFisher:
+    def embed(self, prepared: Sequence[np.ndarray], *, batch: int | None = None) -> VonMisesFisher:
         """The posteriors of vectors."""
-        return _plain(self._head.predict(np.stack(list(prepared))))
+        return _joined(lambda part: self._head.predict(np.stack(part)), prepared, batch)
 
 
 def load_embedder(
@@ -195,7 +194,7 @@ def load_embedder(
     ('vector', 32, torch.Size([1]))
     """
     folder = Path(folder)
-    own = _modality_of(folder)
+    own = modality_of(folder)
     wanted = modality or own
     if wanted == "text" and own in ("vector", "text"):
         return TextEmbedder(folder, normalized=normalized)
@@ -204,13 +203,29 @@ def load_embedder(
     return ImageEmbedder(folder) if own == "image" else VectorEmbedder(folder)
 
 
-def _modality_of(folder: Path) -> Modality:
-    """What the model in a folder takes, by the files that are there."""
+def modality_of(folder: Path) -> Modality:
+    """What the model in a folder takes itself, by the files that are there."""
     if (folder / "modules.json").is_file():
         return "text"
     if not (folder / WEIGHTS).is_file():
         raise InvalidInputError(f"{folder / WEIGHTS} is missing: {folder} holds no saved model.")
     return "vector" if format_of(folder) == HEAD_FORMAT else "image"
+
+
+def _joined(
+    model: Callable[[list[Any]], Any], prepared: Sequence[Any], batch: int | None
+) -> VonMisesFisher:
+    """The posteriors of all, by batches."""
+    size = batch or max(1, len(prepared))
+    found = [model(list(prepared[i : i + size])) for i in range(0, len(prepared), size)]
+    if not all(isinstance(part, VonMisesFisher) for part in found):
+        raise InvalidInputError(
+            "this encoder gives mixtures; a table of posteriors holds one mu and kappa a row."
+        )
+    if len(found) == 1:
+        return _plain(found[0])
+    mu, kappa = torch.cat([p.mu for p in found]), torch.cat([p.kappa for p in found])
+    return _plain(VonMisesFisher(mu, kappa, validate_args=False))
 
 
 def _plain(posterior: VonMisesFisher) -> VonMisesFisher:

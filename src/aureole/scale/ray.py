@@ -1,18 +1,31 @@
-"""The adapter to Ray: the one file that imports it."""
+"""The adapter to Ray: the one file that imports it, and lance_ray, which builds indexes over it."""
 
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+import socket
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from aureole.errors import AureoleError
+from aureole.scale.source import Chunk
 from aureole.scale.sweep import Failure, attempt
+from aureole.scale.table import Done
+from aureole.scale.worker import ChunkWorker, WorkOrder
 
-__all__ = ["run_ranks", "run_tasks"]
+__all__ = ["create_lists", "map_chunks", "run_ranks", "run_tasks"]
 
 _STORE = 200 * 2**20  # bytes of shared memory: jobs and records are small
+_BLOCK = (
+    2**20
+)  # bytes that a task is expected to return at most; Ray keeps room for several of them
+_THREADS = {"env_vars": {"OMP_NUM_THREADS": "1"}}
 
 
 def run_tasks(
@@ -23,18 +36,10 @@ def run_tasks(
     A local Ray is started for the sweep and stopped after it; at an address the cluster is left running. A local Ray
     listens on all interfaces of this machine while it runs, and has no authentication.
     """
-    ray = _ray("more than one worker")
-    from ray.exceptions import RayError
+    with _running(workers, address) as ray:
+        from ray.exceptions import RayError
 
-    started = not ray.is_initialized()
-    if started and address is None:
-        _start_local(ray, workers)
-    elif started:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        task = ray.remote(
-            num_cpus=1, max_retries=3, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}}
-        )(_single_threaded)
+        task = ray.remote(num_cpus=1, max_retries=3, runtime_env=_THREADS)(_single_threaded)
         running = {task.remote(function, job): job for job in jobs}
         while running:
             (done,), _ = ray.wait(list(running), num_returns=1)
@@ -43,40 +48,68 @@ def run_tasks(
                 yield job, ray.get(done)
             except RayError as error:
                 yield job, Failure(f"the worker died too often: {type(error).__name__}", str(error))
-    finally:
-        if started:
-            ray.shutdown()
 
 
-def _ray(wanted_for: str) -> Any:
-    """The package, with its reports of usage off; an error says how to get it."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise AureoleError(
-            f"{wanted_for} needs Ray: pip install 'aureole[scale]', or use one worker."
-        ) from error
-    return ray
+def map_chunks(
+    order: WorkOrder, chunks: Iterable[Chunk], *, workers: int, address: str | None
+) -> Iterator[Done]:
+    """The chunks as they are done by Ray Data, ``workers`` at a time; those of workers or nodes that died come again.
+
+    The chunks are tasks, not actors: when a node dies for good, its tasks go to any other, where an actor would wait
+    for its place. A process keeps the model for the tasks to come.
+    """
+    items = [{"chunk": json.dumps(asdict(chunk))} for chunk in chunks]
+    if not items:
+        return
+    with _running(workers, address):
+        import ray.data
+        from ray.exceptions import RayError
+
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.target_max_block_size = _BLOCK
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        work: Any = partial(_work, job=token_hex(8), order=order)
+        try:
+            done = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
+                work,
+                batch_size=1,
+                compute=ray.data.TaskPoolStrategy(workers),
+                num_cpus=1,
+                runtime_env=_THREADS,
+            )
+            for row in done.iter_rows():
+                if row["error"]:
+                    raise AureoleError(row["error"])
+                yield Done.from_json(row["done"])
+        except RayError as error:
+            first = str(error).strip().splitlines() or [type(error).__name__]
+            raise AureoleError(
+                f"a worker failed for good: {first[-1][:300]} The same command goes on where it was."
+            ) from error
 
 
-def _start_local(ray: Any, cpus: int) -> None:
-    """Start a Ray on this machine; whatever address it is given, it listens on all interfaces."""
-    ray.init(
-        num_cpus=cpus,
-        include_dashboard=False,
-        object_store_memory=_STORE,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+def create_lists(where: str, *, lists: int, rows: int, workers: int, address: str | None) -> None:
+    """Build IVF_FLAT lists on the column mu of a Lance table by several workers, each for a part of the fragments."""
+    with _running(workers, address) as ray:
+        from lance_ray import create_index
 
+        # a pool larger than the cluster would wait for ever
+        room = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-def _single_threaded(function: Callable[[Any], Any], job: Any) -> Any:
-    import torch
-
-    torch.set_num_threads(1)
-    return attempt(function, job)
+        logging.getLogger("lance_ray").setLevel(logging.ERROR)
+        create_index(
+            where,
+            "mu",
+            "IVF_FLAT",
+            metric="dot",
+            replace=True,
+            num_workers=min(workers, room),
+            num_segments=workers,
+            num_partitions=lists,
+            sample_rate=max(2, min(256, rows // lists)),
+            ray_remote_args={"num_cpus": 1, "runtime_env": _THREADS},
+        )
 
 
 def run_ranks(
@@ -95,19 +128,31 @@ def run_ranks(
     with checkpoints of its own alone. At the address "local" a Ray is started on this machine and stopped after it; it
     listens on all interfaces meanwhile. An ``AureoleError`` is raised here, and not tried again.
     """
-    ray = _ray("training over Ray")
+    outcome = work / "outcome.json"
+    work.mkdir(parents=True, exist_ok=True)
+    outcome.unlink(missing_ok=True)
+    # the trainer's own process counts as well
+    with _running(ranks + 1, None if address == "local" else address) as ray:
+        _train(ray, function, arguments, ranks, restarts, outcome)
+    found = json.loads(outcome.read_text())
+    if "error" in found:
+        raise AureoleError(found["error"])
+    return found["result"]
+
+
+def _train(
+    ray: Any,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    ranks: int,
+    restarts: int,
+    outcome: Path,
+) -> None:
+    """Run Ray Train until the first rank has left its outcome."""
     import torch
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    started = not ray.is_initialized()
-    if started and address == "local":
-        _start_local(ray, ranks + 1)  # the trainer's own process counts as well
-    elif started:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    outcome = work / "outcome.json"
-    work.mkdir(parents=True, exist_ok=True)
-    outcome.unlink(missing_ok=True)
     gpus = bool(ray.cluster_resources().get("GPU")) and torch.cuda.is_available()
     threads = {} if gpus else {"OMP_NUM_THREADS": "1"}
     try:
@@ -122,8 +167,8 @@ def run_ranks(
             torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if gpus else "gloo"),
             scaling_config=ScalingConfig(num_workers=ranks, use_gpu=gpus),
             run_config=RunConfig(
-                name=work.name,
-                storage_path=str(work / "ray"),
+                name=outcome.parent.name,
+                storage_path=str(outcome.parent / "ray"),
                 failure_config=FailureConfig(max_failures=restarts),
             ),
         )
@@ -134,13 +179,6 @@ def run_ranks(
                 f"training over Ray failed after {restarts} restarts: {type(error).__name__}: {str(error)[:2000]}. "
                 "The same command goes on from the last checkpoint."
             ) from error
-    finally:
-        if started:
-            ray.shutdown()
-    found = json.loads(outcome.read_text())
-    if "error" in found:
-        raise AureoleError(found["error"])
-    return found["result"]
 
 
 def _on_worker(config: dict[str, Any]) -> None:
@@ -167,3 +205,79 @@ def _write(path: Path, value: Any) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(value))
     part.replace(path)
+
+
+@contextmanager
+def _running(workers: int, address: str | None) -> Iterator[Any]:
+    """Ray: the one that runs in this process, else a cluster at an address, else a local one for as long as needed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise AureoleError(
+            "more than one worker, and a cluster, need Ray: pip install 'aureole[scale]', or use one worker."
+        ) from error
+    started = not ray.is_initialized()
+    if started and address is None:
+        with warnings.catch_warnings():  # of a fork that becomes another program at once
+            warnings.filterwarnings("ignore", message="lance is not fork-safe")
+            ray.init(
+                address="local",  # not one that runs on this machine already
+                num_cpus=workers,
+                include_dashboard=False,
+                object_store_memory=_STORE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+            )
+    elif started:
+        _check_answer(address)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            first = str(error).strip().splitlines()[0][:300]
+            raise AureoleError(f"no Ray cluster answers at {address}: {first}") from error
+    try:
+        yield ray
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _check_answer(address: str | None) -> None:
+    """Refuse an address where nobody listens; Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # such as "auto", which Ray resolves
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise AureoleError(
+            f"no Ray cluster answers at {address}: {error}. Start one with `ray start --head`, or leave it out."
+        ) from error
+
+
+def _single_threaded(function: Callable[[Any], Any], job: Any) -> Any:
+    import torch
+
+    torch.set_num_threads(1)
+    return attempt(function, job)
+
+
+_OPEN: dict[str, ChunkWorker] = {}  # what this process holds of the job that it works for
+
+
+def _work(batch: dict[str, Any], *, job: str, order: WorkOrder) -> dict[str, list[str]]:
+    """One chunk, on a worker; errors of ours are handed over as texts."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        if job not in _OPEN:
+            _OPEN.clear()
+            _OPEN[job] = ChunkWorker(order)
+        (text,) = batch["chunk"]
+        return {"done": [_OPEN[job](Chunk(**json.loads(str(text)))).to_json()], "error": [""]}
+    except AureoleError as error:
+        return {"done": [""], "error": [str(error)]}

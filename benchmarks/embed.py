@@ -1,0 +1,226 @@
+"""Bulk embedding: rows a second against the bare model loop, with one and two workers, and peak memory.
+
+``python -m benchmarks.embed [--images 60000] [--captions 8000] [--workers 1 2] [--rounds 3] [--out FILE]`` writes a
+record.
+
+Pictures are all of CIFAR-10 as PNG bytes in a Parquet table, through a ResNet-20 with random weights; texts are
+captions of Multi30k, through MiniLM and the head that comes with the library. The bare loop has its inputs decoded in
+memory, and calls the model on batches of the same size with as many threads as a worker has, one: it writes nothing. It
+runs before and after each of our runs, on a part of the inputs. Rows a second are those after the first chunk, since
+workers over Ray take seconds to start; ``seconds`` has all of it. Peak memory is of processes that embed a sixth of the
+pictures, and all of them five times over. Last, files that answer after 20 ms, as an object store does, with one
+thread that reads and decodes, and with 16.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+import aureole as au
+from aureole.data.arrow import pyarrow_package
+from aureole.data.captions import load_captions
+from aureole.data.cifar10 import load_cifar10
+from aureole.data.folder import data_folder
+from aureole.data.pictures import write_picture
+from aureole.data.tables import write_columns
+from aureole.heads import MINILM_CAPTIONS
+from aureole.models import CifarResNet
+from aureole.records import Record, write_record
+from aureole.scale import embed, worker
+from aureole.scale.embedder import Embedder, load_embedder
+from benchmarks.pictures import make_pictures
+from benchmarks.retrieval import size_of
+
+IMAGE_BATCH, TEXT_BATCH = 128, 32
+TEXT_CHUNK = 512  # some chunks for each worker also where captions are few
+_PEAK = r"""
+import re, sys
+import torch
+torch.set_num_threads(1)
+from aureole.scale import embed, worker
+report = embed(*sys.argv[1:4], id_column="id", batch=int(sys.argv[4]))
+# not ru_maxrss, which a process has from the one that started it
+print(report.rows, re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
+"""
+
+
+def picture_table(folder: Path, count: int, repeats: int = 1) -> Path:
+    """A Parquet table of PNG bytes with ids; ``repeats`` files of the same pictures under other ids."""
+    data = data_folder()
+    pixels = torch.cat([load_cifar10(data, part)[0] for part in ("train", "test")])[:count]
+    encoded = []
+    scratch = folder / "scratch.png"
+    for picture in pixels:
+        write_picture(picture, scratch)
+        encoded.append(scratch.read_bytes())
+    scratch.unlink()
+    column = pyarrow_package().array(encoded)
+    place = folder / f"images-{count}-of-{repeats}"
+    place.mkdir(exist_ok=True)
+    for number in range(repeats):
+        ids = np.array([f"{number}/{i}" for i in range(count)], dtype=object)
+        write_columns(place / f"{number}.parquet", {"image": column, "id": ids})
+    return place
+
+
+def caption_table(folder: Path, count: int) -> Path:
+    """A Parquet table of captions with ids, in the order of the data set."""
+    found = [text for five in load_captions(data_folder(), "train") for text in five][:count]
+    ids = np.array([str(i) for i in range(len(found))], dtype=object)
+    place = folder / "captions.parquet"
+    return write_columns(place, {"caption": np.array(found, dtype=object), "id": ids})
+
+
+def bare_rate(embedder: Embedder, inputs: list[Any], batch: int) -> float:
+    """Rows a second of the model alone, on decoded inputs in batches as they come."""
+    embedder.embed(inputs[:batch])
+    begin = time.perf_counter()
+    for first in range(0, len(inputs), batch):
+        embedder.embed(inputs[first : first + batch])
+    return len(inputs) / (time.perf_counter() - begin)
+
+
+def inputs_of(table: Path, column: str, embedder: Embedder, count: int) -> list[Any]:
+    """The first inputs of a table, decoded."""
+    from aureole.data.tables import read_column
+
+    values = read_column(table, column).tolist()
+    return [embedder.prepare(value) for value in values[:count]]
+
+
+def measure(
+    table: Path, column: str, encoder: Path, modality: str, *,
+    rows: int, batch: int, chunk: int | None, workers: list[int], rounds: int, folder: Path,
+) -> dict[str, Any]:  # fmt: skip
+    """Rows a second of the bare loop and of ours, medians over rounds in which they alternate."""
+    embedder = load_embedder(encoder, modality)  # pyright: ignore[reportArgumentType]
+    part = inputs_of(table if table.is_file() else table / "0.parquet", column, embedder, rows // 8)
+    bare: list[float] = []
+    ours: dict[int, list[Any]] = {n: [] for n in workers}
+    bytes_a_row = 0.0
+    for round_ in range(rounds):
+        for n in workers:
+            bare.append(bare_rate(embedder, part, batch))
+            out = folder / f"{modality}-{n}-{round_}.lance"
+            report = embed(
+                table, encoder, out, modality=embedder.modality, column=column, id_column="id",
+                workers=n, batch=batch, rows_per_chunk=chunk,
+            )  # fmt: skip
+            assert report.rows == rows, report
+            bytes_a_row = size_of(out) / rows
+            ours[n].append((report.rows_per_second, report.seconds))
+            print(f"{modality}: bare {bare[-1]:.0f} rows/s, {n} workers {report}", flush=True)
+        bare.append(bare_rate(embedder, part, batch))
+    middle = median(bare)
+    one = median(rate for rate, _ in ours[workers[0]])
+    found: dict[str, Any] = {
+        "rows": rows, "batch": batch, "bare rows a second": middle,
+        "bytes a row": bytes_a_row, "dim": embedder.dim,
+    }  # fmt: skip
+    for n, runs in ours.items():
+        rate = median(rate for rate, _ in runs)
+        found[f"{n} workers"] = {
+            "rows a second": rate,
+            "of bare": rate / middle,
+            "of one worker": rate / one,
+            "seconds": median(seconds for _, seconds in runs),
+        }
+    return found
+
+
+def peak(table: Path, encoder: Path, out: Path, batch: int) -> tuple[int, int]:
+    """(Rows, peak bytes of memory) of a process that embeds a table."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, str(table), str(encoder), str(out), str(batch)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    rows, kilobytes = done.stdout.split()
+    return int(rows), 1024 * int(kilobytes)
+
+
+def with_latency(folder: Path, encoder: Path, *, rows: int, seconds: float) -> dict[str, Any]:
+    """Rows a second of one process where each file takes some time to answer, by the number of decoding threads."""
+    source = folder / "slow"
+    make_pictures(source, rows)
+    plain, found = worker._loaded, {}
+
+    def late(raw: Any) -> Any:
+        time.sleep(seconds)
+        return plain(raw)
+
+    for delay, decoders in ((0.0, 1), (seconds, 1), (seconds, 16)):
+        worker._loaded = late if delay else plain
+        try:
+            out = folder / f"slow-{delay}-{decoders}.lance"
+            report = embed(
+                source, encoder, out, batch=32, decoders=decoders, rows_per_chunk=rows // 4
+            )
+        finally:
+            worker._loaded = plain
+        found[f"{1000 * delay:.0f} ms, {decoders} decoders"] = report.rows_per_second
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--images", type=int, default=60_000)
+    parser.add_argument("--captions", type=int, default=8_000, help="145,000 take half an hour")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5, help="of the pictures, for peak memory")
+    parser.add_argument("--out", type=Path, default=Path("results/scale/embed.json"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    metrics: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="embed-") as place:
+        folder = Path(place)
+        torch.manual_seed(0)
+        au.PosteriorEncoder(CifarResNet(20), au.KappaFromNorm(64, 16)).save(folder / "encoder")
+        shared = {"workers": options.workers, "rounds": options.rounds, "folder": folder}
+        if options.images:
+            table = picture_table(folder, options.images)
+            metrics["images"] = measure(
+                table, "image", folder / "encoder", "image",
+                rows=options.images, batch=IMAGE_BATCH, chunk=None, **shared,
+            )  # fmt: skip
+            print(metrics["images"], flush=True)
+        if options.captions:
+            table = caption_table(folder, options.captions)
+            metrics["captions"] = measure(
+                table, "caption", MINILM_CAPTIONS, "text",
+                rows=options.captions, batch=TEXT_BATCH, chunk=TEXT_CHUNK, **shared,
+            )  # fmt: skip
+            print(metrics["captions"], flush=True)
+        if options.images and options.repeats:
+            found = {}
+            for count, repeats in ((options.images // 6, 1), (options.images, options.repeats)):
+                table = picture_table(folder, count, repeats)
+                rows, size = peak(
+                    table, folder / "encoder", folder / f"p{count}.lance", IMAGE_BATCH
+                )
+                found[str(rows)] = size
+                print(f"peak memory at {rows} rows: {size / 2**20:.0f} MiB", flush=True)
+            least, most = found.values()
+            metrics["peak memory"] = {"bytes by rows": found, "growth": most / least - 1}
+            metrics["latency"] = with_latency(folder, folder / "encoder", rows=2000, seconds=0.02)
+            print(metrics["latency"], flush=True)
+    settings = {
+        "images": options.images, "captions": options.captions, "rounds": options.rounds,
+        "threads of a worker": 1, "cores": os.cpu_count(),
+    }  # fmt: skip
+    command = f"python -m benchmarks.embed --images {options.images} --captions {options.captions}"
+    command += f" --workers {' '.join(map(str, options.workers))} --rounds {options.rounds}"
+    write_record(Record("embed", metrics, command, 0, settings), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Bulk embedding under SIGKILL: every id once and the same posteriors, whoever dies, whenever.
+
+``python -m benchmarks.embed_faults [--moments 20] [--kinds process worker driver both] [--out FILE]`` writes a
+record. A folder of pictures, one in a hundred of them corrupt, is embedded by the real command; at random
+moments a process is killed: the only one, a worker of two over Ray, the driver, or driver and worker at once. A command
+that was killed is given again. Then the table is compared with that of an undisturbed run.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+import torch
+
+import aureole as au
+from aureole.models import CifarResNet
+from aureole.records import Record, write_record
+from aureole.retrieval.lance import lance_package
+from aureole.scale.table import errors_address
+from benchmarks.pictures import make_corrupt, make_pictures
+
+__all__ = ["Commands", "differences", "make_job"]
+
+KINDS = ("process", "worker", "driver", "both")
+_MARK = "AUREOLE_FAULT_RUN"
+
+
+def make_job(folder: Path, pictures: int, *, depth: int = 20) -> tuple[Path, Path]:
+    """(Folder of pictures, folder of an encoder): one picture in a hundred is corrupt."""
+    source, encoder = folder / "pictures", folder / "encoder"
+    make_pictures(source, pictures)
+    make_corrupt(source, max(1, pictures // 100))
+    torch.manual_seed(0)
+    au.PosteriorEncoder(CifarResNet(depth), au.KappaFromNorm(64, 16)).save(encoder)
+    return source, encoder
+
+
+class Commands:
+    """The real command on one source and encoder, to be run, killed and run again."""
+
+    def __init__(self, source: Path, encoder: Path, chunk_rows: int = 64) -> None:
+        self._options = [
+            str(source), "--encoder", str(encoder), "--batch", "32", "--chunk-rows", str(chunk_rows),
+            "--commit-seconds", "0.2", "--json",
+        ]  # fmt: skip
+        self._mark = token_hex(8)
+
+    def start(self, out: Path, *options: str) -> subprocess.Popen[str]:
+        """The command in a process of its own."""
+        environment = {**os.environ, _MARK: self._mark, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "aureole", "embed", *self._options, "--out", str(out), *options],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+
+    def finish(self, process: subprocess.Popen[str], timeout: float = 300) -> dict[str, Any] | None:
+        """What the command says when it ends well; None if it was killed."""
+        output, errors = process.communicate(timeout=timeout)
+        if process.returncode == -signal.SIGKILL:
+            return None
+        if process.returncode:
+            raise RuntimeError(f"exit code {process.returncode}: {errors[-2000:]}")
+        return json.loads(output)
+
+    def workers(self) -> list[int]:
+        """The processes of Ray that are at work for this command."""
+        found = []
+        for pid in self._marked():
+            with suppress(OSError):
+                title = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if title.startswith(b"ray::Map"):  # not an agent of the engine
+                    found.append(pid)
+        return found
+
+    def wait_gone(self, seconds: float = 60) -> bool:
+        """Whether all processes of a driver that died are gone in time."""
+        end = time.monotonic() + seconds
+        while self._marked() and time.monotonic() < end:
+            time.sleep(0.2)
+        return not self._marked()
+
+    def _marked(self) -> list[int]:
+        mark, found = f"{_MARK}={self._mark}".encode(), []
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark in (place / "environ").read_bytes():
+                    found.append(int(place.name))
+        return found
+
+
+def rows_of(table: Path) -> int:
+    """The committed rows, 0 where there is no table yet."""
+    try:
+        return lance_package().dataset(str(table)).count_rows()
+    except (ValueError, OSError):
+        return 0
+
+
+def differences(table: Path, reference: Path) -> list[str]:
+    """How a table and its errors differ from those of an undisturbed run; nothing where they do not."""
+    lance, said = lance_package(), []
+    for one, other in ((str(table), str(reference)),
+                       (errors_address(str(table)), errors_address(str(reference)))):  # fmt: skip
+        found, wanted = (lance.dataset(where).to_table().sort_by("id") for where in (one, other))
+        ids, true = found["id"].to_pylist(), wanted["id"].to_pylist()
+        if ids != true:
+            lost, extra = len(set(true) - set(ids)), len(ids) - len(set(ids))
+            said.append(f"{one}: {lost} ids lost, {extra} twice, {len(ids)} of {len(true)}")
+            continue
+        for name in found.column_names:
+            mine, theirs = found[name].combine_chunks(), wanted[name].combine_chunks()
+            if name in ("mu", "kappa"):
+                mine, theirs = (
+                    (a.flatten() if name == "mu" else a).to_numpy() for a in (mine, theirs)
+                )
+                far = np.abs(mine - theirs) > 2e-6 * np.maximum(1, np.abs(theirs))
+                if far.any():
+                    said.append(f"{one}: {name} differs by {np.abs(mine - theirs).max():.3g}")
+            elif not mine.equals(theirs):
+                said.append(f"{one}: the column {name} differs")
+    return said
+
+
+def disturbed(commands: Commands, kind: str, out: Path, seconds: float) -> dict[str, Any]:
+    """A run with a kill so many seconds after the work began, and the run after it to the end."""
+    options = () if kind == "process" else ("--workers", "2")
+    begin = time.monotonic()
+    process = commands.start(out, *options)
+    while process.poll() is None and not (
+        out.exists() if kind == "process" else commands.workers()
+    ):
+        time.sleep(0.02)
+    time.sleep(seconds)
+    before, workers = rows_of(out), commands.workers()
+    killed = 0
+    if kind in ("worker", "both") and workers:
+        with suppress(ProcessLookupError):
+            os.kill(random.Random(seconds).choice(workers), signal.SIGKILL)
+            killed += 1
+    if kind != "worker" and process.poll() is None:
+        process.kill()
+        killed += 1
+    report, runs = commands.finish(process), 1
+    clean = commands.wait_gone()
+    if report is None:
+        report, runs = commands.finish(commands.start(out, *options)), 2
+    assert report is not None  # nobody killed that one
+    return {
+        "killed": killed, "rows before": before, "runs": runs, "rows": report["rows"],
+        "errors": report["errors"], "made again": report["new_rows"] if runs == 2 else None,
+        "nothing left running": clean, "seconds": time.monotonic() - begin,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--moments", type=int, default=20)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--pictures", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("results/scale/faults.json"))
+    options = parser.parse_args()
+    metrics: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="faults-") as place:
+        folder = Path(place)
+        source, encoder = make_job(folder, options.pictures)
+        commands = Commands(source, encoder)
+        whole = commands.finish(commands.start(folder / "reference.lance"))
+        assert whole is not None
+        span = float(whole["seconds"])  # workers also load the model in that time
+        print(f"undisturbed: {whole}", flush=True)
+        for kind in options.kinds:
+            rng = random.Random(f"{options.seed} {kind}")
+            runs = []
+            for number in range(options.moments):
+                out = folder / f"{kind}-{number}.lance"
+                run = disturbed(commands, kind, out, rng.random() * span)
+                run["differences"] = differences(out, folder / "reference.lance")
+                print(f"{kind} {number}: {run}", flush=True)
+                runs.append(run)
+            metrics[kind] = {
+                "moments": len(runs),
+                "killed": sum(run["killed"] for run in runs),
+                "tables that differ": sum(bool(run["differences"]) for run in runs),
+                "left running": sum(not run["nothing left running"] for run in runs),
+                "runs": runs,
+            }
+    settings = {"pictures": options.pictures, "corrupt": max(1, options.pictures // 100)}
+    command = f"python -m benchmarks.embed_faults --moments {options.moments}"
+    command += f" --kinds {' '.join(options.kinds)}"
+    write_record(Record("embed-faults", metrics, command, options.seed, settings), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Ranges of rows of Parquet and Arrow files, and what one input is in a column: bytes, a text or a vector."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from aureole.data.arrow import PARQUET, is_list, open_ipc, pyarrow_package, reading
+from aureole.errors import InvalidInputError
+
+__all__ = ["RangeReader", "columns_of", "count_rows", "fitting", "read_schema", "values_of"]
+
+_BATCH = 256  # rows read at a time: pictures are large
+
+Kind = Literal["image", "text", "vector"]
+
+
+def count_rows(file: Path) -> int:
+    """The rows of a file, by its metadata where it has them."""
+    with reading(file):
+        if file.suffix in PARQUET:
+            from pyarrow import parquet
+
+            return int(parquet.read_metadata(file).num_rows)
+        with pyarrow_package().memory_map(str(file)) as source:
+            return sum(len(batch) for batch in _batches(open_ipc(source)))
+
+
+def read_schema(file: Path) -> Any:
+    """The Arrow schema of a file."""
+    with reading(file):
+        if file.suffix in PARQUET:
+            from pyarrow import parquet
+
+            return parquet.read_schema(file)
+        with pyarrow_package().memory_map(str(file)) as source:
+            return open_ipc(source).schema
+
+
+def columns_of(schema: Any, kind: Kind) -> list[str]:
+    """The columns of a schema that can hold inputs of a kind."""
+    return [field.name for field in schema if fitting(field.type, kind)]
+
+
+def fitting(found: Any, kind: Kind) -> bool:
+    """Whether a column of this type holds inputs of a kind: bytes (or ``bytes`` of a struct), texts, or lists."""
+    types = pyarrow_package().types
+    found = getattr(found, "storage_type", found)
+    if kind == "text":
+        return types.is_string(found) or types.is_large_string(found)
+    if kind == "vector":
+        return is_list(found) and types.is_floating(found.value_type)
+    if types.is_struct(found):
+        place = found.get_field_index("bytes")
+        return place >= 0 and fitting(found.field(place).type, "image")
+    return types.is_binary(found) or types.is_large_binary(found)
+
+
+class RangeReader:
+    """Rows of one file, range by range; ranges that follow each other are read in one pass."""
+
+    def __init__(self, file: Path, columns: Sequence[str]) -> None:
+        self._file, self._columns = file, list(columns)
+        self._at, self._rest, self._stream = 0, None, iter(())
+
+    def read(self, first: int, count: int) -> Iterator[Any]:
+        """Arrow record batches of the rows from ``first`` on."""
+        with reading(self._file):
+            if self._rest is None or first != self._at:
+                self._seek(first)
+            while count > 0:
+                batch = self._rest
+                if batch is None or not len(batch):
+                    batch = next(self._stream, None)
+                    if batch is None:
+                        raise InvalidInputError(
+                            f"{self._file} ends at row {self._at}: it has changed."
+                        )
+                taken = batch.slice(0, count)
+                self._rest = batch.slice(len(taken))
+                self._at += len(taken)
+                count -= len(taken)
+                if len(taken):
+                    yield taken
+
+    def _seek(self, first: int) -> None:
+        self._stream, skip = self._from(first)
+        self._at, self._rest = first, None
+        while skip:
+            batch = next(self._stream, None)
+            if batch is None:
+                raise InvalidInputError(f"{self._file} has no row {first}: it has changed.")
+            self._rest = batch.slice(min(skip, len(batch)))
+            skip -= len(batch) - len(self._rest)
+
+    def _from(self, first: int) -> tuple[Iterator[Any], int]:
+        """(Batches from some place before the row on, how many rows before it)."""
+        if self._file.suffix not in PARQUET:
+            source = pyarrow_package().memory_map(str(self._file))
+            reader = open_ipc(source)
+            # a slice for each turn, so that one large batch does not become many Python values at once
+            found = (
+                batch.select(self._columns).slice(start, _BATCH)
+                for batch in _batches(reader)
+                for start in range(0, len(batch), _BATCH)
+            )
+            return found, first
+        from pyarrow import parquet
+
+        table = parquet.ParquetFile(self._file, pre_buffer=False, buffer_size=2**20)
+        group, before = 0, 0
+        groups = table.num_row_groups
+        while group < groups - 1 and before + table.metadata.row_group(group).num_rows <= first:
+            before += table.metadata.row_group(group).num_rows
+            group += 1
+        batches = table.iter_batches(
+            _BATCH, row_groups=range(group, groups), columns=self._columns, use_threads=False
+        )
+        return iter(batches), first - before
+
+
+def values_of(array: Any, kind: Kind) -> list[Any]:
+    """The inputs of a column, one for each row: bytes, str, or a vector; None where there is nothing."""
+    pa = pyarrow_package()
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if kind == "image" and pa.types.is_struct(array.type):
+        array = array.flatten()[array.type.get_field_index("bytes")]
+    if kind != "vector" or not is_list(array.type):
+        return array.to_pylist()
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_fixed_size_list(array.type):
+        ends = np.arange(array.offset, array.offset + len(array) + 1) * array.type.list_size
+    else:
+        ends = array.offsets.to_numpy()
+    values = array.values.to_numpy(zero_copy_only=False)
+    return [
+        None if missing[row] else values[ends[row] : ends[row + 1]] for row in range(len(array))
+    ]
+
+
+def _batches(reader: Any) -> Iterator[Any]:
+    """The record batches of a file or of a stream."""
+    count = getattr(reader, "num_record_batches", None)  # a stream does not know
+    yield from reader if count is None else map(reader.get_batch, range(count))

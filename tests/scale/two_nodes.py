@@ -1,0 +1,43 @@
+"""A job on two nodes of Ray on this machine, of which one dies: python -m tests.scale.two_nodes SOURCE ENCODER OUT.
+
+A process of its own, since a cluster inside another process may keep it from ending. Prints what embed reported.
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+
+from ray.cluster_utils import Cluster
+
+from aureole.scale import embed
+from aureole.scale.lists import build_lists
+
+_MEMORY = 100 * 2**20
+
+
+def main(source: str, encoder: str, out: str) -> None:
+    head = {"num_cpus": 1, "object_store_memory": _MEMORY, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    second = cluster.add_node(num_cpus=1, object_store_memory=_MEMORY)
+    cluster.wait_for_nodes()
+    arrived: list[int] = []
+
+    def observe(now):
+        arrived.append(now.done)
+        if len(arrived) == 4:  # some chunks are in, most are not
+            cluster.remove_node(second, allow_graceful=False)
+
+    report = embed(
+        source, encoder, out, rows_per_chunk=64, batch=32, workers=2, address=cluster.address,
+        commit_seconds=0.2, observer=observe,
+    )  # fmt: skip
+    nodes = len(cluster.list_all_nodes())
+    build_lists(out, lists=12, probes=12, workers=2, address=cluster.address)
+    cluster.shutdown()
+    print(json.dumps({**asdict(report), "nodes": nodes, "chunks": len(arrived)}), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
