@@ -10,6 +10,8 @@ from PIL import Image
 from aureole.errors import InvalidInputError
 from aureole.heads import MINILM_CAPTIONS
 from aureole.scale.embedder import load_embedder
+from aureole.training.adapters import minilm
+from aureole.training.frozen import FrozenHead
 from benchmarks.pictures import bomb
 
 
@@ -72,6 +74,7 @@ def test_a_head_takes_vectors_or_with_minilm_texts():
     rng = np.random.default_rng(0)
     raw = [rng.normal(size=384).astype(np.float32) for _ in range(5)]
     whole = vectors(raw)
+    assert torch.isfinite(whole.kappa).all()
     parts = vectors.embed([vectors.prepare(one) for one in raw], batch=2)
     torch.testing.assert_close(whole.mu, parts.mu)
     for bad, message in (
@@ -93,6 +96,8 @@ def test_texts_keep_their_order_whatever_their_length():
     halves = texts.embed(raw, batch=2)
     torch.testing.assert_close(whole.mu, halves.mu, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(texts([raw[1]]).mu[0], whole.mu[1], rtol=1e-4, atol=1e-5)
+    own = FrozenHead.load(MINILM_CAPTIONS).predict(minilm().encode(raw))  # as the head was fitted
+    torch.testing.assert_close(whole.kappa, own.kappa, rtol=1e-3, atol=0.0)
     for bad in ("", "  ", "x" * 100_001, None, 3):
         with pytest.raises(InvalidInputError, match="a text has 1 to"):
             texts.prepare(bad)

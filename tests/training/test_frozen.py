@@ -124,6 +124,29 @@ def test_auto_takes_the_dim_that_tells_most(data):
     assert "by dim" in head.summary()
 
 
+def test_dead_features_are_no_trouble_to_vectors_that_have_them(data):
+    vectors, groups = torch.as_tensor(data[0]).clone(), data[1]
+    vectors = torch.cat(
+        [vectors, torch.randn(len(vectors), 3) * torch.tensor([1e-33, 1e-9, 0.0])], 1
+    )
+    fitted = small(steps=5).fit(vectors, groups)
+    foreign = vectors[:20].clone()
+    foreign[:, -3:] = 1.0
+    with_them, without = fitted.predict(foreign), fitted.predict(vectors[:20])
+    assert torch.isfinite(with_them.kappa).all()
+    assert (with_them.kappa / without.kappa).log().abs().max() < 2
+    foreign[7] = 1e30
+    with pytest.raises(InvalidInputError, match="row 7 is too large"):
+        fitted.predict(foreign)
+
+
+def test_a_head_knows_whether_its_vectors_had_length_1(data):
+    vectors = torch.as_tensor(data[0])
+    unit = torch.nn.functional.normalize(vectors, dim=-1)
+    assert small(steps=2).fit(unit, data[1]).takes_unit_vectors
+    assert not small(steps=2).fit(3 * unit, data[1]).takes_unit_vectors
+
+
 def test_the_summary_prints_profile_and_coverage(head):
     text = head.summary()
     assert "nats" in text

@@ -55,8 +55,12 @@ def embed(
         str | None, typer.Option(help="The column of ids; default: rows are numbered from 0 on.")
     ] = None,
     normalized: Annotated[
-        bool, typer.Option("--normalized", help="The head was fitted on MiniLM vectors of norm 1.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--normalized/--not-normalized",
+            help="Whether the head takes MiniLM vectors of norm 1; default: as it was fitted.",
+        ),
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Processes; if several, of one thread each.")
     ] = 1,

@@ -66,7 +66,12 @@ def row_query(
 
 
 def text_query(
-    index: CredibleIndex, text: str, head: Path | None, encoder: Path | None, *, normalized: bool
+    index: CredibleIndex,
+    text: str,
+    head: Path | None,
+    encoder: Path | None,
+    *,
+    normalized: bool | None,
 ) -> Query:
     """The posterior of a text: by a saved pipeline, or by MiniLM and a head on its pooled vectors."""
     if not text.strip() or len(text) > _LARGEST_TEXT:
@@ -88,7 +93,7 @@ def text_query(
     with torch.inference_mode():
         vector = pooling_pipeline(minilm_folder()).encode([text], show_progress_bar=False)
     found = torch.from_numpy(vector).float()
-    if normalized:
+    if fitted.takes_unit_vectors if normalized is None else normalized:
         found = torch.nn.functional.normalize(found, dim=-1)
     return _by_head(index, head, found.numpy(), about)
 

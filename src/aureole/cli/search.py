@@ -62,8 +62,12 @@ def search(
         Path | None, typer.Option(help="The folder of a saved PosteriorEncoder or pipeline.")
     ] = None,
     normalized: Annotated[
-        bool, typer.Option("--normalized", help="The head was fitted on MiniLM vectors of norm 1.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--normalized/--not-normalized",
+            help="Whether the head takes MiniLM vectors of norm 1; default: as it was fitted.",
+        ),
+    ] = None,
     vector_column: Annotated[
         str | None, typer.Option(help="With --head: the column of vectors.")
     ] = None,

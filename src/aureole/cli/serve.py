@@ -38,8 +38,12 @@ def serve(
         typer.Option(help="What it takes: a head on MiniLM's vectors can take texts."),
     ] = None,
     normalized: Annotated[
-        bool, typer.Option("--normalized", help="The head was fitted on MiniLM vectors of norm 1.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--normalized/--not-normalized",
+            help="Whether the head takes MiniLM vectors of norm 1; default: as it was fitted.",
+        ),
+    ] = None,
     images: Annotated[
         Path | None, typer.Option(help="A folder of pictures named after the ids.")
     ] = None,

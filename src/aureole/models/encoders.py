@@ -95,14 +95,25 @@ class IndependentEncoder(nn.Module):
                 yield {"params": chosen, "lr": lr}
 
     @torch.no_grad()
+    def standardise(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Set the standardisation on a sample of inputs, and return them standardised.
+
+        A feature that varies less than a millionth of the one that varies most is dead, as some of real encoders are:
+        it gets the scale of that one, so that a vector which is not dead there is no outlier.
+        """
+        spread = x.std(0)
+        most = spread.max() if bool(spread.max() > 0) else spread.new_ones(())
+        self.centre.copy_(x.mean(0))
+        self.scale.copy_(torch.where(spread > 1e-6 * most, spread, most))
+        return (x - self.centre) / self.scale
+
+    @torch.no_grad()
     def initialise(self, x: Float[Tensor, "n d"]) -> None:
         """Set the standardisation, whiten mu's outputs and flatten kappa's, on a sample of inputs.
 
         Without it every mu starts in one direction, and training spends its first thousand steps on leaving it.
         """
-        self.centre.copy_(x.mean(0))
-        self.scale.copy_(torch.where(x.std(0) > 0, x.std(0), 1.0))
-        standard = (x - self.centre) / self.scale
+        standard = self.standardise(x)
         whiten_last_layer(self.location, standard)
         last = last_linear(self.certainty)
         last.weight.mul_(0.1)

@@ -70,7 +70,7 @@ def embed(
     modality: Modality | None = None,
     column: str | None = None,
     id_column: str | None = None,
-    normalized: bool = False,
+    normalized: bool | None = None,
     workers: int = 1,
     address: str | None = None,
     batch: int = 128,

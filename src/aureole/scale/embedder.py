@@ -111,9 +111,8 @@ class TextEmbedder(Embedder):
     modality = "text"
     group = 8
 
-    def __init__(self, folder: Path, *, normalized: bool = False) -> None:
+    def __init__(self, folder: Path, *, normalized: bool | None = None) -> None:
         self._head: FrozenHead | None = None
-        self._normalized = normalized
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             self._head = FrozenHead.load(folder)
             if self._head.n_features_in_ != _MINILM:
@@ -121,6 +120,7 @@ class TextEmbedder(Embedder):
                     f"MiniLM gives {_MINILM} dimensions, but the head in {folder} was fitted on vectors of "
                     f"{self._head.n_features_in_}. Give it vectors of your own encoder instead of texts."
                 )
+            self._normalized = self._head.takes_unit_vectors if normalized is None else normalized
             self._pipeline = pooling_pipeline(minilm_folder())
             self.kappa_pos, self.dim = self._head.kappa_pos_, self._head.dim_
             self.weights = file_hash(folder / WEIGHTS)
@@ -178,19 +178,19 @@ class VectorEmbedder(Embedder):
 
 
 def load_embedder(
-    folder: Path | str, modality: Modality | None = None, *, normalized: bool = False
+    folder: Path | str, modality: Modality | None = None, *, normalized: bool | None = None
 ) -> Embedder:
     """The model in a folder, for inputs of a kind; by default of the kind it takes itself.
 
     A saved ``PosteriorEncoder`` takes pictures, a pipeline of sentence-transformers texts, and a ``FrozenHead``
-    vectors; with ``modality="text"`` a head on MiniLM's 384 dimensions takes texts, and ``normalized`` says that it
-    was fitted on vectors of length 1.
+    vectors; with ``modality="text"`` a head on MiniLM's 384 dimensions takes texts. ``normalized`` says
+    whether it was fitted on vectors of length 1; by default the head is asked.
 
     Examples
     --------
     >>> from aureole.heads import MINILM_CAPTIONS
     >>> embedder = load_embedder(MINILM_CAPTIONS)
-    >>> embedder.modality, embedder.dim, embedder([np.ones(384)]).kappa.shape
+    >>> embedder.modality, embedder.dim, embedder([np.ones(384) / 384**0.5]).kappa.shape
     ('vector', 32, torch.Size([1]))
     """
     folder = Path(folder)

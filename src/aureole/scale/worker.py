@@ -37,7 +37,7 @@ class WorkOrder:
 
     source: SourceSpec
     encoder: str
-    normalized: bool
+    normalized: bool | None
     table: PosteriorTable
     batch: int
     decoders: int = 1

@@ -216,6 +216,12 @@ class FrozenHead:
             rows = slice(start, start + _CHUNK)
             part = self.encoder_(take(vectors, rows))
             mu[rows], kappa[rows] = part.mu, part.kappa
+        foreign = torch.nonzero(~(torch.isfinite(kappa) & torch.isfinite(mu).all(-1)))
+        if len(foreign):
+            raise InvalidInputError(
+                f"row {int(foreign[0])} is too large for the head to make a posterior of: its vectors have "
+                "other scales than those the head was fitted on. Are they of the same encoder?"
+            )
         return self._calibrated(VonMisesFisher(mu, kappa, validate_args=False))
 
     def score(self, vectors: Vectors, groups: Sequence[Any] | Vectors) -> float:
@@ -251,6 +257,14 @@ class FrozenHead:
         rng = torch.Generator().manual_seed(self.seed)
         query, partner = self._one_way(vectors, Groups.of(groups), rng)
         return predictive_coverage(query, partner, kappa_pos=self.kappa_pos_, masses=masses)
+
+    @property
+    def takes_unit_vectors(self) -> bool:
+        """Whether the vectors it was fitted on had length 1: their mean squared length is that of centre and spread."""
+        self._require_fit()
+        assert isinstance(self.encoder_, IndependentEncoder)
+        square = self.encoder_.centre.square().sum() + self.encoder_.scale.square().sum()
+        return 0.8 < float(square) < 1.25
 
     def summary(self) -> str:
         """What was fitted, in a few lines for people."""
@@ -355,8 +369,7 @@ class FrozenHead:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             encoder = self._network(n_in, dim)
-        spread = sample.std(0)
-        standard = (sample - sample.mean(0)) / torch.where(spread > 0, spread, 1.0)
+        standard = encoder.standardise(sample)
         _, directions = torch.linalg.eigh(torch.cov(standard.T).double())
         assert isinstance(encoder.location, nn.Linear)
         with torch.no_grad():
