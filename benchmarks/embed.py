@@ -6,7 +6,8 @@ record.
 Pictures are all of CIFAR-10 as PNG bytes in a Parquet table, through a ResNet-20 with random weights; texts are
 captions of Multi30k, through MiniLM and the head that comes with the library. The bare loop has its inputs decoded in
 memory, and calls the model on batches of the same size with as many threads as a worker has, one: it writes nothing. It
-runs before and after each of our runs, on a part of the inputs. Rows a second are those after the first chunk, since
+runs before and after each of our runs, on a part of the inputs; and as many of them as there are workers run at once,
+which is what the cores allow. Rows a second are those after the first chunk, since
 workers over Ray take seconds to start; ``seconds`` has all of it. Peak memory is of processes that embed a sixth of the
 pictures, and all of them five times over. Last, files that answer after 20 ms, as an object store does, with one
 thread that reads and decodes, and with 16.
@@ -52,6 +53,28 @@ report = embed(*sys.argv[1:4], id_column="id", batch=int(sys.argv[4]))
 print(report.rows, re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
 """
 
+_BARE = r"""
+import sys, time
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from aureole.scale.embedder import load_embedder
+from benchmarks.embed import inputs_of
+table, column, encoder, modality, batch, count, begin = sys.argv[1:]
+batch, begin = int(batch), float(begin)
+embedder = load_embedder(encoder, modality)
+inputs = inputs_of(Path(table), column, embedder, int(count))
+embedder.embed(inputs[:batch])
+assert time.time() < begin, "this machine is too slow to start in time"
+time.sleep(begin - time.time())
+rows = 0
+while time.time() < begin + 8:
+    first = rows % (len(inputs) - batch + 1)
+    embedder.embed(inputs[first : first + batch])
+    rows += batch
+print(rows / (time.time() - begin))
+"""
+
 
 def picture_table(folder: Path, count: int, repeats: int = 1) -> Path:
     """A Parquet table of PNG bytes with ids; ``repeats`` files of the same pictures under other ids."""
@@ -89,6 +112,19 @@ def bare_rate(embedder: Embedder, inputs: list[Any], batch: int) -> float:
     return len(inputs) / (time.perf_counter() - begin)
 
 
+def bare_at_once(
+    table: Path, column: str, encoder: Path, modality: str, batch: int, processes: int
+) -> float:
+    """Rows a second of several bare loops at once, in all: what the cores allow."""
+    begin = str(time.time() + 25)
+    command = [str(part) for part in (table, column, encoder, modality, batch, 8 * batch, begin)]
+    started = [
+        subprocess.Popen([sys.executable, "-c", _BARE, *command], stdout=subprocess.PIPE, text=True)
+        for _ in range(processes)
+    ]
+    return sum(float(process.communicate()[0]) for process in started)
+
+
 def inputs_of(table: Path, column: str, embedder: Embedder, count: int) -> list[Any]:
     """The first inputs of a table, decoded."""
     from aureole.data.tables import read_column
@@ -103,8 +139,10 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """Rows a second of the bare loop and of ours, medians over rounds in which they alternate."""
     embedder = load_embedder(encoder, modality)  # pyright: ignore[reportArgumentType]
-    part = inputs_of(table if table.is_file() else table / "0.parquet", column, embedder, rows // 8)
+    first = table if table.is_file() else table / "0.parquet"
+    part = inputs_of(first, column, embedder, rows // 8)
     bare: list[float] = []
+    at_once: dict[int, list[float]] = {n: [] for n in (1, *workers) if n <= max(workers)}
     ours: dict[int, list[Any]] = {n: [] for n in workers}
     bytes_a_row = 0.0
     for round_ in range(rounds):
@@ -120,6 +158,8 @@ def measure(
             ours[n].append((report.rows_per_second, report.seconds))
             print(f"{modality}: bare {bare[-1]:.0f} rows/s, {n} workers {report}", flush=True)
         bare.append(bare_rate(embedder, part, batch))
+        for n in at_once:
+            at_once[n].append(bare_at_once(first, column, encoder, modality, batch, n))
     middle = median(bare)
     one = median(rate for rate, _ in ours[workers[0]])
     found: dict[str, Any] = {
@@ -132,6 +172,8 @@ def measure(
             "rows a second": rate,
             "of bare": rate / middle,
             "of one worker": rate / one,
+            "bare loops at once": median(at_once[n]),
+            "of bare loops at once": rate / median(at_once[n]),
             "seconds": median(seconds for _, seconds in runs),
         }
     return found
