@@ -206,6 +206,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--width", type=int, default=256, help="of the search in HNSW")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/retrieval.json"))
     options = parser.parse_args()
     rows = options.rows
@@ -219,7 +220,7 @@ def main() -> None:
     lists = max(4, round(rows**0.5))
     sizes = {
         "ivf": {"lists": lists, "probes": max(1, lists // 10)},
-        "hnsw": {"links": 24, "width": 256},
+        "hnsw": {"links": 24, "width": options.width},
     }
     metrics: dict[str, Any] = {}
     for engine in options.engines:
@@ -238,7 +239,7 @@ def main() -> None:
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
     }  # fmt: skip
     command = f"python -m benchmarks.retrieval --rows {rows} --queries {options.queries}"
-    command += f" --engines {' '.join(options.engines)}"
+    command += f" --engines {' '.join(options.engines)} --width {options.width}"
     write_record(Record("retrieval", metrics, command, 1, settings), options.out)
 
 
