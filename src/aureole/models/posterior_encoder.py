@@ -19,6 +19,7 @@ __all__ = ["PosteriorEncoder"]
 _FORMAT = "aureole-posterior-encoder-1"
 _USAGE = (
     "import aureole as au",
+    "",
     'encoder = au.PosteriorEncoder.load("folder"{networks})',
     "posterior = encoder(inputs)  # posterior.mu, posterior.kappa",
 )

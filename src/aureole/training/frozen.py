@@ -41,6 +41,7 @@ _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
 HEAD_FORMAT = "aureole-frozen-head-2"
 _USAGE = (
     "import aureole as au",
+    "",
     'head = au.FrozenHead.load("folder")',
     "posterior = head.predict(vectors)  # posterior.mu, posterior.kappa",
 )
