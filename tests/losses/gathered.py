@@ -67,6 +67,7 @@ def main():
     if dist.get_rank() == 0:
         with open(sys.argv[1], "w") as handle:
             json.dump(found, handle)
+    dist.barrier()  # a rank that leaves while another still talks to it may abort
     dist.destroy_process_group()
 
 

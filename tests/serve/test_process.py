@@ -1,5 +1,6 @@
 """``aureole serve`` as a process: its line, its key, its end under load."""
 
+import errno
 import json
 import os
 import re
@@ -45,10 +46,11 @@ def served(made, *options, **environment):
 @pytest.mark.slow
 def test_sigterm_under_load_answers_all_that_was_accepted(made):
     body = {"image": in_base64(made[0] / "pictures" / "item-001.png")}
-    sent, answered, lost = [], [], []
+    answered, unread, lost = [], [], []
+    ending = threading.Event()
 
     def load(place, stop):
-        """Ask again and again on kept connections; a request counts once it is written to a connection."""
+        """Ask again and again on kept connections."""
         import http.client
 
         connection = http.client.HTTPConnection(*place, timeout=15)
@@ -62,18 +64,19 @@ def test_sigterm_under_load_answers_all_that_was_accepted(made):
             try:
                 kind = {"Content-Type": "application/json"}
                 connection.request("POST", "/v1/embed", body=content, headers=kind)
-                sent.append(1)
                 answer = connection.getresponse()
                 found = answer.read()
                 answered.append(answer.status)
                 if answer.status != 200:
                     lost.append(found)
-            except OSError as error:
-                lost.append(repr(error))
+            except (OSError, http.client.HTTPException) as error:
+                # once the end has begun the kernel resets a connection that was closed with bytes in it which nobody
+                # had read: no accepted request. One that was read and dropped ends without an errno.
+                reset = getattr(error, "errno", None) in (errno.ECONNRESET, errno.EPIPE)
+                (unread if reset and ending.is_set() else lost).append(repr(error))
+                connection.close()
                 return
-            except http.client.HTTPException as error:
-                lost.append(repr(error))
-                return
+        connection.close()
 
     with served(made) as (process, place):
         stop = threading.Event()
@@ -83,6 +86,7 @@ def test_sigterm_under_load_answers_all_that_was_accepted(made):
         while len(answered) < 50:
             time.sleep(0.02)
         start = time.monotonic()
+        ending.set()
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
         assert time.monotonic() - start < 10
@@ -90,7 +94,7 @@ def test_sigterm_under_load_answers_all_that_was_accepted(made):
         for thread in threads:
             thread.join(15)
     assert lost == []
-    assert len(sent) == len(answered)
+    assert len(unread) < len(threads)
     assert set(answered) == {200}
 
 

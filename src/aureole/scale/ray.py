@@ -216,7 +216,7 @@ def _running(workers: int, address: str | None) -> Iterator[Any]:
         import ray
     except ImportError as error:
         raise AureoleError(
-            "more than one worker, and a cluster, need Ray: pip install 'aureole[scale]', or use one worker."
+            "more than one worker needs Ray: pip install 'aureole[scale]', or use one worker."
         ) from error
     started = not ray.is_initialized()
     if started and address is None:
