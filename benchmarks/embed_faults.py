@@ -172,6 +172,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/scale/faults.json"))
     options = parser.parse_args()
     metrics: dict[str, Any] = {}
+    settings = {"pictures": options.pictures, "corrupt": max(1, options.pictures // 100)}
+    command = f"python -m benchmarks.embed_faults --moments {options.moments}"
+    command += f" --kinds {' '.join(options.kinds)} --pictures {options.pictures}"
     with tempfile.TemporaryDirectory(prefix="faults-") as place:
         folder = Path(place)
         source, encoder = make_job(folder, options.pictures)
@@ -189,17 +192,15 @@ def main() -> None:
                 run["differences"] = differences(out, folder / "reference.lance")
                 print(f"{kind} {number}: {run}", flush=True)
                 runs.append(run)
-            metrics[kind] = {
-                "moments": len(runs),
-                "killed": sum(run["killed"] for run in runs),
-                "tables that differ": sum(bool(run["differences"]) for run in runs),
-                "left running": sum(not run["nothing left running"] for run in runs),
-                "runs": runs,
-            }
-    settings = {"pictures": options.pictures, "corrupt": max(1, options.pictures // 100)}
-    command = f"python -m benchmarks.embed_faults --moments {options.moments}"
-    command += f" --kinds {' '.join(options.kinds)}"
-    write_record(Record("embed-faults", metrics, command, options.seed, settings), options.out)
+                metrics[kind] = {
+                    "moments": len(runs),
+                    "killed": sum(run["killed"] for run in runs),
+                    "tables that differ": sum(bool(run["differences"]) for run in runs),
+                    "left running": sum(not run["nothing left running"] for run in runs),
+                    "runs": runs,
+                }
+                record = Record("embed-faults", metrics, command, options.seed, settings)
+                write_record(record, options.out)
 
 
 if __name__ == "__main__":
