@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from aureole.cli.options import Normalized
 from aureole.cli.progress import embed_bar
 from aureole.cli.results import print_json
 from aureole.errors import AureoleError
@@ -54,13 +55,7 @@ def embed(
     id_column: Annotated[
         str | None, typer.Option(help="The column of ids; default: rows are numbered from 0 on.")
     ] = None,
-    normalized: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalized/--not-normalized",
-            help="Whether the head takes MiniLM vectors of norm 1; default: as it was fitted.",
-        ),
-    ] = None,
+    normalized: Normalized = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Processes; if several, of one thread each.")
     ] = 1,

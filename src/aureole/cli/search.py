@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ import typer
 from rich.console import Console
 
 from aureole.cli.hits import show_hits
+from aureole.cli.options import Normalized
 from aureole.cli.queries import Query, image_query, item_query, row_query, text_query
 from aureole.cli.remote import ask_server
 from aureole.cli.results import print_json
@@ -18,6 +18,7 @@ from aureole.retrieval import CredibleIndex, Hits
 from aureole.retrieval.address import shown_address
 from aureole.retrieval.explanation import Explanation, explain_hits
 from aureole.retrieval.filters import parse_filter
+from aureole.retrieval.hits import pick_hits
 
 __all__ = ["HELP", "search"]
 
@@ -61,13 +62,7 @@ def search(
     encoder: Annotated[
         Path | None, typer.Option(help="The folder of a saved PosteriorEncoder or pipeline.")
     ] = None,
-    normalized: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalized/--not-normalized",
-            help="Whether the head takes MiniLM vectors of norm 1; default: as it was fitted.",
-        ),
-    ] = None,
+    normalized: Normalized = None,
     vector_column: Annotated[
         str | None, typer.Option(help="With --head: the column of vectors.")
     ] = None,
@@ -261,28 +256,13 @@ def _level(
     return {"level": mass, "pairs": None, "kappa_pos": kappa_pos, "kappa_other": other}
 
 
-def _pick(hits: Hits, places: list[int]) -> Hits:
-    def some(values: Any) -> Any:
-        return None if values is None else values[places]
-
-    return replace(
-        hits,
-        ids=[hits.ids[i] for i in places],
-        cosine=hits.cosine[places],
-        kappa=hits.kappa[places],
-        log_positivity=some(hits.log_positivity),
-        probability=some(hits.probability),
-        payload={name: [values[i] for i in places] for name, values in hits.payload.items()},
-    )
-
-
 def _without(hits: Hits, item: str | None, limit: int | None) -> Hits:
     """The hits without the item that asked, cut to the limit."""
-    return _pick(hits, [i for i, name in enumerate(hits.ids) if name != item][:limit])
+    return pick_hits(hits, [i for i, name in enumerate(hits.ids) if name != item][:limit])
 
 
 def _first(hits: Hits, count: int) -> Hits:
-    return _pick(hits, list(range(min(count, len(hits)))))
+    return pick_hits(hits, list(range(min(count, len(hits)))))
 
 
 def _entry(hits: Hits, why: Explanation, i: int) -> dict[str, Any]:

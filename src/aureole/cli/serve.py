@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from aureole.cli.options import Normalized
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import CredibleIndex
 
@@ -37,13 +38,7 @@ def serve(
         Literal["image", "text", "vector"] | None,
         typer.Option(help="What it takes: a head on MiniLM's vectors can take texts."),
     ] = None,
-    normalized: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalized/--not-normalized",
-            help="Whether the head takes MiniLM vectors of norm 1; default: as it was fitted.",
-        ),
-    ] = None,
+    normalized: Normalized = None,
     images: Annotated[
         Path | None, typer.Option(help="A folder of pictures named after the ids.")
     ] = None,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +23,7 @@ from aureole.retrieval.scores import (
 )
 from aureole.retrieval.store import Store, slack
 
-__all__ = ["Hits", "Queries", "Rank", "find_members", "raise_bounds", "rank_hits"]
+__all__ = ["Hits", "Queries", "Rank", "find_members", "pick_hits", "raise_bounds", "rank_hits"]
 
 Rank = Literal["cosine", "positivity"]
 _CHUNK = 64  # queries handed to an engine at a time
@@ -233,3 +233,20 @@ def _merged(
     kappa = np.concatenate([rows.kappa for rows, _ in parts])
     whole = Rows(ids, np.zeros((0, 0), np.float32), kappa, payload)
     return _take(whole, places), np.concatenate([cosine for _, cosine in parts])[places]
+
+
+def pick_hits(hits: Hits, places: list[int]) -> Hits:
+    """The hits at some places, in that order."""
+
+    def some(values: Any) -> Any:
+        return None if values is None else values[places]
+
+    return replace(
+        hits,
+        ids=[hits.ids[i] for i in places],
+        cosine=hits.cosine[places],
+        kappa=hits.kappa[places],
+        log_positivity=some(hits.log_positivity),
+        probability=some(hits.probability),
+        payload={name: [values[i] for i in places] for name, values in hits.payload.items()},
+    )

@@ -11,6 +11,7 @@ import torch
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex, Hits
+from aureole.retrieval.hits import pick_hits
 from aureole.serve.batching import Batcher
 from aureole.serve.failures import shielded
 from aureole.serve.faults import Fault
@@ -190,8 +191,8 @@ class Engine:
             hits = _without(hits, job.item)
             if ranked and hits.log_positivity is not None:
                 order = np.argsort(-hits.log_positivity.numpy(), kind="stable")
-                hits = _pick(hits, order.tolist())
-            cut = _pick(hits, list(range(plan.limit))) if len(hits) > plan.limit else hits
+                hits = pick_hits(hits, order.tolist())
+            cut = pick_hits(hits, list(range(plan.limit))) if len(hits) > plan.limit else hits
             results.append(Found(own, cut, len(hits), True, len(hits) > plan.limit))
         return self._counted(batch, results, plan, kappa_pos, options)
 
@@ -231,22 +232,7 @@ class Engine:
         return results
 
 
-def _pick(hits: Hits, places: list[int]) -> Hits:
-    def some(values: Any) -> Any:
-        return None if values is None else values[places]
-
-    return replace(
-        hits,
-        ids=[hits.ids[i] for i in places],
-        cosine=hits.cosine[places],
-        kappa=hits.kappa[places],
-        log_positivity=some(hits.log_positivity),
-        probability=some(hits.probability),
-        payload={name: [values[i] for i in places] for name, values in hits.payload.items()},
-    )
-
-
 def _without(hits: Hits, item: str | None) -> Hits:
     if item is None or item not in hits.ids:
         return hits
-    return _pick(hits, [place for place, name in enumerate(hits.ids) if name != item])
+    return pick_hits(hits, [place for place, name in enumerate(hits.ids) if name != item])

@@ -17,7 +17,7 @@ from aureole.serve.guard import Guard
 __all__ = ["Server", "address_of", "bound_socket"]
 
 _LEAVING = 0.5  # seconds in which clients are told to leave, before the port is closed
-_LAST = 0.3  # seconds in which a request that was sent before may still arrive
+_LAST = 2.0  # seconds in which whoever was let in may still send a request
 _GRACE = 7  # seconds for the answers that are on their way
 _HEADERS = 10  # seconds for the headers of a request
 _SWITCH = 0.001  # seconds a thread may hold the interpreter while the loop waits for it
@@ -27,7 +27,7 @@ class Server(uvicorn.Server):
     """uvicorn with a gentle end; ``ready`` is called when it serves.
 
     At SIGTERM or SIGINT the port stays open for half a second, in which every answer closes its connection. Then it is
-    closed, all that were let in before are taken in, connections without a request have 0.3 s to send theirs, and
+    closed, all that were let in before are taken in, connections without a request have 2 s to send theirs, and
     what is on its way has 7 s to be answered. A second signal ends it at once.
     """
 
