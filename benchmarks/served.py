@@ -38,14 +38,22 @@ class Served:
         return f"http://{self.host}:{self.port}"
 
     def memory(self) -> int:
-        """The bytes it holds in memory."""
-        text = Path(f"/proc/{self.process.pid}/statm").read_text()
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        """The bytes that it and the processes it started hold in memory."""
+        pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._family())
+        return sum(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def seconds(self) -> float:
-        """The CPU time it has used."""
-        text = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(text[11]) + int(text[12])) / _TICKS
+        """The CPU time that it and the processes it started have used."""
+        texts = (Path(f"/proc/{pid}/stat").read_text() for pid in self._family())
+        parts = (text.rpartition(")")[2].split() for text in texts)
+        return sum(int(part[11]) + int(part[12]) for part in parts) / _TICKS
+
+    def _family(self) -> list[int]:
+        pid = self.process.pid
+        found = [
+            Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")
+        ]
+        return [pid, *(int(child) for path in found for child in path.read_text().split())]
 
 
 def make_encoder(folder: Path, dim: int, depth: int = 20) -> Path:

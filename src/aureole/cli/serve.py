@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -76,8 +77,8 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve until a signal; ``HELP`` is what users read."""
     _import_server()
-    from aureole.scale.embedder import load_embedder
     from aureole.serve.app import create_app
+    from aureole.serve.hosted import HostedEmbedder
     from aureole.serve.limits import Limits
     from aureole.serve.metrics import Metrics
     from aureole.serve.pictures import Pictures
@@ -90,10 +91,11 @@ def serve(
     if not loopback and key is None:
         typer.echo(f"warning: {host} may be reached by others, and there is no key.", err=True)
     metrics = Metrics()
-    with CredibleIndex.open(index) as opened:
-        embedder = (
-            None if encoder is None else load_embedder(encoder, modality, normalized=normalized)
-        )
+    with CredibleIndex.open(index) as opened, ExitStack() as stack:
+        embedder = None
+        if encoder is not None:
+            embedder = HostedEmbedder(encoder, modality, normalized=normalized)
+            stack.callback(embedder.close)
         service = Service(
             opened,
             embedder,

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aureole.data.pictures import read_square
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.models import CifarResNet, PosteriorEncoder, ResNet18
 from aureole.models.saving import CONFIG, WEIGHTS, format_of
 from aureole.records import file_hash
+from aureole.scale.inputs import SIDE, prepare_picture, prepare_text, prepare_vector
 from aureole.training.adapters.sentence_transformers import (
     POSTERIOR,
     encode_posterior,
@@ -27,9 +27,7 @@ from aureole.training.frozen import HEAD_FORMAT, FrozenHead
 __all__ = ["Embedder", "Modality", "load_embedder", "modality_of"]
 
 Modality = Literal["image", "text", "vector"]
-_SIDE = 32  # pixels: what the image networks of this library were made for
 _MINILM = 384  # dimensions of its vectors
-_LARGEST_TEXT = 100_000  # characters; MiniLM reads the first 256 tokens
 
 
 class Embedder(ABC):
@@ -49,6 +47,8 @@ class Embedder(ABC):
         The concentration of partners it was trained with, where that is known.
     weights
         The SHA-256 of the weights: two embedders with the same give the same posteriors.
+    features
+        The length of the vectors it takes, if it takes vectors.
     group
         How many batches to give at once, so that inputs of like length can be put together.
     """
@@ -57,6 +57,7 @@ class Embedder(ABC):
     dim: int
     kappa_pos: float | None
     weights: str
+    features: int | None = None
     group: int = 1
 
     @abstractmethod
@@ -89,15 +90,11 @@ class ImageEmbedder(Embedder):
         kappa_pos = self._encoder.card.kappa_pos
         self.kappa_pos = None if kappa_pos is None else float(kappa_pos)
         self.weights = file_hash(folder / WEIGHTS)
-        self.dim = int(self.embed([torch.zeros(3, _SIDE, _SIDE, dtype=torch.uint8)]).dim)
+        self.dim = int(self.embed([torch.zeros(3, SIDE, SIDE, dtype=torch.uint8)]).dim)
 
     def prepare(self, raw: Any) -> Tensor:
         """The picture in bytes or in a file, as uint8 [3, 32, 32]."""
-        if not isinstance(raw, bytes | Path):
-            raise InvalidInputError(
-                f"a picture is the bytes of a file or a path, not {type(raw).__name__}."
-            )
-        return read_square(raw, _SIDE)
+        return prepare_picture(raw)
 
     @torch.inference_mode()
     def embed(self, prepared: Sequence[Tensor], *, batch: int | None = None) -> VonMisesFisher:
@@ -132,10 +129,7 @@ class TextEmbedder(Embedder):
 
     def prepare(self, raw: Any) -> str:
         """The text itself, if it says something."""
-        if not isinstance(raw, str) or not raw.strip() or len(raw) > _LARGEST_TEXT:
-            got = f"{len(raw)} characters" if isinstance(raw, str) else type(raw).__name__
-            raise InvalidInputError(f"a text has 1 to {_LARGEST_TEXT} characters, but got {got}.")
-        return raw
+        return prepare_text(raw)
 
     @torch.inference_mode()
     def embed(self, prepared: Sequence[str], *, batch: int | None = None) -> VonMisesFisher:
@@ -157,20 +151,11 @@ class VectorEmbedder(Embedder):
     def __init__(self, folder: Path) -> None:
         self._head = FrozenHead.load(folder)
         self.kappa_pos, self.dim = self._head.kappa_pos_, self._head.dim_
-        self.weights = file_hash(folder / WEIGHTS)
+        self.weights, self.features = file_hash(folder / WEIGHTS), self._head.n_features_in_
 
     def prepare(self, raw: Any) -> np.ndarray:
         """The vector as float32, finite and as long as the head's."""
-        try:
-            vector = np.asarray(raw, dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"a vector is a list of numbers: {error}.") from error
-        wanted = (self._head.n_features_in_,)
-        if vector.shape != wanted:
-            raise InvalidInputError(f"a vector of shape {wanted} is wanted, not {vector.shape}.")
-        if not np.isfinite(vector).all():
-            raise InvalidInputError("the vector holds a number that is not finite.")
-        return vector
+        return prepare_vector(raw, self._head.n_features_in_)
 
     def embed(self, prepared: Sequence[np.ndarray], *, batch: int | None = None) -> VonMisesFisher:
         """The posteriors of vectors."""

@@ -16,22 +16,18 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.scale.embedder import Embedder
 from aureole.serve.batching import Batcher
+from aureole.serve.caps import CapTable
 from aureole.serve.failures import shielded
 from aureole.serve.faults import Fault
-from aureole.sphere.cosine import cap_angle
+from aureole.serve.hosted import HostedEmbedder, HostGoneError
 
 __all__ = [
-    "MASSES",
     "Embedded",
     "Encoder",
     "blur_batch",
-    "credible_cosines",
     "decode_picture",
     "spoil",
 ]
-
-
-MASSES = (0.5, 0.9, 0.95)
 
 
 @dataclass(frozen=True)
@@ -54,6 +50,7 @@ class Encoder:
         seen: Callable[[int, float], None] | None = None,
     ) -> None:
         self.embedder = embedder
+        self._caps = CapTable(embedder.dim)
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="aureole-decoder")
         self._batcher: Batcher[Any, Embedded] = Batcher(
             self._work, name="encoder", largest=largest, room=room, seen=seen
@@ -98,8 +95,9 @@ class Encoder:
     def _work(self, prepared: list[Any]) -> list["Embedded | BaseException"]:
         """The posteriors of a batch; where it fails, of each input on its own."""
         try:
-            found = self.embedder.embed(prepared)
-            cosines = credible_cosines(found.kappa, MASSES, found.dim)
+            found, cosines = self._embedded(prepared)
+        except HostGoneError as error:  # each on its own would only kill the next process
+            return [error] * len(prepared)
         except Exception as error:
             if len(prepared) == 1:
                 return [error]
@@ -110,18 +108,12 @@ class Encoder:
             for mu, kappa, cosine in parts
         ]
 
-
-def credible_cosines(kappa: Tensor, masses: tuple[float, ...], dim: int) -> list[list[float]]:
-    """The least cosines of credible caps, a row for each kappa [n]: one call for all, since a call is dear.
-
-    Examples
-    --------
-    >>> [[round(c, 4) for c in row] for row in credible_cosines(torch.tensor([24.0]), (0.5, 0.9), 10)]
-    [[0.8391, 0.7176]]
-    """
-    levels = torch.tensor(masses, dtype=torch.float64)
-    with torch.no_grad():
-        return torch.cos(cap_angle(levels, kappa.double().unsqueeze(-1), dim)).tolist()
+    def _embedded(self, prepared: list[Any]) -> tuple[VonMisesFisher, list[list[float]]]:
+        """(Posteriors, least cosines of their credible caps), by the encoder's process where it has one."""
+        if isinstance(self.embedder, HostedEmbedder):
+            return self.embedder.embed_with_cosines(prepared)
+        found = self.embedder.embed(prepared)
+        return found, self._caps(found.kappa)
 
 
 def decode_picture(text: str) -> bytes:

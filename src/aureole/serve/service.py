@@ -23,7 +23,8 @@ from aureole.retrieval.explanation import explain_hits
 from aureole.retrieval.scores import class_entropy
 from aureole.scale.embedder import Embedder
 from aureole.serve import models
-from aureole.serve.encoding import MASSES, Embedded, Encoder, credible_cosines
+from aureole.serve.caps import MASSES, credible_cosines
+from aureole.serve.encoding import Embedded, Encoder
 from aureole.serve.engine import COUNTED, Engine, Found, Plan
 from aureole.serve.failures import LOG
 from aureole.serve.faults import Fault

@@ -1,0 +1,139 @@
+"""The encoder in a process of its own: the same posteriors, and what happens when that process dies."""
+
+import math
+import os
+import signal
+import time
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+
+from aureole.errors import InvalidInputError
+from aureole.heads import MINILM_CAPTIONS
+from aureole.scale.embedder import load_embedder
+from aureole.serve.caps import MASSES, CapTable, credible_cosines
+from aureole.serve.frames import read_frame, write_frame
+from aureole.serve.hosted import HostedEmbedder, HostGoneError
+from aureole.serve.service import Service
+from tests.serve.conftest import ask, error_of, in_base64, running
+
+
+@pytest.fixture
+def hosted(made):
+    found = HostedEmbedder(made[0] / "encoder")
+    yield found
+    found.close()
+
+
+def gone(pid):
+    """Whether a process is gone within some seconds."""
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_it_is_the_same_embedder(hosted, made):
+    own = load_embedder(made[0] / "encoder")
+    names = ("modality", "dim", "kappa_pos", "weights", "features")
+    assert [getattr(hosted, name) for name in names] == [getattr(own, name) for name in names]
+    paths = sorted((made[0] / "pictures").iterdir())[:7]
+    posterior, cosines = hosted.embed_with_cosines([hosted.prepare(path) for path in paths])
+    wanted = own(paths)
+    torch.testing.assert_close(posterior.mu, wanted.mu)
+    torch.testing.assert_close(posterior.kappa, wanted.kappa)
+    truth = credible_cosines(wanted.kappa, MASSES, own.dim)
+    assert np.allclose(cosines, truth, atol=1e-6)
+    with pytest.raises(InvalidInputError, match="picture"):
+        hosted.prepare(b"no picture")
+
+
+def test_vectors_and_texts():
+    vector = np.ones(384) / 384**0.5
+    for modality, raw in (("vector", vector), ("text", "a brown dog")):
+        own = load_embedder(MINILM_CAPTIONS, modality)
+        hosted = HostedEmbedder(MINILM_CAPTIONS, modality)
+        try:
+            found = hosted([raw])
+            torch.testing.assert_close(found.kappa, own([raw]).kappa)
+            assert hosted.modality == modality
+            for wrong in ([1.0, math.nan], ["", 3], " "):
+                with pytest.raises(InvalidInputError):
+                    hosted.prepare(wrong)
+        finally:
+            hosted.close()
+
+
+def test_no_model_is_said_at_once(tmp_path):
+    with pytest.raises(InvalidInputError, match="holds no saved model"):
+        HostedEmbedder(tmp_path)
+
+
+def test_a_process_that_dies_is_started_again(hosted, made):
+    one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
+    before, first = hosted.embed(one), hosted.pid
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(HostGoneError, match="-9"):
+        hosted.embed(one)
+    assert hosted.pid is None
+    torch.testing.assert_close(hosted.embed(one).mu, before.mu)
+    assert hosted.pid not in (None, first)
+
+
+def test_a_process_that_is_stuck_is_killed(made):
+    hosted = HostedEmbedder(made[0] / "encoder", patience=20.0)
+    hosted._patience = 0.3
+    one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
+    os.kill(hosted.pid, signal.SIGSTOP)
+    begin = time.monotonic()
+    with pytest.raises(HostGoneError):
+        hosted.embed(one)
+    assert time.monotonic() - begin < 10
+
+
+def test_it_survives_the_signals_of_its_service_and_ends_with_it(hosted, made):
+    pid = hosted.pid
+    os.kill(pid, signal.SIGTERM)
+    os.kill(pid, signal.SIGINT)
+    hosted.embed([hosted.prepare(made[0] / "pictures" / "item-001.png")])
+    hosted.close()
+    assert gone(pid)
+
+
+def test_a_dead_encoder_is_a_503_and_recovers(index, made, hosted):
+    service = Service(index, hosted, label_column="label")
+    body = {"image": in_base64(made[0] / "pictures" / "item-001.png")}
+    try:
+        with running(service) as place:
+            status, _, before = ask(place, "POST", "/v1/embed", body)
+            assert status == 200
+            os.kill(hosted.pid, signal.SIGKILL)
+            error_of(ask(place, "POST", "/v1/embed", body), 503, "unavailable")
+            status, _, after = ask(place, "POST", "/v1/embed", body)
+            assert (status, after) == (200, before)
+    finally:
+        service.close()
+
+
+def test_frames_that_break_off():
+    stream = BytesIO()
+    write_frame(stream, {"mu": np.arange(6.0).reshape(2, 3)})
+    whole = stream.getvalue()
+    for length in (0, 5, 9, len(whole) - 1):
+        with pytest.raises(EOFError):
+            read_frame(BytesIO(whole[:length]))
+    assert read_frame(BytesIO(whole))["mu"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 10, 128, 4096])
+def test_the_table_of_caps(dim):
+    kappa = torch.cat(
+        [torch.linspace(0, 5, 50), torch.logspace(0.7, 9, 200), torch.tensor([math.inf])]
+    )
+    found, truth = CapTable(dim)(kappa), credible_cosines(kappa.double(), MASSES, dim)
+    np.testing.assert_allclose(found, truth, atol=3e-8 if dim < 4 else 1e-11, rtol=0)
