@@ -7,7 +7,7 @@ Pictures are all of CIFAR-10 as PNG bytes in a Parquet table, through a ResNet-2
 captions of Multi30k, through MiniLM and the head that comes with the library. The bare loop has its inputs decoded in
 memory, and calls the model on batches of the same size with as many threads as a worker has, one: it writes nothing. It
 runs before and after each of our runs, on a part of the inputs; and as many of them as there are workers run at once,
-which is what the cores allow. Rows a second are those after the first chunk, since
+which is what the cores allow, once on decoded inputs and once decoding theirs. Rows a second are those after the first chunk, since
 workers over Ray take seconds to start; ``seconds`` has all of it. Peak memory is of processes that embed a sixth of the
 pictures, and all of them five times over. Last, files that answer after 20 ms, as an object store does, with one
 thread that reads and decodes, and with 16.
@@ -32,7 +32,7 @@ from aureole.data.captions import load_captions
 from aureole.data.cifar10 import load_cifar10
 from aureole.data.folder import data_folder
 from aureole.data.pictures import write_picture
-from aureole.data.tables import write_columns
+from aureole.data.tables import read_column, write_columns
 from aureole.heads import MINILM_CAPTIONS
 from aureole.models import CifarResNet
 from aureole.records import Record, write_record
@@ -59,18 +59,23 @@ import torch
 torch.set_num_threads(1)
 from pathlib import Path
 from aureole.scale.embedder import load_embedder
-from benchmarks.embed import inputs_of
-table, column, encoder, modality, batch, count, begin = sys.argv[1:]
+from benchmarks.embed import raw_inputs
+table, column, encoder, modality, batch, count, begin, decode = sys.argv[1:]
 batch, begin = int(batch), float(begin)
 embedder = load_embedder(encoder, modality)
-inputs = inputs_of(Path(table), column, embedder, int(count))
-embedder.embed(inputs[:batch])
+inputs = raw_inputs(Path(table), column, int(count))
+if decode == "no":
+    inputs = [embedder.prepare(one) for one in inputs]
+    work = embedder.embed
+else:
+    work = embedder
+work(inputs[:batch])
 assert time.time() < begin, "this machine is too slow to start in time"
 time.sleep(begin - time.time())
 rows = 0
 while time.time() < begin + 8:
     first = rows % (len(inputs) - batch + 1)
-    embedder.embed(inputs[first : first + batch])
+    work(inputs[first : first + batch])
     rows += batch
 print(rows / (time.time() - begin))
 """
@@ -113,11 +118,19 @@ def bare_rate(embedder: Embedder, inputs: list[Any], batch: int) -> float:
 
 
 def bare_at_once(
-    table: Path, column: str, encoder: Path, modality: str, batch: int, processes: int
+    table: Path,
+    column: str,
+    encoder: Path,
+    modality: str,
+    batch: int,
+    processes: int,
+    *,
+    decode: bool,
 ) -> float:
-    """Rows a second of several bare loops at once, in all: what the cores allow."""
+    """Rows a second of several bare loops at once, in all: what the cores allow, with or without decoding."""
     begin = str(time.time() + 25)
-    command = [str(part) for part in (table, column, encoder, modality, batch, 8 * batch, begin)]
+    given = (table, column, encoder, modality, batch, 8 * batch, begin, "yes" if decode else "no")
+    command = [str(part) for part in given]
     started = [
         subprocess.Popen([sys.executable, "-c", _BARE, *command], stdout=subprocess.PIPE, text=True)
         for _ in range(processes)
@@ -125,12 +138,9 @@ def bare_at_once(
     return sum(float(process.communicate()[0]) for process in started)
 
 
-def inputs_of(table: Path, column: str, embedder: Embedder, count: int) -> list[Any]:
-    """The first inputs of a table, decoded."""
-    from aureole.data.tables import read_column
-
-    values = read_column(table, column).tolist()
-    return [embedder.prepare(value) for value in values[:count]]
+def raw_inputs(table: Path, column: str, count: int) -> list[Any]:
+    """The first inputs of a table, as they are there."""
+    return read_column(table, column).tolist()[:count]
 
 
 def measure(
@@ -140,9 +150,11 @@ def measure(
     """Rows a second of the bare loop and of ours, medians over rounds in which they alternate."""
     embedder = load_embedder(encoder, modality)  # pyright: ignore[reportArgumentType]
     first = table if table.is_file() else table / "0.parquet"
-    part = inputs_of(first, column, embedder, rows // 8)
+    part = [embedder.prepare(one) for one in raw_inputs(first, column, min(rows // 8, 7500))]
     bare: list[float] = []
-    at_once: dict[int, list[float]] = {n: [] for n in (1, *workers) if n <= max(workers)}
+    at_once: dict[tuple[int, bool], list[float]] = {
+        (n, d): [] for n in workers for d in (False, True)
+    }
     ours: dict[int, list[Any]] = {n: [] for n in workers}
     bytes_a_row = 0.0
     for round_ in range(rounds):
@@ -158,8 +170,8 @@ def measure(
             ours[n].append((report.rows_per_second, report.seconds))
             print(f"{modality}: bare {bare[-1]:.0f} rows/s, {n} workers {report}", flush=True)
         bare.append(bare_rate(embedder, part, batch))
-        for n in at_once:
-            at_once[n].append(bare_at_once(first, column, encoder, modality, batch, n))
+        for (n, decode), rates in at_once.items():
+            rates.append(bare_at_once(first, column, encoder, modality, batch, n, decode=decode))
     middle = median(bare)
     one = median(rate for rate, _ in ours[workers[0]])
     found: dict[str, Any] = {
@@ -172,8 +184,10 @@ def measure(
             "rows a second": rate,
             "of bare": rate / middle,
             "of one worker": rate / one,
-            "bare loops at once": median(at_once[n]),
-            "of bare loops at once": rate / median(at_once[n]),
+            "bare loops at once": median(at_once[n, False]),
+            "of bare loops at once": rate / median(at_once[n, False]),
+            "loops that decode at once": median(at_once[n, True]),
+            "of loops that decode at once": rate / median(at_once[n, True]),
             "seconds": median(seconds for _, seconds in runs),
         }
     return found

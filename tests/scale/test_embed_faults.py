@@ -43,7 +43,7 @@ def test_a_killed_process_is_followed_by_one_that_makes_the_rest(job, tmp_path, 
     commands, _, reference, seconds = job
     run = disturbed(commands, "process", tmp_path / "t.lance", moment * seconds)
     assert run["killed"] == 1
-    assert run["nothing left running"]
+    assert commands.wait_gone()
     assert differences(tmp_path / "t.lance", reference) == []
 
 
