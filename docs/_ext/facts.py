@@ -16,8 +16,9 @@ KEY/KEY
     Where the value is in the metrics; with a slash in front, in the whole record: ``#/settings/rows``. A number picks
     from a list, ``-1`` the last. A slash inside a key is written ``~1`` (as in JSON pointers). Two values can be
     compared, seed by seed: ``A ÷ B`` and ``A minus B``, where B may be a key of the same record or a whole PATH#KEY.
+    ``paper#SETTING/METRIC`` is a number that the paper prints, from ``aureole.reports.paper``; it needs no format.
 FORMAT
-    ``[REDUCE ][*FACTOR |/FACTOR ]SPEC[±]``. SPEC is Python's (``.2f``, ``,.0f``, ``.0%``). Of several records
+    Python's (``.2f``, ``,.0f``, ``.0%``), or more: ``[REDUCE ][*FACTOR |/FACTOR ]SPEC[±]``. Of several records
     the mean is shown, and with ``±`` its standard error; REDUCE may be ``least``, ``most`` or ``count`` instead.
 """
 
@@ -49,6 +50,8 @@ def fact(text: str, root: Path = ROOT) -> str:
     >>> fact("results/controlled/two-dim#/seed:count")
     '5'
     """
+    if text.startswith("paper#"):
+        return _paper(text)
     reference, layout = _split(text)
     values = _values(reference, root, text)
     found = LAYOUT.fullmatch(layout)
@@ -65,6 +68,8 @@ def fact(text: str, root: Path = ROOT) -> str:
 
 def reference_paths(text: str, root: Path = ROOT) -> list[Path]:
     """The records that a fact reads."""
+    if text.startswith("paper#"):
+        return []
     return [path for part in _parts(_split(text)[0]) for path in _files(part[1], root, text)]
 
 
@@ -93,6 +98,18 @@ def stale(text: str, root: Path = ROOT) -> list[str]:
             line = text[: match.start()].count("\n") + 1
             found.append(f"line {line}: {match['fact']} is {now}, but {match['said']} is written")
     return found
+
+
+def _paper(text: str) -> str:
+    """A number of the paper, as it prints it."""
+    from aureole.reports.paper import PAPER, format_paper
+
+    setting, _, metric = text.removeprefix("paper#").partition("/")
+    try:
+        return format_paper(PAPER[setting][metric])
+    except KeyError:
+        there = {name: list(values) for name, values in PAPER.items()}
+        raise FactError(f"{text}: the paper's numbers have no such one, only {there}") from None
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -128,3 +128,9 @@ def test_a_page_shows_facts_in_prose_and_cells_and_an_unknown_one_ends_the_build
     assert built.returncode != 0
     assert "index.md:5: results/scale/embed.json#images/width" in built.stderr
     assert "has no 'width' there, only ['1 workers'" in built.stderr
+
+
+def test_numbers_of_the_paper_stand_as_it_prints_them():
+    assert facts.fact("paper#ambiguous/kappa_mae") == "6.15 ± 0.61"
+    with pytest.raises(facts.FactError, match="no such one"):
+        facts.fact("paper#ambiguous/kappa")
