@@ -17,6 +17,7 @@ extensions = [
     "training_tables",
     "scale_tables",
     "facts",
+    "concept_figures",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"

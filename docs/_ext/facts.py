@@ -183,9 +183,10 @@ def _numbers(values: list, text: str) -> list[float]:
 
 def _formatted(value, spec: str, text: str) -> str:
     try:
-        return format(value, spec)
+        said = format(value, spec)
     except (TypeError, ValueError) as error:
         raise FactError(f"{text}: {value!r} cannot be written as {spec!r}: {error}") from None
+    return re.sub(r"^-(?=[0.,%]+$)", "", said)  # no minus before a zero
 
 
 def _measured(values: list, layout: re.Match, text: str) -> str:

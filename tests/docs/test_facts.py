@@ -21,6 +21,7 @@ def records(tmp_path):
             "a": value,
             "b": 2 * value + seed,
             "words": "some",
+            "small": -0.001,
             "curve": [{"x": 1}, {"x": seed}],
         }
         record = {"metrics": metrics, "settings": {"rows": 1000 * (seed + 1)}}
@@ -46,6 +47,7 @@ def records(tmp_path):
         ("results/one.json#time: a:.0%", "25%"),
         ("results/one.json#rows~1s:/2 .2f", "617.25"),
         ("results/one.json#/command", "python -m demo"),
+        ("results/run/seed-0.json#small:.2f", "0.00"),
         ("results/run#b ÷ a:.4f", "2.3333"),  # 2, 2.5, 2.5: seed by seed
         ("results/run#b minus a:.1f", "3.3"),
         ("results/run/seed-0.json#a ÷ results/one.json#time: a:.0f", "4"),
