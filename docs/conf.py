@@ -16,6 +16,8 @@ extensions = [
     "record_tables",
     "training_tables",
     "scale_tables",
+    "facts",
+    "concept_figures",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"

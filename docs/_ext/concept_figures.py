@@ -1,0 +1,253 @@
+"""The pictures of the concept pages, computed by the library while the docs are built: ``.. concept-figure:: NAME``."""
+
+import json
+import math
+
+import numpy as np
+import torch
+from docutils.parsers.rst import Directive
+from facts import ROOT
+from record_tables import card
+
+
+def posterior():
+    """Three posteriors on the ordinary sphere, and the law of the angle in two dimensions of space."""
+    import aureole as au
+    from aureole.reports.drawing import COLOURS, GREY, canvas
+
+    turn = np.linspace(0, 2 * math.pi, 361)
+    mu = au.sphere.normalize(torch.tensor([0.3, -0.85, 0.4]))
+    with canvas("concept-posterior", 3, height=2.9) as drawing:
+        for axes, kappa, colour in zip(drawing.axes, (4.0, 40.0, 400.0), COLOURS, strict=False):
+            q = au.VonMisesFisher(mu, kappa)
+            z = q.sample((250,), generator=torch.Generator().manual_seed(0)).numpy()
+            front = z[:, 1] < 0
+            axes.fill(np.cos(turn), np.sin(turn), facecolor="#f6f6f6", edgecolor=GREY, linewidth=1)
+            axes.plot(np.cos(turn), 0.25 * np.sin(turn), color="#d0d0d0", linewidth=0.8)
+            axes.scatter(*z[front][:, [0, 2]].T, s=7, color=colour, linewidths=0, zorder=3)
+            axes.scatter(*z[~front][:, [0, 2]].T, s=7, color=colour, alpha=0.2, linewidths=0)
+            axes.plot(mu[0], mu[2], "*", color="black", markersize=11, zorder=5)
+            degrees = math.degrees(math.acos(q.credible_cosine(0.9).item()))
+            axes.set_title(f"κ = {kappa:.0f}\n90 % within {degrees:.0f}°")
+            axes.set(aspect="equal", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05))
+            axes.set_axis_off()
+    return drawing.svg
+
+
+def dimension():
+    """The law of the angle between mu and z for one kappa and three dimensions."""
+    from aureole.reports.drawing import COLOURS, canvas
+    from aureole.sphere import cosine_log_pdf
+
+    theta = torch.linspace(0.001, math.pi / 2 + 0.4, 600, dtype=torch.float64)
+    with canvas("concept-dimension", 1, height=2.8) as drawing:
+        axes = drawing.axes[0]
+        for colour, dim in zip(COLOURS, (3, 16, 128, 512), strict=False):
+            kappa = torch.tensor(50.0, dtype=torch.float64)
+            density = torch.exp(cosine_log_pdf(torch.cos(theta), kappa, dim)) * torch.sin(theta)
+            per_degree = density * math.pi / 180
+            axes.plot(torch.rad2deg(theta), per_degree, color=colour, label=f"D = {dim}")
+        axes.set(xlabel="angle between μ and z, degrees (κ = 50)", ylabel="density", ylim=(0, None))
+        drawing.legend(columns=4)
+    return drawing.svg
+
+
+def positivity():
+    """The expected positivity over the angle, and Monte Carlo estimates of one value of it."""
+    import aureole as au
+    from aureole.reports.drawing import BLUE, COLOURS, GREY, canvas
+
+    dim, kappa_pos = 10, 20.0
+    theta = torch.linspace(0, math.pi, 200, dtype=torch.float64)
+    with canvas("concept-positivity", 2, height=3.5) as drawing:
+        left, right = drawing.axes
+        for colour, kappa in zip(COLOURS, (5.0, 20.0, math.inf), strict=False):
+            k = torch.tensor(kappa, dtype=torch.float64)
+            value = au.sphere.log_positivity(torch.cos(theta), k, k, kappa_pos, dim)
+            name = "both κ = ∞" if math.isinf(kappa) else f"both κ = {kappa:.0f}"
+            left.plot(torch.rad2deg(theta), value, color=colour, label=name)
+        left.axhline(0, color=GREY, linewidth=1, linestyle=":")
+        left.set(xlabel="angle between the two μ", ylabel="log S h", xticks=[0, 60, 120, 180])
+        cosine = math.cos(math.radians(60))
+        mu = torch.zeros(2, dim, dtype=torch.float64)
+        mu[0, 0], mu[1, 0], mu[1, 1] = 1, cosine, math.sqrt(1 - cosine**2)
+        q = au.VonMisesFisher(mu, 20.0)
+        exact = _pair(q, kappa_pos)
+        rng = torch.Generator().manual_seed(0)
+        for draws in (1, 4, 16, 64, 256, 1024):
+            found = []
+            for _ in range(30):
+                z = q.sample((draws,), generator=rng)
+                log_ratio = au.VonMisesFisher(z[:, 0], kappa_pos).log_prob(z[:, 1])
+                log_ratio = log_ratio + au.sphere.log_sphere_area(dim)
+                found.append((log_ratio.logsumexp(0) - math.log(draws)).item())
+            right.scatter([draws] * 30, found, s=9, color=GREY, linewidths=0, alpha=0.6)
+        right.axhline(exact, color=BLUE)
+        right.set(xscale="log", xlabel="draws K", ylabel="log S h, at 60°")
+        right.set_title("grey: draws, blue: exact")
+        left.set_title("κ pos = 20, D = 10")
+        drawing.legend(columns=3)
+    return drawing.svg
+
+
+def _pair(q, kappa_pos):
+    """The log S h of the two posteriors of a batch."""
+    from aureole.sphere import log_positivity
+
+    cosine = (q.mu[0] * q.mu[1]).sum()
+    return log_positivity(cosine, q.kappa[0], q.kappa[1], kappa_pos, q.dim).item()
+
+
+def stretched(kappa, kappa_pos, stretch):
+    """The kappa that hides a stretch of all angles: 2/kappa' + 1/kappa_pos = stretch^2 (2/kappa + 1/kappa_pos)."""
+    return 2 / (stretch**2 * (2 / kappa + 1 / kappa_pos) - 1 / kappa_pos)
+
+
+def identifiability():
+    """What pairs see of an encoder whose angles are all stretched, on an arc and beyond."""
+    from aureole.reports.drawing import BLUE, GREEN, VERMILION, canvas
+    from aureole.sphere import log_positivity
+
+    kappa, kappa_pos = 24.0, 20.0
+    k = torch.tensor(kappa, dtype=torch.float64)
+    with canvas("concept-identifiability", 2, height=3.6) as drawing:
+        theta = torch.linspace(0, math.pi, 300, dtype=torch.float64)
+        left, right = drawing.axes
+        for stretch, colour, style in ((1.0, BLUE, "-"), (0.8, GREEN, "--"), (1.2, VERMILION, ":")):
+            found = torch.tensor(stretched(kappa, kappa_pos, stretch), dtype=torch.float64)
+            value = log_positivity(torch.cos(stretch * theta), found, found, kappa_pos, 2)
+            label = "the truth" if stretch == 1 else f"{stretch:g} of the angles, κ = {found:.0f}"
+            left.plot(
+                torch.rad2deg(theta), value - value[0], color=colour, linestyle=style, label=label
+            )
+        left.axvline(90, color="#b0b0b0", linewidth=1)
+        left.set(
+            xlabel="true angle of a pair", ylabel="log S h, from its top", xticks=[0, 60, 120, 180]
+        )
+        left.set_title("D = 2: a stretch")
+        cosine = torch.linspace(-0.2, 1, 200, dtype=torch.float64)
+        truth = log_positivity(cosine, k, k, kappa_pos, 10)
+        right.plot(cosine, truth - truth[-1], color=BLUE)
+        lean = math.radians(20)
+        squares = math.cos(lean) ** 2, math.sin(lean) ** 2
+        found = k / (squares[0] - squares[1] * k / (2 * kappa_pos))
+        value = log_positivity(squares[0] * cosine + squares[1], found, found, kappa_pos, 10)
+        label = f"leaning by 20°, κ = {found:.0f}"
+        right.plot(cosine, value - value[-1], color=VERMILION, linestyle="-.", label=label)
+        right.set(xlabel="true cosine of a pair")
+        right.set_title("D = 10: a tilt")
+        drawing.legend(columns=2)
+    return drawing.svg
+
+
+def calibration():
+    """The laws of the latent and of a partner, and what caps held, from the records."""
+    from aureole.reports.drawing import BLUE, GREEN, GREY, VERMILION, canvas
+    from aureole.sphere import cosine_log_pdf, predictive_log_pdf
+
+    dim, kappa, kappa_pos = 10, torch.tensor(24.0, dtype=torch.float64), 20.0
+    theta = torch.linspace(0.001, 2.4, 400, dtype=torch.float64)
+    with canvas("concept-calibration", 2, height=3.7) as drawing:
+        left, right = drawing.axes
+        latent = torch.exp(cosine_log_pdf(torch.cos(theta), kappa, dim)) * torch.sin(theta)
+        partner = torch.exp(predictive_log_pdf(theta, kappa, kappa, kappa_pos, dim))
+        left.plot(torch.rad2deg(theta), latent, color=BLUE, label="the latent")
+        left.plot(torch.rad2deg(theta), partner, color=VERMILION, label="a partner's μ")
+        left.set(
+            xlabel="angle from μ, degrees",
+            ylabel="density",
+            ylim=(0, None),
+            xticks=[0, 45, 90, 135],
+        )
+        left.set_title("D = 10, κ = 24")
+        right.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
+        for folder, keys, colour, marker, label in (
+            ("controlled/ambiguous", ("latent_coverage",), BLUE, "o", "known truth"),
+            (
+                "retrieval/credible-retrieval",
+                ("coverage", "votes", "model"),
+                VERMILION,
+                "s",
+                "photos",
+            ),
+            (
+                "retrieval/credible-retrieval",
+                ("coverage", "votes", "conformal"),
+                GREEN,
+                "^",
+                "photos, conformal",
+            ),
+        ):
+            masses, held = _coverage(folder, keys)
+            right.plot(masses, held, marker=marker, color=colour, label=label, markersize=5)
+        right.set(xlabel="mass promised", ylabel="share held", xlim=(0, 1.02), ylim=(0, 1.02))
+        right.set_title("promised and held")
+        drawing.legend(columns=3)
+    return drawing.svg
+
+
+def _coverage(folder, keys):
+    """Masses and the mean share held over the seeds of a folder of records."""
+    rows = []
+    for path in sorted((ROOT / "results" / folder).glob("seed-*.json")):
+        found = json.loads(path.read_text())["metrics"]
+        for key in keys:
+            found = found[key]
+        rows.append({float(m): v["all"] if isinstance(v, dict) else v for m, v in found.items()})
+    masses = sorted(rows[0])
+    return masses, [sum(row[m] for row in rows) / len(rows) for m in masses]
+
+
+FIGURES = {
+    "posterior": (
+        posterior,
+        "Draws of three posteriors with the same mean direction (the star) on the ordinary sphere, seen "
+        "from the side. Pale points lie on the far side.",
+    ),
+    "dimension": (
+        dimension,
+        "The same concentration means another spread in another dimension: in many dimensions most "
+        "directions are far from any given one, and it takes a larger kappa to hold the latent near.",
+    ),
+    "positivity": (
+        positivity,
+        "Left: the closed form over the angle between two mean directions; zero means as likely as "
+        "chance. Right: thirty Monte Carlo estimates of one value for each number of draws. Few draws "
+        "scatter, and fall low more often than high.",
+    ),
+    "identifiability": (
+        identifiability,
+        "What a loss sees is log S h up to a constant. Left: on the circle, angles that are all "
+        "stretched, with another kappa, look the same to the left of the grey line, and part where the "
+        "circle closes. Right: means that all lean towards an unused direction, with a larger kappa, look "
+        "nearly the same over the cosines that pairs have.",
+    ),
+    "calibration": (
+        calibration,
+        "Left: where the latent lies and where a partner's mean direction lies, by a right posterior. "
+        "Right: what caps held against what they promised: credible caps in the controlled experiment, "
+        "predictive caps on photos of CIFAR-10H with the model's own kappa and with a conformal mass "
+        "(means over seeds or folds).",
+    ),
+}
+
+
+class ConceptFigure(Directive):
+    """A figure by its name, on a white card."""
+
+    required_arguments = 1
+
+    def run(self):
+        """The figure and its caption."""
+        try:
+            draw, caption = FIGURES[self.arguments[0]]
+        except KeyError:
+            raise self.error(
+                f"there is no figure {self.arguments[0]}, only {list(FIGURES)}"
+            ) from None
+        return [card(draw(), caption)]
+
+
+def setup(app):
+    app.add_directive("concept-figure", ConceptFigure)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,248 @@
+r"""Numbers from records: what a fact says, the role that puts it into a page, and the same for files no build renders.
+
+A fact is ``PATH#KEY/KEY:FORMAT``. In a page of the docs it is a role::
+
+    {fact}`results/serve/load.json#ratios/embed to the encoder/a second:.2f`
+
+and in README.md, which no build renders, the number stands between comments that nobody sees::
+
+    <!--fact results/controlled/ambiguous#kappa_rank:.3f±-->0.985 ± 0.001<!--/fact-->
+
+``python docs/_ext/facts.py --write README.md`` writes these numbers anew; without ``--write`` it says which are stale.
+
+PATH
+    A record, a folder of them (one file a seed), or a pattern such as ``results/cifar10h/*/seed-0.json``.
+KEY/KEY
+    Where the value is in the metrics; with a slash in front, in the whole record: ``#/settings/rows``. A number picks
+    from a list, ``-1`` the last. A slash inside a key is written ``~1`` (as in JSON pointers). Two values can be
+    compared, seed by seed: ``A ÷ B`` and ``A minus B``, where B may be a key of the same record or a whole PATH#KEY.
+    ``paper#SETTING/METRIC`` is a number that the paper prints, from ``aureole.reports.paper``; it needs no format.
+FORMAT
+    Python's (``.2f``, ``,.0f``, ``.0%``), or more: ``[REDUCE ][*FACTOR |/FACTOR ]SPEC[±]``. Of several records
+    the mean is shown, and with ``±`` its standard error; REDUCE may be ``least``, ``most`` or ``count`` instead.
+"""
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+COMMENT = re.compile(r"<!--fact (?P<fact>.+?)-->(?P<said>.*?)<!--/fact-->", re.DOTALL)
+LAYOUT = re.compile(
+    r"(?:(?P<reduce>mean|least|most|count)(?: |$))?"
+    r"(?:(?P<sign>[*/])(?P<factor>[0-9.e]+)(?: |$))?(?P<spec>[^ ±]*)(?P<error>±?)"
+)
+
+
+class FactError(ValueError):
+    """A fact that no record tells; the message says which, and what there is instead."""
+
+
+def fact(text: str, root: Path = ROOT) -> str:
+    """The words for a fact, such as ``0.985 ± 0.001``.
+
+    Examples
+    --------
+    >>> fact("results/scale/embed.json#images/dim")
+    '16'
+    >>> fact("results/controlled/two-dim#/seed:count")
+    '5'
+    """
+    if text.startswith("paper#"):
+        return _paper(text)
+    reference, layout = _split(text)
+    values = _values(reference, root, text)
+    found = LAYOUT.fullmatch(layout)
+    if not found:
+        raise FactError(
+            f"{text}: {layout!r} is no format; write one such as .2f, *1000 .0f or .3f±"
+        )
+    if found["reduce"] == "count":
+        return format(len(values), found["spec"])
+    if len(values) == 1 and not found["sign"] and not found["error"]:
+        return _formatted(values[0], found["spec"], text)
+    return _measured(values, found, text)
+
+
+def reference_paths(text: str, root: Path = ROOT) -> list[Path]:
+    """The records that a fact reads."""
+    if text.startswith("paper#"):
+        return []
+    return [path for part in _parts(_split(text)[0]) for path in _files(part[1], root, text)]
+
+
+def written(text: str, root: Path = ROOT) -> str:
+    """The text with the number in each pair of comments as the records say it now.
+
+    Examples
+    --------
+    >>> written("It has <!--fact results/scale/embed.json#images/dim-->99<!--/fact--> dimensions.")
+    'It has <!--fact results/scale/embed.json#images/dim-->16<!--/fact--> dimensions.'
+    """
+    fresh = COMMENT.sub(
+        lambda m: f"<!--fact {m['fact']}-->{fact(m['fact'], root)}<!--/fact-->", text
+    )
+    if len(COMMENT.findall(text)) != text.count("<!--fact"):
+        raise FactError("a <!--fact ...--> has no <!--/fact--> after it")
+    return fresh
+
+
+def stale(text: str, root: Path = ROOT) -> list[str]:
+    """Each number between comments that is not what its records say, as a sentence with its line."""
+    found = []
+    for match in COMMENT.finditer(text):
+        now = fact(match["fact"], root)
+        if now != match["said"]:
+            line = text[: match.start()].count("\n") + 1
+            found.append(f"line {line}: {match['fact']} is {now}, but {match['said']} is written")
+    return found
+
+
+def _paper(text: str) -> str:
+    """A number of the paper, as it prints it."""
+    from aureole.reports.paper import PAPER, format_paper
+
+    setting, _, metric = text.removeprefix("paper#").partition("/")
+    try:
+        return format_paper(PAPER[setting][metric])
+    except KeyError:
+        there = {name: list(values) for name, values in PAPER.items()}
+        raise FactError(f"{text}: the paper's numbers have no such one, only {there}") from None
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The reference and the format; the last colon parts them, and a fact may have no format."""
+    reference, colon, layout = text.strip().rpartition(":")
+    return (reference.strip(), layout.strip()) if colon else (layout.strip(), "")
+
+
+def _parts(reference: str) -> list[tuple[str, str, str]]:
+    """(sign, path, key) of each value in a reference; a second value without a path is of the first one's records."""
+    parts, path = [], ""
+    pieces = re.split(r" (÷|minus) ", reference)
+    for sign, part in zip(["", *pieces[1::2]], pieces[::2], strict=True):
+        before, mark, key = part.rpartition("#")
+        path = before if mark else path
+        parts.append((sign, path, key))
+    return parts
+
+
+def _values(reference: str, root: Path, text: str) -> list:
+    """The value of the reference in each record."""
+    columns = []
+    for sign, path, key in _parts(reference):
+        if not path:
+            raise FactError(f"{text}: no record is named; write PATH#KEY/KEY:FORMAT")
+        column = [_value(file, key, root, text) for file in _files(path, root, text)]
+        columns.append((sign, column))
+    result = columns[0][1]
+    for sign, column in columns[1:]:
+        if len(column) != len(result):
+            raise FactError(
+                f"{text}: {len(result)} records on one side, {len(column)} on the other"
+            )
+        pairs = zip(_numbers(result, text), _numbers(column, text), strict=True)
+        result = [a / b if sign == "÷" else a - b for a, b in pairs]
+    return result
+
+
+def _files(path: str, root: Path, text: str) -> list[Path]:
+    """The records at a path, in a folder or of a pattern, in order."""
+    place = root / path
+    if place.is_file():
+        return [place]
+    files = sorted(place.glob("seed-*.json")) if place.is_dir() else sorted(root.glob(path))
+    if not files:
+        near = sorted(p.name for p in place.parent.glob("*"))
+        raise FactError(f"{text}: there is no record {path}; beside it are {near}")
+    return files
+
+
+def _value(file: Path, key: str, root: Path, text: str):
+    record = json.loads(file.read_text())
+    value = record if key.startswith("/") else record["metrics"]
+    for step in key.strip("/").split("/"):
+        step = step.strip().replace("~1", "/")
+        try:
+            value = value[int(step) if isinstance(value, list) else step]
+        except (KeyError, IndexError, TypeError, ValueError):
+            there = list(value) if isinstance(value, dict) else type(value).__name__
+            where = file.relative_to(root)
+            raise FactError(f"{text}: {where} has no {step!r} there, only {there}") from None
+    return value
+
+
+def _numbers(values: list, text: str) -> list[float]:
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise FactError(f"{text}: {value!r} is not a number")
+    return values
+
+
+def _formatted(value, spec: str, text: str) -> str:
+    try:
+        said = format(value, spec)
+    except (TypeError, ValueError) as error:
+        raise FactError(f"{text}: {value!r} cannot be written as {spec!r}: {error}") from None
+    return re.sub(r"^-(?=[0.,%]+$)", "", said)  # no minus before a zero
+
+
+def _measured(values: list, layout: re.Match, text: str) -> str:
+    """Several values, or one that is scaled, in a line."""
+    numbers = _numbers(values, text)
+    if layout["sign"]:
+        factor = float(layout["factor"])
+        numbers = [v * factor if layout["sign"] == "*" else v / factor for v in numbers]
+    if layout["reduce"] in ("least", "most"):
+        return _formatted(
+            (min if layout["reduce"] == "least" else max)(numbers), layout["spec"], text
+        )
+    mean = math.fsum(numbers) / len(numbers)
+    said = _formatted(mean, layout["spec"], text)
+    if not layout["error"]:
+        return said
+    if len(numbers) < 2:
+        raise FactError(f"{text}: a standard error needs two records or more, but there is one")
+    spread = math.fsum((v - mean) ** 2 for v in numbers) / (len(numbers) - 1)
+    error = _formatted(math.sqrt(spread / len(numbers)), layout["spec"], text)
+    return f"{said} ± {error}"
+
+
+def fact_role(name, rawtext, text, lineno, inliner, options=None, content=None):
+    """The nodes of a fact in a page; a fact that no record tells ends the build, with page and line."""
+    from docutils import nodes
+    from sphinx.errors import ExtensionError
+
+    try:
+        said = fact(text)
+        files = reference_paths(text)
+    except FactError as error:
+        page = inliner.document["source"]
+        raise ExtensionError(f"{page}:{lineno}: {error}", modname="facts") from None
+    for file in files:
+        inliner.document.settings.env.note_dependency(str(file))
+    return [nodes.Text(said)], []
+
+
+def setup(app):
+    app.add_role("fact", fact_role)
+    return {"parallel_read_safe": True}
+
+
+def main(arguments: list[str]) -> int:
+    """Check the files, or write them anew with ``--write``; the exit code is 1 where a number is stale."""
+    paths = [Path(a) for a in arguments if a != "--write"]
+    found = []
+    for path in paths:
+        text = path.read_text()
+        if "--write" in arguments:
+            path.write_text(written(text))
+        found += [f"{path}, {problem}" for problem in stale(path.read_text())]
+    sys.stdout.writelines(f"{problem}\n" for problem in found)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
