@@ -7,10 +7,10 @@ Pictures are all of CIFAR-10 as PNG bytes in a Parquet table, through a ResNet-2
 captions of Multi30k, through MiniLM and the head that comes with the library. The bare loop has its inputs decoded in
 memory, and calls the model on batches of the same size with as many threads as a worker has, one: it writes nothing. It
 runs before and after each of our runs, on a part of the inputs; and as many of them as there are workers run at once,
-which is what the cores allow, once on decoded inputs and once decoding theirs. Rows a second are those after the first chunk, since
-workers over Ray take seconds to start; ``seconds`` has all of it. Peak memory is of processes that embed a sixth of the
-pictures, and all of them five times over. Last, files that answer after 20 ms, as an object store does, with one
-thread that reads and decodes, and with 16.
+which is what the cores allow, once on decoded inputs and once decoding theirs. Rows a second are those after the first
+chunk, since workers over Ray take seconds to start; ``seconds`` has all of it. Peak memory is of processes that embed a
+sixth of the pictures, and all of them five times over. Last, files that answer after 20 ms, as an object store does,
+with one thread that reads and decodes, and with 16.
 """
 
 import argparse

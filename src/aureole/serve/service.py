@@ -1,53 +1,36 @@
 """The service without HTTP: a gallery, an encoder and pictures, and what each question about them is answered with."""
 
 import asyncio
-import json
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
-
-import numpy as np
-import torch
 
 import aureole
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation.kappa_rejection import SAMPLED, kappa_rejection
 from aureole.retrieval import CredibleIndex
-from aureole.retrieval.explanation import explain_hits
 from aureole.retrieval.scores import class_entropy
 from aureole.scale.embedder import Embedder
 from aureole.serve import models
+from aureole.serve.answers import CAP_MASSES, Teller, add_reasons, tell_caps, tell_classes
 from aureole.serve.caps import MASSES, credible_cosines
 from aureole.serve.encoding import Embedded, Encoder
-from aureole.serve.engine import COUNTED, Engine, Found, Plan
+from aureole.serve.engine import COUNTED, Engine, Plan
 from aureole.serve.failures import LOG
 from aureole.serve.faults import Fault
 from aureole.serve.gallery import Certainty, Order, read_certainty
 from aureole.serve.map import azimuthal_map
 from aureole.serve.pictures import Pictures
+from aureole.serve.questions import Asked, inputs_of, plan_of, posterior_of
 from aureole.serve.surroundings import spread_places
 
-__all__ = ["Service", "reason"]
+__all__ = ["Service"]
 
 _MASSES = tuple(f"{mass:g}" for mass in MASSES)
-_CAP_MASSES = tuple(round(0.01 * percent, 2) for percent in range(50, 100))
-_MOST = 10  # classes of a set that are told
 Seen = Callable[[str], Callable[[int, float], None]]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A query as it was understood: its posterior, or the item it is."""
-
-    posterior: VonMisesFisher | None
-    item: str | None
-    about: str
 
 
 class Service:
@@ -82,6 +65,7 @@ class Service:
                 )
         self.pictures = pictures
         self.label_column, self.text_column = label_column, text_column
+        self._teller = Teller(pictures, label_column, text_column)
         made = None if embedder is None else embedder.kappa_pos
         self.kappa_pos = made if origin.kappa_pos is None else origin.kappa_pos
         self.dim, self.columns = schema.dim, dict(schema.columns)
@@ -133,17 +117,17 @@ class Service:
         posterior, payload = await self.engine.call(work)
         values = {column: entries[0] for column, entries in payload.items()}
         kappa = float(posterior.kappa[0])
-        (caps,) = credible_cosines(posterior.kappa, _CAP_MASSES, self.dim)
+        (caps,) = credible_cosines(posterior.kappa, CAP_MASSES, self.dim)
         return {
-            **self._item(name, kappa, values),
+            **self._teller.tell(name, kappa, values),
             "mu": posterior.mu[0].tolist(),
             "kappa_rank": self.certainty.rank(kappa),
-            "caps": _caps(caps),
+            "caps": tell_caps(caps),
         }
 
     async def embed(self, request: Any) -> dict[str, Any]:
         """The posteriors of inputs, with their credible cosines."""
-        kind, inputs, view = _inputs(request)
+        kind, inputs, view = inputs_of(request)
         entries = []
         for embedded in await self._encode(kind, inputs, view):
             kappa = float(embedded.posterior.kappa)
@@ -159,7 +143,13 @@ class Service:
 
     async def search(self, request: models.SearchRequest) -> dict[str, Any]:
         """The members of a query's cap, with their scores and, if asked for, why they are there."""
-        plan = self._plan(request)
+        plan = plan_of(
+            request,
+            calibrated=self._calibration is not None,
+            kappa_pos=self.kappa_pos,
+            label=self.label_column,
+            columns=tuple(self.columns),
+        )
         asked = await self._ask(request.query)
         found = await self.engine.search(plan, asked.posterior, asked.item)
         hits, labels = found.hits, None
@@ -167,6 +157,10 @@ class Service:
             labels = hits.payload.get(self.label_column)
         entropy = class_entropy(labels, hits.log_positivity) if labels else None
         (threshold,) = hits.threshold.tolist()
+        entries = self._teller.tell_hits(hits)
+        if request.explain and entries:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._side, add_reasons, entries, hits, found.posterior)
         return {
             "query": self._query(asked, found.posterior),
             "cap": self._cap(plan),
@@ -176,8 +170,8 @@ class Service:
             "truncated": found.truncated,
             "abstain": hits.asks_back,
             "class_entropy": entropy,
-            "classes": None if labels is None else self._classes(found),
-            "hits": await self._hits(found, explain=request.explain),
+            "classes": None if labels is None else tell_classes(found.labels or labels),
+            "hits": entries,
         }
 
     async def map(self, request: models.MapRequest) -> dict[str, Any]:
@@ -186,7 +180,7 @@ class Service:
         plan = Plan(1.0, COUNTED, count=False, columns=tuple(self.columns))
         found = await self.engine.search(plan, asked.posterior, asked.item)
         hits, own = found.hits, found.posterior
-        masses = (request.mass, *_CAP_MASSES)
+        masses = (request.mass, *CAP_MASSES)
         ((cosine, *caps),) = credible_cosines(own.kappa.reshape(1), masses, self.dim)
         widest = math.acos(max(-1.0, min(cosine, *caps)))
         places = spread_places(hits.cosine.numpy(), widest, request.limit).tolist()
@@ -197,7 +191,7 @@ class Service:
             drawn = azimuthal_map(own.mu.numpy(), stored.mu.numpy(), request.dims).tolist()
             for place, name, point in zip(places, names, drawn, strict=True):
                 payload = {column: values[place] for column, values in hits.payload.items()}
-                item = self._item(name, float(hits.kappa[place]), payload)
+                item = self._teller.tell(name, float(hits.kappa[place]), payload)
                 del item["payload"]
                 near = float(hits.cosine[place])
                 points.append(
@@ -212,7 +206,7 @@ class Service:
         return {
             "points": points,
             "cap": {"radius": radius},
-            "caps": _caps(caps),
+            "caps": tell_caps(caps),
             "query": self._query(asked, own),
         }
 
@@ -290,11 +284,6 @@ class Service:
             "version": aureole.__version__,
         }
 
-    def _classes(self, found: Found) -> list[dict[str, Any]]:
-        """How many of the members that were counted have each label, the most frequent first."""
-        labels = found.labels or found.hits.payload[self.label_column or ""]
-        return [{"label": label, "count": n} for label, n in Counter(labels).most_common(_MOST)]
-
     def _rows(
         self, index: CredibleIndex, ids: list[str], columns: list[str]
     ) -> list[dict[str, Any]]:
@@ -307,21 +296,9 @@ class Service:
             return [item for name in ids for item in self._rows(index, [name], columns)]
         kappa = posterior.kappa.tolist()
         return [
-            self._item(name, kappa[i], {column: payload[column][i] for column in columns})
+            self._teller.tell(name, kappa[i], {column: payload[column][i] for column in columns})
             for i, name in enumerate(ids)
         ]
-
-    def _item(self, name: str, kappa: float, payload: dict[str, Any]) -> dict[str, Any]:
-        has = self.pictures is not None and self.pictures.has(name)
-        text = payload.get(self.text_column) if self.text_column else None
-        return {
-            "id": name,
-            "kappa": kappa,
-            "label": payload.get(self.label_column) if self.label_column else None,
-            "text": None if text is None else str(text),
-            "picture": f"/v1/pictures/{quote(name, safe='')}" if has else None,
-            "payload": payload,
-        }
 
     def _query(self, asked: Asked, posterior: VonMisesFisher) -> dict[str, Any]:
         kappa = float(posterior.kappa)
@@ -344,64 +321,11 @@ class Service:
         if isinstance(query, models.ById):
             return Asked(None, query.id, f"item {query.id[:60]!r}")
         if isinstance(query, models.ByPosterior):
-            return Asked(self._posterior(query), None, "a posterior")
-        kind, inputs, view = _inputs(query)
+            return Asked(posterior_of(query, self.dim), None, "a posterior")
+        kind, inputs, view = inputs_of(query)
         (embedded,) = await self._encode(kind, inputs, view)
         about = f"text {inputs[0][:60]!r}" if kind == "text" else f"a {kind}"
         return Asked(embedded.posterior, None, about)
-
-    def _posterior(self, query: models.ByPosterior) -> VonMisesFisher:
-        if len(query.mu) != self.dim:
-            raise Fault(
-                "invalid_input",
-                f"mu must have the gallery's {self.dim} dimensions, but has {len(query.mu)}.",
-                field="query.mu",
-            )
-        mu = np.array(query.mu)  # numpy reads a list ten times as fast as torch
-        norm = float(np.linalg.norm(mu))
-        if not abs(norm - 1) <= 0.01:
-            raise Fault(
-                "invalid_input",
-                f"mu must be a direction of norm 1, but has norm {norm:.4g}.",
-                field="query.mu",
-            )
-        kappa = torch.from_numpy(np.array(query.kappa, np.float32))
-        direction = torch.from_numpy((mu / norm).astype(np.float32))
-        return VonMisesFisher(direction, kappa, validate_args=False)
-
-    def _plan(self, request: models.SearchRequest) -> Plan:
-        guarantee = None if request.guarantee == "model" else request.guarantee
-        if guarantee and self._calibration is None:
-            raise Fault(
-                "invalid_input",
-                "this gallery has no calibration: build it with --conformal-pairs.",
-                field="guarantee",
-            )
-        kind = request.kind or ("predictive" if guarantee else "credible")
-        needs = request.rank == "positivity" or request.prior is not None or kind == "predictive"
-        if needs and self.kappa_pos is None and not guarantee:
-            raise Fault(
-                "invalid_input",
-                "positivity, P(positive) and predictive caps need kappa_pos, and neither the gallery nor the encoder "
-                "says what it is.",
-            )
-        demands = _demands(request.filter)
-        return Plan(
-            mass=request.mass,
-            label=self.label_column,
-            limit=request.limit,
-            kind=kind,
-            rank=request.rank,
-            guarantee=guarantee,
-            prior=request.prior,
-            widest=request.widest,
-            exact=request.exact,
-            count=request.count,
-            kappa_pos=self.kappa_pos,
-            columns=tuple(self.columns),
-            asked="" if not demands else json.dumps(demands, sort_keys=True),
-            filter=demands,
-        )
 
     def _cap(self, plan: Plan) -> dict[str, Any]:
         """What the cap was made with: with the guarantee the calibration's level and concentrations."""
@@ -418,72 +342,3 @@ class Service:
             cap["level"], cap["pairs"] = held.level(plan.mass, quiet=True), len(held.scores)
             cap["kappa_pos"], cap["kappa_other"] = held.kappa_pos, held.kappa_other
         return cap
-
-    async def _hits(self, found: Found, *, explain: bool) -> list[dict[str, Any]]:
-        hits = found.hits
-        cosine, kappa = hits.cosine.tolist(), hits.kappa.tolist()
-        empty = [None] * len(hits)
-        positivity = empty if hits.log_positivity is None else hits.log_positivity.tolist()
-        positive = empty if hits.probability is None else hits.probability.tolist()
-        entries = []
-        for i, name in enumerate(hits.ids):
-            payload = {column: values[i] for column, values in hits.payload.items()}
-            entry = self._item(name, kappa[i], payload)
-            entry["cosine"], entry["positivity"] = cosine[i], positivity[i]
-            entry["positive"] = positive[i]
-            entries.append(entry)
-        if explain and entries:
-            loop = asyncio.get_running_loop()
-            why = await loop.run_in_executor(self._side, explain_hits, hits, found.posterior)
-            chance = None if why.latent_in_cap is None else why.latent_in_cap.tolist()
-            (cap,) = why.cap_degrees.tolist()
-            for i, (entry, angle) in enumerate(zip(entries, why.degrees.tolist(), strict=True)):
-                entry["latent_in_cap"] = None if chance is None else chance[i]
-                entry["explanation"] = reason(entry, angle, cap)
-        return entries
-
-
-def reason(entry: dict[str, Any], degrees: float, cap_degrees: float) -> str:
-    """Why a hit is in the set, in one sentence.
-
-    Examples
-    --------
-    >>> reason({"kappa": 50.0, "positivity": 1.25, "positive": None, "latent_in_cap": 0.93}, 12.34, 20.0)
-    'It lies 12.3° from the query, within its cap of 20.0°; its own latent (κ 50) is in the cap with probability 0.93; it is e^1.25 times as likely a partner as chance.'
-    """  # noqa: E501
-    text = f"It lies {degrees:.1f}° from the query, within its cap of {cap_degrees:.1f}°"
-    if entry["latent_in_cap"] is not None:
-        text += (
-            f"; its own latent (κ {entry['kappa']:.4g}) is in the cap with probability "
-            f"{entry['latent_in_cap']:.2f}"
-        )
-    if entry["positivity"] is not None:
-        text += f"; it is e^{entry['positivity']:.2f} times as likely a partner as chance"
-    if entry["positive"] is not None:
-        text += f", P(positive) {entry['positive']:.3g}"
-    return f"{text}."
-
-
-def _inputs(request: Any) -> tuple[str, list[Any], models.View | None]:
-    """(Kind, inputs, view) of a request to embed."""
-    view = getattr(request, "view", None)
-    for kind in ("text", "image", "vector"):
-        if hasattr(request, kind):
-            return kind, [getattr(request, kind)], view
-        if hasattr(request, f"{kind}s"):
-            return kind, list(getattr(request, f"{kind}s")), view
-    raise AssertionError("a request that the types do not know")
-
-
-def _demands(asked: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A filter as the index takes it: ranges are tuples there."""
-    if not asked:
-        return None
-    return {
-        name: (demand.low, demand.high) if isinstance(demand, models.Range) else demand
-        for name, demand in asked.items()
-    }
-
-
-def _caps(cosines: list[float]) -> list[dict[str, float]]:
-    return [{"mass": m, "cosine": c} for m, c in zip(_CAP_MASSES, cosines, strict=True)]
