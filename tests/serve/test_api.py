@@ -12,6 +12,7 @@ import torch
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex, cap_cosine, latent_in_cap
+from aureole.retrieval.origin import Origin
 from aureole.retrieval.scores import class_entropy
 from aureole.scale.embedder import load_embedder
 from aureole.serve.client import ServiceError
@@ -197,6 +198,34 @@ def test_the_map_keeps_angles_to_the_query(client, index, made):
             assert far == pytest.approx(math.acos(point["cosine"]), abs=1e-6)
             assert point["inside"] == (point["id"] in members)
             assert point["inside"] == (far <= found["cap"]["radius"])
+
+
+def test_the_map_of_partners(client, index):
+    own, _ = index.fetch(["item-004"])
+    found = client.map({"id": "item-004"}, mass=0.8, kind="predictive", limit=30)
+    MapAnswer.model_validate(found)
+    other = index.schema.typical_kappa
+    for cap in (found["caps"][0], found["caps"][30], found["caps"][-1]):
+        wanted = cap_cosine(own, cap["mass"], kind="predictive", kappa_pos=20.0, kappa_other=other)
+        assert cap["cosine"] == pytest.approx(float(wanted[0]), abs=1e-9)
+    members = set(index.search(own, 0.8, kind="predictive", kappa_pos=20.0)[0].ids)
+    assert {p["id"] for p in found["points"] if p["inside"]} <= members
+    whole = client.map({"id": "item-004"}, mass=1.0, kind="predictive")
+    assert whole["cap"]["radius"] > found["cap"]["radius"]
+
+
+def test_no_map_of_partners_without_kappa_pos(index, made):
+    index.origin = Origin(None, index.origin.weights)
+    service = Service(index)
+    try:
+        with running(service) as place:
+            body = {"query": {"id": "item-004"}, "kind": "predictive"}
+            assert "kappa_pos" in error_of(
+                ask(place, "POST", "/v1/map", body), 422, "invalid_input"
+            )
+    finally:
+        service.close()
+        index.origin = Origin(20.0, index.origin.weights)
 
 
 def test_the_rejection_curve_comes(service, client):

@@ -379,8 +379,17 @@ def test_sentences_vague_and_precise(chrome, sentences):
         wide, _ = visit.members()
         with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
             visit.page.get_by_text("Around B").click()
-        narrow, _ = visit.members()
+        narrow, circle = visit.members()
         assert narrow <= wide
+        with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+            if narrow:
+                visit.page.get_by_text("Its partners", exact=True).click()
+            else:  # what an empty set offers
+                visit.page.get_by_role("button", name="Show where its partners lie").click()
+        visit.settle()
+        partners, larger = visit.members()
+        assert partners > narrow
+        assert larger > circle
         assert visit.errors == []
 
 

@@ -61,8 +61,12 @@ export interface Hit extends Item {
   explanation?: string | null;
 }
 
+/** Whose cap: of the latent itself, or of the direction of what belongs with it. */
+export type Kind = "credible" | "predictive";
+
 export interface Asked {
   mass: number;
+  kind: Kind;
   limit: number;
   /** The share of pairs that belong together, for the probability that a hit does; null where kappa_pos is not known. */
   prior: number | null;
@@ -132,7 +136,7 @@ export interface Source {
   picture(item: { id: string; picture?: string | null }, side: number): Promise<string | null>;
   embed(queries: Query[], signal?: AbortSignal): Promise<Posterior[]>;
   search(query: Query, asked: Asked, signal?: AbortSignal): Promise<Found>;
-  map(query: Query, mass: number, limit: number, signal?: AbortSignal): Promise<Neighbourhood>;
+  map(query: Query, mass: number, kind: Kind, limit: number, signal?: AbortSignal): Promise<Neighbourhood>;
   rejection(): Promise<Rejection>;
 }
 

@@ -100,3 +100,17 @@ export function trouble(error: unknown, retry?: () => void): HTMLElement {
     retry && h("button", { type: "button", onclick: retry }, "Try again"),
   );
 }
+
+/** A choice of one of several, as a group of radio buttons that look like one control. */
+export function choice<K extends string>(name: string, options: Record<K, string>, chosen: (value: K) => void): HTMLElement {
+  const group = `choice-${Math.random().toString(36).slice(2)}`;
+  const inputs = (Object.entries(options) as [K, string][]).map(([value, text], i) =>
+    h(
+      "label",
+      {},
+      h("input", { type: "radio", name: group, value, checked: i === 0, onchange: () => chosen(value) }),
+      h("span", {}, text),
+    ),
+  );
+  return h("fieldset", { class: "choice" }, h("legend", { class: "hidden" }, name), ...inputs);
+}

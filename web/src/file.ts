@@ -8,6 +8,7 @@ import {
   type Found,
   type Hit,
   type Item,
+  type Kind,
   type Neighbourhood,
   type OneItem,
   type Order,
@@ -112,7 +113,7 @@ export class StoredFile implements Source {
     };
   }
 
-  async map(query: Query, mass: number, limit: number): Promise<Neighbourhood> {
+  async map(query: Query, mass: number, _: Kind, limit: number): Promise<Neighbourhood> {
     const place = this.place(query.id);
     const radius = angleOf(this.caps[place * this.data.masses.length + this.nearestMass(mass)] ?? 1);
     const all = this.around(place).filter(([, cosine], i) => i < 60 || angleOf(cosine) <= 1.3 * radius);

@@ -1,7 +1,7 @@
 // The gallery: how certain it is, lanes of the least and most certain of each class, and all of it in order.
 
 import type { About, Item, Order } from "./api";
-import { fill, Gate, h, trouble } from "./dom";
+import { choice, fill, Gate, h, trouble } from "./dom";
 import { strip } from "./strip";
 import { type Context, dot, tile } from "./tile";
 import { count, labelOf, things } from "./words";
@@ -56,20 +56,6 @@ function intro(about: About, held: Held | null): string {
   const classes = about.classes.length > 0 ? ` in ${count(about.classes.length)} classes` : "";
   const here = held === null ? "" : ` This file holds ${count(held.here)} of them, picked from the least to the most certain.`;
   return `${what}${classes}, each with a direction and its concentration κ: the higher, the surer.${here}`;
-}
-
-/** A choice of one of several, as a group of radio buttons that look like one control. */
-export function choice<K extends string>(name: string, options: Record<K, string>, chosen: (value: K) => void): HTMLElement {
-  const group = `choice-${Math.random().toString(36).slice(2)}`;
-  const inputs = (Object.entries(options) as [K, string][]).map(([value, text], i) =>
-    h(
-      "label",
-      {},
-      h("input", { type: "radio", name: group, value, checked: i === 0, onchange: () => chosen(value) }),
-      h("span", {}, text),
-    ),
-  );
-  return h("fieldset", { class: "choice" }, h("legend", { class: "hidden" }, name), ...inputs);
 }
 
 function drawLanes(context: Context, about: About, place: HTMLElement, order: Order): void {

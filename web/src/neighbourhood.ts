@@ -1,7 +1,7 @@
 // What lies around a posterior: the map with its cap, the slider for the mass, and the members of the set.
 
-import type { About, Cap, Found, Hit, Query } from "./api";
-import { debounced, fill, h, Latest, trouble } from "./dom";
+import type { About, Cap, Found, Hit, Kind, Query } from "./api";
+import { choice, debounced, fill, h, Latest, trouble } from "./dom";
 import { angleMap } from "./map";
 import { type Context, dot, tile } from "./tile";
 import { angleOf, capAngle, count, degrees, labelOf, percent, probability, things } from "./words";
@@ -10,17 +10,24 @@ const POINTS = 240;
 const MEMBERS = 48;
 const EXPLAINED = 12; // an explanation is dear
 const WIDEST = 0.99;
+const KINDS: Record<Kind, string> = { credible: "Itself", predictive: "Its partners" };
+const PLACES: Record<Kind, string> = { credible: "Where it may lie", predictive: "Where its partners may lie" };
+const TITLES: Record<Kind, string> = { credible: "Its credible set", predictive: "What may belong with it" };
 
 export class Neighbourhood {
   readonly element: HTMLElement;
   private asked: Query | null = null;
   private caps: Cap[] = [];
   private mass = 0.95;
+  private kind: Kind = "credible";
   private explain = false;
   private readonly map;
   private readonly prior: number | null;
   private readonly slider = h("input", { type: "range", min: 50, max: 99, step: 1, value: 95, id: "mass" });
   private readonly shown = h("output", { for: "mass" });
+  private readonly kinds: HTMLElement | null;
+  private readonly title = h("h2", {}, TITLES.credible);
+  private readonly where = h("h2", {}, PLACES.credible);
   private readonly summary = h("p", { class: "summary", role: "status" });
   private readonly mix = h("div", { class: "mix" });
   private readonly members = h("ul", { class: "grid members" });
@@ -48,19 +55,22 @@ export class Neighbourhood {
         void this.search();
       },
     });
+    const predicts = context.source.live && about.kappa_pos !== null;
+    this.kinds = predicts ? choice("Whose cap", KINDS, (kind) => this.choose(kind)) : null;
     this.element = h(
       "section",
       { class: "neighbourhood" },
       h(
         "div",
         { class: "around" },
-        h("h2", {}, "Where it may lie"),
+        this.where,
         this.map.element,
       ),
       h(
         "div",
         { class: "set" },
-        h("h2", {}, "Its credible set"),
+        this.title,
+        this.kinds,
         h(
           "div",
           { class: "slide" },
@@ -88,6 +98,15 @@ export class Neighbourhood {
     void this.search();
   }
 
+  private choose(kind: Kind): void {
+    this.kind = kind;
+    this.caps = [];
+    fill(this.title, [TITLES[kind]]);
+    fill(this.where, [PLACES[kind]]);
+    void this.place();
+    void this.search();
+  }
+
   stop(): void {
     this.mapping.stop();
     this.searching.stop();
@@ -109,7 +128,7 @@ export class Neighbourhood {
     const asked = this.asked;
     if (asked === null) return;
     try {
-      const found = await this.mapping.run((signal) => this.context.source.map(asked, WIDEST, POINTS, signal));
+      const found = await this.mapping.run((signal) => this.context.source.map(asked, WIDEST, this.kind, POINTS, signal));
       if (found === null) return;
       this.caps = found.caps;
       const widest = capAngle(found.caps, WIDEST) ?? found.cap.radius;
@@ -128,7 +147,7 @@ export class Neighbourhood {
     this.members.setAttribute("aria-busy", "true");
     try {
       const found = await this.searching.run((signal) =>
-        this.context.source.search(asked, { mass: this.mass, limit, prior: this.prior, explain: this.explain }, signal),
+        this.context.source.search(asked, { mass: this.mass, kind: this.kind, limit, prior: this.prior, explain: this.explain }, signal),
       );
       if (found === null) return;
       fill(this.problem, []);
@@ -154,10 +173,18 @@ export class Neighbourhood {
     );
     this.members.classList.toggle("explained", this.explain);
     if (found.hits.length === 0) {
-      fill(this.members, [h("li", { class: "empty" }, "Nothing of the gallery lies in this set. A larger mass widens it.")]);
+      fill(this.members, [h("li", { class: "empty" }, ...this.nobody())]);
     } else if (found.count > found.hits.length) {
       this.members.append(h("li", { class: "gap" }, `${count(found.count - found.hits.length)} more, farther away`));
     }
+  }
+
+  /** What to say of an empty set, and to do about it. */
+  private nobody(): (string | HTMLElement)[] {
+    if (this.kinds === null || this.kind === "predictive") return ["Nothing of the gallery lies in this set. A larger mass widens it."];
+    const go = h("button", { type: "button", onclick: () => this.kinds?.querySelector<HTMLInputElement>("input[value=predictive]")?.click() });
+    fill(go, ["Show where its partners lie"]);
+    return ["It is so sure of where it lies that nothing of the gallery lies there too. ", go];
   }
 
   /** Which classes are in the set, as far as it is listed: a bar of colours with words. */

@@ -1,8 +1,7 @@
 // Two sentences, compared as they are typed: how certain each is, and what lies around it.
 
 import { type About, known, type Posterior } from "./api";
-import { debounced, fill, h, Latest, trouble } from "./dom";
-import { choice } from "./gallery";
+import { choice, debounced, fill, h, Latest, trouble } from "./dom";
 import { capital, type View } from "./item";
 import { Neighbourhood } from "./neighbourhood";
 import { strip } from "./strip";

@@ -6,6 +6,7 @@ import {
   Failure,
   type Found,
   type Item,
+  type Kind,
   type Neighbourhood,
   type OneItem,
   type Order,
@@ -73,8 +74,8 @@ export class Service implements Source {
     return this.post("v1/search", { query, ...asked }, signal);
   }
 
-  map(query: Query, mass: number, limit: number, signal?: AbortSignal): Promise<Neighbourhood> {
-    return this.post("v1/map", { query, mass, limit, dims: 2 }, signal);
+  map(query: Query, mass: number, kind: Kind, limit: number, signal?: AbortSignal): Promise<Neighbourhood> {
+    return this.post("v1/map", { query, mass, kind, limit, dims: 2 }, signal);
   }
 
   rejection(): Promise<Rejection> {

@@ -5,11 +5,13 @@ import torch
 from torch import Tensor
 
 from aureole.sphere.cosine import cap_angle
+from aureole.sphere.predictive import predictive_angle
 
-__all__ = ["MASSES", "CapTable", "credible_cosines"]
+__all__ = ["MASSES", "CapTable", "credible_cosines", "predictive_cosines"]
 
 MASSES = (0.5, 0.9, 0.95)
 _DEGREE = 192  # an error of 1e-9 in D = 2, of rounding from D = 4 on
+_NEARLY = 1 - 1e-9  # a whole mass is drawn as this one: its angle is where the law fades, not pi
 _LARGEST = 1e8  # a kappa beyond it is looked up by itself
 
 
@@ -24,6 +26,22 @@ def credible_cosines(kappa: Tensor, masses: tuple[float, ...], dim: int) -> list
     levels = torch.tensor(masses, dtype=torch.float64)
     with torch.no_grad():
         return torch.cos(cap_angle(levels, kappa.double().unsqueeze(-1), dim)).tolist()
+
+
+def predictive_cosines(
+    kappa: float, masses: tuple[float, ...], kappa_other: float, kappa_pos: float, dim: int
+) -> list[float]:
+    """The least cosines of predictive caps, where a partner of kappa_other lies: one call for all masses.
+
+    Examples
+    --------
+    >>> [round(c, 4) for c in predictive_cosines(24.0, (0.5, 0.9), 24.0, 20.0, 10)]
+    [0.5665, 0.2817]
+    """
+    own, other = (torch.tensor(k, dtype=torch.float64) for k in (kappa, kappa_other))
+    levels = torch.tensor(masses, dtype=torch.float64).clamp(max=_NEARLY)
+    with torch.no_grad():
+        return torch.cos(predictive_angle(levels, own, other, kappa_pos, dim)).tolist()
 
 
 class CapTable:

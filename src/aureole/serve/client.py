@@ -197,7 +197,7 @@ class Client:
         return _answer(self._ask("POST", "/v1/search", body))
 
     def map(self, query: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        """The surroundings of a query, given as the API takes it, on a map; options: mass, limit, dims."""
+        """The surroundings of a query, given as the API takes it, on a map; options: mass, kind, limit, dims."""
         return self._ask("POST", "/v1/map", {"query": dict(query), **options})
 
     def rejection(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """HostedEmbedder: a model in a process of its own, so that it computes while this one speaks HTTP."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -105,7 +106,10 @@ class HostedEmbedder(Embedder):
 
     def _start(self) -> dict[str, Any]:
         command = [sys.executable, "-m", "aureole.serve.host"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        quiet = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}  # bars have no place in a log
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=quiet
+        )
         return self._exchange(self._asked)
 
     def _exchange(self, value: Any) -> dict[str, Any]:

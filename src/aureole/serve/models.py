@@ -175,6 +175,10 @@ class MapRequest(Asked):
 
     query: Query
     mass: Mass = 0.95
+    kind: Annotated[
+        Literal["credible", "predictive"],
+        Field(description="Whose cap is drawn: the query's latent, or a partner's direction."),
+    ] = "credible"
     limit: Annotated[StrictInt, Field(ge=1, le=1000)] = 200
     dims: Literal[2, 3] = 2
 

@@ -12,7 +12,7 @@ from aureole.serve import models
 from aureole.serve.engine import Plan
 from aureole.serve.faults import Fault
 
-__all__ = ["Asked", "filter_of", "inputs_of", "plan_of", "posterior_of"]
+__all__ = ["Asked", "demand_kappa_pos", "filter_of", "inputs_of", "plan_of", "posterior_of"]
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,8 @@ def plan_of(
         )
     kind = request.kind or ("predictive" if guarantee else "credible")
     needs = request.rank == "positivity" or request.prior is not None or kind == "predictive"
-    if needs and kappa_pos is None and not guarantee:
-        raise Fault(
-            "invalid_input",
-            "positivity, P(positive) and predictive caps need kappa_pos, and neither the gallery nor the encoder "
-            "says what it is.",
-        )
+    if needs and not guarantee:
+        demand_kappa_pos(kappa_pos)
     demands = filter_of(request.filter)
     return Plan(
         mass=request.mass,
@@ -107,3 +103,14 @@ def plan_of(
         asked="" if not demands else json.dumps(demands, sort_keys=True),
         filter=demands,
     )
+
+
+def demand_kappa_pos(kappa_pos: float | None) -> float:
+    """The kappa_pos itself; what needs it is refused where nobody knows it."""
+    if kappa_pos is None:
+        raise Fault(
+            "invalid_input",
+            "positivity, P(positive) and predictive caps need kappa_pos, and neither the gallery nor the encoder "
+            "says what it is.",
+        )
+    return kappa_pos

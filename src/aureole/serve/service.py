@@ -16,7 +16,7 @@ from aureole.retrieval.scores import class_entropy
 from aureole.scale.embedder import Embedder
 from aureole.serve import models
 from aureole.serve.answers import CAP_MASSES, Teller, add_reasons, tell_caps, tell_classes
-from aureole.serve.caps import MASSES, credible_cosines
+from aureole.serve.caps import MASSES, credible_cosines, predictive_cosines
 from aureole.serve.encoding import Embedded, Encoder
 from aureole.serve.engine import COUNTED, Engine, Plan
 from aureole.serve.failures import LOG
@@ -24,7 +24,7 @@ from aureole.serve.faults import Fault
 from aureole.serve.gallery import Certainty, Order, read_certainty
 from aureole.serve.map import azimuthal_map
 from aureole.serve.pictures import Pictures
-from aureole.serve.questions import Asked, inputs_of, plan_of, posterior_of
+from aureole.serve.questions import Asked, demand_kappa_pos, inputs_of, plan_of, posterior_of
 from aureole.serve.surroundings import spread_places
 
 __all__ = ["Service"]
@@ -175,13 +175,15 @@ class Service:
         }
 
     async def map(self, request: models.MapRequest) -> dict[str, Any]:
-        """Items around a query, near and far, on an azimuthal map, and its credible cap as a circle."""
+        """Items around a query, near and far, on an azimuthal map, and its cap as a circle."""
+        if request.kind == "predictive":
+            demand_kappa_pos(self.kappa_pos)
         asked = await self._ask(request.query)
         plan = Plan(1.0, COUNTED, count=False, columns=tuple(self.columns))
         found = await self.engine.search(plan, asked.posterior, asked.item)
         hits, own = found.hits, found.posterior
         masses = (request.mass, *CAP_MASSES)
-        ((cosine, *caps),) = credible_cosines(own.kappa.reshape(1), masses, self.dim)
+        cosine, *caps = await self._cosines(own, masses, request.kind)
         widest = math.acos(max(-1.0, min(cosine, *caps)))
         places = spread_places(hits.cosine.numpy(), widest, request.limit).tolist()
         points: list[dict[str, Any]] = []
@@ -209,6 +211,18 @@ class Service:
             "caps": tell_caps(caps),
             "query": self._query(asked, own),
         }
+
+    async def _cosines(
+        self, posterior: VonMisesFisher, masses: tuple[float, ...], kind: str
+    ) -> list[float]:
+        """The least cosines of a query's caps; predictive ones are dear, and made beside everything else."""
+        if kind == "credible":
+            return credible_cosines(posterior.kappa.reshape(1), masses, self.dim)[0]
+        kappa_pos = demand_kappa_pos(self.kappa_pos)
+        given = (float(posterior.kappa), masses, self._typical, kappa_pos, self.dim)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._side, predictive_cosines, *given
+        )
 
     def warm_up(self) -> None:
         """Ask for the first page, a search and an embedding, so that the first visitor need not wait for the caches."""
