@@ -67,6 +67,19 @@ MISSING = [
     (("reproduce", "cifar10h", "--seeds", "1"), "AUREOLE_DATA"),
     (("reproduce", "frozen-text", "--data-dir", "no", "--seeds", "1"), "the data folder no"),
 ]  # fmt: skip
+HEAVY = (
+    *(
+        "lightning",
+        "ray",
+        "pyarrow",
+        "sentence_transformers",
+        "transformers",
+        "matplotlib",
+        "jinja2",
+    ),
+    *("lance", "faiss", "psycopg", "fastapi", "uvicorn", "PIL", "sklearn", "scipy", "pandas"),
+    *("torchmetrics", "huggingface_hub", "prometheus_client", "httpx"),
+)
 WRONG = [
     (("score", "v.npy", "--nope"), "no such option: --nope", "aureole score --help"),
     (("score", "v.npy", "--hed", "x"), "--hed", "aureole score --help"),
@@ -179,6 +192,22 @@ def test_work_that_failed_has_another_status(place):
     assert "nobody" in one_line(item, 1)
     assert pictures.status == 1
     assert "none of the 1 inputs could be read" in pictures.stderr
+
+
+@pytest.mark.slow
+def test_help_imports_nothing_heavy(place):
+    program = """
+import contextlib, io, sys
+from aureole.cli import main
+sys.argv = ["aureole", "--help"]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main()
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+    (ended,) = run_cases([Case((), (), program)], place)
+    loaded = set(ended.stdout.split())
+    assert {"torch", "numpy", "typer", "rich"} <= loaded, ended
+    assert not loaded & set(HEAVY)
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def _version(wanted: bool) -> bool:
 
 def _completion(shell: str | None) -> str | None:
     if shell is not None:
-        from typer.completion import get_completion_script
+        from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]
 
         script = get_completion_script(
             prog_name="aureole", complete_var="_AUREOLE_COMPLETE", shell=shell
@@ -108,7 +108,7 @@ def main() -> None:
     folder or package that is not there), and 130 for one that was stopped.
     """
     if "_AUREOLE_COMPLETE" in os.environ:
-        from typer.completion import completion_init
+        from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]
 
         completion_init()
     try:
