@@ -14,7 +14,7 @@ from aureole.models import KappaFromNorm, KappaFromPrototypes, MixtureHead, Post
 from aureole.retrieval import ConformalMass, CredibleIndex
 from aureole.training.frozen import FrozenHead
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 __all__ = [
     "ELK",
     "ClosedFormInfoNCE",

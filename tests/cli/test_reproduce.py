@@ -58,11 +58,11 @@ def run_command(*arguments, **environment):
 @pytest.mark.slow
 def test_errors_are_one_sentence(tmp_path):
     unknown = run_command("reproduce", "unclear")
-    assert unknown.returncode == 1
+    assert unknown.returncode == 2
     assert "Choose one of: ambiguous" in unknown.stderr
     assert "Traceback" not in unknown.stderr
     empty = run_command("report", str(tmp_path))
-    assert empty.returncode == 1
+    assert empty.returncode == 2
     assert str(tmp_path) in empty.stderr.replace("\n", "")
 
 

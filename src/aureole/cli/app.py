@@ -1,11 +1,13 @@
-"""The application: its verbs, and how errors are shown."""
+"""The application: its verbs, and the statuses it ends with."""
 
+import errno
+import os
 import sys
+from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
+import aureole
 from aureole.cli import (
     approximate,
     embed,
@@ -20,14 +22,30 @@ from aureole.cli import (
     serve,
     train,
 )
-from aureole.errors import AureoleError
+from aureole.errors import AureoleError, MissingInputError, MissingPackageError
 
 __all__ = ["app", "main"]
 
+HELP = """Embeddings that know how sure they are.
+
+From vectors to a certainty for every row, a gallery, and searches whose own
+certainty decides how many items they get.
+
+Examples:
+
+    aureole fit-head vectors.parquet --group-column photo --out head
+    aureole score vectors.parquet --head head --out scored.parquet
+    aureole index build vectors.parquet --head head --out gallery.lance
+    aureole search gallery.lance --id 17
+    aureole --show-completion bash
+"""
+FAILED, WRONG, STOPPED = 1, 2, 130  # the work; the command, or what it names; by Ctrl-C
+# of click or of typer's own copy, as the version has it
+_CommandError: Any = typer.BadParameter.__mro__[2]
+
 app = typer.Typer(
-    help="Embeddings that know how sure they are.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=False,  # typer's own option guesses the shell, and takes none
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
@@ -42,19 +60,121 @@ app.command("search", help=search.HELP)(search.search)
 app.command("serve", help=serve.HELP)(serve.serve)
 app.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)
 app.command("results", help=records.HELP)(records.results)
-app.command("report")(report.report)
+app.command("report", help=report.HELP)(report.report)
+
+
+def _version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"aureole {aureole.__version__}")
+        raise typer.Exit
+    return wanted
+
+
+def _completion(shell: str | None) -> str | None:
+    if shell is not None:
+        from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]
+
+        script = get_completion_script(
+            prog_name="aureole", complete_var="_AUREOLE_COMPLETE", shell=shell
+        )
+        typer.echo(script)
+        raise typer.Exit
+    return shell
+
+
+@app.callback(help=HELP)
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"] | None,
+        typer.Option(
+            "--show-completion",
+            help="Print what makes this shell complete commands.",
+            callback=_completion,
+            is_eager=True,
+        ),
+    ] = None,
+) -> None:
+    """Options of no verb; ``HELP`` is what users read."""
 
 
 def main() -> None:
-    """Run the command line; errors of ours, and of the disk, are one sentence on stderr and exit code 1."""
+    """Run the command line; what goes wrong is one line on stderr.
+
+    The status is 0 for done, 1 for work that failed, 2 for a command that cannot begin (an option that is none; a file,
+    folder or package that is not there), and 130 for one that was stopped.
+    """
+    if "_AUREOLE_COMPLETE" in os.environ:
+        from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]
+
+        completion_init()
     try:
-        app()
-    except (AureoleError, OSError) as error:  # a full disk, a folder that may not be written
-        # what an error quotes of a file is text, not markup
-        Console(stderr=True, soft_wrap=True).print(
-            f"[red]error:[/red] {escape(str(error))}", highlight=False
-        )
-        sys.exit(1)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; the same command goes on where it was.")
-        sys.exit(130)
+        status = app(prog_name="aureole", standalone_mode=False)
+        sys.stdout.flush()
+    except _CommandError as error:
+        if (
+            type(error).__name__ != "NoArgsIsHelpError"
+        ):  # that has shown the help, which says it all
+            _say(_mistake(error))
+        sys.exit(WRONG)
+    except (MissingInputError, MissingPackageError) as error:
+        _say(f"error: {error}")
+        sys.exit(WRONG)
+    except AureoleError as error:
+        _say(f"error: {error}")
+        sys.exit(FAILED)
+    except OSError as error:
+        sys.exit(_system(error))
+    except (KeyboardInterrupt, typer.Abort):
+        status = STOPPED
+    if status == STOPPED:
+        _say("stopped; the same command goes on where it was.")
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _mistake(error: Any) -> str:
+    """What is wrong with a command, and where its help is."""
+    # our own are sentences; the others say what they are about
+    own = type(error) is typer.BadParameter and error.param is None and error.param_hint is None
+    text = error.message if own else error.format_message()
+    text = text[:1].lower() + text[1:]
+    end = "" if text.endswith((".", "?")) else "."
+    return f"error: {text}{end} See {_verb()} --help."
+
+
+def _verb() -> str:
+    """The command up to its verb, as it was given."""
+    found, words = typer.main.get_command(app), ["aureole"]
+    for word in sys.argv[1:]:
+        found = getattr(found, "commands", {}).get(word)
+        if found is None:
+            break
+        words.append(word)
+    return " ".join(words)
+
+
+def _system(error: OSError) -> int:
+    """The status after an error of the disk or of a pipe; nothing is said to a reader who went away."""
+    if error.errno == errno.EPIPE:
+        # what is buffered still has no reader: let it go nowhere when the interpreter ends
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        return FAILED
+    if isinstance(error, FileNotFoundError):
+        _say(f"error: {error}. Check the name.")
+        return WRONG
+    _say(f"error: {error}")  # a full disk, a folder that may not be written
+    return FAILED
+
+
+def _say(text: str) -> None:
+    """Print one line on stderr; what it quotes of a file is text, not markup."""
+    from rich.console import Console
+    from rich.text import Text
+
+    line = Text(" ".join(text.split()))
+    line.highlight_regex("^error:", "red")
+    Console(stderr=True, soft_wrap=True).print(line)

@@ -17,13 +17,16 @@ from aureole.scale.lists import build_lists
 
 __all__ = ["HELP", "approximate"]
 
-HELP = """Build an approximate index on a gallery: faster searches that may miss members of a cap.
+HELP = r"""Build an approximate index on a gallery: faster searches that may miss members of a cap.
 
 It says how many members it finds for 20 rows of the gallery. With more than one worker, or at an address, Ray builds
 the lists of a Lance table, each worker those of a part of the rows; with one it is not needed.
 
+Examples:
+
     aureole index approximate photos.lance
-    aureole index approximate photos.lance --probes 64 --workers 8 --ray-address 10.0.0.1:6379
+    aureole index approximate photos.lance --probes 64 --workers 8 \
+      --ray-address 10.0.0.1:6379
     aureole index approximate gallery.faiss --kind hnsw --width 256
 """
 

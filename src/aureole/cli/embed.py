@@ -18,16 +18,20 @@ from aureole.scale.embed import embed as embed_source
 
 __all__ = ["HELP", "embed"]
 
-HELP = """Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset with a saved model.
+HELP = r"""Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset with a saved model.
 
 One row for each input: id, mu, kappa, a hash of the input and of the model, in a table that `aureole search` searches.
 Started again, the same command makes only what is missing; with another model its rows go to a table beside. Inputs
 that cannot be read are in the table `….errors.lance` with the reason. With more than one worker, or at an address, Ray
 does the work; with one it is not needed.
 
+Examples:
+
     aureole embed photos/ --encoder encoder --out photos.lance
-    aureole embed captions.parquet --column caption --id-column id --encoder head --out captions.lance --workers 4
-    aureole embed s3-mount/shards/ --encoder encoder --out photos.lance --workers 64 --ray-address 10.0.0.1:6379
+    aureole embed captions.parquet --column caption --id-column id \
+      --encoder head --out captions.lance --workers 4
+    aureole embed mounted/shards/ --encoder encoder --out photos.lance \
+      --workers 64 --ray-address 10.0.0.1:6379
 """
 
 

@@ -18,15 +18,19 @@ from aureole.training.frozen import FrozenHead
 
 __all__ = ["HELP", "evaluate"]
 
-HELP = """Measure what a head is worth on vectors whose groups are known, and write a page about it.
+HELP = r"""Measure what a head is worth on vectors whose groups are known, and write a page about it.
 
 Give vectors that the head was not fitted on: on its own, every figure is too good. Measured are the information in
 nats, whether caps hold partners as often as they promise, and Recall@1 (is the nearest other row of the same group?)
 while the least certain rows are set aside.
 
+Examples:
+
     aureole evaluate test.parquet --head head --group-column photo
-    aureole evaluate test.parquet --head head --group-column photo --text-column caption --report report.html
-    aureole evaluate test.npy --columns-from test.csv --head head --group-column label
+    aureole evaluate test.parquet --head head --group-column photo \
+      --text-column caption --report report.html
+    aureole evaluate test.npy --columns-from test.csv --head head \
+      --group-column label
 """
 
 

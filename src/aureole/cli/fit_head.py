@@ -21,15 +21,19 @@ from aureole.training.frozen import FrozenHead
 
 __all__ = ["HELP", "fit_head"]
 
-HELP = """Learn how sure each vector of a table is, from which rows belong together, and save the head.
+HELP = r"""Learn how sure each vector of a table is, from which rows belong together, and save the head.
 
 Rows belong together that share a group (a label, a photo with several captions), or that a table of pairs names.
 Vectors are a column of lists of floats in Parquet or Arrow files, an .npy or a .safetensors file, of any size.
 A command that was stopped, even killed, goes on where it was when it is given again.
 
-    aureole fit-head vectors.parquet --vector-column v --group-column photo --out head
-    aureole fit-head vectors.npy --columns-from labels.csv --group-column label --out head
-    aureole fit-head vectors.parquet --pairs clicks.parquet --left query --right item --id-column id --out head
+Examples:
+
+    aureole fit-head vectors.parquet --group-column photo --out head
+    aureole fit-head vectors.npy --columns-from labels.csv \
+      --group-column label --out head
+    aureole fit-head vectors.parquet --pairs clicks.parquet \
+      --left query --right item --id-column id --out head
 """
 
 

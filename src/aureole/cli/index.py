@@ -30,22 +30,51 @@ from aureole.training.frozen import FrozenHead
 
 __all__ = ["APPEND", "BUILD", "QUERIES", "AsJson", "index", "show_facts", "sizes_of"]
 
-BUILD = """Make a gallery of a table of vectors and a head, or of a table of mu and kappa.
+BUILD = r"""Make a gallery of a table of vectors and a head, or of a table of mu and kappa.
 
 Vectors become posteriors piece by piece, so that tables larger than memory will do. A folder is there when it is whole,
 or not at all. In the address of a database leave the password to PGPASSWORD or ~/.pgpass.
 
-    aureole index build items.parquet --head head --id-column id --payload-column price --out gallery.lance
-    aureole index build scored.parquet --id-column id --out gallery.faiss
-    aureole index build items.parquet --head head --conformal heldout.parquet --group-column g --out gallery.lance
-"""
-APPEND = """Add the rows of a table to a gallery, 65,536 at a time, each time all of them or none.
+Examples:
 
-    aureole index append new.parquet --to gallery.lance --head head --id-column id --payload-column price
+    aureole index build items.parquet --head head --id-column id \
+      --payload-column price --out gallery.lance
+    aureole index build scored.parquet --id-column id --out gallery.faiss
+    aureole index build items.parquet --head head --out gallery.lance \
+      --conformal heldout.parquet --group-column g
+"""
+APPEND = r"""Add the rows of a table to a gallery, 65,536 at a time, each time all of them or none.
+
+They must come of the head that made the gallery, and have the payload columns that it has.
+
+Examples:
+
+    aureole index append new.parquet --to gallery.lance --head head \
+      --id-column id --payload-column price
+"""
+
+INFO = """Say what a gallery holds: rows, dimension, typical kappa, engine, columns, approximate index, calibration.
+
+It is opened to be read and is not changed.
+
+Examples:
+
+    aureole index info gallery.lance
+    aureole index info postgresql://me@localhost/shop#gallery --json
+"""
+HELP = """Make a gallery that `aureole search` searches, add to it, or look at it.
+
+Its address decides the engine: a path that ends in .lance or .faiss, or postgresql://user@host/database#table.
+
+Examples:
+
+    aureole index build items.parquet --head head --out gallery.lance
+    aureole index append new.parquet --head head --to gallery.lance
+    aureole index info gallery.lance
 """
 
 index = typer.Typer(
-    help="Make a gallery that `aureole search` searches, add to it, or look at it.",
+    help=HELP,
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -232,12 +261,12 @@ def append(
     show_facts(result, as_json=as_json)
 
 
-@index.command("info")
+@index.command("info", help=INFO)
 def info(
     gallery: Annotated[str, typer.Argument(help="The gallery's address.", metavar="ADDRESS")],
     as_json: AsJson = False,
 ) -> None:
-    """Say what a gallery holds: rows, dimension, typical kappa, engine, columns, approximate index, calibration."""
+    """Say what a gallery holds; ``INFO`` is what users read."""
     with CredibleIndex.open(gallery) as found:
         result = facts(found, gallery)
     show_facts(result, as_json=as_json)

@@ -17,7 +17,8 @@ HELP = """Collect all records below a folder, of a sweep or of several, in one t
 The columns are the figures (metrics.…), the settings (settings.…), the seed, the commit and the command.
 Without --out the table is printed as CSV.
 
-    aureole reproduce families --workers 4 --out results/families
+Examples:
+
     aureole results results/families --out families.parquet
     aureole results results/families | head
 """

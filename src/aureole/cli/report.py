@@ -1,5 +1,6 @@
 """``aureole report``: one page of HTML from a folder of records, or from a gallery."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,19 @@ import typer
 
 from aureole.errors import InvalidInputError
 
-__all__ = ["report"]
+__all__ = ["HELP", "report"]
+
+HELP = """Write one self-contained HTML page: of a folder of records, or of a gallery.
+
+Of a folder of records, all of one experiment, its tables and figures; of a gallery the explorer: the least and most
+certain items of each class, what lies around each, and the rejection curve, for people without a service.
+
+Examples:
+
+    aureole report results/controlled
+    aureole report results/cifar10h --out cifar10h.html
+    aureole report gallery.lance --pictures pictures --out gallery.html
+"""
 
 
 def report(
@@ -39,17 +52,7 @@ def report(
         typer.Option(min=2, max=2000, help="Of a gallery: items to show; default: 240."),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page: of a folder of records, or of a gallery.
-
-    Of a folder of records, all of one experiment, its tables and figures; of a gallery the explorer: the least and most
-    certain items of each class, what lies around each, and the rejection curve, for people without a service.
-
-    aureole report results/controlled
-
-    aureole report results/cifar10h
-
-    aureole report gallery.lance --pictures pictures --out gallery.html
-    """
+    """Write a page; ``HELP`` is what users read."""
     options = {"pictures": pictures, "label_column": label_column, "text_column": text_column}
     given = {
         name: value for name, value in {**options, "items": items}.items() if value is not None
@@ -88,7 +91,7 @@ def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
         label, text = choose_columns(
             index.schema.columns, given.pop("label_column", None), given.pop("text_column", None)
         )
-        with rows_bar("looking around") as bar:
+        with rows_bar("looking around", shown=sys.stderr.isatty()) as bar:
             data = explorer_data(
                 index,
                 label_column=label,

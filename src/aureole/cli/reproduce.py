@@ -2,16 +2,17 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
 from aureole.cli.progress import sweep_bar, training_bar
-from aureole.errors import AureoleError
+from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.experiments.catalogue import CATALOGUE, AnySetting, Experiment, find_experiment
 from aureole.experiments.cifar10h import BackboneName, LabelName
 from aureole.experiments.objectives import LossName
@@ -34,18 +35,21 @@ _COLUMNS = (
     "recall_at_1",
 )
 _PATHS = ("--out", "--data-dir", "--cache", "--address")  # what a record does not keep of a command
-HELP = f"""Run experiments and write one record per setting and seed.
+HELP = rf"""Run experiments and write one record per setting and seed.
 
 A run that was interrupted goes on where it was when the same command is given again; a finished one is not repeated.
 
 Experiments: {", ".join(CATALOGUE)}; or "all".
+
+Examples:
 
     aureole reproduce ambiguous --seeds 1 --out results
     aureole reproduce families --workers 4 --out results
     aureole reproduce ambiguous --ranks 2 --out results/ranks
     aureole reproduce ambiguous --preset paper --max-batches 20
     aureole reproduce frozen-text --data-dir data --out results/frozen
-    aureole reproduce cifar10h --loss closed-form --labels soft --folds 5 --data-dir data --out results/cifar10h
+    aureole reproduce cifar10h --loss closed-form --labels soft --folds 5 \
+      --data-dir data --out results/cifar10h
 """
 
 
@@ -118,15 +122,13 @@ def reproduce(
         "backbone": backbone,
         "pretrained": pretrained,
     }
-    experiments = [
-        find_experiment(name).narrowed({k: v for k, v in wanted.items() if v is not None})
-        for name in chosen
-    ]
+    given = {name: value for name, value in wanted.items() if value is not None}
+    experiments = [_experiment(name, given) for name in chosen]
     jobs = _jobs(experiments, preset, seeds, first_seed, max_batches)
     command = _command(sys.argv[1:])
     quiet = as_json or not sys.stderr.isatty()
     results: list[tuple[AnySetting, int, Record]] = []
-    failures = []
+    failures, missing = [], []
     console = Console(stderr=True)
     if (ranks > 1 or launched() > 1) and (workers > 1 or address is not None):
         raise AureoleError(
@@ -156,17 +158,30 @@ def reproduce(
         )
     with joined(), sweep_bar("runs", len(jobs), shown=not quiet and workers > 1) as counter:
         for (setting, seed), outcome in outcomes:
-            if isinstance(outcome, Failure):
+            if isinstance(outcome, Failure) and outcome.missing:
+                missing.append(outcome.error)
+            elif isinstance(outcome, Failure):
                 failures.append(f"{setting.name}, seed {seed}: {outcome.error}")
                 console.print(outcome.details, highlight=False, markup=False)
             else:
                 results.append((setting, seed, outcome))
             if not quiet and workers > 1:
                 counter.advance(f"{setting.name}, seed {seed}: done")
-    if is_first():
+    if is_first() and (results or as_json):
         _show(results, as_json=as_json)
+    lacking = list(dict.fromkeys(missing))  # many runs lack the same
     if failures:
-        raise AureoleError("; ".join(failures))
+        raise AureoleError("; ".join(failures + lacking))
+    if lacking:
+        raise MissingInputError(" ".join(lacking))
+
+
+def _experiment(name: str, wanted: Mapping[str, Any]) -> Experiment:
+    """The wanted settings of an experiment; a name that it does not have is a mistake in the command."""
+    try:
+        return find_experiment(name).narrowed(wanted)
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _jobs(

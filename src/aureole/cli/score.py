@@ -26,9 +26,11 @@ The columns are id (the row's number, unless --id-column names others), kappa, a
 within this cosine of its mu in 90 % of cases, if they are as certain as the median row. Rows are read and written in
 pieces, so that tables larger than memory will do.
 
-    aureole score vectors.parquet --head head --id-column id --out scored.parquet
+Examples:
+
+    aureole score vectors.parquet --head head --id-column id --out scored.csv
     aureole score vectors.npy --head head --with-mu --out scored.parquet
-    aureole score vectors.parquet --head head --mass 0.95 --out scored.csv
+    aureole score vectors.npy --head head --mass 0.95 --out scored.csv
 """
 
 

@@ -22,15 +22,20 @@ from aureole.retrieval.hits import pick_hits
 
 __all__ = ["HELP", "search"]
 
-HELP = """Search a gallery: the query's own certainty decides how many items it gets.
+HELP = r"""Search a gallery: the query's own certainty decides how many items it gets.
 
 The query is an item of the gallery (which is left out of its own results), a row of a table, a text, or a picture.
 
+Examples:
+
     aureole search gallery.lance --id "shoe 17" --mass 0.9
-    aureole search gallery.lance --vector-from queries.parquet --row 3 --head head --filter price=10..20
-    aureole search gallery.lance --text "red shoes" --head head --guarantee conformal --widest 60 --explain
-    aureole search gallery.lance --image shoe.jpg --encoder encoder --filter colour=red,blue --json
-    aureole search --server http://127.0.0.1:8765 --text "red shoes" --mass 0.9
+    aureole search gallery.lance --vector-from queries.parquet --row 3 \
+      --head head --filter price=10..20
+    aureole search gallery.lance --text "red shoes" --head head \
+      --guarantee conformal --widest 60 --explain
+    aureole search gallery.lance --image shoe.jpg --encoder encoder \
+      --filter colour=red,blue --json
+    aureole search --server http://127.0.0.1:8765 --text "red shoes"
 """
 _SHOWN = 20  # hits that people are shown unless they ask for more
 

@@ -13,19 +13,24 @@ from typing import Annotated, Any, Literal
 import typer
 
 from aureole.cli.options import Normalized
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex
 
 __all__ = ["HELP", "serve"]
 
-HELP = """Serve a gallery over HTTP, with a page for browsers: pictures or texts by their certainty, searches, maps.
+HELP = r"""Serve a gallery over HTTP, with a page for browsers: pictures or texts by their certainty, searches, maps.
 
 It listens on this machine alone unless --host says otherwise. A key, from --api-key-file or the environment's
 AUREOLE_API_KEY, is then asked for by every address but /healthz.
 
-    aureole serve --index gallery.lance --encoder encoder --images pictures --label-column label
-    aureole serve --index gallery.lance --encoder head --modality text --text-column caption --port 8000
-    aureole serve --index gallery.faiss --host 0.0.0.0 --api-key-file key.txt --rate 20
+Examples:
+
+    aureole serve --index gallery.lance --encoder encoder \
+      --images pictures --label-column label
+    aureole serve --index gallery.lance --encoder head --modality text \
+      --text-column caption --port 8000
+    aureole serve --index gallery.faiss --host 0.0.0.0 \
+      --api-key-file key.txt --rate 20
 """
 _KEY = "AUREOLE_API_KEY"
 
@@ -149,10 +154,14 @@ def _is_loopback(host: str) -> bool:
 
 def _import_server() -> None:
     try:
-        import aureole.serve.server  # noqa: F401
+        import aureole.serve.app
+        import aureole.serve.metrics
+        import aureole.serve.server
+
+        aureole.serve.metrics.Metrics()
     except ImportError as error:
-        raise AureoleError(
-            f"the service needs FastAPI and uvicorn ({error}): pip install 'aureole[serve]'."
+        raise MissingPackageError(
+            f"the service needs FastAPI, uvicorn and prometheus-client ({error}): pip install 'aureole[serve]'."
         ) from error
 
 

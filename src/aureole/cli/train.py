@@ -26,18 +26,21 @@ from aureole.training.train import train as train_encoder
 
 __all__ = ["HELP", "train"]
 
-HELP = """Train an encoder of posteriors as a config says, and save it in a folder with a record of what was measured.
+HELP = r"""Train an encoder of posteriors as a config says, and save it in a folder with a record of what was measured.
 
 The config is a small TOML file about a table of vectors with groups, a table of captions, a folder of labelled
 pictures, or the controlled process. Its keys are in the documentation; --example prints one to start from.
 With --ranks several processes share the work of each batch; the result is the same. A command that was stopped, even
 killed, goes on where it was when it is given again, with any number of ranks.
 
+Examples:
+
     aureole train --example vectors > config.toml
     aureole train config.toml --out encoder
     aureole train config.toml --out encoder --set training.steps=2000 --ranks 2
     torchrun --nproc-per-node 8 -m aureole train config.toml --out encoder
-    aureole train config.toml --out encoder --ranks 16 --ray-address ray://head:10001
+    aureole train config.toml --out encoder --ranks 16 \
+      --ray-address ray://head:10001
 """
 _Kind = Literal["vectors", "captions", "images", "process"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 
 __all__ = ["ARRAYS", "LARGEST_DIM", "check_finite", "check_width", "map_array", "map_vectors"]
 
@@ -37,7 +37,7 @@ def map_array(path: Path, name: str | None = None) -> np.ndarray:
     (3, 3)
     """
     if not path.is_file():
-        raise InvalidInputError(f"{path} is not there, or is no file.")
+        raise MissingInputError(f"{path} is not there, or is no file. Check the name.")
     return _map_npy(path) if path.suffix == ".npy" else _map_safetensors(path, name)
 
 

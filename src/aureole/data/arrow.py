@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from aureole.data.arrays import ARRAYS, check_finite, check_width
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 
 __all__ = [
     "CSV",
@@ -199,7 +199,7 @@ def files(path: Path) -> list[Path]:
             raise InvalidInputError(f"no file in {path} ends in {', '.join(known)}.")
         return sorted(found)
     if not path.is_file():
-        raise InvalidInputError(f"{path} is not there.")
+        raise MissingInputError(f"{path} is not there. Check the name.")
     if path.suffix not in known:
         raise InvalidInputError(
             f"{path} is of no kind that can be read here; its name must end in {', '.join((*known, *ARRAYS))}."
@@ -308,7 +308,7 @@ def pyarrow_package() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise AureoleError("tables need pyarrow: pip install 'aureole[tables]'.") from error
+        raise MissingPackageError("tables need pyarrow: pip install 'aureole[tables]'.") from error
     return pyarrow
 
 

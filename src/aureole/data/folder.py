@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from aureole.errors import InvalidInputError
+from aureole.errors import MissingInputError
 
 __all__ = ["data_folder", "require_file"]
 
@@ -16,7 +16,7 @@ def data_folder(given: Path | None = None) -> Path:
     >>> data_folder(Path("no/such/folder"))
     Traceback (most recent call last):
     ...
-    aureole.errors.InvalidInputError: the data folder no/such/folder (given) is not there. ...
+    aureole.errors.MissingInputError: the data folder no/such/folder (given) is not there. ...
     """
     named = os.environ.get("AUREOLE_DATA")
     remedy = (
@@ -24,18 +24,18 @@ def data_folder(given: Path | None = None) -> Path:
         "aureole.data.download.download(folder) fills one."
     )
     if given is None and not named:
-        raise InvalidInputError(f"no data folder is known. {remedy}")
+        raise MissingInputError(f"no data folder is known. {remedy}")
     folder = Path(named or "") if given is None else given
     if not folder.is_dir():
         origin = "from AUREOLE_DATA" if given is None else "given"
-        raise InvalidInputError(f"the data folder {folder} ({origin}) is not there. {remedy}")
+        raise MissingInputError(f"the data folder {folder} ({origin}) is not there. {remedy}")
     return folder
 
 
 def require_file(path: Path) -> Path:
     """The path itself, if the file is there; else an error that says how to get it."""
     if not path.is_file():
-        raise InvalidInputError(
+        raise MissingInputError(
             f"{path} is missing. Check the data folder, or fill it with "
             "aureole.data.download.download(folder)."
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from aureole.data.pictures import read_square
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 
 __all__ = ["list_pictures", "read_pictures"]
 
@@ -29,7 +29,7 @@ def list_pictures(folder: Path) -> tuple[list[Path], list[str]]:
     (['1.jpg', '2.png'], ['cat', 'dog'])
     """
     if not folder.is_dir():
-        raise InvalidInputError(f"{folder} is not a folder; pictures lie in it as label/name.jpg.")
+        raise MissingInputError(f"{folder} is not a folder; pictures lie in it as label/name.jpg.")
     labels = sorted(path for path in folder.iterdir() if path.is_dir())
     found = [
         (path, label.name)

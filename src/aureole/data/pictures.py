@@ -13,7 +13,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 
 __all__ = ["read_picture", "read_square", "read_thumbnail", "write_picture"]
 
@@ -76,6 +76,8 @@ def _opened(source: Path | bytes) -> Iterator[Any]:
         raise InvalidInputError(
             f"{name} can't be read as a picture: it is none of {', '.join(_FORMATS)}."
         ) from error
+    except FileNotFoundError as error:
+        raise MissingInputError(f"{name} is not there. Check the name.") from error
     except (
         OSError,
         ValueError,
@@ -96,5 +98,5 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise AureoleError("pictures need Pillow: pip install 'aureole[images]'.") from error
+        raise MissingPackageError("pictures need Pillow: pip install 'aureole[images]'.") from error
     return Image

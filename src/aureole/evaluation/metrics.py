@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.evaluation.ranking import recall_at_1
 from aureole.evaluation.ranks import spearman
 from aureole.evaluation.rejection import area_under_rejection, augrc, aurc, r_auroc
@@ -15,7 +15,7 @@ try:
     from torchmetrics import Metric
     from torchmetrics.utilities import dim_zero_cat
 except ImportError as error:
-    raise ImportError("metrics need torchmetrics: pip install 'aureole[train]'.") from error
+    raise MissingPackageError("metrics need torchmetrics: pip install 'aureole[train]'.") from error
 
 __all__ = ["AUGRC", "AURC", "RAUROC", "RankCorrelation", "RecallAt1", "RejectionArea"]
 

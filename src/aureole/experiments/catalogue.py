@@ -1,6 +1,7 @@
 """The catalogue: which settings make up each table or figure of the controlled experiment."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,7 +61,7 @@ class Experiment:
     seeds: int
     first_seed: int = FIRST_SEED
 
-    def narrowed(self, wanted: dict[str, Any]) -> "Experiment":
+    def narrowed(self, wanted: Mapping[str, Any]) -> "Experiment":
         """The experiment with those settings alone that have these values; a "name" may be one of several.
 
         Of CIFAR-10H, a combination that is not in the catalogue is made.

@@ -7,7 +7,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 
 __all__ = ["CifarResNet", "ResNet18", "hold_statistics", "holds_statistics", "load_classifier"]
 
@@ -113,7 +113,7 @@ def load_classifier(backbone: nn.Module, path: Path | str) -> nn.Linear:
     from safetensors.torch import load_file
 
     if not Path(path).is_file():
-        raise InvalidInputError(
+        raise MissingInputError(
             f"there are no weights at {path}. Train from scratch, or give a data folder that has them."
         )
     weights = load_file(path)

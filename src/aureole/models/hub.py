@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.models.saving import CARD, CONFIG, WEIGHTS
 
 __all__ = ["Saveable", "from_pretrained", "push_to_hub"]
@@ -136,7 +136,7 @@ def _hub() -> Any:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise InvalidInputError(
+        raise MissingPackageError(
             "the hub needs the package huggingface_hub: pip install 'aureole[hub]'."
         ) from error
     return huggingface_hub

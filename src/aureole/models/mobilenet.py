@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.models.backbones import MEAN, STD
 from aureole.models.saving import check_weights
 
@@ -97,7 +97,7 @@ def load_mobilenet(path: Path | str, side: int = 112) -> MobileNetV2:
     network = MobileNetV2(side)
     wanted = {k: v for k, v in network.state_dict().items() if not k.endswith(_COUNTER)}
     if not Path(path).is_file():
-        raise InvalidInputError(f"there are no weights at {path}. Check the data folder.")
+        raise MissingInputError(f"there are no weights at {path}. Check the data folder.")
     try:
         # opened here, since numpy leaves a damaged file open
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:

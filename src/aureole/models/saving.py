@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 
 __all__ = [
     "CARD",
@@ -60,7 +60,10 @@ def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dic
     weights = folder / WEIGHTS
     config = _config(folder)
     if not weights.is_file():
-        raise InvalidInputError(f"{weights} is missing: {folder} does not hold a saved model.")
+        raise MissingInputError(
+            f"{weights} is missing: {folder} does not hold a saved model. "
+            "`aureole fit-head` and `aureole train` save one."
+        )
     found = config.get("format")
     if found != format:
         raise InvalidInputError(
@@ -120,7 +123,10 @@ def _config(folder: Path) -> dict[str, Any]:
     """The config of a saved model, from a file that may come from anywhere."""
     path = folder / CONFIG
     if not path.is_file():
-        raise InvalidInputError(f"{path} is missing: {folder} does not hold a saved model.")
+        raise MissingInputError(
+            f"{path} is missing: {folder} does not hold a saved model. "
+            "`aureole fit-head` and `aureole train` save one."
+        )
     if path.stat().st_size > _LARGEST_CONFIG:
         raise InvalidInputError(f"{path} is larger than {_LARGEST_CONFIG} bytes; it is no config.")
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from aureole.errors import AureoleError
+from aureole.errors import MissingPackageError
 
 __all__ = [
     "BLUE",
@@ -82,7 +82,9 @@ def canvas(
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise AureoleError("figures need matplotlib: pip install 'aureole[reports]'.") from error
+        raise MissingPackageError(
+            "figures need matplotlib: pip install 'aureole[reports]'."
+        ) from error
     # the salt makes ids the same in every run, and different in every figure of a page
     settings: dict[Any, Any] = {**_STYLE, "svg.hashsalt": f"aureole-{name}"}
     with matplotlib.rc_context(settings):

@@ -14,7 +14,7 @@ import torch
 from aureole.data.picture_folder import find_picture
 from aureole.data.pictures import read_thumbnail
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.evaluation.kappa_rejection import SAMPLED, kappa_rejection
 from aureole.retrieval import CredibleIndex
 from aureole.retrieval.credible import cap_cosine
@@ -176,7 +176,7 @@ def _thumbnails(folder: Path | None, names: list[str]) -> tuple[dict[str, str], 
     if folder is None:
         return {}, names
     if not folder.is_dir():
-        raise InvalidInputError(f"{folder} is no folder of pictures.")
+        raise MissingInputError(f"{folder} is no folder of pictures. Check the name.")
     root, found, used = folder.resolve(), {}, 0
     for place, name in enumerate(names):
         path = find_picture(root, name)

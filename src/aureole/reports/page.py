@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aureole.errors import AureoleError
+from aureole.errors import MissingPackageError
 from aureole.reports.runs import Run
 from aureole.reports.tables import Table
 
@@ -78,7 +78,7 @@ def render(
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
-        raise AureoleError("pages need jinja2: pip install 'aureole[reports]'.") from error
+        raise MissingPackageError("pages need jinja2: pip install 'aureole[reports]'.") from error
     environment = Environment(
         loader=PackageLoader("aureole.reports", ""),
         autoescape=True,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aureole.data.tables import write_columns
-from aureole.errors import InvalidInputError
+from aureole.errors import MissingInputError
 from aureole.records import Record, read_record
 
 __all__ = ["record_rows", "write_record_table"]
@@ -34,7 +34,9 @@ def record_rows(folder: Path) -> list[dict[str, Any]]:
     [('a/seed-4.json', 4, 0.125), ('a/seed-5.json', 5, 0.1)]
     """
     if not folder.is_dir():
-        raise InvalidInputError(f"{folder} is not a folder of records.")
+        raise MissingInputError(
+            f"{folder} is not a folder of records. Commands such as reproduce and train write them."
+        )
     found = []
     for path in sorted(folder.rglob("*.json")):
         if not path.is_file() or path.stat().st_size > _LARGEST:
@@ -45,7 +47,7 @@ def record_rows(folder: Path) -> list[dict[str, Any]]:
             continue
         found.append(_row(path.relative_to(folder), record))
     if not found:
-        raise InvalidInputError(
+        raise MissingInputError(
             f"there are no records below {folder}. Commands such as reproduce and train write them."
         )
     names = dict.fromkeys(name for row in found for name in row)

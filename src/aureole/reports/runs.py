@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.records import Record, read_record
 
 __all__ = [
@@ -58,7 +58,7 @@ def read_runs(folder: Path) -> list[Run]:
     """All runs below a folder, from its ``<setting>/seed-<n>.json``; an error says where it looked if there is none."""
     paths = sorted(folder.glob("*/seed-*.json"))
     if not paths:
-        raise InvalidInputError(
+        raise MissingInputError(
             f"there are no records in {folder} (looked for {folder}/<setting>/seed-<n>.json). Make some with "
             f"`aureole reproduce ambiguous --out {folder}`, or give the folder that was its --out."
         )

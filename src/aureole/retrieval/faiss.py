@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval.filters import Condition, matches
 from aureole.retrieval.rows import Rows, Schema, strings
 from aureole.retrieval.segments import Folder, pack_rows, unpack_rows
@@ -35,7 +35,9 @@ class FaissStore:
         try:
             import faiss
         except ImportError as error:
-            raise AureoleError("this index needs FAISS: pip install faiss-cpu.") from error
+            raise MissingPackageError(
+                "galleries in FAISS need faiss-cpu: pip install 'aureole[retrieval]'."
+            ) from error
         self._faiss: Any = faiss
         self.schema, self._folder = schema, folder
         self._clear()

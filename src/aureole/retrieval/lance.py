@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema, strings
 from aureole.retrieval.store import Approximate, check_build, slack
@@ -72,7 +72,9 @@ class LanceStore:
         """The table at a path."""
         lance = lance_package()
         if not table_exists(where):
-            raise InvalidInputError(f"{where} holds no gallery: there is no Lance table.")
+            raise MissingInputError(
+                f"{where} holds no gallery: there is no Lance table. `aureole index build` makes one."
+            )
         try:
             table = lance.dataset(where)
         except (OSError, ValueError) as error:
@@ -294,7 +296,9 @@ def lance_package() -> Any:
     try:
         import lance
     except ImportError as error:
-        raise AureoleError("this index needs Lance: pip install pylance.") from error
+        raise MissingPackageError(
+            "Lance tables need pylance: pip install 'aureole[retrieval]'."
+        ) from error
     return lance
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urldefrag
 
 import numpy as np
 
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.retrieval.address import check_address, shown_address
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema, strings
@@ -50,8 +50,8 @@ class PostgresStore:
             import psycopg
             from psycopg import sql
         except ImportError as error:
-            raise AureoleError(
-                "this index needs psycopg and pgvector: pip install 'psycopg[binary]' pgvector."
+            raise MissingPackageError(
+                "galleries in PostgreSQL need psycopg and pgvector: pip install 'aureole[retrieval]'."
             ) from error
         self._psycopg: Any = psycopg
         self._sql: Any = sql
@@ -115,7 +115,9 @@ class PostgresStore:
         query = "SELECT to_regclass(%s) IS NOT NULL"
         if not connection.execute(query, [f"{store._name}_notes"]).fetchone()[0]:
             store.close()
-            raise InvalidInputError(f"the database holds no gallery {store._name!r}.")
+            raise MissingInputError(
+                f"the database holds no gallery {store._name!r}. `aureole index build` makes one."
+            )
         store._register(connection)
         text = store.read_note("schema")
         store.schema = Schema.from_json(json.loads(text or "null"), f"table {store._name!r}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval.rows import Rows, Schema, strings, text_of
 
 __all__ = ["Folder", "pack_rows", "unpack_rows"]
@@ -55,7 +55,9 @@ class Folder:
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise InvalidInputError(f"{self.path} holds no gallery: no {_MANIFEST}.") from error
+            raise MissingInputError(
+                f"{self.path} holds no gallery: no {_MANIFEST}. `aureole index build` makes one."
+            ) from error
         except ValueError as error:
             raise InvalidInputError(f"{path} is not JSON: {error}.") from error
         if not isinstance(values, dict) or values.get("format") != _FORMAT:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.models import CifarResNet, PosteriorEncoder, ResNet18
 from aureole.models.saving import CONFIG, WEIGHTS, format_of
 from aureole.records import file_hash
@@ -193,7 +193,10 @@ def modality_of(folder: Path) -> Modality:
     if (folder / "modules.json").is_file():
         return "text"
     if not (folder / WEIGHTS).is_file():
-        raise InvalidInputError(f"{folder / WEIGHTS} is missing: {folder} holds no saved model.")
+        raise MissingInputError(
+            f"{folder / WEIGHTS} is missing: {folder} holds no saved model. "
+            "`aureole fit-head` and `aureole train` save one."
+        )
     return "vector" if format_of(folder) == HEAD_FORMAT else "image"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from aureole.errors import AureoleError
+from aureole.errors import AureoleError, MissingPackageError
 from aureole.scale.source import Chunk
 from aureole.scale.sweep import Failure, attempt
 from aureole.scale.table import Done
@@ -92,7 +92,12 @@ def map_chunks(
 def create_lists(where: str, *, lists: int, rows: int, workers: int, address: str | None) -> None:
     """Build IVF_FLAT lists on the column mu of a Lance table by several workers, each for a part of the fragments."""
     with _running(workers, address) as ray:
-        from lance_ray import create_index
+        try:
+            from lance_ray import create_index
+        except ImportError as error:
+            raise MissingPackageError(
+                "lists by several workers need lance-ray: pip install 'aureole[scale]', or use one worker."
+            ) from error
 
         # a pool larger than the cluster would wait for ever
         room = max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -215,7 +220,7 @@ def _running(workers: int, address: str | None) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise AureoleError(
+        raise MissingPackageError(
             "more than one worker needs Ray: pip install 'aureole[scale]', or use one worker."
         ) from error
     started = not ray.is_initialized()

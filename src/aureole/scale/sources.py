@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aureole.data.ranges import columns_of, read_schema
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval.lance import lance_package, table_exists
 from aureole.scale.embedder import Modality
 from aureole.scale.folder import PICTURES, FolderSource, walk
@@ -64,7 +64,7 @@ def kind_of(path: str) -> str:
     """'lance', 'table', 'shards' or 'folder': what a path holds, by its ending or by the files below it."""
     if path.removesuffix("/").endswith(".lance"):
         if not table_exists(path):
-            raise InvalidInputError(f"{path} is not there, or is no Lance table.")
+            raise MissingInputError(f"{path} is not there, or is no Lance table. Check the name.")
         return "lance"
     place = Path(path)
     if place.is_file():
@@ -76,7 +76,7 @@ def kind_of(path: str) -> str:
             f"{', '.join((*TABLES, *SHARDS, '.lance'))}."
         )
     if not place.is_dir():
-        raise InvalidInputError(f"{path} is not there.")
+        raise MissingInputError(f"{path} is not there. Check the name.")
     first = next(walk(place, (*TABLES, *SHARDS, *PICTURES)), None)
     if first is None:
         raise InvalidInputError(

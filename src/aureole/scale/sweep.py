@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 
 __all__ = ["Failure", "sweep"]
 
@@ -18,6 +18,7 @@ class Failure:
 
     error: str
     details: str
+    missing: bool = False  # a package, file or folder was: the other jobs may well lack the same
 
 
 def sweep(
@@ -55,4 +56,6 @@ def attempt(function: Callable[[Any], Any], job: Any) -> Any:
     try:
         return function(job)
     except Exception as error:
+        if isinstance(error, MissingInputError | MissingPackageError):
+            return Failure(str(error), "", missing=True)
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())

@@ -16,7 +16,7 @@ from aureole.data.ranges import (
     read_schema,
     values_of,
 )
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval.lance import lance_package, table_exists
 from aureole.scale.folder import walk
 from aureole.scale.source import Broken, Chunk, Source, chunk_size
@@ -91,7 +91,7 @@ class LanceSource(Source):
         rows_per_chunk: int | None = None,
     ) -> None:
         if not table_exists(where):
-            raise InvalidInputError(f"{where} is not there, or is no Lance table.")
+            raise MissingInputError(f"{where} is not there, or is no Lance table. Check the name.")
         self._table = lance_package().dataset(where)
         self._kind, self._id = kind, id_column
         self.column = pick_column(self._table.schema, kind, column, id_column, where)

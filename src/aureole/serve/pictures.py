@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aureole.data.picture_folder import find_picture
 from aureole.data.pictures import read_thumbnail
-from aureole.errors import InvalidInputError
+from aureole.errors import MissingInputError
 
 __all__ = ["Pictures"]
 
@@ -20,7 +20,7 @@ class Pictures:
 
     def __init__(self, folder: Path, *, memory: int = 64 * 2**20) -> None:
         if not folder.is_dir():
-            raise InvalidInputError(f"{folder} is no folder of pictures.")
+            raise MissingInputError(f"{folder} is no folder of pictures. Check the name.")
         self._folder = folder.resolve()
         self._memory, self._used = memory, 0
         self._kept: OrderedDict[str, bytes] = OrderedDict()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 
 __all__ = ["EXAMPLES", "KEYS", "Config", "Key", "read_config"]
 
@@ -236,7 +236,9 @@ def _check(given: dict[str, Any], folder: Path) -> Config:
         if values.get(name) is not None:
             where = folder / Path(values[name]).expanduser()
             if not where.exists():
-                raise InvalidInputError(f"{name} names {where}, which is not there.")
+                raise MissingInputError(
+                    f"{name} names {where}, which is not there. Mend the config, or give --set {name}=PATH."
+                )
             values[name] = str(where)
     if kind == "process" and values["data.kappa_low"] > values["data.kappa_high"]:
         raise InvalidInputError("data.kappa_low must not be above data.kappa_high.")
@@ -245,7 +247,7 @@ def _check(given: dict[str, Any], folder: Path) -> Config:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise InvalidInputError(
+        raise MissingInputError(
             f"{path} is not there, or is no file. `aureole train --example vectors` prints one to start from."
         )
     if path.stat().st_size > _LARGEST:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
 from aureole.losses import ContrastiveLoss
 from aureole.losses.negatives import n_ranks, rank
 from aureole.models.precision import bfloat16_in_hardware
@@ -322,7 +322,12 @@ class _Run:
 
 def _fabric(precision: Precision) -> Any:
     """Fabric on one device, or as one of the ranks that have joined."""
-    from lightning.fabric import Fabric
+    try:
+        from lightning.fabric import Fabric
+    except ImportError as error:
+        raise MissingPackageError(
+            "training needs Lightning: pip install 'aureole[train]'."
+        ) from error
 
     for part in ("fabric", "pytorch"):  # whichever was imported last says which precision is used
         logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)

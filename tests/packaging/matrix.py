@@ -1,0 +1,276 @@
+"""Every extra of the wheel in an environment of its own, with a command that needs it.
+
+``python -m tests.packaging.matrix``, or ``.ci/wheel``. Without --extras the base alone; ``--extras readme`` adds those that
+README installs, ``--extras every`` all there are.
+"""
+
+import argparse
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.packaging.environments import Environment, base, build, layer, timed
+
+__all__ = ["SMOKES", "check_base", "main", "prepare", "serving"]
+
+README = ("train", "reports", "text", "retrieval")
+HEAVY = (
+    *(
+        "lightning",
+        "ray",
+        "pyarrow",
+        "sentence_transformers",
+        "transformers",
+        "matplotlib",
+        "lance",
+    ),
+    *(
+        "faiss",
+        "psycopg",
+        "fastapi",
+        "uvicorn",
+        "PIL",
+        "sklearn",
+        "scipy",
+        "pandas",
+        "torchmetrics",
+    ),
+    *("huggingface_hub", "prometheus_client", "datasets", "httpx"),
+)
+
+
+def prepare(env: Environment) -> None:
+    """Vectors of MiniLM's dimension with groups, and a picture, in the folder where commands run."""
+    env.code(
+        "import numpy as np; r = np.random.default_rng(0); g = np.repeat(np.arange(300), 2)\n"
+        "v = r.normal(size=(300, 384))[g] + r.normal(size=(600, 384)) / 4\n"
+        "np.save('v.npy', v.astype('float32')); np.save('g.npy', g)"
+    )
+    (env.work / "p.png").write_bytes(_png(8))
+    head = env.code("from aureole.heads import MINILM_CAPTIONS; print(MINILM_CAPTIONS)")
+    link = env.work / "head"
+    if not link.exists():
+        link.symlink_to(head)
+
+
+def check_base(env: Environment, version: str) -> None:
+    """The wheel alone: what it imports, its help and version, and the command that needs no extra."""
+    env.run(env.python, "-m", "pip", "check")
+    loaded = json.loads(
+        env.code(
+            "import sys, torch, numpy; before = {n.partition('.')[0] for n in sys.modules}; import aureole, json\n"
+            "print(json.dumps([sorted({n.partition('.')[0] for n in sys.modules} - before), sorted(sys.modules)]))"
+        )
+    )
+    more = {name for name in loaded[0] if name not in sys.stdlib_module_names}
+    assert more <= {"aureole", "jaxtyping", "wadler_lindig", "safetensors"}, (
+        f"import aureole pulls in {more}"
+    )
+    assert not set(HEAVY) & set(loaded[1])
+    script = str(env.folder / "bin" / "aureole")
+    assert env.run(script, "--version") == f"aureole {version}\n"
+    assert "fit-head" in env.run(script, "--help")
+    assert "[data]" in env.run(script, "train", "--example", "vectors")
+    files = (
+        "from importlib.resources import files; f = files('aureole'); "
+        "assert all((f / n).is_file() for n in ('py.typed', 'reports/page.html.jinja', "
+        "'reports/explorer_page/index.html', 'heads/minilm_captions/weights.safetensors'))"
+    )
+    env.code(files)
+    prepare(env)
+    # what needs none, and what says which it needs
+    env.aureole("evaluate", "v.npy", "--columns-from", "g.npy", "--head", "head")
+    said = env.aureole("score", "v.npy", "--head", "head", "--out", "scored.parquet", status=2)
+    assert "pip install 'aureole[tables]'" in said
+
+
+def _train(env: Environment) -> None:
+    quick = ("--dim", "4", "--kappa-pos", "8", "--steps", "20", "--items", "64")
+    env.aureole("fit-head", "v.npy", "--columns-from", "g.npy", "--out", "fitted", *quick)
+    env.code("from aureole.evaluation.metrics import RecallAt1; RecallAt1()")
+
+
+def _reports(env: Environment) -> None:
+    command = ("evaluate", "v.npy", "--columns-from", "g.npy", "--head", "head")
+    env.aureole(*command, "--report", "page.html")
+    assert "<svg" in (env.work / "page.html").read_text()
+
+
+def _images(env: Environment) -> None:
+    read = "from pathlib import Path; from aureole.data.pictures import read_square as r; "
+    assert env.code(f"{read}print(*r(Path('p.png'), 32).shape)") == "3 32 32"
+
+
+def _tables(env: Environment) -> None:
+    env.aureole("score", "v.npy", "--head", "head", "--with-mu", "--out", "scored.parquet")
+    env.aureole(
+        "score",
+        "scored.parquet",
+        "--vector-column",
+        "mu",
+        "--head",
+        "head",
+        "--out",
+        "t.csv",
+        status=1,
+    )
+
+
+def _retrieval(env: Environment) -> None:
+    for gallery in ("g.lance", "g.faiss"):
+        env.aureole("index", "build", "v.npy", "--head", "head", "--out", gallery)
+        found = json.loads(env.aureole("search", gallery, "--id", "3", "--json"))
+        assert found["hits"]
+    # nobody listens there: the packages are, or the error would be another
+    said = env.aureole("index", "info", "postgresql://nobody@127.0.0.1:1/none", status=1)
+    assert "127.0.0.1" in said
+
+
+def _text(env: Environment) -> None:
+    program = (
+        "from aureole.training.adapters import minilm; from aureole import FrozenHead\n"
+        "v = minilm().encode(['it was fine', 'a brown dog catches a red frisbee in the snow'])\n"
+        "k = FrozenHead.load('head').predict(v).kappa; print(bool(k[0] < k[1]))"
+    )
+    assert env.code(program) == "True"
+
+
+def _serve(env: Environment) -> None:
+    env.code(
+        "import aureole.serve.app, aureole.serve.server; from aureole.serve.metrics import Metrics; Metrics()"
+    )
+    said = env.aureole("serve", "--index", "g.faiss", status=2)  # it can, but has no engine
+    assert "pip install 'aureole[retrieval]'" in said
+
+
+def _scale(env: Environment) -> None:
+    program = (
+        "import math; from aureole.scale import sweep\n"
+        "print(sorted(r for _, r in sweep(math.sqrt, [1, 4], workers=2)))"
+    )
+    assert env.code(program).endswith("[1.0, 2.0]")
+    env.code(
+        "import numpy as np; from aureole.data.tables import write_columns; from pathlib import Path; "
+        "write_columns(Path('v.parquet'), {'v': np.load('v.npy')})"
+    )
+    env.aureole("embed", "v.parquet", "--encoder", "head", "--out", "e.lance", "--workers", "2")
+    env.aureole("index", "approximate", "e.lance", "--workers", "2", "--lists", "4")
+
+
+def _hub(env: Environment) -> None:
+    program = (
+        "from aureole.errors import AureoleError; from aureole.models.hub import from_pretrained\n"
+        "try: from_pretrained('nobody/nothing')\nexcept AureoleError as e: print('pip install' in str(e))"
+    )
+    assert env.code(program) == "False"
+
+
+def _all(env: Environment) -> None:
+    env.aureole("index", "build", "v.npy", "--head", "head", "--out", "all.faiss")
+    address = (
+        "serve",
+        "--index",
+        "all.faiss",
+        "--encoder",
+        "head",
+        "--modality",
+        "text",
+        "--port",
+        "0",
+    )
+    serving(env, [env.python, "-m", "aureole", *address], 0)
+    for smoke in (_train, _reports, _images, _hub):
+        smoke(env)
+
+
+SMOKES: dict[str, Callable[[Environment], None]] = {
+    "train": _train, "reports": _reports, "images": _images, "tables": _tables, "retrieval": _retrieval,
+    "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "all": _all,
+}  # fmt: skip
+
+
+def serving(env: Environment, command: list[str] | str, port: int, *, seconds: float = 120) -> None:
+    """Start a service, ask it whether it is well, and end it; it must end by itself within ten seconds."""
+    running = subprocess.Popen(
+        command, cwd=env.work, env=env.variables(), text=True, shell=isinstance(command, str),
+        executable="/bin/bash" if isinstance(command, str) else None,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert running.stdout is not None
+        line = running.stdout.readline()  # when it listens, it says where
+        assert "http://" in line, f"{command} said {line!r} {running.communicate(timeout=10)[1]}"
+        address = line[line.index("http://") :].split()[0]
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                with urllib.request.urlopen(f"{address}/healthz", timeout=5) as answer:
+                    assert answer.status == 200
+                break
+            except OSError:
+                assert time.monotonic() < deadline, f"{address} does not answer"
+                time.sleep(0.2)
+        assert not port or address.endswith(f":{port}")
+    finally:
+        running.terminate()
+        running.wait(timeout=10)
+
+
+def _png(side: int) -> bytes:
+    """A grey picture, without a package that makes pictures."""
+    rows = zlib.compress(b"".join(b"\0" + bytes([128] * 3 * side) for _ in range(side)))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Build, install, try; the number of extras that failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--extras", default="", help='names with commas between them, "readme" or "every"'
+    )
+    given = parser.parse_args(arguments).extras
+    named = {"": (), "readme": README, "every": tuple(SMOKES)}
+    extras = named.get(given) if given in named else tuple(given.split(","))
+    assert extras is not None
+    failed = []
+    with timed("all"), tempfile.TemporaryDirectory(prefix="aureole-wheel-") as temporary:
+        place = Path(temporary)
+        with timed("build"):
+            built = build(place / "dist")
+        for file in (built.wheel, built.sdist):
+            print(f"{file.stat().st_size / 2**20:7.2f} MiB {file.name}")
+        with timed("torch, and the wheel without extras, installed"):
+            bare = base(place / "base", place / "work", built.wheel)
+        with timed("import, --help, --version, pip check, score"):
+            check_base(bare, built.wheel.name.split("-")[1])
+        for extra in extras:
+            try:
+                with timed(f"[{extra}] installed"):
+                    env = layer(bare, place / extra, built.wheel, extra)
+                with timed(f"[{extra}] used"):
+                    env.run(env.python, "-m", "pip", "check")
+                    SMOKES[extra](env)
+            except (AssertionError, subprocess.SubprocessError) as error:
+                failed.append(extra)
+                print(f"[{extra}] {error}")
+            subprocess.run(["rm", "-rf", str(place / extra)], check=False)
+    print(f"failed: {', '.join(failed)}" if failed else "all is well")
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
