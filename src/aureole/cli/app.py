@@ -12,6 +12,7 @@ from aureole.cli import (
     evaluate,
     fit_head,
     index,
+    quickstart,
     records,
     report,
     reproduce,
@@ -31,6 +32,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("quickstart", help=quickstart.HELP)(quickstart.quickstart)
 app.command("train", help=train.HELP)(train.train)
 app.command("fit-head", help=fit_head.HELP)(fit_head.fit_head)
 app.command("score", help=score.HELP)(score.score)
