@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from aureole.cli import (
     approximate,
+    doctor,
     embed,
     evaluate,
     fit_head,
@@ -33,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("quickstart", help=quickstart.HELP)(quickstart.quickstart)
+app.command("doctor", help=doctor.HELP)(doctor.doctor)
 app.command("train", help=train.HELP)(train.train)
 app.command("fit-head", help=fit_head.HELP)(fit_head.fit_head)
 app.command("score", help=score.HELP)(score.score)
