@@ -16,7 +16,6 @@ from aureole.records import Record
 from aureole.reports.drawing import BLUE, COLOURS, GREY, MARKERS, VERMILION, canvas
 from aureole.reports.head import extremes
 from aureole.reports.page import Gallery, Item, Picture, Section, render
-from aureole.reports.tables import Table
 from aureole.reports.two_caps import CapSearch, two_caps_figure
 
 __all__ = ["Findings", "fading_figure", "quickstart_page", "rejection_figure", "scatter_figure"]
@@ -44,9 +43,9 @@ def quickstart_page(found: Findings) -> str:
     """The page as HTML: styles and pictures inline, no scripts, nothing loaded."""
     metrics = found.record.metrics
     sections = [
+        _search(found),
         _certain(found),
         _agreement(found),
-        _search(found),
         _rejection(metrics),
         _next(found),
     ]
@@ -91,8 +90,9 @@ def scatter_figure(kappa: Tensor, entropy: Tensor, kinds: Tensor) -> str:
             x = entropy.numpy()[of] + (spread[of] if kind == "clear" else 0)
             axes.scatter(
                 x, kappa.numpy()[of], s=9, alpha=0.55, linewidths=0,
-                color=COLOURS[number], marker=MARKERS[number], label=kind,
+                color=COLOURS[number], marker=MARKERS[number],
             )  # fmt: skip
+            axes.scatter([], [], s=40, color=COLOURS[number], marker=MARKERS[number], label=kind)
         axes.set(xlabel="known entropy of the labels, nats", ylabel="κ, which the encoder says")
         axes.set_ylim(bottom=0)
         drawing.legend()
@@ -146,9 +146,9 @@ def _certain(found: Findings) -> Section:
         share = found.shapes.votes[row].double()
         order = share.argsort(descending=True, stable=True)[:2].tolist()
         total = int(share.sum())
-        votes = ", ".join(f"{int(share[c])} {found.shapes.names[c]}" for c in order if share[c] > 0)
-        note = f"κ {float(found.kappa[row]):.1f}"
-        return Item(note, f"{votes} of {total} votes", _data_uri(found.large[row]))
+        votes = ", ".join(f"{found.shapes.names[c]} {int(share[c])}" for c in order if share[c] > 0)
+        text = f"κ {float(found.kappa[row]):.1f}"
+        return Item(text, f"votes of {total}: {votes}", _data_uri(found.large[row]))
 
     galleries = tuple(
         Gallery(title, tuple(item(int(row)) for row in rows))
@@ -207,13 +207,9 @@ def _rejection(metrics: Mapping[str, Any]) -> Section:
 
 
 def _next(found: Findings) -> Section:
-    table = Table(
-        "Commands",
-        "To be run where aureole quickstart was run.",
-        ("to do this", "run this"),
-        tuple(found.steps),
-    )
-    return Section("next", "What to do next", "", (table,), ())
+    items = tuple(Item(command, what) for what, command in found.steps)
+    text = "Run these where aureole quickstart was run. Each works on what it wrote."
+    return Section("next", "What to do next", text, (), (), galleries=(Gallery("Commands", items),))
 
 
 def _data_uri(picture: Tensor) -> str:
