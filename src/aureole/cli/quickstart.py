@@ -94,8 +94,8 @@ def quickstart(
 def _show(console: Console, metrics: Mapping[str, Any]) -> None:
     sharp, blurred = metrics["searches"]
     lines = [
-        f"κ against the known entropy of the labels: rank correlation -{metrics['entropy_rank']:.2f} "
-        f"(best possible -{metrics['entropy_rank_best']:.2f})",
+        f"κ against the known entropy of the labels: rank correlation {-metrics['entropy_rank']:.2f} "
+        f"(best possible {-metrics['entropy_rank_best']:.2f})",
         f"Recall@1: {100 * metrics['recall_at_1']:.0f} % of all, {100 * metrics['recall_at_1_sure_half']:.0f} % of the "
         "surer half",
         f"a sharp {metrics['query']}: cap of {sharp['degrees']:.0f}°, {sharp['members']} pictures ({sharp['labels']})",

@@ -16,8 +16,13 @@ from aureole.data.drawn import drawn_shapes
 from aureole.data.pictures import write_picture
 from aureole.errors import InvalidInputError
 from aureole.experiments.quickstart import QuickstartSetting, draw, measure, train
-from aureole.experiments.quickstart_search import choose_query, two_searches, write_gallery
-from aureole.records import Record, read_record, write_record
+from aureole.experiments.quickstart_search import (
+    GALLERIES,
+    choose_query,
+    two_searches,
+    write_gallery,
+)
+from aureole.records import Record, file_hash, read_record, write_record
 from aureole.reports.quickstart import Findings, write_page
 from aureole.reports.two_caps import CapSearch, count_labels, two_caps_figure
 from aureole.training.fit import Observer
@@ -33,6 +38,7 @@ _PLAN, _RECORD, _CHECKPOINT, _PAGE = (
     "training.safetensors",
     "quickstart.html",
 )
+_CAPS = "caps.svg"
 _LARGE, _LARGEST = 44, 132  # pixels: of a picture on the page, and of a query
 
 Say = Callable[[str], None]
@@ -80,8 +86,9 @@ def run_quickstart(
     setting = QuickstartSetting() if setting is None else setting
     plan = json.loads(json.dumps({"quickstart": setting.as_json(), "seed": seed}))
     _claim(out, plan)
-    if (out / _RECORD).is_file() and (out / _PAGE).is_file():
-        return Quickstart(read_record(out / _RECORD), out / _PAGE, _gallery(out), found=True)
+    gallery = next((out / name for name in GALLERIES if (out / name).exists()), None)
+    if (out / _RECORD).is_file() and (out / _PAGE).is_file() and gallery is not None:
+        return Quickstart(read_record(out / _RECORD), out / _PAGE, gallery, found=True)
     started = time.monotonic()
     say(
         f"Drawing {setting.pictures + setting.held_out:,} shapes, and {setting.annotators} votes on what each shows."
@@ -115,9 +122,12 @@ def run_quickstart(
     large = drawn_shapes(setting.held_out, side=_LARGE, seed=10 * seed + 1).pictures
     queries = _large_queries(seed, query, setting)
     svg = two_caps_figure(searches, large[: setting.gallery], labels, queries)
-    (out / "caps.svg").write_text(_standalone(svg), encoding="utf-8")
+    (out / _CAPS).write_text(_standalone(svg), encoding="utf-8")
     metrics["seconds"] = time.monotonic() - started
-    record = Record("quickstart", metrics, command=command, seed=seed, settings=setting.as_json())
+    written = {_CAPS: file_hash(out / _CAPS)}
+    record = Record(
+        "quickstart", metrics, command=command, seed=seed, settings=setting.as_json(), data=written
+    )
     findings = Findings(
         record, held_out, posterior.kappa, large, searches, queries, next_steps(out, gallery)
     )
@@ -166,10 +176,6 @@ def _claim(out: Path, plan: dict[str, Any]) -> None:
         )
     out.mkdir(parents=True, exist_ok=True)
     marker.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
-
-
-def _gallery(out: Path) -> Path:
-    return next(p for p in (out / "gallery.lance", out / "gallery.faiss") if p.exists())
 
 
 def _as_json(search: CapSearch, labels: list[str]) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from aureole.reports.two_caps import CapSearch
 from aureole.retrieval import CredibleIndex
 from aureole.retrieval.origin import Origin
 
-__all__ = ["choose_query", "item_name", "two_searches", "write_gallery"]
+__all__ = ["GALLERIES", "choose_query", "item_name", "two_searches", "write_gallery"]
 
+GALLERIES = ("gallery.lance", "gallery.faiss")  # the ending is the engine's module
 _SHAPE = "star"  # the query's, set before any search was seen
 
 
@@ -42,11 +43,10 @@ def write_gallery(
 
     The engine is Lance, or FAISS where Lance is not installed. What an interrupted run left there is replaced.
     """
-    engines = {"lance": "gallery.lance", "faiss": "gallery.faiss"}
-    found = next((name for engine, name in engines.items() if find_spec(engine)), None)
+    found = next((name for name in GALLERIES if find_spec(Path(name).suffix[1:])), None)
     if found is None:
         raise AureoleError("a gallery needs Lance or FAISS: pip install 'aureole[retrieval]'.")
-    for name in engines.values():
+    for name in GALLERIES:
         _remove(out / name)
     count = min(setting.gallery, len(shapes))
     for number in range(count):

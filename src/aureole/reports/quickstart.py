@@ -131,7 +131,7 @@ def _results(metrics: Mapping[str, Any]) -> list[str]:
     sharp, blurred = metrics["searches"]
     return [
         f"κ falls where votes disagree: its rank correlation with the known entropy of the labels is "
-        f"-{metrics['entropy_rank']:.2f}, of -{metrics['entropy_rank_best']:.2f} that can be reached.",
+        f"{-metrics['entropy_rank']:.2f}, of {-metrics['entropy_rank_best']:.2f} that can be reached.",
         f"The nearest other picture has the same label for {_percent(metrics['recall_at_1'])} of the pictures, and for "
         f"{_percent(metrics['recall_at_1_sure_half'])} of the half that κ is surest of.",
         f"A sharp {metrics['query']} asks for a cap of {sharp['degrees']:.0f}° and gets {sharp['members']} pictures. "
