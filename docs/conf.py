@@ -11,6 +11,7 @@ copyright = "The aureole developers"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "mathml",
     "sphinx.ext.napoleon",
     "record_tables",
@@ -18,6 +19,7 @@ extensions = [
     "scale_tables",
     "facts",
     "concept_figures",
+    "rooms",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"

@@ -55,7 +55,7 @@ class Cifar10H:
 
     @property
     def entropy(self) -> Float[Tensor, " n"]:
-        """The entropy of the votes in nats: 0 exactly where all agree."""
+        """The entropy of the votes in nats, 0 exactly where all agree."""
         # sorted, so that images with the same votes for other classes tie exactly
         return torch.special.entr(self.probabilities.sort(-1).values).sum(-1)
 

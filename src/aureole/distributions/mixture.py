@@ -84,7 +84,7 @@ class MixtureVMF(MixtureSameFamily):
 
     @property
     def mode(self) -> Float[Tensor, "*batch dim"]:
-        """The component mean of the highest density: the mode when the components are well apart."""
+        """The component mean of the highest density, which is the mode when the components are well apart."""
         density = self.log_prob(self.mu.movedim(-2, 0))
         best = density.argmax(0)[..., None, None].expand(*self.batch_shape, 1, self.dim)
         return self.mu.gather(-2, best).squeeze(-2)

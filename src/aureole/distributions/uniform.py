@@ -56,7 +56,7 @@ class SphereUniform(Distribution):
 
     @property
     def mean(self) -> Float[Tensor, "*batch dim"]:
-        """The mean, 0: the centre of the sphere."""
+        """The mean, which is 0, the centre of the sphere."""
         return self._full(0.0, *self.event_shape)
 
     @property

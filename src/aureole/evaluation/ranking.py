@@ -19,7 +19,7 @@ def nearest_label_matches(
     *,
     queries: Integer[Tensor, " q"] | None = None,
 ) -> Bool[Tensor, " q"]:
-    r"""Whether the nearest other item, :math:`\arg\max_{j \ne i} \mu_i^T\mu_j`, has the label of item i.
+    r"""Whether the nearest other item, :math:`\operatorname{argmax}_{j \ne i} \mu_i^T\mu_j`, has the label of item i.
 
     For all items i, or those whose numbers are given as ``queries``; any other item can be the nearest.
 

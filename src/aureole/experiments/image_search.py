@@ -75,7 +75,7 @@ class Search:
 
     @property
     def kappa_other(self) -> float:
-        """The gallery's typical kappa, as an index keeps it: the median."""
+        """The gallery's typical kappa, as an index keeps it, the median."""
         return float(self.gallery.kappa.median())
 
     @property

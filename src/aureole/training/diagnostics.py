@@ -18,7 +18,7 @@ _FLAT = 0.01  # standard deviation of log kappa
 class Diagnosis:
     """Figures of a batch of posteriors.
 
-    ``mean_length`` is |E mu|: 0 for a centred cloud, 1 when all mu agree; a length that grows while the loss stands
+    ``mean_length`` is ``|E mu|``: 0 for a centred cloud, 1 when all mu agree; a length that grows while the loss stands
     still is the tilt (all mu lean towards a spare direction and kappa is inflated). ``smallest_eigenvalue`` is that of
     E[mu mu^T] times D: 1 for an isotropic cloud, 0 when a direction is unused.
     """

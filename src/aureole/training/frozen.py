@@ -261,7 +261,7 @@ class FrozenHead:
 
     @property
     def takes_unit_vectors(self) -> bool:
-        """Whether the vectors it was fitted on had length 1: their mean squared length is that of centre and spread."""
+        """Whether the vectors it was fitted on had length 1, by the squares of centre and spread."""
         self._require_fit()
         assert isinstance(self.encoder_, IndependentEncoder)
         square = self.encoder_.centre.square().sum() + self.encoder_.scale.square().sum()
