@@ -45,3 +45,4 @@ os.environ["MATPLOTLIBRC"] = str(HERE / "_static" / "matplotlibrc")
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, which is not shown anyway
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
