@@ -1,15 +1,19 @@
 """Sphinx configuration."""
 
+import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+from notebook_cache import fingerprint  # noqa: E402
 
 project = "aureole"
 author = "The aureole developers"
 copyright = "The aureole developers"
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "mathml",
@@ -30,4 +34,19 @@ autodoc_member_order = "bysource"
 nitpicky = False
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
-html_css_files = ["math.css"]
+html_css_files = ["math.css", "notebooks.css"]
+
+# The tutorials are run by the build, and a cell that fails ends it. Outputs are kept as long as neither the cells nor
+# the library change: the folder's name holds a digest of the library.
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build" / "notebooks" / fingerprint(HERE.parent))
+nb_execution_raise_on_error = True
+nb_execution_timeout = 180  # seconds a cell
+nb_execution_in_temp = True
+nb_merge_streams = True
+nb_output_stderr = "warn"  # on the page, and the build fails: mend it, rather than hide it
+os.environ["MATPLOTLIBRC"] = str(HERE / "_static" / "matplotlibrc")
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, which is not shown anyway
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
