@@ -104,7 +104,7 @@ def _paper(text: str) -> str:
     """A number of the paper, as it prints it."""
     from aureole.reports.paper import PAPER, format_paper
 
-    setting, _, metric = text.removeprefix("paper#").partition("/")
+    setting, _, metric = text.removeprefix("paper#").rpartition("/")
     try:
         return format_paper(PAPER[setting][metric])
     except KeyError:
