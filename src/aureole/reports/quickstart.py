@@ -171,9 +171,9 @@ def _agreement(found: Findings) -> Section:
     )
     fading = Picture(
         fading_figure(found.record.metrics),
-        "The same clear pictures, spoilt step by step. Training pictures were blurred too, and κ falls as it should. None "
-        "was cropped: κ tells how ambiguous a picture of a known kind is, and may say anything, even that it is surer, "
-        "of a foreign one. It is no detector of foreign pictures.",
+        "The same clear pictures, spoilt step by step. Training pictures were blurred too, and κ falls as it should. "
+        "None was cropped: κ tells how ambiguous a picture of a known kind is, and may say anything, even that it is "
+        "surer, of a foreign one. It is no detector of foreign pictures.",
         "Median κ of clear pictures under growing blur and tighter crops",
     )
     text = (
