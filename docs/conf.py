@@ -24,6 +24,7 @@ extensions = [
     "facts",
     "concept_figures",
     "rooms",
+    "quickstart_tables",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"

@@ -72,7 +72,7 @@ def drawn_shapes(count: int, *, side: int = 32, seed: int = 0, annotators: int =
     >>> shapes.votes.sum(-1)
     tensor([20, 20, 20, 20, 20, 20])
     """
-    _check(count, side, seed, annotators)
+    _check(count=count, side=side, seed=seed, annotators=annotators)
     drawing, voting = np.random.default_rng(seed).spawn(2)
     plan = _Plan.of(drawing.random((count, _Plan.NUMBERS)))
     probabilities = plan.probabilities()
@@ -84,10 +84,9 @@ def drawn_shapes(count: int, *, side: int = 32, seed: int = 0, annotators: int =
     return DrawnShapes(pictures, probabilities, votes, votes.argmax(-1), plan.kind)
 
 
-def _check(count: int, side: int, seed: int, annotators: int) -> None:
-    for name, value, least in (
-        ("count", count, 1), ("side", side, 8), ("seed", seed, 0), ("annotators", annotators, 1)
-    ):  # fmt: skip
+def _check(**numbers: object) -> None:
+    for name, value in numbers.items():
+        least = {"side": 8, "seed": 0}.get(name, 1)
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise InvalidInputError(
                 f"{name} must be a whole number of at least {least}, but is {value!r}."

@@ -39,7 +39,7 @@ _PLAN, _RECORD, _CHECKPOINT, _PAGE = (
     "quickstart.html",
 )
 _CAPS = "caps.svg"
-_LARGE, _LARGEST = 44, 132  # pixels: of a picture on the page, and of a query
+_LARGE, _LARGEST = 40, 120  # pixels: of a picture on the page, and of a query
 
 Say = Callable[[str], None]
 Watch = Callable[[], AbstractContextManager[Observer | None]]

@@ -21,6 +21,7 @@ from aureole.reports.two_caps import CapSearch, two_caps_figure
 __all__ = ["Findings", "fading_figure", "quickstart_page", "rejection_figure", "scatter_figure"]
 
 _SHOWN = 12
+_SEEN = {"blur": "seen in training", "crop": "foreign"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def fading_figure(metrics: Mapping[str, Any]) -> str:
     with canvas("quickstart-fading", 2, sharey=True) as drawing:
         for axes, (name, amount, label) in zip(drawing.axes, panels, strict=True):
             axes.plot(metrics[name][amount], metrics[name]["kappa"], "o-", color=BLUE)
-            axes.set(xlabel=label)
+            axes.set(xlabel=label, title=_SEEN[name])
         drawing.axes[1].invert_xaxis()
         drawing.axes[0].set_ylabel("median κ of clear pictures")
         drawing.axes[0].set_ylim(bottom=0)
@@ -170,8 +171,9 @@ def _agreement(found: Findings) -> Section:
     )
     fading = Picture(
         fading_figure(found.record.metrics),
-        "The same clear pictures, spoilt step by step. Blur was in the training pictures. Crops were not: κ tells how "
-        "ambiguous a picture of the known kind is, and is no detector of foreign ones, so it falls less.",
+        "The same clear pictures, spoilt step by step. Training pictures were blurred too, and κ falls as it should. "
+        "None was cropped: κ tells how ambiguous a picture of a known kind is, and may say anything, even that it is "
+        "surer, of a foreign one. It is no detector of foreign pictures.",
         "Median κ of clear pictures under growing blur and tighter crops",
     )
     text = (

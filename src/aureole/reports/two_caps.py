@@ -65,7 +65,7 @@ def two_caps_figure(
     rim = max(90.0, *(angle for search in searches for angle in search.angles))
     with canvas("two-caps", 1, height=height) as drawing:
         axes = sheet(drawing, height)
-        axes.set(xlim=(-_MARGIN, WIDTH + _MARGIN), ylim=(height + _MARGIN, -_MARGIN))
+        axes.set(xlim=(-_MARGIN, WIDTH + _MARGIN), ylim=(height + _MARGIN, -_MARGIN / 3))
         for number, (search, picture) in enumerate(zip(searches, shown, strict=True)):
             x = number * (width + _SIDE_BY_SIDE)
             found = [labels[i] for i in search.members]
@@ -86,7 +86,7 @@ def two_caps_figure(
 
 def _legend(count: int, rim: float) -> list[str]:
     return [
-        f"A dot is one of the {count} pictures that are searched, by its angle to the query (rim: {rim:.0f}°).",
+        f"Each dot is one of {count} pictures, by its angle to the query (rim: {rim:.0f}°).",
         "Blue: the cap that the query's own certainty asks for. Red: the pictures in it.",
     ]
 
