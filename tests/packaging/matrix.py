@@ -1,7 +1,7 @@
 """Every extra of the wheel in an environment of its own, with a command that needs it.
 
-``python -m tests.packaging.matrix``, or ``.ci/wheel``. Without --extras the base alone; ``--extras readme`` adds those that
-README installs, ``--extras every`` all there are.
+``python -m tests.packaging.matrix``, or ``.ci/wheel``. Without --extras the base alone; ``--extras readme`` adds those
+that README installs, ``--extras every`` all there are.
 """
 
 import argparse
@@ -10,15 +10,14 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.packaging.environments import Environment, base, build, layer, timed
+from tests.packaging.environments import ROOT, Environment, base, build, layer, timed
+from tests.packaging.readme import Runner
 
-__all__ = ["SMOKES", "check_base", "main", "prepare", "serving"]
+__all__ = ["SMOKES", "check_base", "main", "prepare"]
 
 README = ("train", "reports", "text", "retrieval")
 HEAVY = (
@@ -185,7 +184,11 @@ def _all(env: Environment) -> None:
         "--port",
         "0",
     )
-    serving(env, [env.python, "-m", "aureole", *address], 0)
+    runner = Runner(env, ROOT / "constraints.txt", 120)
+    try:
+        runner.serve(f"python -m aureole {' '.join(address)}")
+    finally:
+        runner.stop()
     for smoke in (_train, _reports, _images, _hub):
         smoke(env)
 
@@ -194,33 +197,6 @@ SMOKES: dict[str, Callable[[Environment], None]] = {
     "train": _train, "reports": _reports, "images": _images, "tables": _tables, "retrieval": _retrieval,
     "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "all": _all,
 }  # fmt: skip
-
-
-def serving(env: Environment, command: list[str] | str, port: int, *, seconds: float = 120) -> None:
-    """Start a service, ask it whether it is well, and end it; it must end by itself within ten seconds."""
-    running = subprocess.Popen(
-        command, cwd=env.work, env=env.variables(), text=True, shell=isinstance(command, str),
-        executable="/bin/bash" if isinstance(command, str) else None,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert running.stdout is not None
-        line = running.stdout.readline()  # when it listens, it says where
-        assert "http://" in line, f"{command} said {line!r} {running.communicate(timeout=10)[1]}"
-        address = line[line.index("http://") :].split()[0]
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                with urllib.request.urlopen(f"{address}/healthz", timeout=5) as answer:
-                    assert answer.status == 200
-                break
-            except OSError:
-                assert time.monotonic() < deadline, f"{address} does not answer"
-                time.sleep(0.2)
-        assert not port or address.endswith(f":{port}")
-    finally:
-        running.terminate()
-        running.wait(timeout=10)
 
 
 def _png(side: int) -> bytes:

@@ -1,0 +1,190 @@
+"""The commands of README, run as a stranger would: in order, in an empty environment with the built wheel.
+
+``python -m tests.packaging.readme [FILE ...]``, or ``.ci/readme``. Every line of a console block that begins with ``$``
+and a blank is run, but for blocks after a line ``<!-- not run: reason -->``. A service is started, asked whether it is
+well, and ended with its block. The blocks of Python are doctests, which pytest runs.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.packaging.environments import ROOT, TORCH, Environment, build, timed
+
+__all__ = ["Block", "Runner", "blocks", "is_service", "main"]
+
+_MARK = re.compile(r"<!--\s*not run:\s*(\S.*?)\s*-->")
+_ADDRESS = re.compile(r"http://[^\s/]+:[0-9]+")
+_FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*console\b.*$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """The commands of a console block, the line where it begins, and why it is not run, if so."""
+
+    line: int
+    commands: tuple[str, ...]
+    reason: str | None = None
+
+
+def blocks(text: str) -> Iterator[Block]:
+    r"""The console blocks of a page of Markdown.
+
+    Examples
+    --------
+    >>> page = "```console\n$ aureole score v.npy \\\n    --head head   # a remark\nwritten to ...\n$ ls\n```"
+    >>> [block.commands for block in blocks(page)]
+    [('aureole score v.npy \\\n    --head head   # a remark', 'ls')]
+    >>> [block.reason for block in blocks("<!-- not run: takes an hour -->\n" + page)]
+    ['takes an hour']
+    """
+    lines = text.splitlines()
+    at = 0
+    while at < len(lines):
+        opened = _FENCE.match(lines[at])
+        if opened is None:
+            at += 1
+            continue
+        first, indent, fence = at, opened[1], opened[2]
+        at += 1
+        inside = []
+        while at < len(lines) and lines[at].strip() != fence:
+            inside.append(lines[at].removeprefix(indent))
+            at += 1
+        at += 1
+        marked = _MARK.search(lines[first - 1]) if first else None
+        yield Block(first + 1, tuple(_commands(inside)), marked[1] if marked else None)
+
+
+def _commands(lines: list[str]) -> Iterator[str]:
+    rest = iter(lines)
+    for line in rest:
+        if not line.startswith("$ "):
+            continue  # what the command prints
+        command = line[2:].rstrip()
+        while command.endswith("\\"):
+            command += "\n" + next(rest, "").removeprefix("> ").rstrip()
+        yield command
+
+
+def is_service(command: str) -> bool:
+    """Whether a command runs until it is ended.
+
+    Examples
+    --------
+    >>> is_service("aureole serve --index gallery.lance   # at http://127.0.0.1:8765")
+    True
+    >>> is_service("aureole serve --help")
+    False
+    """
+    words = shlex.split(command, comments=True)
+    return words[:2] == ["aureole", "serve"] and "--help" not in words
+
+
+class Runner:
+    """Runs commands in an environment one after the other; folders and variables that they change stay changed."""
+
+    def __init__(self, env: Environment, constraints: Path, timeout: float) -> None:
+        self._env, self._timeout = env, timeout
+        self._variables = env.variables() | {"PIP_CONSTRAINT": str(constraints)}
+        self._state = env.folder.parent / "state"
+        self._services: list[subprocess.Popen[bytes]] = []
+
+    def run(self, command: str) -> None:
+        """Run a command; a status other than 0 is an error with what it said."""
+        # what a command leaves behind: its folder and its variables
+        script = f"set -e -o pipefail\n{command}\npwd > '{self._state}.cwd'\nenv -0 > '{self._state}.env'\n"
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=self._env.work, env=self._variables, timeout=self._timeout,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"status {done.returncode}:\n{done.stdout[-5000:]}"
+        assert "Traceback" not in done.stdout, done.stdout[-5000:]
+        self._env = replace(self._env, work=Path(Path(f"{self._state}.cwd").read_text().strip()))
+        entries = Path(f"{self._state}.env").read_text().split("\0")
+        self._variables = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+    def serve(self, command: str) -> None:
+        """Start a service and ask it whether it is well; it runs until ``stop``."""
+        log = Path(f"{self._state}.log")
+        with log.open("w") as out:
+            running = subprocess.Popen(
+                ["bash", "-c", f"exec {command.strip().removesuffix('&')}"],
+                cwd=self._env.work, env=self._variables, stdout=out, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        self._services.append(running)
+        deadline = time.monotonic() + self._timeout
+        while (found := _ADDRESS.search(log.read_text())) is None:  # it says where it listens
+            assert running.poll() is None, f"it ended and said: {log.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"it does not listen: {log.read_text()[-2000:]}"
+            time.sleep(0.1)
+        address = found[0]
+        with urllib.request.urlopen(f"{address}/healthz", timeout=30) as answer:
+            assert answer.status == 200
+
+    def stop(self) -> None:
+        """End the services; each must end by itself, and well."""
+        ended = self._services
+        self._services = []
+        for service in ended:
+            service.terminate()
+        for service in ended:
+            try:
+                status = service.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                service.kill()
+                raise
+            assert status in (0, -15, 143), f"the service ended with status {status}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the files' blocks; 1 if a command failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("files", nargs="*", type=Path, default=[ROOT / "README.md"])
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for one command")
+    given = parser.parse_args(arguments)
+    found = [(file, block) for file in given.files for block in blocks(file.read_text())]
+    started, run = time.monotonic(), 0
+    with tempfile.TemporaryDirectory(prefix="aureole-readme-") as temporary:
+        place = Path(temporary)
+        with timed("build"):
+            built = build(place / "dist")
+        with timed("an empty environment with torch"):
+            subprocess.run([sys.executable, "-m", "venv", str(place / "venv")], check=True)
+            (place / "work").mkdir()
+            env = Environment(place / "venv", place / "work")
+            env.install(TORCH)
+        constraints = place / "constraints.txt"  # the wheel just built, whatever an index has
+        constraints.write_text(f"{TORCH}\naureole @ {built.wheel.as_uri()}\n")
+        runner = Runner(env, constraints, given.timeout)
+        for file, block in found:
+            where = f"{os.path.relpath(file, ROOT)}:{block.line}"
+            if block.reason is not None:
+                print(f"{'':>9}  {where} not run: {block.reason}")
+                continue
+            try:
+                for command in block.commands:
+                    shown = command.replace("\\\n", "").split("  #")[0]
+                    with timed(f"{where} $ {' '.join(shown.split())}"):
+                        (runner.serve if is_service(command) else runner.run)(command)
+                    run += 1
+            except (AssertionError, OSError, subprocess.SubprocessError) as error:
+                print(f"{where} is not true: {error}")
+                return 1
+            finally:
+                runner.stop()
+    print(f"{run} commands in {time.monotonic() - started:.1f} s: all is as the page says")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What the wheel and the source distribution hold, and that the wheel works in an empty environment."""
+
+import email
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+
+import pytest
+
+import aureole
+from tests.packaging.environments import ROOT, base, build
+from tests.packaging.matrix import SMOKES, check_base
+
+pytestmark = pytest.mark.slow
+NEEDED = (
+    *(
+        "aureole/py.typed",
+        "aureole/reports/page.html.jinja",
+        "aureole/reports/explorer_page/index.html",
+    ),
+    *(
+        "aureole/reports/explorer_page/assets/explorer.js",
+        "aureole/heads/minilm_captions/config.json",
+    ),
+    *("aureole/heads/minilm_captions/weights.safetensors", "aureole/cli/app.py"),
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    pytest.importorskip("build")
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built):
+    with zipfile.ZipFile(built.wheel) as wheel:
+        names = set(wheel.namelist())
+        about = email.message_from_bytes(
+            wheel.read(f"aureole-{aureole.__version__}.dist-info/METADATA")
+        )
+    assert set(NEEDED) <= names
+    info = f"aureole-{aureole.__version__}.dist-info"
+    assert f"{info}/licenses/LICENSE" in names
+    assert {name.partition("/")[0] for name in names} == {"aureole", info}
+    assert not [name for name in names if "test" in name.lower() or "__pycache__" in name]
+    here = {str(p.relative_to(ROOT / "src")) for p in (ROOT / "src" / "aureole").rglob("*.py")}
+    assert here <= names
+    assert about["Version"] == aureole.__version__
+    assert set(SMOKES) <= set(about.get_all("Provides-Extra"))
+    assert 0.5e6 < built.wheel.stat().st_size < 3e6
+    assert built.sdist.stat().st_size < 12e6
+
+
+def test_the_source_distribution_makes_the_same_wheel(built, tmp_path):
+    with tarfile.open(built.sdist) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+        sdist.extractall(tmp_path, filter="data")
+    assert {"LICENSE", "CITATION.cff", "SECURITY.md", "CHANGELOG.md", "tests/conftest.py"} <= names
+    (folder,) = tmp_path.iterdir()
+    again = tmp_path / "again"
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(again)]
+    subprocess.run([*command, str(folder)], check=True, capture_output=True)
+    (wheel,) = again.iterdir()
+    assert wheel.name == built.wheel.name
+    assert wheel.read_bytes() == built.wheel.read_bytes()
+
+
+def test_the_index_can_show_the_description(built):
+    pytest.importorskip("twine")
+    command = [
+        sys.executable,
+        "-m",
+        "twine",
+        "check",
+        "--strict",
+        str(built.wheel),
+        str(built.sdist),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_versions_agree():
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == aureole.__version__
+    heading = f"## [{aureole.__version__}] - {citation['date-released']}"
+    assert heading in (ROOT / "CHANGELOG.md").read_text().splitlines()
+
+
+def test_every_extra_has_a_command_that_needs_it():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert set(SMOKES) == extras.keys() - {"docs", "test", "dev"}
+    (every,) = extras["all"]
+    assert set(every.removeprefix("aureole[").rstrip("]").split(",")) == set(SMOKES) - {"all"}
+
+
+def test_the_wheel_works_in_an_empty_environment(built, tmp_path):
+    check_base(base(tmp_path / "venv", tmp_path / "work", built.wheel), aureole.__version__)
