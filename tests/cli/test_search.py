@@ -241,7 +241,7 @@ def test_a_picture_asks_through_its_encoder(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"%!PS-Adobe-3.0\n" + b"\0" * 100)
     for match, path in {
         "can't be read": tmp_path / "bad.png",
-        "No such file": tmp_path / "no.png",
+        "is not there": tmp_path / "no.png",
     }.items():
         done = run(*query, path)
         assert done.exit_code == 1

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aureole.data.pictures import read_square
 from aureole.data.tables import pick_rows, pick_vector
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
@@ -14,20 +13,11 @@ from aureole.models import CifarResNet, PosteriorEncoder, ResNet18
 from aureole.models.saving import WEIGHTS
 from aureole.records import file_hash
 from aureole.retrieval import CredibleIndex
-from aureole.training.adapters.sentence_transformers import (
-    POSTERIOR,
-    encode_posterior,
-    load_pipeline,
-    minilm_folder,
-    pooling_pipeline,
-)
+from aureole.scale.embedder import load_embedder
+from aureole.scale.inputs import prepare_picture, prepare_text
 from aureole.training.frozen import FrozenHead
 
 __all__ = ["Query", "image_query", "item_query", "row_query", "text_query"]
-
-_SIDE = 32  # pixels: what the image networks of this library were made for
-_MINILM = 384  # dimensions of its vectors
-_LARGEST_TEXT = 100_000  # characters; MiniLM reads the first 256 tokens
 
 
 @dataclass(frozen=True)
@@ -74,28 +64,12 @@ def text_query(
     normalized: bool | None,
 ) -> Query:
     """The posterior of a text: by a saved pipeline, or by MiniLM and a head on its pooled vectors."""
-    if not text.strip() or len(text) > _LARGEST_TEXT:
-        raise InvalidInputError(
-            f"a text to search for has 1 to {_LARGEST_TEXT} characters, but this has {len(text)}."
-        )
-    about = f"text {text[:60]!r}"
-    if encoder is not None:
-        pipeline = load_pipeline(encoder, device="cpu")
-        _check_weights(index, encoder / POSTERIOR / WEIGHTS)
-        return Query(_single(encode_posterior(pipeline, [text], show_progress_bar=False)), about)
-    assert head is not None
-    fitted = FrozenHead.load(head)
-    if fitted.n_features_in_ != _MINILM:
-        raise InvalidInputError(
-            f"MiniLM gives {_MINILM} dimensions, but the head in {head} was fitted on vectors of "
-            f"{fitted.n_features_in_}. Give --vector-from with a vector of your own encoder instead."
-        )
-    with torch.inference_mode():
-        vector = pooling_pipeline(minilm_folder()).encode([text], show_progress_bar=False)
-    found = torch.from_numpy(vector).float()
-    if fitted.takes_unit_vectors if normalized is None else normalized:
-        found = torch.nn.functional.normalize(found, dim=-1)
-    return _by_head(index, head, found.numpy(), about)
+    folder = encoder or head
+    assert folder is not None
+    prepare_text(text)  # before a model is loaded for it
+    embedder = load_embedder(folder, "text", normalized=normalized)
+    index.origin.check_same(embedder.weights, f"what {folder} holds")
+    return Query(_single(embedder([text])), f"text {text[:60]!r}", embedder.kappa_pos)
 
 
 def image_query(index: CredibleIndex, path: Path, encoder: Path) -> Query:
@@ -107,9 +81,8 @@ def image_query(index: CredibleIndex, path: Path, encoder: Path) -> Query:
             "CifarResNet or ResNet18. Write mu and kappa of other encoders to a table and give --vector-from."
         )
     _check_weights(index, encoder / WEIGHTS)
-    picture = read_square(path, _SIDE)
     with torch.inference_mode():
-        posterior = found(picture.unsqueeze(0))
+        posterior = found(prepare_picture(path).unsqueeze(0))
     return Query(_single(posterior), f"picture {path}", found.card.kappa_pos)
 
 
