@@ -128,7 +128,7 @@ def bare_postgres(
 
     def nearest() -> None:
         for query, count in zip(mu, counts, strict=True):
-            connection = store._connected()
+            connection = store._connection.get()
             with connection.transaction(), connection.cursor(binary=True) as cursor:
                 for setting, value in _settings(note, count):
                     cursor.execute("SELECT set_config(%s, %s, true)", [setting, value])
@@ -193,7 +193,7 @@ def measure(
     if name == "postgres":
         store: Any = index._store
         query = "SELECT pg_total_relation_size('gallery')"
-        found["bytes a row"] = store._connected().execute(query).fetchone()[0] / rows
+        found["bytes a row"] = store._connection.get().execute(query).fetchone()[0] / rows
     else:
         found["bytes a row"] = size_of(Path(where)) / rows
     index.close()

@@ -155,7 +155,7 @@ def test_a_lost_connection_is_made_again_and_a_lost_server_is_named(server, monk
         index.append(posteriors(1, 4), ["new"])
         other.execute(kill)
         assert index.delete(["new"]) == 1
-    monkeypatch.setattr("aureole.retrieval.postgres._WAITS", (0.0, 0.05))
+    monkeypatch.setattr("aureole.retrieval.connection._WAITS", (0.0, 0.05))
     server.stop()
     try:
         with pytest.raises(AureoleError, match="no connection"):

@@ -1,4 +1,4 @@
-"""PostgreSQL with pgvector: the one file that imports psycopg.
+"""PostgreSQL with pgvector: a gallery in a table.
 
 An address ``postgresql://user@host/database#table`` names the table, ``gallery`` by default; a second table
 ``<table>_notes`` keeps the schema and the calibration. Each change is one transaction. Values travel as parameters and
@@ -7,23 +7,22 @@ names as quoted identifiers.
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urldefrag
 
 import numpy as np
 
-from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
-from aureole.retrieval.address import check_address, shown_address
+from aureole.errors import InvalidInputError, MissingInputError
+from aureole.retrieval.address import check_address
+from aureole.retrieval.connection import Connection
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema, strings
 from aureole.retrieval.store import Approximate, check_build, slack
 
 __all__ = ["PostgresStore"]
 
-_T = TypeVar("_T")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,53}")
 _TYPES = {
     "text": 'text COLLATE "C"',
@@ -32,7 +31,6 @@ _TYPES = {
     "boolean": "boolean",
 }
 _COPY_TYPES = {"text": "text", "integer": "int8", "number": "float8", "boolean": "bool"}
-_WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to connect again
 _SCANNED = 2**14  # rows of a scan at a time
 _STRIDES = (16, 64, 256)  # rows taken at a time from a walk along an approximate index
 _LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # of pgvector
@@ -45,18 +43,10 @@ class PostgresStore:
     schema: Schema
 
     def __init__(self, where: str) -> None:
-        try:
-            import pgvector.psycopg  # noqa: F401
-            import psycopg
-            from psycopg import sql
-        except ImportError as error:
-            raise MissingPackageError(
-                "galleries in PostgreSQL need psycopg and pgvector: pip install 'aureole[retrieval]'."
-            ) from error
-        self._psycopg: Any = psycopg
-        self._sql: Any = sql
         check_address(where)
-        self._address, name = urldefrag(where)
+        address, name = urldefrag(where)
+        self._connection = Connection(address)
+        self._sql = sql = self._connection.psycopg.sql
         name = name or "gallery"
         if not _NAME.fullmatch(name):
             raise InvalidInputError(
@@ -64,7 +54,6 @@ class PostgresStore:
             )
         self._name = name
         self._table, self._notes = sql.Identifier(name), sql.Identifier(f"{name}_notes")
-        self._connection: Any = None
 
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "PostgresStore":
@@ -85,10 +74,10 @@ class PostgresStore:
             sql.SQL("mu vector({}) NOT NULL").format(sql.Literal(schema.dim)),
             sql.SQL("kappa real NOT NULL"),
         ]
-        connection = store._connected(register=False)
+        connection = store._connection.get(register=False)
         try:
-            store._add_extension(connection)
-            store._register(connection)
+            store._connection.add_extension(connection)
+            store._connection.register(connection)
             with connection.transaction():
                 parts = sql.SQL(", ").join([*fixed, *columns])
                 connection.execute(sql.SQL("CREATE TABLE {} ({})").format(store._table, parts))
@@ -99,7 +88,7 @@ class PostgresStore:
                 )
                 store._set_note(connection, "schema", json.dumps(schema.to_json()))
                 store._copy(connection, rows)
-        except store._psycopg.errors.DuplicateTable as error:
+        except store._connection.psycopg.errors.DuplicateTable as error:
             store.close()
             raise InvalidInputError(
                 f"the database has a table {store._name!r} or {store._name}_notes already. Open it, name another "
@@ -111,14 +100,14 @@ class PostgresStore:
     def open(cls, where: str) -> "PostgresStore":
         """The gallery in a table."""
         store = cls(where)
-        connection = store._connected(register=False)
+        connection = store._connection.get(register=False)
         query = "SELECT to_regclass(%s) IS NOT NULL"
         if not connection.execute(query, [f"{store._name}_notes"]).fetchone()[0]:
             store.close()
             raise MissingInputError(
                 f"the database holds no gallery {store._name!r}. `aureole index build` makes one."
             )
-        store._register(connection)
+        store._connection.register(connection)
         text = store.read_note("schema")
         store.schema = Schema.from_json(json.loads(text or "null"), f"table {store._name!r}")
         return store
@@ -131,8 +120,8 @@ class PostgresStore:
                 self._copy(connection, rows)
 
         try:
-            self._changing(work, "append")
-        except self._psycopg.errors.UniqueViolation as error:
+            self._connection.change(work, "append")
+        except self._connection.psycopg.errors.UniqueViolation as error:
             known = error.diag.message_detail or ""
             raise InvalidInputError(
                 f"an id is in the gallery already; delete it first. Nothing was stored. {known[:200]}"
@@ -141,12 +130,12 @@ class PostgresStore:
     def delete(self, ids: list[str]) -> int:
         """Remove rows; the number that were there."""
         query = self._sql.SQL("DELETE FROM {} WHERE id = ANY(%s)").format(self._table)
-        return self._changing(lambda c: c.execute(query, [ids]).rowcount, "delete")
+        return self._connection.change(lambda c: c.execute(query, [ids]).rowcount, "delete")
 
     def count(self) -> int:
         """The number of rows."""
         query = self._sql.SQL("SELECT count(*) FROM {}").format(self._table)
-        return self._reading(lambda c: c.execute(query).fetchone()[0])
+        return self._connection.read(lambda c: c.execute(query).fetchone()[0])
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows of some ids."""
@@ -157,7 +146,7 @@ class PostgresStore:
             with connection.cursor(binary=True) as cursor:
                 return self._rows(cursor.execute(query, [ids]).fetchall(), columns)
 
-        return self._reading(work)
+        return self._connection.read(work)
 
     def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
         """All rows without mu, from a cursor on the server, in one transaction."""
@@ -165,7 +154,7 @@ class PostgresStore:
         names = sql.SQL(", ").join([sql.Identifier(name) for name in ("id", "kappa", *columns)])
         query = sql.SQL("SELECT {} FROM {}").format(names, self._table)
         nothing = np.zeros((0, 0), np.float32)
-        connection = self._connected()
+        connection = self._connection.get()
         with connection.transaction(), connection.cursor("scan", binary=True) as cursor:
             cursor.execute(query)
             while found := cursor.fetchmany(_SCANNED):
@@ -190,11 +179,11 @@ class PostgresStore:
         for query, bound in zip(mu, bounds.tolist(), strict=True):
             reach = slack(self.schema.dim) - max(bound, -1.0)
             if index is None:
-                yield self._reading(
+                yield self._connection.read(
                     lambda c, q=query, r=reach: self._scan(c, q, r, conditions, columns)
                 )
                 continue
-            yield self._reading(
+            yield self._connection.read(
                 lambda c, q=query, r=reach: self._walk(c, q, r, conditions, columns, index)
             )
 
@@ -210,7 +199,9 @@ class PostgresStore:
         """The k nearest rows of each query that meet the conditions."""
         index = None if exact else self._index_note()
         for query in mu:
-            yield self._reading(lambda c, q=query: self._order(c, q, k, conditions, columns, index))
+            yield self._connection.read(
+                lambda c, q=query: self._order(c, q, k, conditions, columns, index)
+            )
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index."""
@@ -239,7 +230,7 @@ class PostgresStore:
                 note = {"kind": kind, "lists": lists, "sizes": sizes}
                 self._set_note(connection, "index", json.dumps(note))
 
-        self._changing(work, "build")
+        self._connection.change(work, "build")
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index."""
@@ -252,86 +243,16 @@ class PostgresStore:
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
         query = self._sql.SQL("SELECT body FROM {} WHERE name = %s").format(self._notes)
-        found = self._reading(lambda c: c.execute(query, [name]).fetchone())
+        found = self._connection.read(lambda c: c.execute(query, [name]).fetchone())
         return None if found is None else found[0]
 
     def write_note(self, name: str, text: str) -> None:
         """Keep a note."""
-        self._changing(lambda c: self._set_note(c, name, text), "write a note")
+        self._connection.change(lambda c: self._set_note(c, name, text), "write a note")
 
     def close(self) -> None:
         """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-
-    def _connected(self, *, register: bool = True) -> Any:
-        """The connection, made again if it is gone; a server that starts is waited for, some seconds."""
-        if self._connection is not None and not self._connection.closed:
-            return self._connection
-        waits = _WAITS if self._connection is not None else _WAITS[:1]
-        last: Exception | None = None
-        for wait in waits:
-            time.sleep(wait)
-            try:
-                self._connection = self._psycopg.connect(self._address, autocommit=True)
-                break
-            except self._psycopg.OperationalError as error:
-                last = error
-            except (self._psycopg.Error, ValueError):  # it quotes the address, with the password
-                raise InvalidInputError(
-                    f"{shown_address(self._address)} is not an address that PostgreSQL understands: write "
-                    "postgresql://user@host:port/database#table."
-                ) from None
-        else:
-            place = shown_address(self._address)
-            raise AureoleError(f"no connection to {place}: {str(last).strip()[:300]}") from last
-        if register:
-            self._register(self._connection)
-        return self._connection
-
-    def _add_extension(self, connection: Any) -> None:
-        try:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        except self._psycopg.Error as error:
-            self.close()
-            raise AureoleError(
-                f"pgvector cannot be switched on in this database: {str(error).strip()[:300]}"
-            ) from error
-
-    def _register(self, connection: Any) -> None:
-        from pgvector.psycopg import register_vector
-
-        try:
-            register_vector(connection)
-        except self._psycopg.ProgrammingError as error:
-            raise AureoleError(
-                "the database has no pgvector: run CREATE EXTENSION vector in it."
-            ) from error
-
-    def _reading(self, work: Callable[[Any], _T]) -> _T:
-        """Do what changes nothing; if the connection is lost, once more on a new one."""
-        try:
-            return work(self._connected())
-        except self._psycopg.OperationalError:
-            self._connection.close()
-            return work(self._connected())
-
-    def _changing(self, work: Callable[[Any], _T], what: str) -> _T:
-        """Do a change; if the connection is lost nobody knows whether it was made, and the error says so."""
-        connection = self._connected()
-        try:
-            connection.execute("SELECT 1")
-        except self._psycopg.OperationalError:  # it was lost before: nothing was sent yet
-            connection.close()
-            connection = self._connected()
-        try:
-            return work(connection)
-        except self._psycopg.OperationalError as error:
-            connection.close()
-            raise AureoleError(
-                f"the connection was lost during {what}: all of it was stored or nothing. Look at count(), then try "
-                f"again. {str(error).strip()[:300]}"
-            ) from error
+        self._connection.close()
 
     def _set_note(self, connection: Any, name: str, text: str) -> None:
         query = self._sql.SQL(

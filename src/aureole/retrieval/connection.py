@@ -1,0 +1,106 @@
+"""Connection: to a PostgreSQL, made again when it is lost. The one file that imports psycopg and pgvector."""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
+from aureole.retrieval.address import shown_address
+
+__all__ = ["Connection"]
+
+_T = TypeVar("_T")
+_WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to connect again
+
+
+class Connection:
+    """One connection at a time to the database at an address; ``psycopg`` is the package, for its errors and SQL."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import pgvector.psycopg  # noqa: F401
+            import psycopg
+            import psycopg.sql
+        except ImportError as error:
+            raise MissingPackageError(
+                "galleries in PostgreSQL need psycopg and pgvector: pip install 'aureole[retrieval]'."
+            ) from error
+        self.psycopg: Any = psycopg
+        self._address = address
+        self._connection: Any = None
+
+    def close(self) -> None:
+        """Close it, if it was ever made."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def get(self, *, register: bool = True) -> Any:
+        """The connection, made again if it is gone; a server that starts is waited for, some seconds."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        waits = _WAITS if self._connection is not None else _WAITS[:1]
+        last: Exception | None = None
+        for wait in waits:
+            time.sleep(wait)
+            try:
+                self._connection = self.psycopg.connect(self._address, autocommit=True)
+                break
+            except self.psycopg.OperationalError as error:
+                last = error
+            except (self.psycopg.Error, ValueError):  # it quotes the address, with the password
+                raise InvalidInputError(
+                    f"{shown_address(self._address)} is not an address that PostgreSQL understands: write "
+                    "postgresql://user@host:port/database#table."
+                ) from None
+        else:
+            place = shown_address(self._address)
+            raise AureoleError(f"no connection to {place}: {str(last).strip()[:300]}") from last
+        if register:
+            self.register(self._connection)
+        return self._connection
+
+    def add_extension(self, connection: Any) -> None:
+        """Switch pgvector on in the database."""
+        try:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except self.psycopg.Error as error:
+            self.close()
+            raise AureoleError(
+                f"pgvector cannot be switched on in this database: {str(error).strip()[:300]}"
+            ) from error
+
+    def register(self, connection: Any) -> None:
+        """Let a connection speak of vectors."""
+        from pgvector.psycopg import register_vector
+
+        try:
+            register_vector(connection)
+        except self.psycopg.ProgrammingError as error:
+            raise AureoleError(
+                "the database has no pgvector: run CREATE EXTENSION vector in it."
+            ) from error
+
+    def read(self, work: Callable[[Any], _T]) -> _T:
+        """Do what changes nothing; if the connection is lost, once more on a new one."""
+        try:
+            return work(self.get())
+        except self.psycopg.OperationalError:
+            self._connection.close()
+            return work(self.get())
+
+    def change(self, work: Callable[[Any], _T], what: str) -> _T:
+        """Do a change; if the connection is lost nobody knows whether it was made, and the error says so."""
+        connection = self.get()
+        try:
+            connection.execute("SELECT 1")
+        except self.psycopg.OperationalError:  # it was lost before: nothing was sent yet
+            connection.close()
+            connection = self.get()
+        try:
+            return work(connection)
+        except self.psycopg.OperationalError as error:
+            connection.close()
+            raise AureoleError(
+                f"the connection was lost during {what}: all of it was stored or nothing. Look at count(), then try "
+                f"again. {str(error).strip()[:300]}"
+            ) from error
