@@ -256,7 +256,7 @@ def test_a_reader_who_goes_away_is_no_error(place, arguments):
         os.close(writing)
         _, said = running.communicate(timeout=60)
     assert said == ""
-    assert running.returncode == 1
+    assert running.returncode == 0
 
 
 @pytest.mark.slow

@@ -184,7 +184,7 @@ def _all(env: Environment) -> None:
         "--port",
         "0",
     )
-    runner = Runner(env, ROOT / "constraints.txt", 120)
+    runner = Runner(env, ROOT / "constraints.txt", 120, ROOT / "dist")
     try:
         runner.serve(f"python -m aureole {' '.join(address)}")
     finally:

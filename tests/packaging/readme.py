@@ -14,13 +14,14 @@ import sys
 import tempfile
 import time
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.packaging.environments import ROOT, TORCH, Environment, build, timed
 
-__all__ = ["Block", "Runner", "blocks", "is_service", "main"]
+__all__ = ["Block", "Runner", "blocks", "check_installed", "is_service", "main"]
 
 _MARK = re.compile(r"<!--\s*not run:\s*(\S.*?)\s*-->")
 _ADDRESS = re.compile(r"http://[^\s/]+:[0-9]+")
@@ -93,8 +94,8 @@ def is_service(command: str) -> bool:
 class Runner:
     """Runs commands in an environment one after the other; folders and variables that they change stay changed."""
 
-    def __init__(self, env: Environment, constraints: Path, timeout: float) -> None:
-        self._env, self._timeout = env, timeout
+    def __init__(self, env: Environment, constraints: Path, timeout: float, wheels: Path) -> None:
+        self._env, self._timeout, self._wheels = env, timeout, wheels
         self._variables = env.variables() | {"PIP_CONSTRAINT": str(constraints)}
         self._state = env.folder.parent / "state"
         self._services: list[subprocess.Popen[bytes]] = []
@@ -102,6 +103,8 @@ class Runner:
     def run(self, command: str) -> None:
         """Run a command; a status other than 0 is an error with what it said."""
         # what a command leaves behind: its folder and its variables
+        links = f"pip install --find-links '{self._wheels}'"  # beside those that are configured
+        command = re.sub(r"\bpip install\b", lambda _: links, command)
         script = f"set -e -o pipefail\n{command}\npwd > '{self._state}.cwd'\nenv -0 > '{self._state}.env'\n"
         done = subprocess.run(
             ["bash", "-c", script], cwd=self._env.work, env=self._variables, timeout=self._timeout,
@@ -146,6 +149,17 @@ class Runner:
             assert status in (0, -15, 143), f"the service ended with status {status}"
 
 
+def check_installed(env: Environment, wheel: Path) -> None:
+    """Refuse an aureole that is there and is not of this wheel, but of an index, say."""
+    for record in env.folder.glob("lib/python3*/site-packages/aureole-*.dist-info/RECORD"):
+        with zipfile.ZipFile(wheel) as file:
+            name = f"{record.parent.name}/RECORD"
+            assert name in file.namelist(), f"{record.parent.name} is not of {wheel.name}"
+            wanted = file.read(name).decode().splitlines()
+        hashes = [line for line in wanted if line.startswith("aureole/")]
+        assert set(hashes) <= set(record.read_text().splitlines()), f"not of {wheel.name}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the files' blocks; 1 if a command failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -163,9 +177,9 @@ def main(arguments: list[str] | None = None) -> int:
             (place / "work").mkdir()
             env = Environment(place / "venv", place / "work")
             env.install(TORCH)
-        constraints = place / "constraints.txt"  # the wheel just built, whatever an index has
-        constraints.write_text(f"{TORCH}\naureole @ {built.wheel.as_uri()}\n")
-        runner = Runner(env, constraints, given.timeout)
+        constraints = place / "constraints.txt"
+        constraints.write_text(f"{TORCH}\naureole=={built.wheel.name.split('-')[1]}\n")
+        runner = Runner(env, constraints, given.timeout, built.wheel.parent)
         for file, block in found:
             where = f"{os.path.relpath(file, ROOT)}:{block.line}"
             if block.reason is not None:
@@ -177,6 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
                     with timed(f"{where} $ {' '.join(shown.split())}"):
                         (runner.serve if is_service(command) else runner.run)(command)
                     run += 1
+                    if "pip install" in command:
+                        check_installed(env, built.wheel)
             except (AssertionError, OSError, subprocess.SubprocessError) as error:
                 print(f"{where} is not true: {error}")
                 return 1

@@ -60,13 +60,22 @@ def runner(tmp_path):
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     (tmp_path / "work").mkdir()
     (tmp_path / "venv" / "bin" / "python").symlink_to(sys.executable)
-    return Runner(Environment(tmp_path / "venv", tmp_path / "work"), tmp_path / "c.txt", 20)
+    env = Environment(tmp_path / "venv", tmp_path / "work")
+    return Runner(env, tmp_path / "c.txt", 20, tmp_path / "dist")
 
 
 def test_folders_and_variables_stay(runner, tmp_path):
     runner.run("mkdir a && cd a && export COLOUR='deep red'")
     runner.run('echo "$COLOUR" > found; test "$PIP_CONSTRAINT"')
     assert (tmp_path / "work" / "a" / "found").read_text() == "deep red\n"
+
+
+def test_pip_is_given_the_wheel(runner, tmp_path):
+    (tmp_path / "venv" / "bin" / "pip").write_text('#!/bin/sh\necho "$@" > said\n')
+    (tmp_path / "venv" / "bin" / "pip").chmod(0o755)
+    runner.run("pip install 'aureole[train,reports]'   # a remark")
+    said = (tmp_path / "work" / "said").read_text()
+    assert said == f"install --find-links {tmp_path / 'dist'} aureole[train,reports]\n"
 
 
 @pytest.mark.parametrize("command", ["false", "false | true", "no-such-command", "echo Traceback"])

@@ -132,6 +132,11 @@ def main() -> None:
         sys.exit(FAILED)
     except OSError as error:
         sys.exit(_system(error))
+    except SystemExit as end:  # typer's own end after a broken pipe
+        cause = end.__context__
+        if isinstance(cause, OSError) and cause.errno == errno.EPIPE:
+            sys.exit(_system(cause))
+        raise
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
     if status == STOPPED:
@@ -164,9 +169,8 @@ def _system(error: OSError) -> int:
     """The status after an error of the disk or of a pipe; nothing is said to a reader who went away."""
     if error.errno == errno.EPIPE:
         # what is buffered still has no reader: let it go nowhere when the interpreter ends
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        return FAILED
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
     if isinstance(error, FileNotFoundError):
         _say(f"error: {error}. Check the name.")
         return WRONG
