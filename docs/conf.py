@@ -20,6 +20,8 @@ extensions = [
     "facts",
     "concept_figures",
     "rooms",
+    "run_tables",
+    "peer_tables",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"
