@@ -68,7 +68,7 @@ def svae_peer():
 
     def distribution(dim, kappa):
         return VonMisesFisher(
-            torch.eye(1, dim, dtype=torch.float64), torch.full((1, 1), float(kappa)).double()
+            torch.eye(1, dim, dtype=torch.float64), torch.full((1, 1), kappa, dtype=torch.float64)
         )
 
     def log_normalizer(dim, kappa):
@@ -83,7 +83,11 @@ def svae_peer():
 
 def mcinfonce_peer():
     """The paper's public code (mkirchhof/Probabilistic_Contrastive_Learning), in float64."""
+    import types
+
     import torch
+
+    sys.modules["wandb"] = types.ModuleType("wandb")  # its logger, which these functions do not use
     from utils.utils import log_vmf_norm_const
     from utils.vmf_sampler import VonMisesFisher
 
@@ -94,7 +98,7 @@ def mcinfonce_peer():
         torch.manual_seed(0)
         torch.set_default_dtype(torch.float64)
         found = VonMisesFisher(
-            torch.eye(1, dim).double(), torch.full((1, 1), float(kappa)).double()
+            torch.eye(1, dim).double(), torch.full((1, 1), kappa, dtype=torch.float64)
         )
         return found.rsample(torch.Size([n]))[:, 0, 0].numpy()
 
@@ -162,7 +166,7 @@ def draw_values(function, grid, draws):
     values = {}
     for dim, kappa in grid:
         start = time.perf_counter()
-        found = asked(function, dim, kappa, draws, seconds=30)
+        found = asked(function, dim, kappa, draws, seconds=120)
         seconds = time.perf_counter() - start
         if isinstance(found, str):
             values[f"{dim} {kappa:g}"] = found
