@@ -25,6 +25,8 @@ extensions = [
     "concept_figures",
     "rooms",
     "quickstart_tables",
+    "run_tables",
+    "peer_tables",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"

@@ -1,0 +1,52 @@
+"""What was run: settings, seeds and minutes of folders of records. ``.. run-table:: FOLDER``."""
+
+import json
+from statistics import mean
+
+from docutils.parsers.rst import Directive
+from facts import ROOT
+from record_tables import table
+from rooms import Written
+
+
+def runs(folder):
+    """By setting: its records, in order of their seeds."""
+    found = {}
+    for path in sorted((ROOT / folder).glob("*/seed-*.json")):
+        found.setdefault(path.parent.name, []).append(json.loads(path.read_text()))
+    return found
+
+
+def minutes(records):
+    """The mean minutes of a run, as its records have them; empty where they have none."""
+    parts = ("seconds_training", "seconds_evaluation", "seconds")
+    totals = [sum(r["metrics"].get(part, 0.0) for part in parts) for r in records]
+    return f"{mean(totals) / 60:.1f}" if any(totals) else ""
+
+
+class RunTable(Written, Directive):
+    """One row a setting of a folder: how many seeds, which, and how long a run took."""
+
+    required_arguments = 1
+
+    def lines(self):
+        """One table."""
+        rows = []
+        for name, records in runs(self.arguments[0]).items():
+            seeds = sorted(record["seed"] for record in records)
+            commits = sorted({record["commit"] for record in records})
+            rows.append(
+                [
+                    f"``{name}``",
+                    len(seeds),
+                    ", ".join(map(str, seeds)),
+                    minutes(records),
+                    ", ".join(commits),
+                ]
+            )
+        return table(["setting", "runs", "seeds or folds", "minutes a run", "commits"], rows)
+
+
+def setup(app):
+    app.add_directive("run-table", RunTable)
+    return {"parallel_read_safe": True}
