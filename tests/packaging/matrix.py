@@ -165,8 +165,9 @@ def _scale(env: Environment) -> None:
 
 def _hub(env: Environment) -> None:
     program = (
-        "from aureole.errors import AureoleError; from aureole.models.hub import from_pretrained\n"
-        "try: from_pretrained('nobody/nothing')\nexcept AureoleError as e: print('pip install' in str(e))"
+        "from aureole import FrozenHead; from aureole.errors import AureoleError\n"
+        "from aureole.models.hub import from_pretrained\n"
+        "try: from_pretrained(FrozenHead.load, 'nobody/nothing')\nexcept AureoleError as e: print('pip install' in str(e))"
     )
     assert env.code(program) == "False"
 
