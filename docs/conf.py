@@ -20,6 +20,7 @@ extensions = [
     "record_tables",
     "training_tables",
     "scale_tables",
+    "quickstart_tables",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"

@@ -8,10 +8,12 @@ from rich.markup import escape
 
 from aureole.cli import (
     approximate,
+    doctor,
     embed,
     evaluate,
     fit_head,
     index,
+    quickstart,
     records,
     report,
     reproduce,
@@ -31,6 +33,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("quickstart", help=quickstart.HELP)(quickstart.quickstart)
+app.command("doctor", help=doctor.HELP)(doctor.doctor)
 app.command("train", help=train.HELP)(train.train)
 app.command("fit-head", help=fit_head.HELP)(fit_head.fit_head)
 app.command("score", help=score.HELP)(score.score)

@@ -72,7 +72,7 @@ def drawn_shapes(count: int, *, side: int = 32, seed: int = 0, annotators: int =
     >>> shapes.votes.sum(-1)
     tensor([20, 20, 20, 20, 20, 20])
     """
-    _check(count, side, seed, annotators)
+    _check(count=count, side=side, seed=seed, annotators=annotators)
     drawing, voting = np.random.default_rng(seed).spawn(2)
     plan = _Plan.of(drawing.random((count, _Plan.NUMBERS)))
     probabilities = plan.probabilities()
@@ -84,10 +84,9 @@ def drawn_shapes(count: int, *, side: int = 32, seed: int = 0, annotators: int =
     return DrawnShapes(pictures, probabilities, votes, votes.argmax(-1), plan.kind)
 
 
-def _check(count: int, side: int, seed: int, annotators: int) -> None:
-    for name, value, least in (
-        ("count", count, 1), ("side", side, 8), ("seed", seed, 0), ("annotators", annotators, 1)
-    ):  # fmt: skip
+def _check(**numbers: object) -> None:
+    for name, value in numbers.items():
+        least = {"side": 8, "seed": 0}.get(name, 1)
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise InvalidInputError(
                 f"{name} must be a whole number of at least {least}, but is {value!r}."
@@ -202,17 +201,16 @@ def _outlines() -> Float[Tensor, "classes angles"]:
          13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t) - np.cos(4 * t) + 1]
     )  # fmt: skip
     drop = np.stack([np.sin(t) * np.sin(t / 2) ** 1.6, np.cos(t) + 0.15])
-    cross = [(1, 3), (1, 1), (3, 1), (3, -1), (1, -1), (1, -3)]
-    cross += [(-x, -y) for x, y in cross]
+    arm = 1.12 / 3  # half the width of a cross's arm
+    half = [(arm, 1.0), (arm, arm), (1.0, arm), (1.0, -arm), (arm, -arm), (arm, -1.0)]
     found = {
         "circle": np.ones(_ANGLES),
-        "square": _polygon([(1, 1), (-1, 1), (-1, -1), (1, -1)], angle),
+        "square": _polygon([(1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0), (1.0, -1.0)], angle),
         "triangle": _polygon(_ring(3, [1.0]), angle),
         "star": _polygon(_ring(10, [1.0, 0.45]), angle),
         "flower": 1 + 0.5 * np.abs(np.cos(3 * angle)),
         "heart": _radius(heart, angle),
-        "cross": _polygon([(x + 0.12 * np.sign(x) * (abs(x) == 1), y + 0.12 * np.sign(y) * (abs(y) == 1))
-                           for x, y in cross], angle),
+        "cross": _polygon(half + [(-x, -y) for x, y in half], angle),
         "drop": _radius(drop, angle),
     }  # fmt: skip
     radius = np.stack([found[name] for name in SHAPES])
@@ -224,7 +222,7 @@ def _ring(corners: int, radii: list[float]) -> list[tuple[float, float]]:
     """Corners evenly around the centre, the first at the top, with radii in turn."""
     angles = np.pi / 2 + np.arange(corners) * (2 * np.pi / corners)
     return [
-        (radii[i % len(radii)] * np.cos(a), radii[i % len(radii)] * np.sin(a))
+        (float(radii[i % len(radii)] * np.cos(a)), float(radii[i % len(radii)] * np.sin(a)))
         for i, a in enumerate(angles)
     ]
 

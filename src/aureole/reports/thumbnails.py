@@ -12,7 +12,7 @@ from aureole.reports.agreement import leading
 from aureole.reports.drawing import BLUE, VERMILION, WIDTH, Drawing, canvas
 from aureole.reports.runs import Groups, Run, first_with, format_number
 
-__all__ = ["gallery_figure", "pictured", "retrieval_figure"]
+__all__ = ["gallery_figure", "pictured", "place", "retrieval_figure", "sheet"]
 
 _SIDE, _GAP = 32, 2  # pixels of a thumbnail, and between two
 _PER_CLASS, _PER_ROW = 5, 6
@@ -37,14 +37,14 @@ def gallery_figure(groups: Groups) -> str | None:
     width = (WIDTH - left - between) / 2
     height = width * _pixels(len(classes)) / _pixels(_PER_CLASS)
     with canvas("gallery", 1, height=top + height) as drawing:
-        axes = _sheet(drawing, top + height)
+        axes = sheet(drawing, top + height)
         for start, kind, title, colour in (
             (left, "lowest", "least certain", VERMILION),
             (left + width + between, "highest", "most certain", BLUE),
         ):
             shown = [i for each in classes for i in _row(each.get(kind, ()))]
             picture = tiles.mosaic(shown, _PER_CLASS)
-            _place(axes, picture, start, top, width)
+            place(axes, picture, start, top, width)
             axes.text(start + width / 2, top - 0.1, title, ha="center", weight="bold", color=colour)
         for at, name in zip(range(len(classes)), CLASSES, strict=False):
             middle = top + (at + 0.5) * height / len(classes)
@@ -63,17 +63,17 @@ def retrieval_figure(groups: Groups) -> str | None:
     start = side + text
     height = top + len(queries) * (side + between)
     with canvas("retrieval", 1, height=height) as drawing:
-        axes = _sheet(drawing, height)
+        axes = sheet(drawing, height)
         for x, title in ((0.0, "query"), (side + 0.1, "95 % cap"), (start, "images in the cap")):
             axes.text(x, top - 0.1, title, weight="bold", size=12.5)
         for at, query in enumerate(queries):
             y = top + at * (side + between)
-            _place(axes, tiles.mosaic([query["query"]], 1), 0.0, y, side)
+            place(axes, tiles.mosaic([query["query"]], 1), 0.0, y, side)
             for line, words in enumerate(_summary(query)):
                 axes.text(side + 0.1, y + 0.14 + 0.198 * line, words, size=12)
             shown = list(query["shown"])
             shown += [-1] * (2 * _PER_ROW - len(shown))
-            _place(axes, tiles.mosaic(shown, _PER_ROW), start, y, WIDTH - start)
+            place(axes, tiles.mosaic(shown, _PER_ROW), start, y, WIDTH - start)
     return drawing.svg
 
 
@@ -94,12 +94,12 @@ class _Tiles:
         """The tiles of these numbers row by row, white between them and where the number is none of theirs."""
         step = _SIDE + _GAP
         rows = -(-len(shown) // columns)
-        sheet = np.full((_pixels(rows), _pixels(columns), 3), 255, np.uint8)
+        paper = np.full((_pixels(rows), _pixels(columns), 3), 255, np.uint8)
         for at, number in enumerate(shown):
             if 0 <= number < len(self.pixels):
                 y, x = step * (at // columns), step * (at % columns)
-                sheet[y : y + _SIDE, x : x + _SIDE] = self.pixels[number]
-        return sheet
+                paper[y : y + _SIDE, x : x + _SIDE] = self.pixels[number]
+        return paper
 
 
 def _pixels(tiles: int) -> int:
@@ -126,7 +126,7 @@ def _thumbnails(run: Run) -> Any:
     return (run.folder / run.path).with_suffix(".png")
 
 
-def _sheet(drawing: Drawing, height: float) -> Any:
+def sheet(drawing: Drawing, height: float) -> Any:
     """The axes as a sheet of paper, in inches from its upper left corner."""
     (axes,) = drawing.axes
     axes.set_position((0, 0, 1, 1))
@@ -135,7 +135,7 @@ def _sheet(drawing: Drawing, height: float) -> Any:
     return axes
 
 
-def _place(axes: Any, picture: np.ndarray, x: float, y: float, width: float) -> None:
+def place(axes: Any, picture: np.ndarray, x: float, y: float, width: float) -> None:
     """Put a picture on the sheet, its upper left corner at (x, y), every pixel a square."""
     height = width * picture.shape[0] / picture.shape[1]
     extent = (x, x + width, y + height, y)
