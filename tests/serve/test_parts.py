@@ -12,7 +12,7 @@ import torch
 from aureole.data.pictures import write_picture
 from aureole.errors import InvalidInputError
 from aureole.serve.batching import Batcher
-from aureole.serve.encoding import blur_batch, decode_picture
+from aureole.serve.encoding import decode_picture
 from aureole.serve.faults import Fault
 from aureole.serve.gallery import Certainty
 from aureole.serve.limits import Buckets, allowed
@@ -200,15 +200,6 @@ def test_thumbnails_are_kept_within_their_memory(tmp_path):
         pictures.thumbnail(*pictures.tag("bad", 64), 64)
     with pytest.raises(InvalidInputError, match="no folder"):
         Pictures(tmp_path / "none")
-
-
-def test_blur_is_the_gaussian_average():
-    image = torch.zeros(1, 1, 41, 41)
-    image[0, 0, 20, 20] = 1.0
-    found = blur_batch(image, 2.0)[0, 0].double()
-    assert float(found.sum()) == pytest.approx(1, abs=1e-5)
-    place = torch.arange(41).double() - 20
-    assert float((found.sum(0) * place.square()).sum()) == pytest.approx(4, rel=0.05)
 
 
 def test_what_is_no_base64():

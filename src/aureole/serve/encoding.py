@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aureole.data.blur import blur_pictures
 from aureole.data.crops import deteriorate
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
@@ -24,7 +25,6 @@ from aureole.serve.hosted import HostedEmbedder, HostGoneError
 __all__ = [
     "Embedded",
     "Encoder",
-    "blur_batch",
     "decode_picture",
     "spoil",
 ]
@@ -137,25 +137,5 @@ def spoil(picture: Tensor, crop: float, blur: float) -> Tensor:
     if crop < 1:
         picture = deteriorate(picture[None], torch.tensor([crop]))[0]
     if blur > 0:
-        picture = blur_batch(picture[None].float(), blur)[0].round().clamp(0, 255).to(torch.uint8)
+        picture = blur_pictures(picture[None], torch.tensor([blur]))[0]
     return picture
-
-
-def blur_batch(images: Tensor, sigma: float) -> Tensor:
-    """Images [n, c, h, w] after a Gaussian blur of sigma pixels; the border is repeated.
-
-    Examples
-    --------
-    >>> flat = torch.full((1, 1, 4, 4), 7.0)
-    >>> bool(torch.allclose(blur_batch(flat, 2.0), flat))
-    True
-    """
-    reach = max(1, round(3 * sigma))
-    weights = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / sigma).square())
-    weights = weights / weights.sum()
-    channels = images.shape[1]
-    padded = torch.nn.functional.pad(images, (reach,) * 4, mode="replicate")
-    across = weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
-    down = weights.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
-    found = torch.nn.functional.conv2d(padded, across, groups=channels)
-    return torch.nn.functional.conv2d(found, down, groups=channels)
