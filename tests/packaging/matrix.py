@@ -92,7 +92,9 @@ def check_base(env: Environment, version: str) -> None:
 
 def _train(env: Environment) -> None:
     quick = ("--dim", "4", "--kappa-pos", "8", "--steps", "20", "--items", "64")
-    env.aureole("fit-head", "v.npy", "--columns-from", "g.npy", "--out", "fitted", *quick)
+    env.aureole(
+        "fit-head", "v.npy", "--columns-from", "g.npy", "--out", "fitted", "--overwrite", *quick
+    )
     env.code("from aureole.evaluation.metrics import RecallAt1; RecallAt1()")
 
 
