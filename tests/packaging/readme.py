@@ -2,7 +2,7 @@
 
 ``python -m tests.packaging.readme [FILE ...]``, or ``.ci/readme``. Every line of a console block that begins with ``$``
 and a blank is run, but for blocks after a line ``<!-- not run: reason -->``. A service is started, asked whether it is
-well, and ended with its block. The blocks of Python are doctests, which pytest runs.
+well, and ended with its block. Then the blocks of Python are run as doctests, in the same environment.
 """
 
 import argparse
@@ -198,6 +198,18 @@ def main(arguments: list[str] | None = None) -> int:
                 return 1
             finally:
                 runner.stop()
+        for file in given.files:
+            if ">>>" in file.read_text():
+                command = (
+                    f"python -m doctest -o NORMALIZE_WHITESPACE -o ELLIPSIS '{file.resolve()}'"
+                )
+                try:
+                    with timed(f"{os.path.relpath(file, ROOT)}, its lines of Python"):
+                        runner.run(command)
+                except AssertionError as error:
+                    print(f"{file.name} is not true: {error}")
+                    return 1
+                run += 1
     print(f"{run} commands in {time.monotonic() - started:.1f} s: all is as the page says")
     return 0
 

@@ -27,6 +27,8 @@ HELP = """Look at this machine and installation: versions, cores, memory, option
 
 Nothing is changed. The exit status is 0 if the numbers come out right, whatever is missing, and else 1.
 
+Examples:
+
     aureole doctor
     aureole doctor --json
 """

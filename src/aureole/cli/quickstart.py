@@ -19,6 +19,8 @@ HELP = """Train an encoder on drawn shapes, see that its certainty is right, and
 Needs no data and no GPU. All it makes lies in one folder: a page to look at, the encoder, and a gallery that the other
 commands can use. A run that was stopped goes on where it was when the command is given again.
 
+Examples:
+
     aureole quickstart
     aureole quickstart --out try --seed 3 --json
 """
