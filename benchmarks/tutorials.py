@@ -46,7 +46,10 @@ def main(chosen: list[str]) -> None:
     found = {}
     for name in chosen or names():
         clock, found[name] = run(name)
-        print(f"{name:20}{clock:8.1f} s on the clock {found[name]:8.1f} s of the processor", flush=True)
+        print(
+            f"{name:20}{clock:8.1f} s on the clock {found[name]:8.1f} s of the processor",
+            flush=True,
+        )
     print(f"{'all':20}{'':23} {sum(found.values()):8.1f} s of the processor")
     slow = [name for name, seconds in found.items() if seconds > MOST]
     if slow:

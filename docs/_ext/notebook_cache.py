@@ -27,5 +27,7 @@ def fingerprint(root: Path) -> str:
     for path in [*sorted((root / "src").rglob("*.py")), style, root / "pyproject.toml"]:
         if path.is_file():
             content = path.read_bytes()
-            digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+            digest.update(
+                f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content
+            )
     return digest.hexdigest()[:16]

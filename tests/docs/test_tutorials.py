@@ -1,4 +1,4 @@
-"""The tutorials' sources: that the build runs them, and that they speak of no machine. The build of the docs runs them."""
+"""The sources of the tutorials: that they are notebooks, and name no machine. The build of the docs runs them."""
 
 import ast
 import re
@@ -8,7 +8,9 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(page for page in (DOCS / "tutorials").glob("*.md") if page.stem != "index")
-CELL = re.compile(r"^```\{code-cell\}\n(:tags: \[[\w, -]+\]\n)?(.*?)^```$", re.DOTALL | re.MULTILINE)
+CELL = re.compile(
+    r"^```\{code-cell\}\n(:tags: \[[\w, -]+\]\n)?(.*?)^```$", re.DOTALL | re.MULTILINE
+)
 EXECUTED = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n"
 
 
