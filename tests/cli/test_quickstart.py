@@ -34,7 +34,7 @@ def finished(tmp_path_factory):
 
 def test_a_sentence_before_each_step_and_commands_after_the_last(finished):
     out, said = finished
-    starts = ["Drawing 6,000 shapes", "Training an encoder", "Checking it", "Searching", "Writing"]
+    starts = ["Drawing 1,600 shapes", "Training an encoder", "Checking it", "Searching", "Writing"]
     places = [said.index(start) for start in starts]
     assert places == sorted(places)
     assert f"Look at {out / 'quickstart.html'}" in said
@@ -87,7 +87,7 @@ def test_the_next_commands_work(finished):
     )
     found = json.loads(run(*search, "--json").stdout)
     wanted = read_record(out / "quickstart.json").metrics["searches"][1]
-    assert found["kappa"] == pytest.approx(wanted["kappa"], rel=1e-4)
+    assert found["query"]["kappa"] == pytest.approx(wanted["kappa"], rel=1e-4)
     assert len(found["hits"]) == wanted["members"]
     assert run(*report).exit_code == 0
     assert (out / "gallery.html").stat().st_size > 100_000

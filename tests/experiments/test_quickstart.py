@@ -1,5 +1,7 @@
 """The quickstart's parts: unseen pictures, the query by its rule, and figures against slow ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from aureole.data.drawn import drawn_shapes
 from aureole.errors import InvalidInputError
 from aureole.experiments.quickstart import QuickstartSetting, draw, measure, train
 from aureole.experiments.quickstart_search import choose_query, two_searches, write_gallery
+from aureole.records import file_hash, read_record
 from aureole.reports.two_caps import count_labels, two_caps_figure
 
 SMALL = QuickstartSetting(pictures=200, held_out=160, gallery=40, steps=3, items=32)
@@ -86,3 +89,13 @@ def test_searches_hold_all_in_the_cap_and_nothing_else(trained, tmp_path):
 def test_labels_are_counted_with_their_plurals():
     assert count_labels([]) == ""
     assert count_labels(["cross", "cross", "star"]) == "2 crosses, 1 star"
+
+
+def test_the_picture_in_the_docs_is_that_of_the_record():
+    root = Path(__file__).parents[2]
+    record = read_record(root / "results" / "quickstart" / "seed-0.json")
+    picture = root / "docs" / "pictures" / "caps.svg"
+    assert record.data["caps.svg"] == file_hash(picture)
+    assert picture.stat().st_size < 300_000
+    for search in record.metrics["searches"]:
+        assert f"{search['members']} pictures in the cap" in picture.read_text()

@@ -56,10 +56,15 @@ class QuickstartSetting:
     mass: float = 0.95
 
     def shortened(self, max_batches: int | None) -> "QuickstartSetting":
-        """The setting with at most that many steps."""
+        """The setting with at most that many steps, and with fewer pictures, as fewer are needed."""
         if max_batches is None or max_batches >= self.steps:
             return self
-        return replace(self, steps=max_batches)
+        return replace(
+            self,
+            steps=max_batches,
+            pictures=min(self.pictures, max(800, self.items * max_batches)),
+            held_out=min(self.held_out, 800),
+        )
 
     def as_json(self) -> dict[str, Any]:
         """All fields."""
