@@ -42,6 +42,13 @@ ALLOWED = {
     ("serve.md", "come within 2 ms"),
     ("sphere.md", "0.05, 0.5, 0.95 and"),
     ("README.md", "Apache-2.0"),
+    ("README.md", "should hold 90 % of the partners"),
+    ("README.md", "caps of 90 % hold the latent"),
+    ("README.md", "Python 3.11 or later"),
+    ("ambiguous_labels.md", "0.5 is a coin"),
+    ("finished_encoder.md", "At 90 %, where it is calibrated"),
+    ("postgres.md", "among the results with 90 %"),
+    ("postgres.md", "is right with 90 %"),
 }
 
 
