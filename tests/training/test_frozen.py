@@ -195,6 +195,17 @@ def test_parameters_have_scikit_learns_manners():
         head.set_params(dims=5)
 
 
+@pytest.mark.filterwarnings("ignore:kappa has collapsed")  # there is little to learn it from
+@pytest.mark.parametrize("groups", [4, 9, 31])
+def test_a_few_groups_are_enough(groups):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(groups).repeat_interleave(4)
+    centres = torch.randn(groups, 12, generator=generator)
+    vectors = centres[labels] + 0.5 * torch.randn(4 * groups, 12, generator=generator)
+    found = FrozenHead(dim=4, steps=30).fit(vectors, labels)
+    assert bool(found.predict(vectors).kappa.isfinite().all())
+
+
 def test_what_cannot_be_fitted_is_named(head, data):
     vectors, groups, _ = data
     with pytest.raises(NotFittedError, match="call fit"):

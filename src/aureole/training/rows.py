@@ -75,7 +75,9 @@ def partners_of(
 
 
 def halves(partners: Groups | Links, rng: torch.Generator) -> tuple[Groups | Links, Groups | Links]:
-    """Two halves that share no row, or twice the whole where it cannot be halved."""
+    """Two halves that share no row, or twice the whole where a half would be too small to hold a pair's negatives."""
+    if isinstance(partners, Groups) and not partners.classes and len(partners.sizes) < 4:
+        return partners, partners
     try:
         return partners.split(0.5, rng)
     except InvalidInputError:
