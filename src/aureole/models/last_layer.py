@@ -10,6 +10,7 @@ __all__ = ["last_linear", "whiten_last_layer"]
 _FAINT = 0.01
 
 
+@torch.no_grad()
 def whiten_last_layer(network: nn.Module, x: Tensor) -> None:
     """Scale and shift a network's last linear layer so that its outputs have mean 0 and covariance near the identity.
 
