@@ -136,3 +136,9 @@ def test_numbers_of_the_paper_stand_as_it_prints_them():
     assert facts.fact("paper#ambiguous/kappa_mae") == "6.15 ± 0.61"
     with pytest.raises(facts.FactError, match="no such one"):
         facts.fact("paper#ambiguous/kappa")
+
+
+def test_no_line_of_the_readme_begins_with_a_fact():
+    """A comment at the start of a line ends the paragraph, for Markdown."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert [line for line in lines if line.lstrip().startswith("<!--fact")] == []
