@@ -242,6 +242,8 @@ def start(*arguments, place, **options):
         [sys.executable, "-m", "aureole", *arguments],
         cwd=place, text=True, stderr=subprocess.PIPE, **options,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        # a shell's background job ignores Ctrl-C, and so would what it starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
@@ -262,7 +264,8 @@ def test_a_reader_who_goes_away_is_no_error(place, arguments):
 @pytest.mark.slow
 def test_a_command_that_is_stopped_says_so_in_one_line(place):
     order = (*FIT, "--out", "stopped", "--dim", "4", "--steps", "1000000")
-    with start(*order, place=place, stdout=subprocess.PIPE) as running:
+    running = start(*order, place=place, stdout=subprocess.PIPE)
+    try:
         deadline = time.monotonic() + 60
         while not list(place.glob("stopped.partial-*")):
             assert time.monotonic() < deadline
@@ -270,6 +273,9 @@ def test_a_command_that_is_stopped_says_so_in_one_line(place):
         time.sleep(1)
         running.send_signal(signal.SIGINT)
         out, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        running.wait()
     assert running.returncode == 130, said
     assert re.fullmatch(r"stopped; the same command goes on where it was\.\n", said)
     assert out == ""
