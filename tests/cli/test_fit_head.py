@@ -27,12 +27,6 @@ def refused(match, *arguments):
         raise done.exception
 
 
-def test_help_has_examples():
-    done = run("fit-head", "--help")
-    assert done.exit_code == 0
-    assert "aureole fit-head vectors.parquet --vector-column v" in done.stdout
-
-
 def test_the_head_is_that_of_python(table, fitted):
     out, said = fitted
     given = columns()

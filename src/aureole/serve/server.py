@@ -20,7 +20,7 @@ _LEAVING = 0.5  # seconds in which clients are told to leave, before the port is
 _LAST = 2.0  # seconds in which whoever was let in may still send a request
 _GRACE = 7  # seconds for the answers that are on their way
 _HEADERS = 10  # seconds for the headers of a request
-_SWITCH = 0.001  # seconds a thread may hold the interpreter while the loop waits for it
+_SWITCH = 0.0002  # seconds a thread may hold the interpreter while the loop waits for it
 
 
 class Server(uvicorn.Server):
