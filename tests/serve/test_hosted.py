@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
 import numpy as np
@@ -83,6 +84,40 @@ def test_a_process_that_dies_is_started_again(hosted, made):
     assert hosted.pid is None
     torch.testing.assert_close(hosted.embed(one).mu, before.mu)
     assert hosted.pid not in (None, first)
+
+
+def test_many_threads_get_their_own_answers(hosted, made):
+    paths = sorted((made[0] / "pictures").iterdir())[:24]
+    wanted = load_embedder(made[0] / "encoder")(paths)
+    found = {}
+
+    def one(i):
+        for _ in range(5):
+            found[i] = hosted.embed([hosted.prepare(paths[i])]).mu[0]
+            torch.testing.assert_close(found[i], wanted.mu[i], atol=1e-5, rtol=1e-4)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(24)))
+    assert len(found) == 24
+
+
+def test_all_who_wait_are_told_and_one_new_process_is_enough(hosted, made):
+    one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
+    before = hosted.embed(one)
+    os.kill(hosted.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(hosted.embed, one) for _ in range(4)]
+        time.sleep(0.5)
+        os.kill(hosted.pid, signal.SIGKILL)
+        for each in waiting:
+            with pytest.raises(HostGoneError):
+                each.result(timeout=20)
+        again = [pool.submit(hosted.embed, one) for _ in range(4)]
+        pids = set()
+        for each in again:
+            torch.testing.assert_close(each.result(timeout=60).mu, before.mu)
+            pids.add(hosted.pid)
+    assert len(pids) == 1
 
 
 def test_a_process_that_is_stuck_is_killed(made):

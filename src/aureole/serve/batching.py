@@ -16,7 +16,7 @@ _R = TypeVar("_R")
 
 
 class Batcher(Generic[_T, _R]):
-    """One thread that works off what is submitted, in batches, in the order of arrival.
+    """Threads, one by default, that work off what is submitted, in batches, in the order of arrival.
 
     ``work`` takes a list and gives a list as long, in which an exception stands for what failed. An exception that it
     raises is given to all of the batch. What comes while it works is the next batch; a first item after a pause waits
@@ -33,6 +33,7 @@ class Batcher(Generic[_T, _R]):
         largest: int = 32,
         wait: float = 0.002,
         room: int = 1024,
+        threads: int = 1,
         seen: Callable[[int, float], None] | None = None,
     ) -> None:
         self._work, self._largest, self._wait, self._room = work, largest, wait, room
@@ -41,8 +42,12 @@ class Batcher(Generic[_T, _R]):
         self._queue: deque[tuple[_T, asyncio.Future[_R], asyncio.AbstractEventLoop]] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=f"aureole-{name}", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"aureole-{name}-{i}", daemon=True)
+            for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -68,8 +73,10 @@ class Batcher(Generic[_T, _R]):
         """Work off what waits, and stop."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join(timeout)
+            self._changed.notify_all()
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while True:

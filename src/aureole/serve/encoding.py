@@ -53,7 +53,13 @@ class Encoder:
         self._caps = CapTable(embedder.dim)
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="aureole-decoder")
         self._batcher: Batcher[Any, Embedded] = Batcher(
-            self._work, name="encoder", largest=largest, room=room, seen=seen
+            self._work,
+            name="encoder",
+            largest=largest,
+            room=room,
+            # one batch is sent while another is computed
+            threads=2 if isinstance(embedder, HostedEmbedder) else 1,
+            seen=seen,
         )
 
     async def embed(

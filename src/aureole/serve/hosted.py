@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -32,9 +32,10 @@ class HostedEmbedder(Embedder):
 
     Two threads of one interpreter take turns, so a model that is called beside an HTTP server stands still at each of
     its layers until the server yields; in a process of its own it does not. The model is in memory once, there. A
-    process that dies takes its batch with it, and the next call starts another.
+    process that dies takes its batches with it, and the next call starts another.
 
-    Calls come from one thread at a time. ``close`` ends the process; so does the end of this one.
+    Calls may come from several threads: while a batch is computed, the next one is in the pipe already, so that the
+    model need not wait for this process. ``close`` ends the other process; so does the end of this one.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class HostedEmbedder(Embedder):
             "normalized": normalized,
         }
         self._patience = patience
-        self._process: subprocess.Popen[bytes] | None = None
-        about = self._start()
+        self._starting = threading.Lock()
+        self._host: _Host | None = None
+        about = self._started()[1]
         self.modality, self.dim = about["modality"], about["dim"]
         self.kappa_pos, self.weights = about["kappa_pos"], about["weights"]
         self.features = about["features"]
@@ -60,7 +62,8 @@ class HostedEmbedder(Embedder):
     @property
     def pid(self) -> int | None:
         """The number of the process, or None while there is none."""
-        return None if self._process is None else self._process.pid
+        host = self._host
+        return None if host is None or host.dead else host.process.pid
 
     def prepare(self, raw: Any) -> Any:
         """One input, checked and decoded in this process."""
@@ -79,10 +82,10 @@ class HostedEmbedder(Embedder):
         self, prepared: Sequence[Any]
     ) -> tuple[VonMisesFisher, list[list[float]]]:
         """(Posteriors [n], the least cosines of their credible caps), both made in the other process."""
-        if self._process is None:
-            self._start()
-            LOG.warning("the encoder's process was started again")
-        found = self._exchange(pack_inputs(prepared))
+        host = self._host
+        if host is None or host.dead:
+            host = self._again()
+        found = _told(host.ask(pack_inputs(prepared), self._patience))
         posterior = VonMisesFisher(
             torch.from_numpy(found["mu"]), torch.from_numpy(found["kappa"]), validate_args=False
         )
@@ -90,48 +93,91 @@ class HostedEmbedder(Embedder):
 
     def close(self) -> None:
         """End the process; it finishes what it is at."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(OSError):
-            assert process.stdin is not None
-            process.stdin.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        if self._host is not None:
+            self._host.close()
 
-    def _start(self) -> dict[str, Any]:
+    def _again(self) -> "_Host":
+        """The process that another thread has started meanwhile, or a new one."""
+        with self._starting:
+            if self._host is not None and not self._host.dead:
+                return self._host
+            host, _ = self._started()
+            LOG.warning("the encoder's process was started again")
+            return host
+
+    def _started(self) -> tuple["_Host", dict[str, Any]]:
+        """(A process, what it says of its model)."""
+        self._host = host = _Host()
+        try:
+            return host, _told(host.ask(self._asked, self._patience))
+        except BaseException:
+            host.close()
+            raise
+
+
+class _Host:
+    """One process, asked by any number of threads; answers come in the order of the questions."""
+
+    def __init__(self) -> None:
         command = [sys.executable, "-m", "aureole.serve.host"]
         quiet = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}  # bars have no place in a log
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=quiet
         )
-        return self._exchange(self._asked)
+        self.dead = False
+        self._sending, self._turn = threading.Lock(), threading.Condition()
+        self._sent = self._answered = 0
 
-    def _exchange(self, value: Any) -> dict[str, Any]:
-        """The answer to a frame; whatever kept it from coming, the next call finds a sound process or none."""
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        alarm = threading.Timer(self._patience, process.kill)
+    def ask(self, value: Any, patience: float) -> Any:
+        """The answer to a frame; whatever keeps it from coming ends the process, and all who wait are told."""
+        alarm = threading.Timer(patience, self.process.kill)
         alarm.daemon = True
         alarm.start()
         try:
-            write_frame(process.stdin, value)
-            answer = read_frame(process.stdout)
-        except (EOFError, OSError) as error:
+            with self._sending:
+                ticket = self._sent
+                write_frame(_open(self.process.stdin), value)
+                self._sent += 1
+            with self._turn:
+                self._turn.wait_for(lambda: self.dead or self._answered == ticket)
+                if self.dead:
+                    raise EOFError
+            answer = read_frame(_open(self.process.stdout))
+        except (EOFError, OSError, ValueError) as error:  # a file that is closed is a ValueError
+            self.process.kill()  # whoever still writes to it is let go
             self.close()
-            raise HostGoneError(f"the encoder's process died ({process.returncode}).") from error
+            status = self.process.returncode
+            raise HostGoneError(f"the encoder's process died ({status}).") from error
         finally:
             alarm.cancel()
-        if "error" in answer:
-            if value is self._asked:
-                self.close()
-            kinds = {"InvalidInputError": InvalidInputError, "AureoleError": AureoleError}
-            raise kinds.get(answer["kind"], RuntimeError)(answer["error"])
+        with self._turn:
+            self._answered += 1
+            self._turn.notify_all()
         return answer
+
+    def close(self) -> None:
+        """End the process, and wake who waits for it."""
+        with self._turn:
+            self.dead = True
+            self._turn.notify_all()
+        with suppress(OSError):
+            _open(self.process.stdin).close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        _open(self.process.stdout).close()
+
+
+def _open(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream
+
+
+def _told(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer, unless it is an error of the other side: that is raised here."""
+    if "error" not in answer:
+        return answer
+    kinds = {"InvalidInputError": InvalidInputError, "AureoleError": AureoleError}
+    raise kinds.get(answer["kind"], RuntimeError)(answer["error"])
