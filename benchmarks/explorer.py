@@ -35,6 +35,7 @@ class _Camera:
         """The screen as a WebP of a few tens of kilobytes."""
         from PIL import Image
 
+        visit.page.wait_for_load_state("networkidle")  # all thumbnails are there
         visit.page.wait_for_timeout(400)
         with Image.open(io.BytesIO(visit.page.screenshot())) as picture:
             picture.convert("RGB").save(self.folder / f"{name}.webp", quality=82, method=6)
