@@ -20,7 +20,7 @@ contracts:
 	lint-imports
 
 test:
-	$(PYTEST)
+	$(PYTEST) --durations=15
 
 docs:
 	sphinx-build -W --keep-going -q -b html docs docs/_build/html

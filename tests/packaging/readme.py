@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.packaging.environments import ROOT, TORCH, Environment, build, timed
+from tests.packaging.bare import check_base
+from tests.packaging.environments import ROOT, TORCH, Environment, base, build, timed
 
 __all__ = ["Block", "Runner", "blocks", "check_installed", "is_service", "main"]
 
@@ -172,13 +173,13 @@ def main(arguments: list[str] | None = None) -> int:
         place = Path(temporary)
         with timed("build"):
             built = build(place / "dist")
-        with timed("an empty environment with torch"):
-            subprocess.run([sys.executable, "-m", "venv", str(place / "venv")], check=True)
-            (place / "work").mkdir()
-            env = Environment(place / "venv", place / "work")
-            env.install(TORCH)
+        version = built.wheel.name.split("-")[1]
+        with timed("an empty environment with torch and the wheel"):
+            env = base(place / "venv", place / "work", built.wheel)
+        with timed("the wheel without extras"):
+            check_base(env, version)
         constraints = place / "constraints.txt"
-        constraints.write_text(f"{TORCH}\naureole=={built.wheel.name.split('-')[1]}\n")
+        constraints.write_text(f"{TORCH}\naureole=={version}\n")
         runner = Runner(env, constraints, given.timeout, built.wheel.parent)
         for file, block in found:
             where = f"{os.path.relpath(file, ROOT)}:{block.line}"
