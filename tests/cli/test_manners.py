@@ -237,13 +237,19 @@ def test_version_help_and_completion(place):
     assert asked.stdout.split() == ["--vector-column"]
 
 
+# a shell's background job ignores Ctrl-C, and so would what it starts
+HEARING = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("aureole", run_name="__main__", alter_sys=True)
+"""
+
+
 def start(*arguments, place, **options):
     return subprocess.Popen(
-        [sys.executable, "-m", "aureole", *arguments],
+        [sys.executable, "-c", HEARING, *arguments],
         cwd=place, text=True, stderr=subprocess.PIPE, **options,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        # a shell's background job ignores Ctrl-C, and so would what it starts
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
