@@ -16,6 +16,7 @@ import aureole as au
 from aureole.data.tables import write_columns
 from aureole.heads import MINILM_CAPTIONS
 from aureole.records import Record, write_record
+from tests.packaging.bare import HEAVY
 
 from .forked import Case, run_cases
 
@@ -67,19 +68,6 @@ MISSING = [
     (("reproduce", "cifar10h", "--seeds", "1"), "AUREOLE_DATA"),
     (("reproduce", "frozen-text", "--data-dir", "no", "--seeds", "1"), "the data folder no"),
 ]  # fmt: skip
-HEAVY = (
-    *(
-        "lightning",
-        "ray",
-        "pyarrow",
-        "sentence_transformers",
-        "transformers",
-        "matplotlib",
-        "jinja2",
-    ),
-    *("lance", "faiss", "psycopg", "fastapi", "uvicorn", "PIL", "sklearn", "scipy", "pandas"),
-    *("torchmetrics", "huggingface_hub", "prometheus_client", "httpx"),
-)
 WRONG = [
     (("score", "v.npy", "--nope"), "no such option: --nope", "aureole score --help"),
     (("score", "v.npy", "--hed", "x"), "--hed", "aureole score --help"),

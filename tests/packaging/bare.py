@@ -7,31 +7,13 @@ import zlib
 
 from tests.packaging.environments import Environment
 
-__all__ = ["check_base", "prepare"]
+__all__ = ["HEAVY", "check_base", "prepare"]
 
 HEAVY = (
-    *(
-        "lightning",
-        "ray",
-        "pyarrow",
-        "sentence_transformers",
-        "transformers",
-        "matplotlib",
-        "lance",
-    ),
-    *(
-        "faiss",
-        "psycopg",
-        "fastapi",
-        "uvicorn",
-        "PIL",
-        "sklearn",
-        "scipy",
-        "pandas",
-        "torchmetrics",
-    ),
-    *("huggingface_hub", "prometheus_client", "datasets", "httpx"),
-)
+    "lightning", "ray", "pyarrow", "sentence_transformers", "transformers", "matplotlib", "jinja2", "lance", "faiss",
+    "psycopg", "fastapi", "uvicorn", "PIL", "sklearn", "scipy", "pandas", "torchmetrics", "huggingface_hub",
+    "prometheus_client", "datasets", "httpx",
+)  # fmt: skip
 
 
 def prepare(env: Environment) -> None:

@@ -15,11 +15,12 @@ from aureole.errors import AureoleError, InvalidInputError
 from aureole.evaluation.calibration import Calibration, fit_calibration
 from aureole.evaluation.coverage import predictive_coverage
 from aureole.losses import ClosedFormInfoNCE
-from aureole.models import IndependentEncoder, ResidualMLP
+from aureole.models import IndependentEncoder
 from aureole.models.card import Card, model_card
 from aureole.models.saving import check_weights, load_folder, save_folder
 from aureole.training.dimension import best_information, choose_dim, try_dims
 from aureole.training.fit import Fit, Observer, fit
+from aureole.training.head_encoder import head_encoder, head_network
 from aureole.training.rows import (
     Partners,
     Vectors,
@@ -35,7 +36,7 @@ from aureole.training.schedule import Phase
 
 __all__ = ["HEAD_FORMAT", "FrozenHead", "NotFittedError"]
 
-_SAMPLE, _HELD_OUT_ITEMS, _PAIRS, _CHUNK = 20_000, 2048, 4096, 2048
+_HELD_OUT_ITEMS, _PAIRS, _CHUNK = 2048, 4096, 2048
 _MASSES = (0.5, 0.8, 0.9, 0.95)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
 HEAD_FORMAT = "aureole-frozen-head-2"
@@ -167,7 +168,7 @@ class FrozenHead:
         probe = draw_batch(vectors, selecting, _HELD_OUT_ITEMS, rng)
 
         def train(dim: int, steps: int, path: Path | None) -> Fit:
-            encoder = self._new_encoder(vectors, training, dim)
+            encoder = head_encoder(vectors, training, dim, width=self.width, seed=self.seed)
             loss = ClosedFormInfoNCE(self._kappa_pos(dim))
             return fit(
                 encoder,
@@ -336,9 +337,9 @@ class FrozenHead:
                 f"the config in {folder} is damaged: kappa_pos is {head.kappa_pos_}."
             )
         with torch.device("meta"):  # no memory is asked for before the weights are seen to fit
-            outline = head._network(head.n_features_in_, head.dim_)
+            outline = head_network(head.n_features_in_, head.dim_, head.width)
         check_weights(weights, outline.state_dict())
-        encoder = head._network(head.n_features_in_, head.dim_)
+        encoder = head_network(head.n_features_in_, head.dim_, head.width)
         encoder.load_state_dict(weights)
         head.encoder_ = encoder.requires_grad_(False).eval()
         return head
@@ -352,31 +353,8 @@ class FrozenHead:
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=True))
 
-    def _network(self, n_in: int, dim: int) -> IndependentEncoder:
-        certainty = ResidualMLP(n_in, 1, width=self.width, n_blocks=2)
-        return IndependentEncoder(nn.Linear(n_in, dim), certainty, n_in=n_in)
-
     def _kappa_pos(self, dim: int) -> float:
         return 2.0 * dim if self.kappa_pos is None else float(self.kappa_pos)
-
-    def _new_encoder(self, vectors: Vectors, partners: Partners, dim: int) -> IndependentEncoder:
-        """An encoder whose mu starts at the whitened principal directions of a sample."""
-        n_in = int(vectors.shape[1])
-        if not 2 <= dim <= n_in:
-            raise InvalidInputError(f"dim must be between 2 and the vectors' {n_in}, not {dim}.")
-        rng = torch.Generator().manual_seed(self.seed)
-        order = torch.randperm(len(partners.members), generator=rng)[:_SAMPLE]
-        sample = take(vectors, partners.members[order].sort().values)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            encoder = self._network(n_in, dim)
-        standard = encoder.standardise(sample)
-        _, directions = torch.linalg.eigh(torch.cov(standard.T).double())
-        assert isinstance(encoder.location, nn.Linear)
-        with torch.no_grad():
-            encoder.location.weight.copy_(directions[:, -dim:].T)
-        encoder.initialise(sample)
-        return encoder
 
     @torch.no_grad()
     def _one_way(
