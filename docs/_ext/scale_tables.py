@@ -44,7 +44,9 @@ class EmbedTable(MeasuredDirective):
             for name in workers:
                 at = found[name]
                 cells.append(
-                    f"{at['rows a second']:,.0f} rows/s, {at['of bare']:.2f} of bare, {at['of one worker']:.2f} of one"
+                    f"{at['rows a second']:,.0f} rows/s: {at['of one worker']:.2f} of one worker, "
+                    f"{at['of bare']:.2f} of bare, {at['of bare loops at once']:.2f} of as many bare loops at once, "
+                    f"{at['of loops that decode at once']:.2f} of as many that decode"
                 )
             bare = f"{found['bare rows a second']:,.0f} rows/s"
             size = f"{found['bytes a row']:,.0f} (D = {found['dim']})"

@@ -112,6 +112,14 @@ def test_pairs_of_rows_do_as_groups_do(data):
         small().fit(vectors, groups, pairs=pairs)
 
 
+@pytest.mark.parametrize("count", [4, 12, 30])
+def test_a_few_pairs_are_enough(data, count):
+    vectors = data[0]
+    pairs = [[row, row + 600] for row in range(count)]
+    head = small(steps=2).fit(vectors, pairs=pairs)
+    assert bool(torch.isfinite(head.predict(vectors).kappa).all())
+
+
 def test_auto_takes_the_dim_that_tells_most(data):
     vectors, groups, _ = data
     head = small(dim="auto", steps=60).fit(vectors, groups)

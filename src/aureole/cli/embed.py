@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from aureole.cli.options import Normalized
+from aureole.cli.options import Normalized, model_option
 from aureole.cli.progress import embed_bar
 from aureole.cli.results import print_json
 from aureole.errors import AureoleError
@@ -43,7 +43,8 @@ def embed(
         ),
     ],
     encoder: Annotated[
-        Path, typer.Option(help="The folder of a saved encoder, pipeline or head.", metavar="DIR")
+        Path,
+        model_option("The folder of a saved encoder, pipeline or head, or minilm-captions."),
     ],
     out: Annotated[
         str, typer.Option(help="The table; its name ends in .lance.", metavar="ADDRESS")

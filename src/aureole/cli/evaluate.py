@@ -8,6 +8,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from aureole.cli.options import Head
 from aureole.cli.progress import rows_bar
 from aureole.cli.results import coverage_table, print_json, table
 from aureole.data.tables import pick_rows, read_groups, read_vectors
@@ -38,7 +39,7 @@ def evaluate(
     vectors: Annotated[
         Path, typer.Argument(help="A table of vectors: a file, or a folder of files.")
     ],
-    head: Annotated[Path, typer.Option(help="The folder of a head, as fit-head saves it.")],
+    head: Head,
     vector_column: Annotated[
         str | None, typer.Option(help="The column of vectors; default: the only one of lists.")
     ] = None,

@@ -18,6 +18,7 @@ from aureole.cli.gallery import (
     read_payload,
     staged,
 )
+from aureole.cli.options import OptionalHead
 from aureole.cli.progress import rows_bar
 from aureole.cli.results import print_json
 from aureole.data.tables import read_groups
@@ -82,9 +83,6 @@ QUERIES = 20  # rows of the gallery by which an approximate index is checked
 _GOOD = 0.99  # the share of members below which people are told what to do
 
 Table = Annotated[Path, typer.Argument(help="A table: a file, or a folder of files.")]
-HeadFolder = Annotated[
-    Path | None, typer.Option(help="The folder of a head, as fit-head saves it.")
-]
 VectorColumn = Annotated[
     str | None, typer.Option(help="The column of vectors; default: the only one of lists.")
 ]
@@ -117,7 +115,7 @@ def build(
             metavar="ADDRESS",
         ),
     ],
-    head: HeadFolder = None,
+    head: OptionalHead = None,
     vector_column: VectorColumn = None,
     mu_column: MuColumn = "mu",
     kappa_column: KappaColumn = "kappa",
@@ -222,7 +220,7 @@ def build(
 def append(
     table: Table,
     gallery: Annotated[str, typer.Option("--to", help="The gallery's address.", metavar="ADDRESS")],
-    head: HeadFolder = None,
+    head: OptionalHead = None,
     vector_column: VectorColumn = None,
     mu_column: MuColumn = "mu",
     kappa_column: KappaColumn = "kappa",

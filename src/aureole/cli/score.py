@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from aureole.cli.options import Head
 from aureole.cli.progress import rows_bar
 from aureole.cli.results import print_json
 from aureole.data.arrays import ARRAYS
@@ -38,7 +39,7 @@ def score(
     vectors: Annotated[
         Path, typer.Argument(help="A table of vectors: a file, or a folder of files.")
     ],
-    head: Annotated[Path, typer.Option(help="The folder of a head, as fit-head saves it.")],
+    head: Head,
     out: Annotated[
         Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl; it is replaced.")
     ],

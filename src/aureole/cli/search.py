@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from aureole.cli.hits import show_hits
-from aureole.cli.options import Normalized
+from aureole.cli.options import Normalized, OptionalHead
 from aureole.cli.queries import Query, image_query, item_query, row_query, text_query
 from aureole.cli.remote import ask_server
 from aureole.cli.results import print_json
@@ -61,9 +61,7 @@ def search(
     image: Annotated[
         Path | None, typer.Option(help="The query: a picture, by --encoder.")
     ] = None,
-    head: Annotated[
-        Path | None, typer.Option(help="The folder of a head, as fit-head saves it.")
-    ] = None,
+    head: OptionalHead = None,
     encoder: Annotated[
         Path | None, typer.Option(help="The folder of a saved PosteriorEncoder or pipeline.")
     ] = None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from aureole.cli.options import Normalized
+from aureole.cli.options import Normalized, model_option
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex
 
@@ -38,7 +38,8 @@ _KEY = "AUREOLE_API_KEY"
 def serve(
     index: Annotated[str, typer.Option(help="The gallery's address.", metavar="ADDRESS")],
     encoder: Annotated[
-        Path | None, typer.Option(help="The folder of the model that made the gallery.")
+        Path | None,
+        model_option("The folder of the model that made the gallery, or minilm-captions."),
     ] = None,
     modality: Annotated[
         Literal["image", "text", "vector"] | None,

@@ -72,11 +72,13 @@ class Links:
     ) -> tuple["Links", "Links"]:
         """(Links to keep, links to hold out): no row of one is in the other, so that nothing is seen twice.
 
-        Pairs with a foot on both sides are in neither.
+        Of four pairs or more two at least are held out, and two left unless they hang together: one alone has no
+        negatives. Pairs with a foot on both sides are in neither.
         """
         if len(self.pairs) < 2:
             raise InvalidInputError("one pair cannot be split: give two or more.")
-        held = min(max(1, round(share * len(self.pairs))), len(self.pairs) - 1)
+        least = 2 if len(self.pairs) >= 4 else 1
+        held = min(max(least, round(share * len(self.pairs))), len(self.pairs) - least)
         chosen = torch.randperm(len(self.pairs), generator=generator)[:held].sort().values
         taken = torch.zeros(int(self.pairs.max()) + 1, dtype=torch.bool)
         taken[self.pairs[chosen]] = True

@@ -2,6 +2,23 @@
 
 from pathlib import Path
 
-__all__ = ["MINILM_CAPTIONS"]
+__all__ = ["MINILM_CAPTIONS", "find_model"]
 
 MINILM_CAPTIONS = Path(__file__).parent / "minilm_captions"
+_NAMED = {"minilm-captions": MINILM_CAPTIONS}
+
+
+def find_model(name: Path | str) -> Path:
+    """The folder of a model: the path itself, or a head of the package by its name.
+
+    What lies at the path goes first; a path where nothing lies stays as it is, for the reader to complain about.
+
+    Examples
+    --------
+    >>> find_model("minilm-captions") == MINILM_CAPTIONS
+    True
+    >>> find_model("a/head").as_posix()
+    'a/head'
+    """
+    path = Path(name)
+    return path if path.exists() else _NAMED.get(str(name), path)

@@ -79,9 +79,12 @@ def halves(partners: Groups | Links, rng: torch.Generator) -> tuple[Groups | Lin
     if isinstance(partners, Groups) and not partners.classes and len(partners.sizes) < 4:
         return partners, partners
     try:
-        return partners.split(0.5, rng)
+        first, second = partners.split(0.5, rng)
     except InvalidInputError:
         return partners, partners
+    if min(len(first.members), len(second.members)) < 3:
+        return partners, partners
+    return first, second
 
 
 def draw_batch(

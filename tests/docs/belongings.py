@@ -1,0 +1,97 @@
+"""What a reader of the pages has: the files that their commands name, small, in one folder."""
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import aureole as au
+from aureole.data.pictures import read_picture, write_picture
+from aureole.data.tables import write_columns
+from aureole.heads import MINILM_CAPTIONS
+from aureole.models import CifarResNet
+from aureole.models.card import Card
+from aureole.retrieval import CredibleIndex
+from aureole.retrieval.origin import Origin
+from aureole.scale.embedder import load_embedder
+from aureole.training.adapters import minilm
+from benchmarks.pictures import make_pictures
+
+__all__ = ["make_belongings"]
+
+_COLOURS = ("red", "blue", "green", "black", "white")
+_KINDS = ("shoes", "boots", "hats", "shirts", "coats", "bags")
+_WORDS = (
+    "{colour} {kind}",
+    "a pair of {colour} {kind} in a shop",
+    "somebody wears {colour} {kind}",
+)
+
+
+def make_belongings(folder: Path) -> None:
+    """All of them."""
+    things = [(colour, kind) for colour in _COLOURS for kind in _KINDS]
+    table = _items(things)
+    for name in ("train", "all", "test", "items", "captions", "queries", "vectors"):
+        write_columns(folder / f"{name}.parquet", table)
+    new = table["id"].astype(str)
+    write_columns(
+        folder / "new.parquet",
+        table | {"id": np.array([f"new {one}" for one in new], dtype=object)},
+    )
+    np.save(folder / "vectors.npy", table["v"])
+    lines = "".join(f"{one}\n" for one in table["photo"])
+    (folder / "labels.csv").write_text(f"label\n{lines}")
+    clicks = {"query": table["id"][::3], "item": table["id"][1::3]}
+    write_columns(folder / "clicks.parquet", clicks)
+    shutil.copytree(MINILM_CAPTIONS, folder / "head")
+    (folder / "sentences.txt").write_text("".join(f"{one}\n" for one in table["caption"]))
+    _pictures(folder)
+
+
+def _items(things: list[tuple[str, str]]) -> dict[str, np.ndarray]:
+    """Three descriptions of each thing, with their vectors and what a shop says of them."""
+    texts = [words.format(colour=c, kind=k) for c, k in things for words in _WORDS]
+    groups = [f"{c} {k}" for c, k in things for _ in _WORDS]
+    count = len(texts)
+
+    def column(values):
+        return np.array(list(values), dtype=object)
+
+    return {
+        "v": minilm().encode(texts, show_progress_bar=False).astype(np.float32),
+        "id": column(f"shoe {i}" for i in range(count)),
+        "photo": column(groups),
+        "product": column(groups),
+        "caption": column(texts),
+        "title": column(texts),
+        "colour": column(c for c, _ in things for _ in _WORDS),
+        "shop": column(f"shop {i % 4}" for i in range(count)),
+        "price": np.arange(count) % 30,
+    }
+
+
+def _pictures(folder: Path) -> None:
+    """A folder of photos, tar files of them, an encoder, and a gallery of pictures by it."""
+    names = make_pictures(folder / "photos", 80)
+    (folder / "shards").mkdir()
+    for shard in range(2):
+        with tarfile.open(folder / "shards" / f"{shard}.tar", "w") as tar:
+            for name in names[shard::2]:
+                tar.add(folder / "photos" / name, Path(name).name)
+    torch.manual_seed(0)
+    card = Card(name="Toy", kappa_pos=16.0)
+    au.PosteriorEncoder(CifarResNet(8), au.KappaFromNorm(64, 8), card=card).save(folder / "encoder")
+    pictures = [read_picture(folder / "photos" / name) for name in names]
+    ids = [f"picture-{i}" for i in range(len(pictures))]
+    for one, picture in zip(ids, pictures, strict=True):
+        write_picture(picture, folder / "pictures" / f"{one}.png")
+    for name in ("shoe.png", "shoe.jpg"):
+        write_picture(pictures[0], folder / name)
+    embedder = load_embedder(folder / "encoder")
+    payload = {"label": [_KINDS[i % 3] for i in range(len(ids))], "price": list(range(len(ids)))}
+    posterior = embedder([folder / "photos" / name for name in names])
+    with CredibleIndex.create(folder / "pictures.lance", posterior, ids, payload) as index:
+        index.origin = Origin(16.0, embedder.weights)
