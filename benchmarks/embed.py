@@ -1,7 +1,7 @@
 """Bulk embedding: rows a second against the bare model loop, with one and two workers, and peak memory.
 
 ``python -m benchmarks.embed [--images 60000] [--captions 8000] [--workers 1 2] [--rounds 3] [--caption-rounds 3]
-[--repeats 5] [--out FILE]`` writes a record.
+[--caption-workers 1 2] [--repeats 5] [--out FILE]`` writes a record, after each part what there is.
 
 Pictures are all of CIFAR-10 as PNG bytes in a Parquet table, through a ResNet-20 with random weights; texts are
 captions of Multi30k, through MiniLM and the head that comes with the library. The bare loop has its inputs decoded in
@@ -233,31 +233,52 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--caption-rounds", type=int, help="default: as many as of pictures")
+    parser.add_argument("--caption-workers", type=int, nargs="+", help="default: as of pictures")
     parser.add_argument("--repeats", type=int, default=5, help="of the pictures, for peak memory")
     parser.add_argument("--out", type=Path, default=Path("results/scale/embed.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    caption_rounds = options.caption_rounds or options.rounds
+    caption_workers = options.caption_workers or options.workers
     metrics: dict[str, Any] = {}
+
+    def keep() -> None:
+        """Write what has been measured so far."""
+        settings = {
+            "images": options.images, "captions": options.captions, "rounds": options.rounds,
+            "caption rounds": caption_rounds, "threads of a worker": 1, "cores": os.cpu_count(),
+        }  # fmt: skip
+        numbers = (options.workers, caption_workers)
+        workers, of_captions = (" ".join(str(n) for n in found) for found in numbers)
+        command = (
+            f"python -m benchmarks.embed --images {options.images} --captions {options.captions} --workers {workers} "
+            f"--rounds {options.rounds} --caption-workers {of_captions} --caption-rounds {caption_rounds} "
+            f"--repeats {options.repeats}"
+        )
+        write_record(Record("embed", metrics, command, 0, settings), options.out)
+
     with tempfile.TemporaryDirectory(prefix="embed-") as place:
         folder = Path(place)
         torch.manual_seed(0)
         au.PosteriorEncoder(CifarResNet(20), au.KappaFromNorm(64, 16)).save(folder / "encoder")
-        shared = {"workers": options.workers, "folder": folder}
-        caption_rounds = options.caption_rounds or options.rounds
         if options.images:
             table = picture_table(folder, options.images)
             metrics["images"] = measure(
                 table, "image", folder / "encoder", "image",
-                rows=options.images, batch=IMAGE_BATCH, chunk=None, rounds=options.rounds, **shared,
+                rows=options.images, batch=IMAGE_BATCH, chunk=None,
+                workers=options.workers, rounds=options.rounds, folder=folder,
             )  # fmt: skip
             print(metrics["images"], flush=True)
+            keep()
         if options.captions:
             table = caption_table(folder, options.captions)
             metrics["captions"] = measure(
                 table, "caption", MINILM_CAPTIONS, "text",
-                rows=options.captions, batch=TEXT_BATCH, chunk=TEXT_CHUNK, rounds=caption_rounds, **shared,
+                rows=options.captions, batch=TEXT_BATCH, chunk=TEXT_CHUNK,
+                workers=caption_workers, rounds=caption_rounds, folder=folder,
             )  # fmt: skip
             print(metrics["captions"], flush=True)
+            keep()
         if options.images and options.repeats:
             found = {}
             for count, repeats in ((options.images // 6, 1), (options.images, options.repeats)):
@@ -271,16 +292,7 @@ def main() -> None:
             metrics["peak memory"] = {"bytes by rows": found, "growth": most / least - 1}
             metrics["latency"] = with_latency(folder, folder / "encoder", rows=2000, seconds=0.02)
             print(metrics["latency"], flush=True)
-    settings = {
-        "images": options.images, "captions": options.captions, "rounds": options.rounds,
-        "caption rounds": options.caption_rounds or options.rounds, "threads of a worker": 1, "cores": os.cpu_count(),
-    }  # fmt: skip
-    command = f"python -m benchmarks.embed --images {options.images} --captions {options.captions}"
-    command += f" --workers {' '.join(map(str, options.workers))} --rounds {options.rounds}"
-    command += (
-        f" --caption-rounds {options.caption_rounds or options.rounds} --repeats {options.repeats}"
-    )
-    write_record(Record("embed", metrics, command, 0, settings), options.out)
+            keep()
 
 
 if __name__ == "__main__":

@@ -42,6 +42,9 @@ class EmbedTable(MeasuredDirective):
             found = metrics[kind]
             cells = []
             for name in workers:
+                if name not in found:
+                    cells.append("not measured")
+                    continue
                 at = found[name]
                 cells.append(
                     f"{at['rows a second']:,.0f} rows/s: {at['of one worker']:.2f} of one worker, "
