@@ -156,7 +156,9 @@ def draw_figure(metrics: dict, path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
+    figure = plt.figure(figsize=(6.4, 6.4), layout="constrained")
+    above, below = figure.subfigures(2, 1)
+    axes = [*above.subplots(1, 2), below.subplots()]
     bias = dict(sorted(metrics["bias in K"].items(), key=lambda item: int(item[0])))
     k = [int(x) for x in bias]
     axes[0].loglog(k, list(bias.values()), "o-", color="C0", label="measured")
@@ -164,13 +166,13 @@ def draw_figure(metrics: dict, path: Path) -> None:
     axes[0].set(
         xlabel="draws K",
         ylabel="loss above its limit (nats)",
-        title="Few draws: the loss is too high",
+        title="Few draws: too high",
     )
     axes[0].legend(frameon=False)
     gap = dict(sorted(metrics["gap in M"].items(), key=lambda item: int(item[0])))
     m = [int(x) for x in gap]
     axes[1].semilogx(
-        m, [abs(v["mean"]) for v in gap.values()], "o-", color="C1", label="|mean over pairs|"
+        m, [abs(v["mean"]) for v in gap.values()], "o-", color="C1", label="|mean| over pairs"
     )
     axes[1].semilogx(
         m, [v["spread"] for v in gap.values()], "s-", color="C3", label="spread over pairs"
@@ -179,6 +181,7 @@ def draw_figure(metrics: dict, path: Path) -> None:
         xlabel="negatives M",
         ylabel="limit less closed form (nats)",
         title="Few negatives: another target",
+        ylim=(0, 0.58),
     )
     axes[1].legend(frameon=False)
     rows = metrics["preferred kappa"]
@@ -200,7 +203,7 @@ def draw_figure(metrics: dict, path: Path) -> None:
         xlabel="kappa that the loss prefers (truth: 24, dotted)",
         title="What it does to kappa",
     )
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=200)
 
 
 def main() -> None:

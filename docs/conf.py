@@ -31,6 +31,7 @@ extensions = [
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 html_theme = "furo"
 html_title = "aureole"
+pygments_dark_style = "github-dark"  # the default underlines names as if they were links
 exclude_patterns = ["_build"]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"

@@ -179,7 +179,8 @@ def calibration():
             ),
         ):
             masses, held = _coverage(folder, keys)
-            right.plot(masses, held, marker=marker, color=colour, label=label, markersize=5)
+            hollow = {"fillstyle": "none", "markersize": 9} if marker == "o" else {"markersize": 5}
+            right.plot(masses, held, marker=marker, color=colour, label=label, zorder=2, **hollow)
         right.set(xlabel="mass promised", ylabel="share held", xlim=(0, 1.02), ylim=(0, 1.02))
         right.set_title("promised and held")
         drawing.legend(columns=3)

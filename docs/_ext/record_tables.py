@@ -323,7 +323,8 @@ class ReportTables(ReportDirective):
         lines = []
         for found in section.tables:
             pairs = zip(spread(found), found.header, strict=True)
-            header = [" ".join(filter(None, pair)) for pair in pairs]
+            # an @ in a name is no address of mail
+            header = [": ".join(filter(None, pair)).replace("@", "\\@") for pair in pairs]
             first, *rest = table(header, stressed(found))
             lines += ["", found.caption, "", first, "   :class: report", *rest]
         commits = sorted({run.record.commit for run in section.runs})

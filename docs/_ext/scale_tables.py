@@ -66,7 +66,9 @@ class EmbedTable(MeasuredDirective):
             lines += ["", f"Peak memory of one process: {peaks} ({100 * memory['growth']:+.1f} %)."]
         slow = metrics.get("latency")
         if slow:
-            said = "; ".join(f"{name}: {rate:,.0f} rows/s" for name, rate in slow.items())
+            said = "; ".join(f"{name}: {rate:,.0f} rows/s" for name, rate in slow.items()).replace(
+                " 1 decoders", " 1 decoder"
+            )
             lines += ["", f"Files that answer late, in one process: {said}."]
         return lines
 
@@ -100,7 +102,7 @@ class FaultTable(MeasuredDirective):
                 "moments",
                 "processes killed",
                 "tables that differ",
-                "with rows in the table before",
+                "moments with rows in the table already",
             ],
             rows,
         )
@@ -139,12 +141,12 @@ class ScalePlan(Directive):
                 [
                     f"{n:,}",
                     f"{hours:,.1f}",
-                    f"{hours / cores:,.2f} h",
-                    f"${hours * price:,.2f}",
+                    f"{_amount(hours / cores)} h",
+                    _amount(hours * price, "$"),
                     f"{n * size / 1e9:,.1f} GB",
-                    f"${n * size / 1e12 * storage:,.2f}",
-                    f"{build:,.2f}",
-                    f"${build * price:,.2f}",
+                    _amount(n * size / 1e12 * storage, "$"),
+                    _amount(build),
+                    _amount(build * price, "$"),
                 ]
             )
         header = [
@@ -159,6 +161,11 @@ class ScalePlan(Directive):
         node.document = self.state.document
         self.state.nested_parse(StringList(lines, source=self.arguments[0]), 0, node)
         return node.children
+
+
+def _amount(value, unit=""):
+    """A number with two decimals; one that would be 0.00 is said to be less than the least."""
+    return f"{unit}{value:,.2f}" if value >= 0.005 else f"< {unit}0.01"
 
 
 def setup(app):

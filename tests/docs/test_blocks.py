@@ -107,7 +107,7 @@ class Reader:
         log = self.folder / "service.log"
         with log.open("w") as out:
             running = subprocess.Popen(
-                [*shlex.split(command, comments=True), "--port", "0"],
+                [*shlex.split(command.replace("\\\n", " "), comments=True), "--port", "0"],
                 cwd=self.folder, env=self.variables, stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
         try:

@@ -88,7 +88,7 @@ def is_service(command: str) -> bool:
     >>> is_service("aureole serve --help")
     False
     """
-    words = shlex.split(command, comments=True)
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
     return words[:2] == ["aureole", "serve"] and "--help" not in words
 
 

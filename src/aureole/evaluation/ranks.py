@@ -10,7 +10,7 @@ __all__ = ["average_ranks", "partial_spearman", "spearman"]
 
 
 def average_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Ranks 1 ... n in float64; ties share the mean of their ranks. Cost n log n.
+    """Ranks from 1 to n in float64; ties share the mean of their ranks. Cost n log n.
 
     Examples
     --------

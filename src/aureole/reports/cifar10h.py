@@ -111,7 +111,7 @@ def _rejected(groups: Groups) -> str:
 
 def _losses(groups: Groups, _: Sequence[str]) -> list[Table]:
     caption = (
-        "Tables 4 and 11 of the paper (tab:bench_cifar, tab:infonce) beside ours, on a ResNet-18 there. Entropy: rank "
+        "Tables 4 and 11 of the paper beside ours, on a ResNet-18 there. Entropy: rank "
         "correlation of 1/κ with the entropy of the votes. Crop: that of κ with the share of the side that a crop has "
         "left. InfoNCE trains no κ, so its uncertainty is the distance to the nearest training images, and the κ that "
         "its head gives without having been trained to stands beside it. The classifier is the pretrained one, "
@@ -123,9 +123,9 @@ def _losses(groups: Groups, _: Sequence[str]) -> list[Table]:
 
 def _ablations(groups: Groups, _: Sequence[str]) -> list[Table]:
     tables = (
-        ("Labels", "Table 5 of the paper (tab:cifar_dataset, MCInfoNCE) beside our closed form. Soft labels are all "
+        ("Labels", "Table 5 of the paper (MCInfoNCE) beside our closed form. Soft labels are all "
          "votes of an image, hard ones their majority or CIFAR-10's own label.", LABEL_KINDS),
-        ("Pretraining", "Table 10 of the paper (tab:cifar_pretraining, MCInfoNCE, one run) beside our closed form. "
+        ("Pretraining", "Table 10 of the paper (MCInfoNCE, one run) beside our closed form. "
          "Pretraining is on the 50,000 training images of CIFAR-10.", PRETRAINING),
     )  # fmt: skip
     shown = [agreement_table(t, c, groups, rows) for t, c, rows in tables if _beyond(groups, rows)]
@@ -148,7 +148,7 @@ def _rejection(groups: Groups, _: Sequence[str]) -> list[Table]:
         "Area: the mean Recall@1 of what is kept, over all shares that could be rejected; at random it is Recall@1, "
         "in the best order all wrong images go first. R-AUROC: how well the uncertainty tells wrong from right ones. "
         "AURC and AUGRC: areas under the risk and the generalised risk. Softmax is the doubt of the pretrained "
-        "classifier about the same images. The paper has a figure (fig:erc) but no numbers."
+        "classifier about the same images. The paper has a figure but no numbers."
     )
     rows = [row for row in REJECTION if summary(groups.get(row.setting, ()), "rejection_area")]
     return [rejection_table("Rejection", caption, groups, rows)]
@@ -266,8 +266,7 @@ _PLANS = (
             (
                 thumbnails.gallery_figure,
                 _pictured(
-                    "The five images of lowest κ and the five of highest κ in each class. As in the paper's "
-                    "fig:unc_images."
+                    "The five images of lowest κ and the five of highest κ in each class, as in a figure of the paper."
                 ),
             ),
         ),

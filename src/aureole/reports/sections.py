@@ -56,7 +56,7 @@ def _starting(prefix: str) -> Callable[[Groups], list[str]]:
 
 def _recovery(groups: Groups, names: Sequence[str]) -> list[Table]:
     caption = (
-        "Table 1 of the paper (tab:toy_correctsetups) and the caption of its Figure 2 (fig:2dplot), "
+        "Table 1 of the paper and the caption of its Figure 2, "
         "beside ours. In the injective process "
         "true κ is infinite: the paper says that found κ goes to infinity, ours shows its median. "
     )
@@ -70,7 +70,7 @@ def _recovery(groups: Groups, names: Sequence[str]) -> list[Table]:
 
 def _families(groups: Groups, names: Sequence[str]) -> list[Table]:
     caption = (
-        "Table 2 of the paper (tab:toy_distrfamily) beside ours. The spread is the mean cosine distance from the "
+        "Table 2 of the paper beside ours. The spread is the mean cosine distance from the "
         "mode, which "
         "posteriors of all families have. "
     )
@@ -89,7 +89,7 @@ def _families(groups: Groups, names: Sequence[str]) -> list[Table]:
 
 def _losses(groups: Groups, names: Sequence[str]) -> list[Table]:
     caption = (
-        "Tables 3 and 11 of the paper (tab:bench_results, tab:infonce) beside ours, on one process and for about "
+        "Tables 3 and 11 of the paper beside ours, on one process and for about "
         "the same time. "
         f"{_BASE_NOTE}The paper has one row for ELK; ours has two scales. "
     )
@@ -99,7 +99,7 @@ def _losses(groups: Groups, names: Sequence[str]) -> list[Table]:
 
 def _samples(groups: Groups, names: Sequence[str]) -> list[Table]:
     caption = (
-        "The paper shows this in Figure 3 (fig:mc), of which its text gives two numbers; 512 samples are its "
+        "The paper shows this in Figure 3, of which its text gives two numbers; 512 samples are its "
         "ambiguous setting. "
         f"{_BASE_NOTE}It is the closed form: no samples. Batches are smaller where a sample costs more. "
     )
@@ -111,7 +111,7 @@ def _samples(groups: Groups, names: Sequence[str]) -> list[Table]:
 
 def _encoder_table(groups: Groups, names: Sequence[str]) -> list[Table]:
     caption = (
-        "The process has ten dimensions. The paper shows this in Figure 4 (fig:encoder_size), of which its text "
+        "The process has ten dimensions. The paper shows this in Figure 4, of which its text "
         "gives a bound. " + _BASE_NOTE
     )
     return [
@@ -127,7 +127,7 @@ def _encoder_table(groups: Groups, names: Sequence[str]) -> list[Table]:
 
 
 def _shared(groups: Groups, names: Sequence[str]) -> list[Table]:
-    caption = f"Table 8 of the paper (tab:ablation_shared) beside ours. {_BASE_NOTE}"
+    caption = f"Table 8 of the paper beside ours. {_BASE_NOTE}"
     return [
         comparison(
             "One backbone with two heads",

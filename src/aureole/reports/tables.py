@@ -157,7 +157,7 @@ def high_dim_table(groups: Groups, names: Iterable[str]) -> Table:
     caption = (
         "Fixed: κ and κ_pos as at D = 10, so a pair tells less and less about its partner as D grows. Matched: both "
         "scaled so that a pair would carry as much information as at D = 10 if μ were uniform. The information is "
-        "measured on the process itself. The paper shows this in Figure 7 only (fig:highdim), and reports "
+        "measured on the process itself. The paper shows this in Figure 7 only, and reports "
         "considerable drops from D = 40. "
     )
     return Table("High dimensions", caption + MAE_NOTE, header, tuple(rows))
@@ -239,7 +239,7 @@ def grid_table(groups: Groups, names: Iterable[str]) -> Table:
     )
     caption = (
         "The paper's grid on a seed of its own, in far shorter runs; 0 negatives are in-batch ones. The paper chose by "
-        "the rank correlation of κ (Table 7, tab:hyperparams). "
+        "the rank correlation of κ (Table 7). "
     )
     return Table("The paper's grid search", caption + MAE_NOTE, header, tuple(rows))
 

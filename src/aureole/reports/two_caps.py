@@ -87,7 +87,7 @@ def two_caps_figure(
 def _legend(count: int, rim: float) -> list[str]:
     return [
         f"Each dot is one of {count} pictures, by its angle to the query (rim: {rim:.0f}°).",
-        "Blue: the cap that the query's own certainty asks for. Red: the pictures in it.",
+        "Blue: the cap that the query's own certainty asks for. Orange: the pictures in it.",
     ]
 
 
