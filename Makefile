@@ -1,4 +1,4 @@
-# make check: all that CI runs, in the current environment. make quick: the same without the slow tests.
+# make check: what CI runs, in the current environment, but for .ci/readme. make quick: the same without the slow tests.
 export OMP_NUM_THREADS ?= 1
 PYTEST = python -m pytest -q -n 2
 
