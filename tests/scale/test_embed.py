@@ -17,6 +17,7 @@ from aureole.retrieval import CredibleIndex
 from aureole.scale import embed
 from aureole.scale.embedder import load_embedder
 from aureole.scale.table import PosteriorTable, exclusive, lower_median
+from aureole.scale.worker import ahead
 from benchmarks.pictures import make_corrupt, make_pictures
 from tests.scale.conftest import assert_same, by_id, rows, save_encoder
 
@@ -273,3 +274,16 @@ def test_the_lower_median_is_exact(size):
     assert lower_median(lambda: pieces) == float(torch.from_numpy(values).median())
     assert lower_median(lambda: [np.float32([np.inf])]) == np.inf
     assert lower_median(list) is None
+
+
+def test_an_error_of_the_source_comes_after_what_was_read_before_it():
+    def items():
+        yield from (-1, 2)
+        raise InvalidInputError("the file is cut here.")
+
+    got = []
+    with pytest.raises(InvalidInputError, match="cut here"):
+        got.extend(ahead(abs, items(), threads=2))
+    assert got == [1, 2]
+    got = list(ahead(abs, [-3]))
+    assert got == [3]

@@ -1,6 +1,8 @@
 """Ranges of rows of Parquet and Arrow files, and what one input is in a column: bytes, a text or a vector."""
 
+from bisect import bisect
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,17 +60,18 @@ def fitting(found: Any, kind: Kind) -> bool:
 
 
 class RangeReader:
-    """Rows of one file, range by range; ranges that follow each other are read in one pass."""
+    """Rows of one file, range by range; ranges further on are read in the same pass, those before in a new one."""
 
     def __init__(self, file: Path, columns: Sequence[str]) -> None:
         self._file, self._columns = file, list(columns)
-        self._at, self._rest, self._stream = 0, None, iter(())
+        self._at, self._rest = 0, None
+        self._stream: Iterator[Any] | None = None
+        self._starts: list[int] = []  # the first row of each row group
 
     def read(self, first: int, count: int) -> Iterator[Any]:
         """Arrow record batches of the rows from ``first`` on."""
         with reading(self._file):
-            if self._rest is None or first != self._at:
-                self._seek(first)
+            self._seek(first)
             while count > 0:
                 batch = self._rest
                 if batch is None or not len(batch):
@@ -85,39 +88,47 @@ class RangeReader:
                     yield taken
 
     def _seek(self, first: int) -> None:
-        self._stream, skip = self._from(first)
-        self._at, self._rest = first, None
-        while skip:
-            batch = next(self._stream, None)
-            if batch is None:
+        """Go to a row: forwards from where the reader is, unless it lies behind, or a row group begins in between."""
+        on = self._at <= first and bisect(self._starts, self._at) == bisect(self._starts, first)
+        if self._stream is None or not (on or first == self._at):
+            self._open(first)
+        while self._at < first:
+            if self._rest is None or not len(self._rest):
+                self._rest = next(self._stream, None)
+            if self._rest is None:
                 raise InvalidInputError(f"{self._file} has no row {first}: it has changed.")
-            self._rest = batch.slice(min(skip, len(batch)))
-            skip -= len(batch) - len(self._rest)
+            skipped = min(first - self._at, len(self._rest))
+            self._rest = self._rest.slice(skipped)
+            self._at += skipped
 
-    def _from(self, first: int) -> tuple[Iterator[Any], int]:
-        """(Batches from some place before the row on, how many rows before it)."""
+    def _open(self, first: int) -> None:
+        """Begin a pass at the row group that holds a row."""
         if self._file.suffix not in PARQUET:
             source = pyarrow_package().memory_map(str(self._file))
             reader = open_ipc(source)
             # a slice for each turn, so that one large batch does not become many Python values at once
-            found = (
+            self._stream = (
                 batch.select(self._columns).slice(start, _BATCH)
                 for batch in _batches(reader)
                 for start in range(0, len(batch), _BATCH)
             )
-            return found, first
+            self._at, self._rest, self._starts = 0, None, [0]
+            return
         from pyarrow import parquet
 
         table = parquet.ParquetFile(self._file, pre_buffer=False, buffer_size=2**20)
-        group, before = 0, 0
-        groups = table.num_row_groups
-        while group < groups - 1 and before + table.metadata.row_group(group).num_rows <= first:
-            before += table.metadata.row_group(group).num_rows
-            group += 1
-        batches = table.iter_batches(
-            _BATCH, row_groups=range(group, groups), columns=self._columns, use_threads=False
+        sizes = [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)]
+        self._starts = [0, *accumulate(sizes)][:-1] or [0]
+        group = bisect(self._starts, first) - 1
+        self._stream = iter(
+            table.iter_batches(
+                _BATCH,
+                row_groups=range(group, len(sizes)),
+                columns=self._columns,
+                use_threads=False,
+            )
         )
-        return iter(batches), first - before
+        self._at, self._rest = self._starts[group], None
 
 
 def values_of(array: Any, kind: Kind) -> list[Any]:

@@ -220,9 +220,7 @@ class _Run:
 
 def _here(order: WorkOrder, embedder: Embedder, chunks: Iterator[Chunk]) -> Iterator[Done]:
     """The chunks one after the other in this process."""
-    worker = ChunkWorker(order, embedder)
-    for chunk in chunks:
-        yield worker(chunk)
+    return ChunkWorker(order, embedder).run(chunks)
 
 
 def _moved(source: Source, table: PosteriorTable, done: set[str]) -> frozenset[str]:

@@ -56,26 +56,36 @@ class ChunkWorker:
 
     def __call__(self, chunk: Chunk) -> Done:
         """The chunk's rows as fragments, and its faults."""
+        return next(self.run([chunk]))
+
+    def run(self, chunks: Iterable[Chunk]) -> Iterator[Done]:
+        """The chunks one after the other; the first inputs of one are decoded while the last before are embedded."""
         faults: list[Fault] = []
         fragments: list[str] = []
         part = _Part()
         rows = 0
-        inputs = self._fresh(self._source.read(chunk), faults)
-        size = self._order.batch * self._embedder.group
-        for batch in ahead(self._decode, _batched(inputs, size), self._order.decoders):
+        for batch in ahead(self._decode, self._pieces(chunks), self._order.decoders):
             faults += batch.faults
-            if not batch.inputs:
-                continue
-            mu, kappa = self._embedded(batch, faults)
-            part.add(batch, mu, kappa)
-            if len(part.ids) >= _PART:
+            if batch.inputs:
+                mu, kappa = self._embedded(batch, faults)
+                part.add(batch, mu, kappa)
+            if part.ids and (batch.last or len(part.ids) >= _PART):
                 rows += len(part.ids)
-                fragments += part.write(self._order.table, chunk.key)
+                fragments += part.write(self._order.table, batch.chunk)
                 part = _Part()
-        if part.ids:
-            rows += len(part.ids)
-            fragments += part.write(self._order.table, chunk.key)
-        return Done(chunk.key, rows, fragments, faults)
+            if batch.last:
+                yield Done(batch.chunk, rows, fragments, faults)
+                faults, fragments, rows = [], [], 0
+
+    def _pieces(self, chunks: Iterable[Chunk]) -> Iterator["_Piece"]:
+        """The inputs of the chunks, some batches at a time; the last piece of a chunk has what was refused of it."""
+        size = self._order.batch * self._embedder.group
+        for chunk in chunks:
+            faults: list[Fault] = []
+            inputs = self._fresh(self._source.read(chunk), faults)
+            while items := list(islice(inputs, size)):
+                yield _Piece(chunk.key, items)
+            yield _Piece(chunk.key, [], faults, last=True)
 
     def _fresh(
         self, inputs: Iterable[tuple[str, Any]], faults: list[Fault]
@@ -91,10 +101,10 @@ class ChunkWorker:
             if name not in self._order.skip:
                 yield name, raw
 
-    def _decode(self, items: list[tuple[str, Any]]) -> "_Batch":
+    def _decode(self, piece: "_Piece") -> "_Batch":
         """What can be read of some inputs; beside the model, in a thread of its own."""
-        batch = _Batch()
-        for name, raw in items:
+        batch = _Batch(piece.chunk, list(piece.faults), last=piece.last)
+        for name, raw in piece.items:
             digest = ""
             try:
                 data = _loaded(raw)
@@ -126,14 +136,24 @@ class ChunkWorker:
         return mu[good], kappa[good]
 
 
-class _Batch:
-    """Decoded inputs, and those that could not be."""
+@dataclass(frozen=True)
+class _Piece:
+    """Some inputs of a chunk as they come, or its end with what was refused before it was decoded."""
 
-    def __init__(self) -> None:
+    chunk: str
+    items: list[tuple[str, Any]]
+    faults: list[Fault] = field(default_factory=list)
+    last: bool = False
+
+
+class _Batch:
+    """Decoded inputs of a chunk, and those that could not be."""
+
+    def __init__(self, chunk: str, faults: list[Fault], *, last: bool) -> None:
+        self.chunk, self.faults, self.last = chunk, faults, last
         self.ids: list[str] = []
         self.sources: list[str] = []
         self.inputs: list[Any] = []
-        self.faults: list[Fault] = []
 
 
 class _Part:
@@ -161,6 +181,8 @@ def ahead(
 ) -> Iterator[Result]:
     """The results for all items in their order, made in threads a few ahead of the one that is asked for.
 
+    An error of the items comes after the results of those before it.
+
     Examples
     --------
     >>> list(ahead(abs, [-1, 2, -3]))
@@ -168,21 +190,26 @@ def ahead(
     """
     waiting: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+    broken: Exception | None = None
     try:
-        for item in items:
+        found = iter(items)
+        while True:
+            try:
+                item = next(found)
+            except StopIteration:
+                break
+            except Exception as error:
+                broken = error
+                break
             waiting.append(pool.submit(function, item))
             if len(waiting) > threads + _DEPTH - 1:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+        if broken is not None:
+            raise broken
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    found = iter(items)
-    while batch := list(islice(found, size)):
-        yield batch
 
 
 def _loaded(raw: Any) -> Any:
