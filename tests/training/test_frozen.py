@@ -12,6 +12,7 @@ import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.evaluation import recall_at_1, spearman
 from aureole.evaluation.calibration import Calibration
+from aureole.training import frozen
 from aureole.training.frozen import FrozenHead, NotFittedError
 
 
@@ -61,6 +62,27 @@ def test_scores_are_information_and_the_profile_is_flat(head, data):
     profile = head.profile(vectors, groups)
     assert profile[16.0] == pytest.approx(score)
     assert max(profile.values()) < score + 1.0
+
+
+def test_the_judge_is_not_the_loss_that_trains_which_may_lie_on_a_gpu(data, monkeypatch):
+    vectors, groups, _ = data
+    trained, judges = [], []
+    fit, information = frozen.fit, frozen.information
+
+    def noted_fit(encoder, loss, *rest, **options):
+        trained.append(loss)
+        return fit(encoder, loss, *rest, **options)
+
+    def noted_information(model, loss, batch):
+        judges.append(loss)
+        return information(model, loss, batch)
+
+    monkeypatch.setattr(frozen, "fit", noted_fit)
+    monkeypatch.setattr(frozen, "information", noted_information)
+    small(steps=2).fit(vectors, groups)
+    assert len(trained) == 1
+    assert len(judges) > 1
+    assert not any(judge is trained[0] for judge in judges)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "half", "memory-mapped"])

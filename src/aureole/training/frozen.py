@@ -169,16 +169,16 @@ class FrozenHead:
 
         def train(dim: int, steps: int, path: Path | None) -> Fit:
             encoder = head_encoder(vectors, training, dim, width=self.width, seed=self.seed)
-            loss = ClosedFormInfoNCE(self._kappa_pos(dim))
+            loss, judge = (ClosedFormInfoNCE(self._kappa_pos(dim)) for _ in range(2))
             return fit(
                 encoder,
-                loss,
+                loss,  # trains where the encoder trains, which may be a GPU; the judge stays here
                 lambda _, generator: draw_batch(vectors, training, self.items, generator),
                 phases=[Phase("joint", steps, self.lr)],
                 seed=self.seed,
                 average=0.99,
                 checkpoint=path,
-                evaluate=lambda model: {"information": information(model, loss, probe)},
+                evaluate=lambda model: {"information": information(model, judge, probe)},
                 evaluate_every=max(1, steps // 20),
                 select="information",
                 observer=observer,

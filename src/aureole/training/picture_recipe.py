@@ -69,12 +69,12 @@ def train_pictures(
         seed=config["training.seed"],
         average=0.99,
         checkpoint=work / "checkpoint.safetensors",
-        evaluate=lambda model: {"information": information(model.cpu(), judge, probe)},
+        evaluate=lambda model: {"information": information(model, judge, probe)},
         evaluate_every=max(1, config["training.steps"] // 10),
         select="information",
         observer=observer,
     )
-    model = fitted.encoder.cpu()
+    model = fitted.encoder
     assert isinstance(model, PosteriorEncoder)
     if rank() > 0:
         return {}

@@ -40,9 +40,9 @@ def check_vectors(vectors: Vectors) -> None:
 
 
 def take(vectors: Vectors, rows: Int[Tensor, " n"] | slice) -> Float[Tensor, "n d"]:
-    """Rows as float32; an error names the first row that is not finite."""
+    """Rows as float32 on the CPU; an error names the first row that is not finite."""
     if isinstance(vectors, Tensor):
-        chosen = vectors[rows]
+        chosen = vectors[rows].cpu()
     else:
         picked = vectors[rows if isinstance(rows, slice) else rows.numpy()]
         array = np.ascontiguousarray(picked, dtype=np.float32)
