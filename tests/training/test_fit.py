@@ -174,8 +174,41 @@ def test_a_finished_run_is_not_trained_again(process, tmp_path):
 
     again = fit(new_encoder(process), au.InfoNCE(20.0), never, **options)
     assert torch.equal(parameters(first), parameters(again))
-    with pytest.raises(InvalidInputError, match="another seed or other phases"):
+    with pytest.raises(InvalidInputError, match="another seed or other phases") as refused:
         fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options, seed=9)
+    assert str(path) in str(refused.value)
+    wide = IndependentEncoder(ResidualMLP(DIM, DIM, width=16), ResidualMLP(DIM, 1), n_in=DIM)
+    with pytest.raises(InvalidInputError, match="another encoder or loss") as refused:
+        fit(wide, au.InfoNCE(20.0), batches(process), **options)
+    assert str(path) in str(refused.value)
+
+
+def test_a_figure_that_is_no_number_does_not_stop_a_run_with_a_checkpoint(process, tmp_path):
+    scores = iter([float("nan"), 1.0, float("nan")])
+    options = {
+        "phases": [Phase("joint", 6, 1e-3)],
+        "checkpoint": tmp_path / "run.safetensors",
+        "evaluate": lambda model: {"score": next(scores)},
+        "evaluate_every": 2,
+        "select": "score",
+    }
+    found = fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options)
+    again = fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options)
+    assert torch.equal(parameters(found), parameters(again))
+    assert [str(point["score"]) for point in again.curve] == ["nan", "1.0", "nan"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.safetensors"]
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before_and_nothing_else(tmp_path):
+    path = tmp_path / "run.safetensors"
+    save_checkpoint(path, {"a": torch.ones(2)}, {"step": 1})
+    with pytest.raises(TypeError):
+        save_checkpoint(path, {"a": torch.zeros(2)}, {"step": object()})
+    tied = torch.zeros(2)
+    with pytest.raises(RuntimeError, match="share memory"):
+        save_checkpoint(path, {"a": tied, "b": tied}, {"step": 2})
+    assert load_checkpoint(path)[1] == {"step": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["run.safetensors"]
 
 
 def test_separate_pairs_with_shared_own_and_no_negatives(process):

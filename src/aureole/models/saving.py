@@ -4,8 +4,6 @@ A ``README.md`` may lie beside them, for people; it is never read here.
 """
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 
 from aureole.errors import InvalidInputError, MissingInputError
+from aureole.whole import write_whole
 
 __all__ = [
     "CARD",
@@ -40,10 +39,10 @@ def save_folder(
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / WEIGHTS, save(_apart(weights)))
-    _write(folder / CONFIG, (json.dumps(config, indent=1, allow_nan=False) + "\n").encode())
+    write_whole(folder / WEIGHTS, save(_apart(weights)))
+    write_whole(folder / CONFIG, json.dumps(config, indent=1, allow_nan=False) + "\n")
     if card is not None:
-        _write(folder / CARD, card.encode())
+        write_whole(folder / CARD, card)
     return folder
 
 
@@ -109,14 +108,6 @@ def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         plain[name] = value.clone() if where in seen else value
         seen.add(where)
     return plain
-
-
-def _write(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    Path(name).chmod(0o644)
-    Path(name).replace(path)
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def fit(
     run = _Run(encoder, loss, phases, seed=seed, betas=betas, average=average, precision=precision)
     try:
         if checkpoint is not None and checkpoint.exists():
-            run.restore(*load_checkpoint(checkpoint))
+            run.restore(*load_checkpoint(checkpoint), where=checkpoint)
         check_alike(run.step, str(checkpoint))
         first = rank() == 0
         saved = shown = started = time.monotonic()
@@ -277,19 +277,25 @@ class _Run:
         }
         return tensors, state
 
-    def restore(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from a snapshot of the same run."""
+    def restore(self, tensors: dict[str, Tensor], state: dict[str, Any], *, where: Path) -> None:
+        """Go on from a snapshot of the same run, read from a file."""
         if state["seed"] != self.seed or state["phases"] != [asdict(p) for p in self.phases]:
             raise InvalidInputError(
-                "the checkpoint belongs to a run with another seed or other phases; delete it to start afresh."
+                f"the checkpoint {where} belongs to a run with another seed or other phases; delete it to start "
+                "afresh."
             )
         names = ("encoder", "loss", "mean", "best", "optimiser")
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
         for name, value in tensors.items():
             part, rest = name.split(".", 1)
             parts[part][rest] = value
-        self.encoder.load_state_dict(parts["encoder"])
-        self.loss.load_state_dict(parts["loss"])
+        try:
+            self.encoder.load_state_dict(parts["encoder"])
+            self.loss.load_state_dict(parts["loss"])
+        except RuntimeError as error:
+            raise InvalidInputError(
+                f"the checkpoint {where} belongs to another encoder or loss; delete it to start afresh. {error}"
+            ) from error
         self.mean = {k: v.to(self.fabric.device) for k, v in parts["mean"].items()}
         self.best = {k: v.to(self.fabric.device) for k, v in parts["best"].items()}
         self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]

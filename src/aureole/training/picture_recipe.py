@@ -19,6 +19,7 @@ from aureole.models.backbones import hold_statistics, load_classifier
 from aureole.models.card import Card
 from aureole.models.last_layer import whiten_last_layer
 from aureole.training.config import Config
+from aureole.training.dimension import best_information
 from aureole.training.fit import Observer, fit
 from aureole.training.ranks import n_ranks, rank
 from aureole.training.recipe import figures, keyed, make_loss, prepared
@@ -95,7 +96,7 @@ def train_pictures(
         "labels": len(set(labels)),
         "dim": config["encoder.dim"],
         "kappa_pos": config["loss.kappa_pos"],
-        "information": max(point["information"] for point in fitted.curve),
+        "information": best_information(fitted),
         "coverage": keyed(coverage),
         **figures(fitted),
         "data": json.loads(digest.read_text()),
