@@ -1,6 +1,7 @@
 """The page of a quickstart: what an encoder of drawn shapes is sure of, whether rightly, and what it finds."""
 
 import base64
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
