@@ -21,9 +21,14 @@ def test_a_file_appears_at_the_end_readable_by_others_and_its_folder_is_made(tmp
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_what_fails_leaves_the_file_before_and_nothing_beside_it(tmp_path, error):
     path = write_whole(tmp_path / "config.json", b"{}")
-    with pytest.raises(error), whole_file(path) as file:
-        file.write(b"half")
-        raise error
+
+    def fail():
+        with whole_file(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(error):
+        fail()
     with pytest.raises(UnicodeEncodeError):
         write_whole(path, "\ud800")
     assert path.read_bytes() == b"{}"

@@ -20,6 +20,7 @@ __all__ = [
     "check_weights",
     "format_of",
     "load_folder",
+    "read_weights",
     "save_folder",
 ]
 
@@ -52,9 +53,6 @@ def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dic
     Safetensors hold numbers alone, so that a file from anywhere cannot do anything; what the numbers must be is for
     ``check_weights`` to say.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     folder = Path(folder)
     weights = folder / WEIGHTS
     config = _config(folder)
@@ -68,10 +66,18 @@ def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dic
         raise InvalidInputError(
             f"{folder / CONFIG} has the format {found!r}, but {format!r} is wanted. It was saved by something else."
         )
+    return config, read_weights(weights)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name; an error names the file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
-        return config, load_file(weights)
+        return load_file(path)
     except SafetensorError as error:
-        raise InvalidInputError(f"{weights} cannot be read: {error}.") from error
+        raise InvalidInputError(f"{path} cannot be read: {error}.") from error
 
 
 def format_of(folder: Path | str) -> str | None:
