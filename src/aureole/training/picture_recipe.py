@@ -23,14 +23,13 @@ from aureole.training.dimension import best_information
 from aureole.training.fit import Observer, fit
 from aureole.training.ranks import n_ranks, rank
 from aureole.training.recipe import figures, keyed, make_loss, prepared
-from aureole.training.rows import Partners, halves, information, pair_rows
+from aureole.training.rows import MASSES, Partners, halves, information, pair_rows
 from aureole.training.schedule import Phase
 
 __all__ = ["check_ranks", "train_pictures"]
 
 _SIDE = 32  # pixels: what the image networks of this library were made for
 _SAMPLE, _PROBE, _PAIRS = 1000, 512, 2048
-_MASSES = (0.5, 0.8, 0.9, 0.95)
 
 
 def train_pictures(
@@ -82,7 +81,7 @@ def train_pictures(
     with torch.no_grad():
         query, partner = (model(pictures[rows]) for rows in pair_rows(measuring, _PAIRS, rng))
     coverage = predictive_coverage(
-        query, partner, kappa_pos=config["loss.kappa_pos"], masses=_MASSES
+        query, partner, kappa_pos=config["loss.kappa_pos"], masses=MASSES
     )
     model.card = Card(
         name=f"{config['encoder.network']} with posteriors",

@@ -17,6 +17,7 @@ from aureole.errors import InvalidInputError
 from aureole.losses import ClosedFormInfoNCE
 
 __all__ = [
+    "MASSES",
     "Partners",
     "Vectors",
     "check_vectors",
@@ -30,6 +31,7 @@ __all__ = [
 
 Vectors = Tensor | np.ndarray
 Partners = Groups | Links
+MASSES = (0.5, 0.8, 0.9, 0.95)  # of predictive caps whose coverage is told
 _ROUNDS = 4
 
 
