@@ -48,8 +48,7 @@ def require_file(path: Path) -> Path:
     >>> require_file(Path("data/text/stsb_dev.tsv.gz"))
     Traceback (most recent call last):
     ...
-    aureole.errors.MissingInputError: data/text/stsb_dev.tsv.gz is missing. Check the data folder; the file is of the
-    STS benchmark, ...
+    aureole.errors.MissingInputError: data/text/stsb_dev.tsv.gz is missing. Check the data folder; ...
     """
     if not path.is_file():
         raise MissingInputError(f"{path} is missing. Check the data folder{_remedy(path)}")
