@@ -6,18 +6,17 @@ B = 512 anchors with 512 shared negatives. Peak memory is what one forward and b
 """
 
 import argparse
-import itertools
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
 
 import aureole as au
 from aureole import sphere
 from aureole.losses import ContrastiveLoss
+from aureole.models import paper_mlp
 from aureole.records import Record, write_record
 from benchmarks.timing import median_seconds
 
@@ -34,15 +33,6 @@ def contenders() -> dict[str, ContrastiveLoss]:
         "ELK": au.ELK(1.0),
         "HedgedInstance, K = 16": au.HedgedInstance(1.0, 0.0, 16),
     }
-
-
-def paper_mlp(dim: int, out: int) -> nn.Sequential:
-    """The paper's encoder: D -> 10 D, six layers up to 50 D wide, -> out."""
-    widths = [dim, 10 * dim, *[50 * dim] * 5, 10 * dim]
-    layers: list[nn.Module] = []
-    for a, b in itertools.pairwise(widths):
-        layers += [nn.Linear(a, b), nn.LeakyReLU()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], out))
 
 
 def bare(loss: ContrastiveLoss, dim: int) -> Callable[[], object]:

@@ -13,11 +13,9 @@ import http.client
 import json
 import os
 import signal
-import struct
 import tempfile
 import time
 import warnings
-import zlib
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -25,25 +23,11 @@ from typing import Any
 
 from aureole.records import Record, write_record
 from benchmarks.fuzzing import fuzz
+from benchmarks.pictures import bomb
 from benchmarks.served import Served, make_encoder, make_gallery, serving
 
 DIM, ROWS = 16, 2_000
 GIGABYTE = 2**30
-
-
-def png_bomb(side: int) -> bytes:
-    """A PNG of side x side pixels in some kilobytes."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    packed = zlib.compressobj(9)
-    row = b"\0" * (side // 8 + 1)
-    data = b"".join(packed.compress(row) for _ in range(side)) + packed.flush()
-    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    parts = [chunk(b"IHDR", header), chunk(b"IDAT", data), chunk(b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def ask(
@@ -73,12 +57,12 @@ def megabytes(count: int) -> Any:
 
 def attacks() -> dict[str, tuple[str, str, Any, set[int]]]:
     """Name: (method, path, body, the statuses it may get; 0 is a closed connection)."""
-    bombs = {side: base64.b64encode(png_bomb(side)).decode() for side in (12_000, 30_000)}
+    bombs = {side: base64.b64encode(bomb(side)).decode() for side in (12_000, 30_000)}
     bad_vector = {"mu": [float("nan")] + [0.0] * (DIM - 1), "kappa": 1.0}
     infinite = {"mu": [1.0] + [0.0] * (DIM - 1), "kappa": float("inf")}
     found: dict[str, tuple[str, str, Any, set[int]]] = {
-        f"bomb of {side} pixels": ("POST", "/v1/embed", json.dumps({"image": bomb}), {422})
-        for side, bomb in bombs.items()
+        f"bomb of {side} pixels": ("POST", "/v1/embed", json.dumps({"image": coded}), {422})
+        for side, coded in bombs.items()
     }
     found |= {
         "a gigabyte in chunks": ("POST", "/v1/embed", megabytes(1024), {0, 413}),

@@ -69,7 +69,7 @@ class Written(Directive):
         """The parsed content."""
         node = nodes.section()
         node.document = self.state.document
-        self.state.nested_parse(StringList(self.lines(), source="rooms"), 0, node)
+        self.state.nested_parse(StringList(self.lines(), source=self.name), 0, node)
         return node.children
 
 

@@ -2,26 +2,13 @@
 
 from pathlib import Path
 
-from docutils import nodes
-from docutils.parsers.rst import Directive
-from docutils.statemachine import StringList
 from record_tables import table
+from rooms import Written
 
 ROOT = Path(__file__).parents[2]
 
 
-class Lines(Directive):
-    """A directive whose content is lines of reStructuredText."""
-
-    def run(self):
-        """The parsed content."""
-        node = nodes.section()
-        node.document = self.state.document
-        self.state.nested_parse(StringList(self.lines(), source=self.arguments[0]), 0, node)
-        return node.children
-
-
-class ConfigKeys(Lines):
+class ConfigKeys(Written):
     """The keys of a config of one kind: ``.. config-keys:: vectors``."""
 
     required_arguments = 1
@@ -37,7 +24,7 @@ class ConfigKeys(Lines):
         return table(["key", "default", "meaning"], rows)
 
 
-class RankTable(Lines):
+class RankTable(Written):
     """Figures by one process and by ranks, from two folders of records: ``.. rank-table:: ONE SEVERAL``."""
 
     required_arguments = 2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from aureole.data.captions import load_captions
 from aureole.data.cifar10 import load_cifar10
 from aureole.data.cifar10h import (
     Cifar10H,
@@ -14,7 +15,8 @@ from aureole.data.cifar10h import (
     load_fold,
     load_votes_10n,
 )
-from aureole.errors import InvalidInputError
+from aureole.data.folder import require_file
+from aureole.errors import InvalidInputError, MissingInputError
 
 
 def beyond_download(path):
@@ -111,7 +113,22 @@ def test_votes_must_fit_the_images(tmp_path):
         load_cifar10h(tmp_path)
 
 
-@pytest.mark.parametrize("load", [load_crop_sizes, load_votes_10n, lambda f: load_fold(f, 0)])
+@pytest.mark.parametrize("load", [load_crop_sizes, lambda f: load_fold(f, 0)])
 def test_missing_files_are_named(tmp_path, load):
-    with pytest.raises(InvalidInputError, match=r"(csv|npz) is missing.*download"):
+    with pytest.raises(InvalidInputError, match=r"csv is missing.*download\.download\(folder\)"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("load", "origin"),
+    [
+        (load_votes_10n, "npz is missing.*CIFAR-10N"),
+        (lambda f: load_captions(f, "val"), "gz is missing.*Multi30k"),
+        (lambda f: require_file(f / "weights" / "odd.npz"), "npz is missing.*no function"),
+        (lambda f: require_file(f / "cifar10" / "test_batch.webp"), "webp is missing.*no function"),
+    ],
+)
+def test_no_download_is_named_for_files_that_it_does_not_have(tmp_path, load, origin):
+    with pytest.raises(MissingInputError, match=origin) as missing:
+        load(tmp_path)
+    assert "aureole.data.download" not in str(missing.value)

@@ -168,3 +168,36 @@ def test_both_parts_of_groups_hold_two_so_that_pairs_have_negatives(share):
     assert len(kept.sizes) + len(held.sizes) == 10
     kept, held = Groups.of(np.arange(12) % 3).split(share)
     assert min(len(kept.sizes), len(held.sizes)) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "row"),
+    [
+        (np.array([1.0, np.nan, 1.0, np.nan]), 1),
+        (torch.tensor([1.0, 1.0, float("nan"), float("nan")]), 2),
+        (["a", "a", None, None], 2),
+        ([1, None, 1, None], 1),
+        (["a", "a", float("nan"), float("nan")], 2),  # numpy makes "nan" of it
+        (np.array(["a", np.nan, "a", np.nan], dtype=object), 1),
+        (np.array(["2026-01-01", "NaT", "2026-01-01", "NaT"], dtype="datetime64[D]"), 1),
+    ],
+)
+def test_items_without_a_label_are_no_group_and_the_first_is_named(labels, row):
+    with pytest.raises(InvalidInputError, match=rf"groups\[{row}\] is missing"):
+        Groups.of(labels)
+
+
+def test_missing_labels_of_pandas_are_named():
+    pandas = pytest.importorskip("pandas")
+    for column in (
+        pandas.Series(["a", "a", pandas.NA], dtype="string"),
+        pandas.Series([1, 1, None], dtype="Int64"),
+    ):
+        with pytest.raises(InvalidInputError, match=r"groups\[2\] is missing"):
+            Groups.of(column.to_numpy())
+
+
+def test_labels_of_two_kinds_are_refused_and_the_string_nan_is_a_label():
+    with pytest.raises(InvalidInputError, match="all numbers or all strings"):
+        Groups.of(np.array([1, "a", 1, "a"], dtype=object))
+    assert Groups.of(["nan", "nan", "b", "b"]).sizes.tolist() == [2, 2]

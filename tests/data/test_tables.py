@@ -25,11 +25,13 @@ from aureole.data.tables import (
     ColumnWriter,
     as_vectors,
     pick_rows,
+    pick_vector,
     read_column,
     read_groups,
     read_pairs,
     read_vectors,
     scan_column,
+    table_files,
     write_columns,
 )
 from aureole.errors import AureoleError, InvalidInputError
@@ -108,6 +110,28 @@ def test_a_folder_is_one_table_in_the_order_of_its_names(tmp_path):
     write(folder / "d.parquet", lists(VECTORS[:1]), id=pa.array(["six"]))
     with pytest.raises(InvalidInputError, match=r"d\.parquet cannot be read"):
         read_column(folder, "id")
+
+
+def test_folders_as_spark_and_delta_write_them(tmp_path):
+    """Spark makes a folder of each table, and Delta keeps its log beside the data, in Parquet too."""
+    table = tmp_path / "lake" / "vectors.parquet"
+    log = tmp_path / "lake" / "_delta_log" / "later"
+    for folder in (table, log, tmp_path / "lake" / ".hidden"):
+        folder.mkdir(parents=True)
+        write(folder / "part-0.parquet", lists(VECTORS[:3]))
+    write(log.parent / "00.checkpoint.parquet", pa.array(["a protocol"]), "protocol")
+    (table / "_SUCCESS").touch()
+    assert table_files(tmp_path / "lake") == [table / "part-0.parquet"]
+    np.testing.assert_array_equal(read_vectors(tmp_path / "lake", "v"), VECTORS[:3])
+    hidden = (
+        tmp_path / ".cache" / "_table"
+    )  # what lies above the folder that is named does not matter
+    hidden.mkdir(parents=True)
+    write(hidden / "part-0.parquet", lists(VECTORS[:3]))
+    assert len(read_vectors(hidden, "v")) == 3
+    (tmp_path / "empty" / "x.parquet").mkdir(parents=True)
+    with pytest.raises(InvalidInputError, match="no file in"):
+        read_vectors(tmp_path / "empty", "v")
 
 
 def test_a_copy_leaves_nothing_behind(tmp_path):
@@ -432,8 +456,25 @@ def test_some_rows_are_picked(tmp_path, monkeypatch):
         wanted = [4999, 0, 1500, 1499, 0]
         assert pick_rows(file, column, wanted) == {i: f"text {i}" for i in wanted}
         for bad in (5000, -1):
-            with pytest.raises(InvalidInputError, match="has 5000 rows"):
-                pick_rows(file, column, [bad])
+            with pytest.raises(InvalidInputError, match=f"has 5000 rows, .* no row {bad} "):
+                pick_rows(file, column, [3, bad])
+        assert pick_rows(file, column, (i for i in (7, 2))) == {7: "text 7", 2: "text 2"}
+
+
+def test_one_vector_of_an_array_is_there_whatever_the_others_are(tmp_path):
+    vectors = np.ones((20_000, 3), np.float32)
+    vectors[[0, 5, 19_999]] = np.nan
+    np.save(tmp_path / "v.npy", vectors)
+    save_file({"v": vectors}, tmp_path / "v.safetensors")
+    for path in (tmp_path / "v.npy", tmp_path / "v.safetensors"):
+        assert pick_vector(path, None, 6).tolist() == [1, 1, 1]
+        with pytest.raises(InvalidInputError, match=r"row 5 .* holds NaN"):
+            pick_vector(path, None, 5)
+        for row in (20_000, -1):
+            with pytest.raises(InvalidInputError, match=f"no row {row} "):
+                pick_vector(path, None, row)
+        with pytest.raises(InvalidInputError, match=r"row 0 .* holds NaN"):
+            read_vectors(path)
 
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):

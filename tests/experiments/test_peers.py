@@ -14,7 +14,6 @@ from aureole.experiments.peers import (
     losses_on_unseen,
     mc_dropout,
     nearest_cosines,
-    nearest_distance,
     predict_loss,
     shortness,
 )
@@ -38,8 +37,7 @@ def test_nearest_cosines_match_a_loop():
     for row, values in zip(features, found, strict=True):
         cosines = [torch.cosine_similarity(row, other, dim=0).item() for other in known]
         assert values.tolist() == pytest.approx(sorted(cosines, reverse=True)[:3], abs=1e-6)
-    assert torch.allclose(nearest_distance(known, features, neighbours=3), 1 - found.mean(1))
-    assert torch.allclose(nearest_distance(known, known), torch.zeros(40), atol=1e-6)
+    assert torch.allclose(nearest_cosines(known, known, 1), torch.ones(40, 1), atol=1e-6)
     with pytest.raises(InvalidInputError, match="41 neighbours"):
         nearest_cosines(known, features, 41)
 

@@ -52,7 +52,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path = urlsplit(self.path).path
-        if path.startswith("/api/models/owner/name/tree/"):
+        if path.startswith("/api/models/owner/gated"):
+            self._reply(b"", {"X-Error-Code": "GatedRepo"}, 403)
+        elif path.startswith("/api/models/owner/absent"):
+            self._reply(b"", {"X-Error-Code": "RepoNotFound"}, 404)
+        elif path.startswith("/api/models/owner/name/revision/absent"):
+            self._reply(b"", {"X-Error-Code": "RevisionNotFound"}, 404)
+        elif path.startswith("/api/models/owner/name/tree/"):
             self._json(
                 [
                     {"type": "file", "path": name, "size": len(content), "oid": _hash(content)}

@@ -69,11 +69,25 @@ def test_a_classifier_is_loaded(tmp_path):
         ({"bn1.weight": None}, "bn1.weight"),
         ({"strange": torch.zeros(1)}, "strange"),
         ({"linear.bias": None}, "linear"),
+        ({"linear.bias": torch.zeros(3)}, "linear"),
+        ({"linear.bias": torch.zeros(())}, "linear"),
+        ({"linear.weight": torch.zeros(10, 63)}, "linear.weight"),
+        ({"bn1.bias": torch.full((16,), float("nan"))}, "bn1.bias holds NaN"),
+        ({"bn1.bias": torch.zeros(16, dtype=torch.int64)}, "bn1.bias has .*int64"),
+        ({"linear.bias": torch.full((10,), float("inf"))}, "linear.bias holds NaN or infinity"),
     ],
 )
 def test_weights_that_do_not_fit_are_named(tmp_path, changes, message):
     path = classifier_file(tmp_path, CifarResNet(8), **changes)
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message) as refused:
+        load_classifier(CifarResNet(8), path)
+    assert str(path) in str(refused.value)
+
+
+def test_weights_that_are_no_safetensors_are_named(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(b"<html>not found</html>")
+    with pytest.raises(InvalidInputError, match=r"weights\.safetensors cannot be read"):
         load_classifier(CifarResNet(8), path)
 
 
@@ -107,6 +121,29 @@ def test_held_statistics_do_not_move_and_can_be_saved():
     assert held.bn1.weight.grad is not None
     network.train()(torch.rand(8, 3, 32, 32))
     assert not torch.equal(network.bn1.running_mean, before)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"), [("meta", torch.float32), ("cpu", torch.float64), ("cpu", torch.float32)]
+)
+def test_held_statistics_stay_where_the_network_is(device, dtype):
+    held = hold_statistics(CifarResNet(8).to(device, dtype))
+    found = {(t.device.type, t.dtype) for t in held.state_dict().values() if t.is_floating_point()}
+    assert found == {(device, dtype)}
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_head_starts_from_a_classifier_of_another_precision_and_place(device):
+    classifier = torch.nn.Linear(7, 5, device=device, dtype=torch.float64)
+    head = KappaFromNorm(7, 9).to(device)
+    head.start_from(classifier)
+    assert head.linear.weight.dtype == torch.float32
+    assert head.linear.weight.device.type == device
+    if device == "cpu":
+        features = torch.randn(20, 7)
+        logits = classifier(features.double())
+        norms = (logits - logits.mean(1, keepdim=True)).norm(dim=1)
+        torch.testing.assert_close(head(features).kappa.double(), norms, rtol=1e-4, atol=1e-5)
 
 
 def test_kappa_is_the_scaled_norm():
@@ -194,6 +231,13 @@ def test_views_that_agree_keep_kappa_and_views_that_do_not_lose_it():
     torch.testing.assert_close(same.mu, q.mu)
     other = VonMisesFisher(q.mu.flip(0), 5.0)
     torch.testing.assert_close(pool([q, other]).kappa, torch.full((2,), 5.0 / 2**0.5))
+
+
+def test_one_view_stays_as_it_is():
+    only = VonMisesFisher(torch.eye(3)[0], 5.0)
+    assert pool([only]) is only
+    with pytest.raises(InvalidInputError):
+        pool([])
 
 
 def test_mirrored_views_see_an_image_and_its_mirror_image_alike():

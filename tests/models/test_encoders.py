@@ -109,8 +109,13 @@ def test_mixtures_have_components_that_start_as_one():
     )
     x = torch.rand(512, 6)
     model.initialise(x)
+    model.enter("mu")
+    q = model(x)
+    assert torch.equal(q.mu[:, 0], q.mu[:, 1])
+    assert q.kappa.unique().numel() == 1
     model.enter("joint")
     q = model(x)
     assert isinstance(q, au.MixtureVMF)
+    assert not torch.equal(q.mu[:, 0], q.mu[:, 1])
     assert q.mu.shape == (512, 2, 4)
     assert q.kappa.log().mean().item() == pytest.approx(math.log(10), abs=0.5)

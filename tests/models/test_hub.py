@@ -107,6 +107,39 @@ def test_what_cannot_be_reached_is_named(name, tmp_path):
         from_pretrained(PosteriorEncoder, name, cache_dir=tmp_path)
 
 
+ABSENT = """
+import sys
+from aureole.errors import InvalidInputError
+from aureole.models import PosteriorEncoder
+from aureole.models.hub import from_pretrained
+
+for name, revision in (("owner/absent", None), ("owner/gated", None), ("owner/name", "absent")):
+    try:
+        from_pretrained(PosteriorEncoder, name, revision=revision, cache_dir=sys.argv[1])
+    except InvalidInputError as error:
+        assert f"{name!r} is neither a folder" in str(error), error
+    else:
+        raise AssertionError(name)
+"""
+
+
+def test_repositories_that_the_hub_does_not_give_are_named(hub, tmp_path):
+    settings = {
+        "HF_ENDPOINT": hub.address,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path / "home"),
+        "NO_PROXY": "127.0.0.1",
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", ABSENT, str(tmp_path / "cache")],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+
+
 def test_what_cannot_be_saved_is_not_pushed():
     encoder = PosteriorEncoder(ResidualMLP(5, 8), torch.nn.Linear(8, 3))
     with pytest.raises(InvalidInputError, match="attribute dim"):

@@ -268,15 +268,12 @@ def test_what_is_said_of_images_names_the_peers_above(groups, tmp_path):
     text = images_text(groups, ["crops"])
     assert "the votes: class head 0.320; above it ensemble of classifiers 0.330." in text
     assert "crop size: class head 0.620; above it 1 - max softmax 0.900, ensemble" in text
-    pooled = method(0.5, kappa_median=9.0) | {"crop_rank": 0.95}
-    folder = images(tmp_path / "records", methods={"class-heads": pooled, "odd one": method(0.05)})
+    best = method(0.5, kappa_median=9.0) | {"crop_rank": 0.95}
+    folder = images(tmp_path / "records", methods={"own-head": best, "odd one": method(0.05)})
     found = group(read_runs(folder))
     assert ordered_methods(found["crops"])[1][-1] == "odd one"
-    first, second = images_text(found, ["crops"]).split("\n\n")
-    assert first.count(": pooled class heads ") == first.count("no peer is above it") == 4
-    assert second.startswith(
-        "The best head of a single fit. By the entropy of the votes: class head 0.320; "
-    )
+    text = images_text(found, ["crops"])
+    assert text.count(": own head ") == text.count("no peer is above it") == 4
     assert "odd one" in page(folder, tmp_path)
 
 

@@ -10,8 +10,8 @@ from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
 from aureole.reports.folder import read_report
 from aureole.reports.retrieval import coverage_figure
-from aureole.reports.runs import Summary, group, read_runs
-from aureole.reports.sets import nested, percent, points, verdict
+from aureole.reports.runs import Summary, group, read_runs, summary
+from aureole.reports.sets import percent, points, verdict
 from tests.reports.conftest import writer
 
 METHODS = ("model", "calibrated", "refitted", "conformal")
@@ -106,7 +106,7 @@ def test_records_that_lack_figures_are_shown_with_what_they_have(tmp_path):
     report = read_report(tmp_path)
     assert [section.anchor for section in report.sections] == ["abstention"]
     assert len(report.results) == 1
-    assert nested(read_runs(tmp_path), "abstention", "kept", "deeper") is None
+    assert summary(read_runs(tmp_path), "abstention", "kept", "deeper") is None
 
 
 def test_an_index_that_differs_is_told(tmp_path):

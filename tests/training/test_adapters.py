@@ -1,4 +1,4 @@
-"""Adapters to pytorch-metric-learning and lightly: loop oracles, and the libraries' own NT-Xent."""
+"""Adapters to pytorch-metric-learning and lightly: loop oracles, and the former's own NT-Xent."""
 
 import subprocess
 import sys
@@ -325,13 +325,6 @@ def test_it_is_nt_xent_without_the_negatives_of_the_own_view():
     assert_same(ours + torch.cat(excess).mean(), full, (first, second))
     both = MetricLearningLoss(loss)(torch.cat([first, second]), torch.arange(7).repeat(2))
     assert_same(both, full, (first, second))
-
-
-def test_lightlys_nt_xent_is_the_loop_above():
-    lightly = pytest.importorskip("lightly.loss")  # needs torchvision
-    first, second = raw(7), raw(7)
-    theirs = lightly.NTXentLoss(TEMPERATURE)(first, second)
-    assert_same(theirs, nt_xent_loop(first, second, TEMPERATURE, same_view=True), (first, second))
 
 
 def test_wrong_calls_of_the_lightly_loss_are_explained():

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import aureole as au
+import aureole.training.fit as fitting
 from aureole.data.pairs import PairBatch, Triplets
 from aureole.data.processes import ControlledProcess, draw_generator
 from aureole.errors import AureoleWarning, InvalidInputError
@@ -67,6 +68,78 @@ def test_it_learns_and_averages(process):
     )
 
 
+ELSEWHERE = torch.device(
+    "cpu:0"
+)  # differs from "cpu" for all who compare, and computes all the same
+
+
+class Placed(IndependentEncoder):
+    """An encoder that knows where it was sent, and works with nothing that was sent elsewhere."""
+
+    place = torch.device("cpu")
+
+    def to(self, device):
+        self.place = device
+        return self
+
+
+class PlacedLoss(au.ClosedFormInfoNCE):
+    place = torch.device("cpu")
+
+    def to(self, device):
+        self.place = device
+        return self
+
+
+@pytest.fixture
+def a_device(monkeypatch):
+    """A stand-in for a GPU: Fabric as it is, with a device that is not where encoders come from."""
+    usual = fitting._fabric
+
+    def elsewhere(precision):
+        fabric = usual(precision)
+        monkeypatch.setattr(type(fabric), "device", ELSEWHERE)
+        fabric.strategy.module_to_device = lambda module: module.to(ELSEWHERE)
+        return fabric
+
+    monkeypatch.setattr(fitting, "_fabric", elsewhere)
+
+
+@pytest.mark.parametrize("select", [None, "score"])
+def test_training_on_a_device_gives_everything_back_where_it_came_from(process, a_device, select):
+    torch.manual_seed(0)
+    encoder = Placed(ResidualMLP(DIM, DIM, width=32), ResidualMLP(DIM, 1, width=32), n_in=DIM)
+    encoder.initialise(process.inputs(1024))
+    loss, home, seen = PlacedLoss(20.0), torch.device("cpu"), []
+
+    def evaluate(model):
+        assert (encoder.place, loss.place) == (ELSEWHERE, ELSEWHERE)  # training goes on there
+        assert model is not encoder
+        seen.append(model.place)
+        return {"score": 1.0}
+
+    result = fit(
+        encoder, loss, batches(process), phases=three_phases(6), evaluate=evaluate,
+        evaluate_every=3, select=select,
+    )  # fmt: skip
+    assert seen == [home, home]
+    assert (result.encoder.place, encoder.place, loss.place) == (home, home, home)
+
+
+def test_a_fit_that_fails_gives_the_encoder_back_too(process, a_device):
+    encoder = Placed(ResidualMLP(DIM, DIM, width=32), ResidualMLP(DIM, 1, width=32), n_in=DIM)
+    with pytest.raises(ZeroDivisionError):
+        fit(encoder, PlacedLoss(20.0), lambda step, rng: 1 / 0, phases=three_phases(6))
+    assert encoder.place == torch.device("cpu")
+
+
+def test_apples_processor_is_not_taken_for_a_gpu_it_has_no_float64(monkeypatch):
+    from lightning.fabric.accelerators import MPSAccelerator
+
+    monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: True))
+    assert fitting._fabric("32-true").device.type in ("cuda", "cpu")
+
+
 @pytest.mark.parametrize("stop", [10, 21, 30, 31])
 @pytest.mark.parametrize(
     "loss", [au.ClosedFormInfoNCE(20.0), au.MCInfoNCE(20.0, 4)], ids=["closed", "drawn"]
@@ -101,8 +174,41 @@ def test_a_finished_run_is_not_trained_again(process, tmp_path):
 
     again = fit(new_encoder(process), au.InfoNCE(20.0), never, **options)
     assert torch.equal(parameters(first), parameters(again))
-    with pytest.raises(InvalidInputError, match="another seed or other phases"):
+    with pytest.raises(InvalidInputError, match="another seed or other phases") as refused:
         fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options, seed=9)
+    assert str(path) in str(refused.value)
+    wide = IndependentEncoder(ResidualMLP(DIM, DIM, width=16), ResidualMLP(DIM, 1), n_in=DIM)
+    with pytest.raises(InvalidInputError, match="another encoder or loss") as refused:
+        fit(wide, au.InfoNCE(20.0), batches(process), **options)
+    assert str(path) in str(refused.value)
+
+
+def test_a_figure_that_is_no_number_does_not_stop_a_run_with_a_checkpoint(process, tmp_path):
+    scores = iter([float("nan"), 1.0, float("nan")])
+    options = {
+        "phases": [Phase("joint", 6, 1e-3)],
+        "checkpoint": tmp_path / "run.safetensors",
+        "evaluate": lambda model: {"score": next(scores)},
+        "evaluate_every": 2,
+        "select": "score",
+    }
+    found = fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options)
+    again = fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options)
+    assert torch.equal(parameters(found), parameters(again))
+    assert [str(point["score"]) for point in again.curve] == ["nan", "1.0", "nan"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.safetensors"]
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before_and_nothing_else(tmp_path):
+    path = tmp_path / "run.safetensors"
+    save_checkpoint(path, {"a": torch.ones(2)}, {"step": 1})
+    with pytest.raises(TypeError):
+        save_checkpoint(path, {"a": torch.zeros(2)}, {"step": object()})
+    tied = torch.zeros(2)
+    with pytest.raises(RuntimeError, match="share memory"):
+        save_checkpoint(path, {"a": tied, "b": tied}, {"step": 2})
+    assert load_checkpoint(path)[1] == {"step": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["run.safetensors"]
 
 
 def test_separate_pairs_with_shared_own_and_no_negatives(process):

@@ -4,6 +4,7 @@ import json
 import pickle
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -12,6 +13,7 @@ import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.evaluation import recall_at_1, spearman
 from aureole.evaluation.calibration import Calibration
+from aureole.training import frozen
 from aureole.training.frozen import FrozenHead, NotFittedError
 
 
@@ -51,7 +53,7 @@ def test_kappa_knows_the_noise_and_mu_the_thing(head, data):
     assert recall_at_1(found.mu[sharp], groups[sharp]) > recall_at_1(found.mu, groups) + 0.1
 
 
-def test_scores_are_information_and_the_profile_is_flat(head, data):
+def test_scores_are_information_and_the_profile_is_flat_at_the_top_alone(head, data):
     vectors, groups, _ = data
     score = head.score(vectors, groups)
     assert score > 2.0
@@ -60,7 +62,48 @@ def test_scores_are_information_and_the_profile_is_flat(head, data):
     assert score > untrained.score(vectors, groups) + 0.5
     profile = head.profile(vectors, groups)
     assert profile[16.0] == pytest.approx(score)
-    assert max(profile.values()) < score + 1.0
+    # the encoder is that of 16: twice that tells as much, and a quarter or four times as much tells less
+    assert max(profile.values()) - score < 0.1
+    assert abs(profile[32.0] - score) < 0.2
+    assert max(profile[4.0], profile[64.0]) < score - 0.2
+
+
+def test_the_judge_is_not_the_loss_that_trains_which_may_lie_on_a_gpu(data, monkeypatch):
+    vectors, groups, _ = data
+    trained, judges = [], []
+    fit, information = frozen.fit, frozen.information
+
+    def noted_fit(encoder, loss, *rest, **options):
+        trained.append(loss)
+        return fit(encoder, loss, *rest, **options)
+
+    def noted_information(model, loss, batch):
+        judges.append(loss)
+        return information(model, loss, batch)
+
+    monkeypatch.setattr(frozen, "fit", noted_fit)
+    monkeypatch.setattr(frozen, "information", noted_information)
+    small(steps=2).fit(vectors, groups)
+    assert len(trained) == 1
+    assert len(judges) > 1
+    assert not any(judge is trained[0] for judge in judges)
+
+
+def test_what_is_measured_takes_what_fit_takes(head, data):
+    vectors, groups, _ = data
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.numpy().reshape(-1)), 12)
+    pairs = [[row, row + 600] for row in range(600)]
+    for measure in (head.score, head.profile, head.coverage):
+        assert measure(column, groups) == measure(vectors, groups)
+        by_pairs = measure(column, pairs=pairs)
+        assert type(by_pairs) is type(measure(vectors, groups))
+        with pytest.raises(InvalidInputError, match="2400 vectors need as many groups, not 2399"):
+            measure(vectors, groups[1:])
+        with pytest.raises(InvalidInputError, match="either groups"):
+            measure(vectors)
+        with pytest.raises(InvalidInputError, match="either groups"):
+            measure(vectors, groups, pairs=pairs)
+    assert head.score(vectors, pairs=pairs) == pytest.approx(head.score(vectors, groups), abs=1.0)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "half", "memory-mapped"])
@@ -148,11 +191,24 @@ def test_dead_features_are_no_trouble_to_vectors_that_have_them(data):
         fitted.predict(foreign)
 
 
-def test_a_head_knows_whether_its_vectors_had_length_1(data):
+def test_a_head_knows_whether_its_vectors_had_length_1(data, tmp_path):
     vectors = torch.as_tensor(data[0])
     unit = torch.nn.functional.normalize(vectors, dim=-1)
     assert small(steps=2).fit(unit, data[1]).takes_unit_vectors
     assert not small(steps=2).fit(3 * unit, data[1]).takes_unit_vectors
+    # 64 even features and 20 dead ones, which have the scale of the one that varies most
+    even = torch.nn.functional.normalize(torch.randn(400, 64), dim=1)
+    dead = torch.cat([even, torch.zeros(400, 20)], 1)
+    found = small(steps=2).fit(dead, torch.arange(200).repeat(2))
+    assert found.takes_unit_vectors
+    again = FrozenHead.load(found.save(tmp_path / "head"))
+    assert again.square_length_ == pytest.approx(1.0)
+    assert again.takes_unit_vectors
+    config = tmp_path / "head" / "config.json"
+    older = json.loads(config.read_text())
+    del older["square_length"]  # as heads were saved before
+    config.write_text(json.dumps(older))
+    assert FrozenHead.load(tmp_path / "head").takes_unit_vectors
 
 
 def test_the_summary_prints_profile_and_coverage(head):

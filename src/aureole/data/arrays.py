@@ -41,8 +41,11 @@ def map_array(path: Path, name: str | None = None) -> np.ndarray:
     return _map_npy(path) if path.suffix == ".npy" else _map_safetensors(path, name)
 
 
-def map_vectors(path: Path, name: str | None = None) -> np.ndarray:
-    """The vectors [n, d] in a file, float16, 32 or 64; an error names the first row that is not finite."""
+def map_vectors(path: Path, name: str | None = None, *, rows: slice | None = None) -> np.ndarray:
+    """The vectors [n, d] in a file, float16, 32 or 64; an error names the first row that is not finite.
+
+    ``rows`` are those that are looked at, if not all.
+    """
     found = map_array(path, name)
     if found.dtype not in (np.float16, np.float32, np.float64):
         raise InvalidInputError(
@@ -51,8 +54,9 @@ def map_vectors(path: Path, name: str | None = None) -> np.ndarray:
     if found.ndim != 2 or 0 in found.shape:
         raise InvalidInputError(f"{path} must hold vectors [n, d], but has shape {found.shape}.")
     check_width(found.shape[1], str(path))
-    for first in range(0, len(found), _ROWS):
-        check_finite(found[first : first + _ROWS], first, str(path))
+    start, stop, _ = (rows or slice(None)).indices(len(found))
+    for first in range(start, stop, _ROWS):
+        check_finite(found[first : min(first + _ROWS, stop)], first, str(path))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Columns of Parquet, Arrow and CSV files, piece by piece. The one file that imports pyarrow."""
+"""Columns of Parquet, Arrow and CSV files, piece by piece. Of ``data``, this file and ``ranges`` import pyarrow."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -191,10 +191,16 @@ def short(value: Any) -> str:
 
 
 def files(path: Path) -> list[Path]:
-    """The file, or those of a folder by name."""
+    """The file, or those of a folder and its folders by name; names with a dot or a _ in front are no data."""
     known = (*PARQUET, *_ARROW, *CSV)
     if path.is_dir():
-        found = [p for p in path.rglob("*") if p.suffix in known and p.name[0] not in "._"]
+        found = [
+            file
+            for file in path.rglob("*")
+            if file.suffix in known
+            and not any(part[0] in "._" for part in file.relative_to(path).parts)
+            and file.is_file()
+        ]
         if not found:
             raise InvalidInputError(f"no file in {path} ends in {', '.join(known)}.")
         return sorted(found)

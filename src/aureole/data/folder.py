@@ -7,6 +7,14 @@ from aureole.errors import MissingInputError
 
 __all__ = ["data_folder", "require_file"]
 
+_ORIGINS = {
+    "multi30k_": "Multi30k (github.com/multi30k/dataset)",
+    "ambient_": "AmbiEnt (github.com/alisawuffles/ambient)",
+    "chaosNLI_": "ChaosNLI (github.com/easonnie/ChaosNLI)",
+    "stsb_": "the STS benchmark (ixa2.si.ehu.eus/stswiki)",
+    "cifar10n_": "CIFAR-10N (noisylabels.com)",
+}
+
 
 def data_folder(given: Path | None = None) -> Path:
     """The folder with the data: the one given, else the one that the environment variable AUREOLE_DATA names.
@@ -33,10 +41,31 @@ def data_folder(given: Path | None = None) -> Path:
 
 
 def require_file(path: Path) -> Path:
-    """The path itself, if the file is there; else an error that says how to get it."""
+    """The path itself, if the file is there; else an error that says how to get it.
+
+    Examples
+    --------
+    >>> require_file(Path("data/text/stsb_dev.tsv.gz"))
+    Traceback (most recent call last):
+    ...
+    aureole.errors.MissingInputError: data/text/stsb_dev.tsv.gz is missing. Check the data folder; ...
+    """
     if not path.is_file():
-        raise MissingInputError(
-            f"{path} is missing. Check the data folder, or fill it with "
-            "aureole.data.download.download(folder)."
-        )
+        raise MissingInputError(f"{path} is missing. Check the data folder{_remedy(path)}")
     return path
+
+
+def _remedy(path: Path) -> str:
+    """Where a file of the data folder comes from."""
+    from aureole.data.download import SOURCES
+
+    fetched = [source.target for source in SOURCES if not source.members]
+    for source in SOURCES:
+        place = source.target.rpartition("/")[0]
+        fetched += [f"{place}/{member.name}" for member in source.members]
+    if any(path.as_posix().endswith(f"/{name}") for name in fetched):
+        return ", or fill it with aureole.data.download.download(folder)."
+    for start, origin in _ORIGINS.items():
+        if path.name.startswith(start):
+            return f"; the file is of {origin}, which no function here downloads."
+    return "; no function here downloads this file."

@@ -45,13 +45,25 @@ class Groups:
 
     @classmethod
     def of(cls, labels: Sequence[Any] | np.ndarray | Tensor) -> "Groups":
-        """The groups of items with these labels: numbers or strings, one per item."""
-        labels = np.asarray(labels)
+        """The groups of items with these labels: numbers or strings, one per item; none may be missing."""
+        given, labels = labels, np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
         if labels.ndim != 1:
             raise InvalidInputError(
                 f"groups must be one label per item, but have shape {labels.shape}."
             )
-        _, label, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        # numpy writes a NaN among strings as a string: look at what was given
+        missing = _missing(given if labels.dtype.kind in "US" else labels)
+        if missing.any():
+            row = int(missing.argmax())
+            raise InvalidInputError(
+                f"groups[{row}] is missing ({labels[row]}). Drop such rows, or give each a group of its own."
+            )
+        try:
+            _, label, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        except TypeError as error:
+            raise InvalidInputError(
+                f"groups must be all numbers or all strings: {error}. Make strings of them with str()."
+            ) from error
         order = np.argsort(label, kind="stable")
         order = order[sizes[label[order]] > 1]
         sizes = sizes[sizes > 1]
@@ -147,3 +159,22 @@ class Groups:
         within = torch.arange(int(sizes.sum())) - starts.repeat_interleave(sizes)
         members = self.members[self.starts[chosen].repeat_interleave(sizes) + within]
         return Groups(members, starts, sizes, self.classes)
+
+
+def _missing(labels: Any) -> np.ndarray:
+    """Which labels are none: None, NaN, or no time."""
+    kind = labels.dtype.kind if isinstance(labels, np.ndarray) else "O"
+    if kind in "fc":
+        return np.isnan(labels)
+    if kind in "mM":
+        return np.isnat(labels)
+    if kind != "O":
+        return np.zeros(len(labels), dtype=bool)
+    return np.fromiter(map(_is_missing, labels), dtype=bool, count=len(labels))
+
+
+def _is_missing(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except (TypeError, ValueError):  # pandas.NA is neither equal to itself nor not
+        return True

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from aureole.data.pictures import read_square
+from aureole.data.pictures import ENDINGS, read_square
 from aureole.errors import InvalidInputError, MissingInputError
 
 __all__ = ["list_pictures", "read_pictures"]
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _LARGEST = 2**28  # bytes of a picture file
 
 
@@ -53,7 +52,9 @@ def read_pictures(
     digest = hashlib.sha256()
     for row, path in enumerate(paths):
         if path.stat().st_size > _LARGEST:
-            raise InvalidInputError(f"{path} is larger than {_LARGEST >> 20} MiB; it is left out.")
+            raise InvalidInputError(
+                f"{path} is larger than {_LARGEST >> 20} MiB. Take it out of the folder."
+            )
         content = path.read_bytes()
         digest.update(content)
         try:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from aureole.data.pictures import ENDINGS
+
 __all__ = ["find_picture"]
 
-_ENDINGS = ("", ".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-_ALLOWED = frozenset(_ENDINGS[1:])
 _LONGEST = 1024  # bytes: as long as an id can be
 
 
@@ -20,9 +20,9 @@ def find_picture(folder: Path, name: str) -> Path | None:
         return None
     if len(name.encode(errors="replace")) > _LONGEST:
         return None
-    for ending in _ENDINGS:
+    for ending in ("", *ENDINGS):
         path = folder / f"{name}{ending}"
-        if path.suffix.lower() not in _ALLOWED:
+        if path.suffix.lower() not in ENDINGS:
             continue
         try:
             real = path.resolve(strict=True)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 
-__all__ = ["read_picture", "read_square", "read_thumbnail", "write_picture"]
+__all__ = ["ENDINGS", "read_picture", "read_square", "read_thumbnail", "write_picture"]
 
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs
 _WARNINGS = Lock()
 

@@ -185,6 +185,7 @@ def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict
     >>> pick_rows(path, "t", [2, 0])
     {2: 'c', 0: 'a'}
     """
+    rows = list(rows)
     wanted, first = sorted(set(rows)), 0
     found: dict[int, Any] = {}
     for piece in scan_column(path, column):
@@ -192,8 +193,11 @@ def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict
             value = piece[row - first]
             found[row] = value.item() if isinstance(value, np.generic) else value.as_py()
         first += len(piece)
-    if wanted and (wanted[-1] >= first or wanted[0] < 0):
-        raise InvalidInputError(f"{path} has {first} rows, so there is no row {wanted[-1]}.")
+    absent = [row for row in wanted if not 0 <= row < first]
+    if absent:
+        raise InvalidInputError(
+            f"{path} has {first} rows, so there is no row {absent[0]} (counted from 0)."
+        )
     return {row: found[row] for row in rows}
 
 
@@ -208,7 +212,7 @@ def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
     """
     path, first = Path(path), 0
     if path.suffix in ARRAYS:
-        found = map_vectors(path, column)
+        found = map_vectors(path, column, rows=slice(row, row + 1))
         if 0 <= row < len(found):
             return found[row]
         first = len(found)

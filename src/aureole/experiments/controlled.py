@@ -17,6 +17,7 @@ from aureole.models import IndependentEncoder, PaperEncoder
 from aureole.sphere import align
 from aureole.training.diagnostics import diagnose
 from aureole.training.fit import Fit, Observer, fit
+from aureole.training.recipe import keyed
 from aureole.training.schedule import Phase
 from aureole.training.starts import best_start
 
@@ -134,8 +135,8 @@ def evaluate(model: nn.Module, process: ControlledProcess) -> dict[str, Any]:
         rotation = align(found.mu[:5000], mu[:5000])
         latents = process.latents(x[5000:], 20, rng)
         held_out = VonMisesFisher(found.mu[5000:], found.kappa[5000:], validate_args=False)
-        metrics["latent_coverage"] = _keyed(latent_coverage(held_out, latents, rotation=rotation))
-        metrics["partner_coverage"] = _keyed(_partner_coverage(model, process, rng))
+        metrics["latent_coverage"] = keyed(latent_coverage(held_out, latents, rotation=rotation))
+        metrics["partner_coverage"] = keyed(_partner_coverage(model, process, rng))
         if process.dim == 2:
             metrics["posteriors"] = _examples(found, mu, kappa, rotation)
     return metrics
@@ -168,7 +169,3 @@ def _examples(found: VonMisesFisher, mu: Tensor, kappa: Tensor, rotation: Tensor
 
 def _short(values: Tensor) -> list[float | str]:
     return [float(f"{v:.5g}") if math.isfinite(v) else "inf" for v in values.tolist()]
-
-
-def _keyed(coverage: dict[float, float]) -> dict[str, float]:
-    return {f"{mass:g}": share for mass, share in coverage.items()}

@@ -1,13 +1,14 @@
 """Features that are computed once and kept in a folder: in parts, so that an interrupted run goes on where it was."""
 
+import fcntl
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from aureole.errors import InvalidInputError
+from aureole.whole import whole_file
 
 __all__ = ["Progress", "cache_folder", "cached_features"]
 
@@ -30,6 +31,8 @@ def cached_features(
 ) -> np.ndarray:
     """The features [n, d] in a .npy file, memory-mapped; computed and written there first if they are not there.
 
+    Of several processes that need the same features at once, one computes them and the others wait.
+
     Parameters
     ----------
     path
@@ -46,6 +49,23 @@ def cached_features(
     if path.is_file():
         return _read(path, n, mapped=True)
     path.parent.mkdir(parents=True, exist_ok=True)
+    guard = path.with_suffix(".lock")
+    with guard.open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # given back when the file is closed, or the process ends
+        if not path.is_file():  # another process may have made it meanwhile
+            _make(path, n, encode, chunk, progress)
+        guard.unlink(missing_ok=True)  # whoever comes now finds the features
+    return _read(path, n, mapped=True)
+
+
+def _make(
+    path: Path,
+    n: int,
+    encode: Callable[[slice], np.ndarray],
+    chunk: int,
+    progress: Progress | None,
+) -> None:
+    """Compute the features in parts, and put them together; parts that are there are not computed again."""
     parts: list[tuple[Path, slice]] = [
         (path.with_suffix(f".{start}.npy"), slice(start, min(start + chunk, n)))
         for start in range(0, n, chunk)
@@ -57,8 +77,7 @@ def cached_features(
             progress(path.stem, rows.stop, n)
     _write(path, np.concatenate([_read(part, r.stop - r.start) for part, r in parts]))
     for part, _ in parts:
-        part.unlink()
-    return _read(path, n, mapped=True)
+        part.unlink(missing_ok=True)
 
 
 def _read(path: Path, n: int, *, mapped: bool = False) -> np.ndarray:
@@ -75,8 +94,5 @@ def _read(path: Path, n: int, *, mapped: bool = False) -> np.ndarray:
 
 def _write(path: Path, values: np.ndarray) -> None:
     """Write an array whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "wb") as file:
+    with whole_file(path) as file:
         np.save(file, values)
-    Path(name).chmod(0o644)
-    Path(name).replace(path)

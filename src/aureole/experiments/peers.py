@@ -23,7 +23,6 @@ __all__ = [
     "losses_on_unseen",
     "mc_dropout",
     "nearest_cosines",
-    "nearest_distance",
     "predict_loss",
     "shortness",
 ]
@@ -91,19 +90,6 @@ def shortness(features: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     tensor([-5., -1.])
     """
     return -features.norm(dim=-1)
-
-
-def nearest_distance(
-    known: Float[Tensor, "m d"], features: Float[Tensor, "n d"], *, neighbours: int = 1
-) -> Float[Tensor, " n"]:
-    """One minus the mean cosine to the nearest known rows.
-
-    Examples
-    --------
-    >>> nearest_distance(torch.eye(2), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
-    tensor([0.0000, 0.2929])
-    """
-    return 1 - nearest_cosines(known, features, neighbours).mean(-1)
 
 
 def nearest_cosines(

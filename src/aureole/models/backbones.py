@@ -8,9 +8,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from aureole.errors import InvalidInputError, MissingInputError
+from aureole.models.saving import check_weights, read_weights
 
 __all__ = ["CifarResNet", "ResNet18", "hold_statistics", "holds_statistics", "load_classifier"]
 
+_COUNT = "num_batches_tracked"  # of a batch norm; files may leave it out
 _LAST = ("linear.weight", "linear.bias")  # a classifier's last layer
 # of the images that the published CIFAR-10 classifiers were trained on
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -108,23 +110,25 @@ class ResNet18(_ImageNetwork):
         super().__init__((64, 128, 256, 512), (2, 2, 2, 2), learned_shortcut=True)
 
 
-def load_classifier(backbone: nn.Module, path: Path | str) -> nn.Linear:
+def load_classifier(backbone: _ImageNetwork, path: Path | str) -> nn.Linear:
     """Load a classifier's weights (safetensors) into the backbone and return its last layer, trained on the classes."""
-    from safetensors.torch import load_file
-
     if not Path(path).is_file():
         raise MissingInputError(
             f"there are no weights at {path}. Train from scratch, or give a data folder that has them."
         )
-    weights = load_file(path)
-    known = backbone.state_dict()
-    wanted = {k for k in known if not k.endswith("num_batches_tracked")} | set(_LAST)
-    wrong = wanted ^ set(weights)
-    wrong |= {k for k in known if k in weights and weights[k].shape != known[k].shape}
-    if wrong:
+    weights = read_weights(Path(path))
+    known = {k: v for k, v in backbone.state_dict().items() if not k.endswith(_COUNT)}
+    # as many classes as the file has; what the backbone gives is what a row of the layer takes
+    classes = len(weights[_LAST[1]]) if weights.get(_LAST[1], torch.empty(())).dim() == 1 else 1
+    known[_LAST[0]], known[_LAST[1]] = (
+        torch.empty(shape, device="meta") for shape in ((classes, backbone.n_out), (classes,))
+    )
+    try:
+        check_weights(weights, known)
+    except InvalidInputError as error:
         raise InvalidInputError(
-            f"the weights in {path} do not fit {type(backbone).__name__}: look at {', '.join(sorted(wrong)[:3])}."
-        )
+            f"the weights in {path} do not fit {type(backbone).__name__}: {error}"
+        ) from error
     weight, bias = (weights.pop(name) for name in _LAST)
     backbone.load_state_dict(weights, strict=False)
     last = nn.Linear(weight.shape[1], weight.shape[0])
@@ -137,7 +141,14 @@ def hold_statistics(network: nn.Module) -> nn.Module:
     for module in network.modules():
         for name, child in module.named_children():
             if type(child) is nn.BatchNorm2d:
-                held = _HeldBatchNorm(child.num_features, eps=child.eps)
+                like = child.state_dict().get("running_mean", torch.empty(()))
+                held = _HeldBatchNorm(
+                    child.num_features,
+                    eps=child.eps,
+                    affine=child.affine,
+                    device=like.device,
+                    dtype=like.dtype,
+                )
                 held.load_state_dict(child.state_dict())
                 setattr(module, name, held.eval())
     return network

@@ -57,7 +57,7 @@ class KappaFromNorm(nn.Module):
         weight = classifier.weight - classifier.weight.mean(0)
         bias = classifier.bias - classifier.bias.mean()
         dim, classes = self.linear.out_features, len(weight)
-        turn = torch.linalg.qr(torch.randn(max(dim, classes), min(dim, classes)))[0]
+        turn = torch.linalg.qr(torch.randn(max(dim, classes), min(dim, classes)))[0].to(weight)
         turn = turn if dim >= classes else turn.T
         self.linear.weight.copy_(turn @ weight)
         self.linear.bias.copy_(turn @ bias)

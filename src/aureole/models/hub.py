@@ -124,7 +124,11 @@ def from_pretrained(
             cache_dir=cache_dir,
             allow_patterns=[CONFIG, WEIGHTS],
         )
-    except (hub.errors.HFValidationError, hub.errors.LocalEntryNotFoundError) as error:
+    except (
+        hub.errors.HFValidationError,
+        hub.errors.LocalEntryNotFoundError,
+        hub.errors.HfHubHTTPError,  # there is no such repository or revision, or it is not for everyone
+    ) as error:
         raise InvalidInputError(
             f"{str(repo_or_folder)!r} is neither a folder that is there nor a repository that can be reached: {error}"
         ) from error

@@ -4,8 +4,6 @@ A ``README.md`` may lie beside them, for people; it is never read here.
 """
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 
 from aureole.errors import InvalidInputError, MissingInputError
+from aureole.whole import write_whole
 
 __all__ = [
     "CARD",
@@ -21,6 +20,7 @@ __all__ = [
     "check_weights",
     "format_of",
     "load_folder",
+    "read_weights",
     "save_folder",
 ]
 
@@ -40,10 +40,10 @@ def save_folder(
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / WEIGHTS, save(_apart(weights)))
-    _write(folder / CONFIG, (json.dumps(config, indent=1, allow_nan=False) + "\n").encode())
+    write_whole(folder / WEIGHTS, save(_apart(weights)))
+    write_whole(folder / CONFIG, json.dumps(config, indent=1, allow_nan=False) + "\n")
     if card is not None:
-        _write(folder / CARD, card.encode())
+        write_whole(folder / CARD, card)
     return folder
 
 
@@ -53,9 +53,6 @@ def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dic
     Safetensors hold numbers alone, so that a file from anywhere cannot do anything; what the numbers must be is for
     ``check_weights`` to say.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     folder = Path(folder)
     weights = folder / WEIGHTS
     config = _config(folder)
@@ -69,10 +66,18 @@ def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dic
         raise InvalidInputError(
             f"{folder / CONFIG} has the format {found!r}, but {format!r} is wanted. It was saved by something else."
         )
+    return config, read_weights(weights)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name; an error names the file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
-        return config, load_file(weights)
+        return load_file(path)
     except SafetensorError as error:
-        raise InvalidInputError(f"{weights} cannot be read: {error}.") from error
+        raise InvalidInputError(f"{path} cannot be read: {error}.") from error
 
 
 def format_of(folder: Path | str) -> str | None:
@@ -109,14 +114,6 @@ def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         plain[name] = value.clone() if where in seen else value
         seen.add(where)
     return plain
-
-
-def _write(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    Path(name).chmod(0o644)
-    Path(name).replace(path)
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,8 @@ def pool(posteriors: list[VonMisesFisher]) -> VonMisesFisher:
     r"""The vMF with the mean of the natural parameters, :math:`\kappa\mu = \frac1V \sum_v \kappa_v \mu_v`.
 
     It is the normalised geometric mean of the densities: views that agree keep their kappa, views that disagree lose
-    some. (Their product, ``distributions.fuse``, would count one input as V independent observations.)
+    some; one view stays as it is. (Their product, ``distributions.fuse``, would count one input as V independent
+    observations.)
 
     Examples
     --------
@@ -25,6 +26,8 @@ def pool(posteriors: list[VonMisesFisher]) -> VonMisesFisher:
     >>> pool([VonMisesFisher(mu[0], 3.0), VonMisesFisher(mu[1], 4.0)]).kappa
     tensor(2.5000)
     """
+    if len(posteriors) == 1:
+        return posteriors[0]
     product = fuse(*posteriors)
     return VonMisesFisher(product.mu, product.kappa / len(posteriors), validate_args=False)
 

@@ -6,11 +6,11 @@ The page is built from ``web/`` into ``explorer_page/``, which is kept here so t
 import base64
 import hashlib
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from aureole.errors import AureoleError
+from aureole.whole import write_whole
 
 __all__ = ["page_folder", "render_explorer", "write_explorer"]
 
@@ -76,14 +76,7 @@ def render_explorer(data: dict[str, Any], title: str = "aureole") -> str:
 def write_explorer(data: dict[str, Any], out: Path, title: str = "aureole") -> Path:
     """Write the page of a gallery's data (see ``explorer_data``) whole or not at all, and return its path."""
     html = render_explorer(data, title)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=out.parent, suffix=".tmp", delete=False, encoding="utf-8", newline="\n"
-    ) as handle:
-        handle.write(html)
-    Path(handle.name).replace(out)
-    out.chmod(0o644)
-    return out
+    return write_whole(out, html)
 
 
 def _hash(text: str) -> str:

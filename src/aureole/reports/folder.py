@@ -1,6 +1,5 @@
 """The report of a folder of records: of the experiment that they are of, as one page."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from aureole.reports.frozen import frozen_report
 from aureole.reports.page import Report, render
 from aureole.reports.retrieval import retrieval_report
 from aureole.reports.runs import Run, read_runs
+from aureole.whole import write_whole
 
 __all__ = ["read_report", "write_report"]
 
@@ -39,14 +39,7 @@ def write_report(folder: Path, out: Path) -> Path:
         results=report.results,
         footer=_origins(runs),
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=out.parent, suffix=".tmp", delete=False, encoding="utf-8"
-    ) as handle:
-        handle.write(html)
-    Path(handle.name).replace(out)
-    out.chmod(0o644)
-    return out
+    return write_whole(out, html)
 
 
 def _report(folder: Path, runs: Sequence[Run]) -> Report:

@@ -2,7 +2,6 @@
 
 import base64
 import platform
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from aureole.reports.page import Gallery, Item, Picture, Section, render
 from aureole.reports.runs import format_number
 from aureole.reports.tables import Table
 from aureole.training.assessment import Assessment
+from aureole.whole import write_whole
 
 __all__ = ["extremes", "head_page", "picture_items", "text_items", "write_head_report"]
 
@@ -48,14 +48,7 @@ def write_head_report(
 ) -> Path:
     """Write the page on an assessment to a file, whole or not at all, and return its path."""
     html = head_page(found, source=source, galleries=galleries)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=out.parent, suffix=".tmp", delete=False, encoding="utf-8"
-    ) as handle:
-        handle.write(html)
-    Path(handle.name).replace(out)
-    out.chmod(0o644)
-    return out
+    return write_whole(out, html)
 
 
 def head_page(found: Assessment, *, source: str, galleries: Sequence[Gallery] = ()) -> str:

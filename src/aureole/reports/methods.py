@@ -22,7 +22,6 @@ __all__ = ["images_result", "images_text", "method_label", "methods_table", "ord
 
 _LABELS = {
     "class-head": "class head",
-    "class-heads": "pooled class heads",
     "frozen-head": "FrozenHead",
     "norm": "norm of the features",
     "nearest": "distance to the nearest",
@@ -34,7 +33,6 @@ _LABELS = {
     "loss-squared": "predicted loss (squared)",
     "loss-ranked": "predicted loss (ranked)",
 }
-_POOLED = ("class-heads",)  # heads of several fits
 # what all methods are judged by; higher is better
 _JUDGED = {
     "entropy_rank": ("entropy ↑", "the entropy of the votes"),
@@ -118,11 +116,7 @@ def images_text(groups: Groups, names: Sequence[str]) -> str:
         return ""
     runs = groups[names[0]]
     heads, peers = ordered_methods(runs)
-    single = [head for head in heads if head not in _POOLED]
-    told = [_told(runs, heads, peers, f"Setting {names[0]}, the best head and the peers above it")]
-    if single != heads:
-        told.append(_told(runs, single, peers, "The best head of a single fit"))
-    return "\n\n".join(text for text in told if text)
+    return _told(runs, heads, peers, f"Setting {names[0]}, the best head and the peers above it")
 
 
 def images_result(groups: Groups, names: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from aureole.reports.drawing import BLUE, COLOURS, GREY, MARKERS, VERMILION, can
 from aureole.reports.head import extremes
 from aureole.reports.page import Gallery, Item, Picture, Section, render
 from aureole.reports.two_caps import CapSearch, two_caps_figure
+from aureole.whole import write_whole
 
 __all__ = ["Findings", "fading_figure", "quickstart_page", "rejection_figure", "scatter_figure"]
 
@@ -71,13 +72,7 @@ def quickstart_page(found: Findings) -> str:
 def write_page(found: Findings, path: Path) -> Path:
     """Write the page whole or not at all, and return its path."""
     html = quickstart_page(found)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8"
-    ) as handle:
-        handle.write(html)
-    Path(handle.name).replace(path)
-    path.chmod(0o644)
-    return path
+    return write_whole(path, html)
 
 
 def scatter_figure(kappa: Tensor, entropy: Tensor, kinds: Tensor) -> str:

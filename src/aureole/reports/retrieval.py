@@ -6,7 +6,7 @@ from typing import Any
 from aureole.reports.drawing import BLUE, GREEN, ORANGE, VERMILION, canvas
 from aureole.reports.page import Report
 from aureole.reports.plans import Plan, build_sections, fixed
-from aureole.reports.runs import MISSING, Groups, Run, counted, format_summary, group
+from aureole.reports.runs import MISSING, Groups, Run, counted, format_summary, group, summary
 from aureole.reports.sets import (
     MEASURES,
     METHODS,
@@ -15,7 +15,6 @@ from aureole.reports.sets import (
     abstention_text,
     coverage_text,
     index_text,
-    nested,
     percent,
     points,
     ranking_text,
@@ -63,7 +62,7 @@ def coverage_figure(groups: Groups) -> str | None:
     curves = {}
     for method in METHODS:
         masses = sorted({m for run in runs for m in _masses(run, method)}, key=float)
-        found = [(m, nested(runs, "coverage", "votes", method, m, "all")) for m in masses]
+        found = [(m, summary(runs, "coverage", "votes", method, m, "all")) for m in masses]
         curves[method] = [(100 * float(m), 100 * s.mean) for m, s in found if s]
     curves = {method: line for method, line in curves.items() if line}
     if not curves:
@@ -89,8 +88,8 @@ def _masses(run: Run, method: str) -> list[str]:
 
 def _about(groups: Groups) -> str:
     runs = groups.get(SETTING, ())
-    queries, gallery = (nested(runs, name) for name in ("queries", "gallery"))
-    pairs = nested(runs, "fitted", "votes", "pairs")
+    queries, gallery = (summary(runs, name) for name in ("queries", "gallery"))
+    pairs = summary(runs, "fitted", "votes", "pairs")
     sizes = [f"{found.mean:,.0f}" if found else MISSING for found in (queries, gallery, pairs)]
     return (
         "An encoder learned posteriors vMF(μ, κ) of images from pairs that share a label drawn from people's votes, "
@@ -140,7 +139,7 @@ def _sizes(groups: Groups, _: Sequence[str]) -> list[Table]:
     )
     ranks = _rows(runs, ("class_entropy_rank", "votes"), [(mass,) for mass in _MASSES], plain=True)
     for name, label in (("positivity", "all items, weighed by positivity"), ("kappa", "1/κ")):
-        found = nested(runs, "class_entropy_rank", name)
+        found = summary(runs, "class_entropy_rank", name)
         if found:
             ranks = (*ranks, (label, format_summary(found), *[""] * (len(_MASSES) - 1)))
     header = ("caps made with", *(f"{100 * float(mass):g} %" for mass in _MASSES))
@@ -157,7 +156,7 @@ def _rows(
     """A row for each way to make caps that has figures."""
     rows = []
     for method, label in METHODS.items():
-        found = [nested(runs, *path, method, *column) for column in columns]
+        found = [summary(runs, *path, method, *column) for column in columns]
         if any(found):
             rows.append((label, *((format_summary if plain else percent)(s) for s in found)))
     return tuple(rows)
@@ -172,15 +171,15 @@ def _ranking(groups: Groups, _: Sequence[str]) -> list[Table]:
         f"cosine. {_FOLDS}"
     )
     rows = [
-        (label, *(percent(nested(runs, "ranking", name, m, "all")) for m in MEASURES))
+        (label, *(percent(summary(runs, "ranking", name, m, "all")) for m in MEASURES))
         for name, label in _RANKINGS.items()
-        if nested(runs, "ranking", name, "map", "all")
+        if summary(runs, "ranking", name, "map", "all")
     ]
     gains = [
-        (f"{label}, {words} queries", *(points(nested(runs, "gain", name, m, part)) for m in MEASURES))
+        (f"{label}, {words} queries", *(points(summary(runs, "gain", name, m, part)) for m in MEASURES))
         for name, label in _RANKINGS.items()
         for part, words in PARTS.items()
-        if nested(runs, "gain", name, "map", part)
+        if summary(runs, "gain", name, "map", part)
     ]  # fmt: skip
     gained = f"Points gained over the cosine, paired by query and fold. {_THIRDS} {_FOLDS}"
     return [
@@ -191,7 +190,7 @@ def _ranking(groups: Groups, _: Sequence[str]) -> list[Table]:
 
 def _abstention(groups: Groups, _: Sequence[str]) -> list[Table]:
     runs = groups.get(SETTING, ())
-    share = nested(runs, "abstention", "asked_back")
+    share = summary(runs, "abstention", "asked_back")
     caption = (
         f"Recall@1, in %, when {100 * share.mean if share else 0:.0f} % of the queries ask back: those with the widest "
         "caps (lowest κ), those that people disagree most on, or as many as are wrong, which nobody knows beforehand. "
@@ -204,9 +203,9 @@ def _abstention(groups: Groups, _: Sequence[str]) -> list[Table]:
         "kept_best": "the wrong ones",
     }
     rows = [
-        (label, percent(nested(runs, "abstention", name)))
+        (label, percent(summary(runs, "abstention", name)))
         for name, label in labels.items()
-        if nested(runs, "abstention", name)
+        if summary(runs, "abstention", name)
     ]
     return [Table("Asking back", caption, ("who asks back", "Recall@1"), tuple(rows))]
 

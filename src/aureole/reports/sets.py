@@ -1,13 +1,10 @@
 """Sets in records: their figures over folds, in percent, points and plain sentences."""
 
-from collections.abc import Sequence
-from typing import Any
-
-from aureole.reports.runs import MISSING, Groups, Run, Summary, numbers, summarise
+from aureole.reports.runs import MISSING, Groups, Summary, summary
 
 __all__ = [
     "MEASURES", "METHODS", "PARTS", "SETTING",
-    "abstention_text", "coverage_text", "index_text", "nested", "percent", "points", "ranking_text", "sizes_text",
+    "abstention_text", "coverage_text", "index_text", "percent", "points", "ranking_text", "sizes_text",
     "verdict",
 ]  # fmt: skip
 
@@ -31,27 +28,6 @@ MEASURES = {
     "ndcg_10": "nDCG@10 of votes",
     "recall_at_1": "Recall@1",
 }
-
-
-def nested(runs: Sequence[Run], *path: str) -> Summary | None:
-    """The summary of a metric inside others over the runs that have it, or None.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from aureole.records import Record
-    >>> run = Run("a", Path("a"), Record("a", {"size": {"0.9": {"all": 0.25}}}, ""))
-    >>> nested([run], "size", "0.9", "all")
-    Summary(mean=0.25, error=None, n=1)
-    """
-    found: list[Any] = []
-    for run in runs:
-        value: Any = run.record.metrics
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        found.append(value)
-    values = numbers(found)
-    return summarise(values) if values else None
 
 
 def verdict(found: Summary) -> str:
@@ -88,7 +64,7 @@ def points(found: Summary | None) -> str:
 def coverage_text(groups: Groups) -> str:
     """How often sets that promise 90 % hold a partner."""
     runs = groups.get(SETTING, ())
-    found = {m: nested(runs, "coverage", "votes", m, "0.9", "all") for m in METHODS}
+    found = {m: summary(runs, "coverage", "votes", m, "0.9", "all") for m in METHODS}
     if not found["model"]:
         return ""
     parts = [f"{METHODS[m]} {percent(s)} %" for m, s in found.items() if s]
@@ -100,7 +76,7 @@ def sizes_text(groups: Groups) -> str:
     runs = groups.get(SETTING, ())
     texts = []
     for method in ("model", "conformal"):
-        found = [nested(runs, "size", "votes", method, "0.9", part) for part in PARTS]
+        found = [summary(runs, "size", "votes", method, "0.9", part) for part in PARTS]
         if all(found):
             shares = [percent(part) for part in found]
             texts.append(
@@ -115,8 +91,8 @@ def ranking_text(groups: Groups) -> str:
     runs = groups.get(SETTING, ())
     parts = []
     for measure in MEASURES:
-        cosine = nested(runs, "ranking", "cosine", measure, "all")
-        more = nested(runs, "gain", "positivity", measure, "all")
+        cosine = summary(runs, "ranking", "cosine", measure, "all")
+        more = summary(runs, "gain", "positivity", measure, "all")
         if cosine and more:
             parts.append(
                 f"{MEASURES[measure]} {percent(cosine)} % by the cosine, {points(more)} points by expected "
@@ -135,7 +111,7 @@ def abstention_text(groups: Groups) -> str:
     """What Recall@1 is when some queries ask back."""
     runs = groups.get(SETTING, ())
     names = ("recall_at_1", "kept", "asked_back")
-    found = [nested(runs, "abstention", name) for name in names]
+    found = [summary(runs, "abstention", name) for name in names]
     if not all(found):
         return ""
     everyone, kept, share = found
@@ -148,7 +124,7 @@ def abstention_text(groups: Groups) -> str:
 def index_text(groups: Groups) -> str:
     """Whether an index returned the same sets."""
     runs = groups.get(SETTING, ())
-    found = [nested(runs, "index", name) for name in ("searches", "members", "differing")]
+    found = [summary(runs, "index", name) for name in ("searches", "members", "differing")]
     if not all(found):
         return ""
     searches, members, differing = (round(s.mean * s.n) for s in found if s)

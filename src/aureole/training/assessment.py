@@ -17,11 +17,11 @@ from aureole.evaluation import (
     rejection_curve,
 )
 from aureole.training.frozen import FrozenHead
+from aureole.training.rows import MASSES
 from aureole.training.scoring import kappas
 
 __all__ = ["Assessment", "assess", "histogram"]
 
-MASSES = (0.5, 0.8, 0.9, 0.95)
 _BINS = 30
 _GALLERY = 500_000  # rows among which the nearest is looked for
 

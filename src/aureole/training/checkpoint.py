@@ -1,14 +1,13 @@
 """Checkpoints: tensors as safetensors and the rest as JSON in their header, whole or not at all. Never pickle."""
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from aureole.errors import InvalidInputError
+from aureole.whole import whole_file
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -19,12 +18,11 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, Any
     """Write tensors and JSON-able state to one file, atomically."""
     from safetensors.torch import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    os.close(handle)
-    header = {"format": _FORMAT, "state": json.dumps(state, allow_nan=False)}
-    save_file({k: v.detach().contiguous() for k, v in tensors.items()}, name, metadata=header)
-    Path(name).replace(path)
+    # a figure of the curve may be NaN, which ``load_checkpoint`` reads as Python writes it
+    header = {"format": _FORMAT, "state": json.dumps(state)}
+    plain = {k: v.detach().contiguous() for k, v in tensors.items()}
+    with whole_file(path) as file:
+        save_file(plain, file.name, metadata=header)
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aureole.data.arrow import short
 from aureole.errors import InvalidInputError, MissingInputError
 
 __all__ = ["EXAMPLES", "KEYS", "Config", "Key", "read_config"]
@@ -39,17 +40,17 @@ class Key:
             value = float(value)
         if type(value) is not self.type and value not in self.choices:
             raise InvalidInputError(
-                f"{name} must be {_ARTICLES[self.type]}, but is {_short(value)}."
+                f"{name} must be {_ARTICLES[self.type]}, but is {short(value)}."
                 + (f" Possible is also {self.choices[0]!r}." if self.choices else "")
             )
         if self.type is str and self.choices and value not in self.choices:
             raise InvalidInputError(
-                f"{name} must be one of {', '.join(self.choices)}, but is {_short(value)}."
+                f"{name} must be one of {', '.join(self.choices)}, but is {short(value)}."
             )
         if type(value) in (int, float) and not self.low <= value <= self.high:
             upper = "" if math.isinf(self.high) else f" and {self.high:g} at most"
             raise InvalidInputError(
-                f"{name} must be {self.low:g} or more{upper}, but is {_short(value)}."
+                f"{name} must be {self.low:g} or more{upper}, but is {short(value)}."
             )
         if type(value) is str and (not value or "\0" in value or len(value) > 4096):
             raise InvalidInputError(f"{name} must hold a text of 1 to 4,096 characters.")
@@ -216,7 +217,7 @@ def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 def _check(given: dict[str, Any], folder: Path) -> Config:
     kind = given.pop("data.kind", None)
     if not isinstance(kind, str) or kind not in KEYS:
-        found = "missing" if kind is None else _short(kind)
+        found = "missing" if kind is None else short(kind)
         raise InvalidInputError(f"data.kind must be one of {', '.join(KEYS)}, but is {found}.")
     keys = KEYS[kind]
     for name in given:
@@ -281,8 +282,3 @@ def _override(text: str) -> tuple[str, Any]:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, KeyError, RecursionError):
         return name.strip(), value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,5 +1,6 @@
 """The choice of a head's dimension by what it tells about held-out partners."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,5 +53,13 @@ def choose_dim(dims: dict[int, float]) -> int:
 
 
 def best_information(found: Fit) -> float:
-    """The highest information on the curve of a fit."""
-    return max(point["information"] for point in found.curve)
+    """The highest information on the curve of a fit, where it is a number.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> best_information(Fit(nn.Identity(), [{"information": v} for v in (math.nan, 1.5, 1.25)]))
+    1.5
+    """
+    values = [point["information"] for point in found.curve]
+    return max((v for v in values if not math.isnan(v)), default=math.nan)

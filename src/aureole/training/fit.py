@@ -99,46 +99,53 @@ def fit(
     checkpoint
         A file to resume from if it exists, written every ``checkpoint_seconds`` and after each evaluation.
     evaluate
-        Called with the averaged encoder every ``evaluate_every`` steps and at the end; fills the curve.
+        Called with a copy of the averaged encoder every ``evaluate_every`` steps and at the end; fills the curve.
     select
         A figure of ``evaluate``: the encoder is returned as it was when that was highest, not as it is at the end.
 
     Notes
     -----
+    Training runs on a GPU of CUDA where there is one. What ``evaluate`` is given and what is returned lie where the
+    encoder came from, the CPU as a rule; the encoder and the loss go back there when the fit ends, however it ends.
+
     On several ranks (``training.ranks.joined``) all must call it alike. They share the work of each batch, and the
     result is that of one process to rounding, whatever their number; a run may go on with another number. The first
     alone evaluates, observes and writes the checkpoint, which must lie where all can read it.
     """
     total = sum(phase.steps for phase in phases)
     run = _Run(encoder, loss, phases, seed=seed, betas=betas, average=average, precision=precision)
-    if checkpoint is not None and checkpoint.exists():
-        run.restore(*load_checkpoint(checkpoint))
-    check_alike(run.step, str(checkpoint))
-    first = rank() == 0
-    saved = shown = started = time.monotonic()
-    spent = run.seconds
-    while run.step < total:
-        value, posterior, phase = run.advance(draw_batch, clip)
-        now = time.monotonic()
-        run.seconds = spent + now - started
-        if first and observer is not None and (now - shown > 0.2 or run.step == total):
-            observer(run.step, total, phase, value, diagnose(posterior))
-            shown = now
-        due = run.step == total or (evaluate_every and run.step % evaluate_every == 0)
-        if due:
-            point: dict[str, Any] = {}
-            if first:
-                state = diagnose(posterior)
-                warn_of_collapse(state, learns_kappa=run.step == total and phase.part != "mu")
-                scores = {} if evaluate is None else evaluate(run.averaged())
-                point = {"step": run.step, "loss": value, **asdict(state), **scores}
-            run.curve.append(from_first(point))
-            if select is not None:
-                run.keep_best(select)
-        if first and checkpoint is not None and (due or now - saved > checkpoint_seconds):
-            save_checkpoint(checkpoint, *run.snapshot())
-            saved = now
-    return Fit(run.averaged() if select is None else run.best_encoder(), run.curve, run.seconds)
+    try:
+        if checkpoint is not None and checkpoint.exists():
+            run.restore(*load_checkpoint(checkpoint), where=checkpoint)
+        check_alike(run.step, str(checkpoint))
+        first = rank() == 0
+        saved = shown = started = time.monotonic()
+        spent = run.seconds
+        while run.step < total:
+            value, posterior, phase = run.advance(draw_batch, clip)
+            now = time.monotonic()
+            run.seconds = spent + now - started
+            if first and observer is not None and (now - shown > 0.2 or run.step == total):
+                observer(run.step, total, phase, value, diagnose(posterior))
+                shown = now
+            due = run.step == total or (evaluate_every and run.step % evaluate_every == 0)
+            if due:
+                point: dict[str, Any] = {}
+                if first:
+                    state = diagnose(posterior)
+                    warn_of_collapse(state, learns_kappa=run.step == total and phase.part != "mu")
+                    scores = {} if evaluate is None else evaluate(run.averaged().to(run.home))
+                    point = {"step": run.step, "loss": value, **asdict(state), **scores}
+                run.curve.append(from_first(point))
+                if select is not None:
+                    run.keep_best(select)
+            if first and checkpoint is not None and (due or now - saved > checkpoint_seconds):
+                save_checkpoint(checkpoint, *run.snapshot())
+                saved = now
+        fitted = run.averaged() if select is None else run.best_encoder()
+        return Fit(fitted.to(run.home), run.curve, run.seconds)
+    finally:
+        run.leave()
 
 
 def step_seed(seed: int, step: int) -> int:
@@ -165,6 +172,7 @@ class _Run:
         self.fabric = _fabric(precision)
         if n_ranks() > 1:
             refuse_batch_norms(encoder)
+        self.home = next((p.device for p in encoder.parameters()), self.fabric.device)
         self.encoder = encoder.to(self.fabric.device)
         self.loss = loss.to(self.fabric.device)
         self.phases, self.seed, self.betas, self.decay = list(phases), seed, betas, average
@@ -231,6 +239,11 @@ class _Run:
                 parameter.copy_(self.mean[name])
         return twin.requires_grad_(False).eval()
 
+    def leave(self) -> None:
+        """Give the encoder and the loss back where they came from."""
+        self.encoder.to(self.home)
+        self.loss.to(self.home)
+
     def keep_best(self, name: str) -> None:
         """Remember the averaged encoder if the curve's last point has the highest figure of this name so far."""
         if name not in self.curve[-1]:
@@ -264,19 +277,25 @@ class _Run:
         }
         return tensors, state
 
-    def restore(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from a snapshot of the same run."""
+    def restore(self, tensors: dict[str, Tensor], state: dict[str, Any], *, where: Path) -> None:
+        """Go on from a snapshot of the same run, read from a file."""
         if state["seed"] != self.seed or state["phases"] != [asdict(p) for p in self.phases]:
             raise InvalidInputError(
-                "the checkpoint belongs to a run with another seed or other phases; delete it to start afresh."
+                f"the checkpoint {where} belongs to a run with another seed or other phases; delete it to start "
+                "afresh."
             )
         names = ("encoder", "loss", "mean", "best", "optimiser")
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
         for name, value in tensors.items():
             part, rest = name.split(".", 1)
             parts[part][rest] = value
-        self.encoder.load_state_dict(parts["encoder"])
-        self.loss.load_state_dict(parts["loss"])
+        try:
+            self.encoder.load_state_dict(parts["encoder"])
+            self.loss.load_state_dict(parts["loss"])
+        except RuntimeError as error:
+            raise InvalidInputError(
+                f"the checkpoint {where} belongs to another encoder or loss; delete it to start afresh. {error}"
+            ) from error
         self.mean = {k: v.to(self.fabric.device) for k, v in parts["mean"].items()}
         self.best = {k: v.to(self.fabric.device) for k, v in parts["best"].items()}
         self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
@@ -340,7 +359,10 @@ def _fabric(precision: Precision) -> Any:
         here = int(os.environ.get("LOCAL_WORLD_SIZE", n_ranks()))
         strategy = DDPStrategy(cluster_environment=TorchElasticEnvironment())
         options = {"devices": here, "num_nodes": n_ranks() // here, "strategy": strategy}
-    fabric = Fabric(accelerator="auto", precision="bf16-mixed" if chosen else "32-true", **options)
+    # not "auto": it takes MPS, which has no float64, before CUDA
+    accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    precise = "bf16-mixed" if chosen else "32-true"
+    fabric = Fabric(accelerator=accelerator, precision=precise, **options)
     if n_ranks() > 1:
         fabric.launch()
     return fabric

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from aureole.data.groups import Groups
 from aureole.data.tables import as_vectors
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
@@ -22,6 +21,7 @@ from aureole.training.dimension import best_information, choose_dim, try_dims
 from aureole.training.fit import Fit, Observer, fit
 from aureole.training.head_encoder import head_encoder, head_network
 from aureole.training.rows import (
+    MASSES,
     Partners,
     Vectors,
     check_vectors,
@@ -37,7 +37,6 @@ from aureole.training.schedule import Phase
 __all__ = ["HEAD_FORMAT", "FrozenHead", "NotFittedError"]
 
 _HELD_OUT_ITEMS, _PAIRS, _CHUNK = 2048, 4096, 2048
-_MASSES = (0.5, 0.8, 0.9, 0.95)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
 HEAD_FORMAT = "aureole-frozen-head-2"
 _USAGE = (
@@ -94,6 +93,8 @@ class FrozenHead:
         That information by dim, if dim was "auto".
     calibration_
         The map of kappa.
+    square_length_
+        The mean square of the lengths of held-out vectors: 1 for vectors of length 1.
     coverage_
         The share of held-out partners in predictive caps of 50, 80, 90 and 95 %, after calibration.
 
@@ -169,16 +170,16 @@ class FrozenHead:
 
         def train(dim: int, steps: int, path: Path | None) -> Fit:
             encoder = head_encoder(vectors, training, dim, width=self.width, seed=self.seed)
-            loss = ClosedFormInfoNCE(self._kappa_pos(dim))
+            loss, judge = (ClosedFormInfoNCE(self._kappa_pos(dim)) for _ in range(2))
             return fit(
                 encoder,
-                loss,
+                loss,  # trains where the encoder trains, which may be a GPU; the judge stays here
                 lambda _, generator: draw_batch(vectors, training, self.items, generator),
                 phases=[Phase("joint", steps, self.lr)],
                 seed=self.seed,
                 average=0.99,
                 checkpoint=path,
-                evaluate=lambda model: {"information": information(model, loss, probe)},
+                evaluate=lambda model: {"information": information(model, judge, probe)},
                 evaluate_every=max(1, steps // 20),
                 select="information",
                 observer=observer,
@@ -192,6 +193,7 @@ class FrozenHead:
         self.fit_ = train(self.dim_, self.steps, checkpoint)
         self.encoder_: nn.Module = self.fit_.encoder
         self.n_features_in_ = int(vectors.shape[1])
+        self.square_length_: float | None = float(probe.inputs.double().square().sum(1).mean())
         self.information_ = best_information(self.fit_)
         self.profile_ = {
             value: information(self.encoder_, ClosedFormInfoNCE(value), probe)
@@ -203,7 +205,7 @@ class FrozenHead:
             self.calibration_ = fit_calibration(query, partner, kappa_pos=self.kappa_pos_)
             query, partner = (self._calibrated(q) for q in (query, partner))
         self.coverage_ = predictive_coverage(
-            query, partner, kappa_pos=self.kappa_pos_, masses=_MASSES
+            query, partner, kappa_pos=self.kappa_pos_, masses=MASSES
         )
         return self
 
@@ -226,46 +228,63 @@ class FrozenHead:
             )
         return self._calibrated(VonMisesFisher(mu, kappa, validate_args=False))
 
-    def score(self, vectors: Vectors, groups: Sequence[Any] | Vectors) -> float:
+    def score(
+        self,
+        vectors: Any,
+        groups: Sequence[Any] | Vectors | None = None,
+        *,
+        pairs: Sequence[Sequence[int]] | Vectors | None = None,
+    ) -> float:
         """How much the posteriors tell about a partner, in nats: log of the candidates minus the loss.
 
-        Higher is better. At most 2,048 vectors are used, two of each group.
+        Higher is better. At most 2,048 vectors are used, two of each group. Takes what ``fit`` takes.
         """
-        return self.profile(vectors, groups, factors=(1.0,))[self.kappa_pos_]
+        return next(iter(self.profile(vectors, groups, pairs=pairs, factors=(1.0,)).values()))
 
     def profile(
         self,
-        vectors: Vectors,
-        groups: Sequence[Any] | Vectors,
+        vectors: Any,
+        groups: Sequence[Any] | Vectors | None = None,
         *,
+        pairs: Sequence[Sequence[int]] | Vectors | None = None,
         factors: Sequence[float] = _FACTORS,
     ) -> dict[float, float]:
-        """``score`` at other kappa_pos, as multiples of the one that was fitted with; nearly flat as a rule."""
+        """``score`` at other kappa_pos, as multiples of the one that was fitted with. The encoder stays."""
+        vectors = as_vectors(vectors)
         self._check_fitted(vectors)
         rng = torch.Generator().manual_seed(self.seed)
-        probe = draw_batch(vectors, Groups.of(groups), _HELD_OUT_ITEMS, rng)
+        probe = draw_batch(vectors, partners_of(vectors, groups, pairs), _HELD_OUT_ITEMS, rng)
         values = [factor * self.kappa_pos_ for factor in factors]
         return {v: information(self._model, ClosedFormInfoNCE(v), probe) for v in values}
 
     def coverage(
         self,
-        vectors: Vectors,
-        groups: Sequence[Any] | Vectors,
+        vectors: Any,
+        groups: Sequence[Any] | Vectors | None = None,
         *,
-        masses: Sequence[float] = _MASSES,
+        pairs: Sequence[Sequence[int]] | Vectors | None = None,
+        masses: Sequence[float] = MASSES,
     ) -> dict[float, float]:
         """The share of partners in predictive caps of these masses, for 4,096 pairs at most, up to four of a group."""
+        vectors = as_vectors(vectors)
         self._check_fitted(vectors)
         rng = torch.Generator().manual_seed(self.seed)
-        query, partner = self._one_way(vectors, Groups.of(groups), rng)
+        query, partner = self._one_way(vectors, partners_of(vectors, groups, pairs), rng)
         return predictive_coverage(query, partner, kappa_pos=self.kappa_pos_, masses=masses)
 
     @property
     def takes_unit_vectors(self) -> bool:
-        """Whether the vectors it was fitted on had length 1, by the squares of centre and spread."""
+        """Whether the vectors it was fitted on had length 1, by the mean square of their lengths.
+
+        Heads that were saved without that have it from the squares of centre and spread.
+        """
         self._require_fit()
+        if self.square_length_ is not None:
+            return 0.8 < self.square_length_ < 1.25
         assert isinstance(self.encoder_, IndependentEncoder)
-        square = self.encoder_.centre.square().sum() + self.encoder_.scale.square().sum()
+        scale = self.encoder_.scale
+        live = scale[scale < scale.max()].square().sum() + scale.max().square()
+        square = self.encoder_.centre.square().sum() + live  # dead features have the largest scale
         return 0.8 < float(square) < 1.25
 
     def summary(self) -> str:
@@ -303,6 +322,7 @@ class FrozenHead:
             "dim": self.dim_,
             "kappa_pos": self.kappa_pos_,
             "n_features_in": self.n_features_in_,
+            "square_length": self.square_length_,
             "information": self.information_,
             "calibration": asdict(self.calibration_),
             "profile": list(self.profile_.items()),
@@ -320,6 +340,8 @@ class FrozenHead:
             head = cls(**config["parameters"])
             head.dim_, head.kappa_pos_ = int(config["dim"]), float(config["kappa_pos"])
             head.n_features_in_ = int(config["n_features_in"])
+            square = config.get("square_length")  # older heads have none
+            head.square_length_ = None if square is None else float(square)
             head.information_ = float(config["information"])
             head.calibration_ = Calibration(**config["calibration"])
             head.profile_ = {float(k): float(v) for k, v in config["profile"]}

@@ -19,17 +19,17 @@ from aureole.models.backbones import hold_statistics, load_classifier
 from aureole.models.card import Card
 from aureole.models.last_layer import whiten_last_layer
 from aureole.training.config import Config
+from aureole.training.dimension import best_information
 from aureole.training.fit import Observer, fit
 from aureole.training.ranks import n_ranks, rank
 from aureole.training.recipe import figures, keyed, make_loss, prepared
-from aureole.training.rows import Partners, halves, information, pair_rows
+from aureole.training.rows import MASSES, Partners, halves, information, pair_rows
 from aureole.training.schedule import Phase
 
 __all__ = ["check_ranks", "train_pictures"]
 
 _SIDE = 32  # pixels: what the image networks of this library were made for
 _SAMPLE, _PROBE, _PAIRS = 1000, 512, 2048
-_MASSES = (0.5, 0.8, 0.9, 0.95)
 
 
 def train_pictures(
@@ -69,19 +69,19 @@ def train_pictures(
         seed=config["training.seed"],
         average=0.99,
         checkpoint=work / "checkpoint.safetensors",
-        evaluate=lambda model: {"information": information(model.cpu(), judge, probe)},
+        evaluate=lambda model: {"information": information(model, judge, probe)},
         evaluate_every=max(1, config["training.steps"] // 10),
         select="information",
         observer=observer,
     )
-    model = fitted.encoder.cpu()
+    model = fitted.encoder
     assert isinstance(model, PosteriorEncoder)
     if rank() > 0:
         return {}
     with torch.no_grad():
         query, partner = (model(pictures[rows]) for rows in pair_rows(measuring, _PAIRS, rng))
     coverage = predictive_coverage(
-        query, partner, kappa_pos=config["loss.kappa_pos"], masses=_MASSES
+        query, partner, kappa_pos=config["loss.kappa_pos"], masses=MASSES
     )
     model.card = Card(
         name=f"{config['encoder.network']} with posteriors",
@@ -95,7 +95,7 @@ def train_pictures(
         "labels": len(set(labels)),
         "dim": config["encoder.dim"],
         "kappa_pos": config["loss.kappa_pos"],
-        "information": max(point["information"] for point in fitted.curve),
+        "information": best_information(fitted),
         "coverage": keyed(coverage),
         **figures(fitted),
         "data": json.loads(digest.read_text()),

@@ -38,7 +38,7 @@ def train_process(
     def scores(model: nn.Module) -> dict[str, float]:
         x = process.inputs(2000, torch.Generator().manual_seed(~seed % 2**63))
         with torch.no_grad():
-            return recovery(model.cpu()(x), *process.generator(x), max_items=1000)
+            return recovery(model(x), *process.generator(x), max_items=1000)
 
     fitted = fit(
         encoder,
@@ -51,7 +51,7 @@ def train_process(
         evaluate_every=max(1, config["training.steps"] // 10),
         observer=observer,
     )
-    model = fitted.encoder.cpu()
+    model = fitted.encoder
     assert isinstance(model, IndependentEncoder)
     if rank() > 0:
         return {}

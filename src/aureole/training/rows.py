@@ -17,6 +17,7 @@ from aureole.errors import InvalidInputError
 from aureole.losses import ClosedFormInfoNCE
 
 __all__ = [
+    "MASSES",
     "Partners",
     "Vectors",
     "check_vectors",
@@ -30,6 +31,7 @@ __all__ = [
 
 Vectors = Tensor | np.ndarray
 Partners = Groups | Links
+MASSES = (0.5, 0.8, 0.9, 0.95)  # of predictive caps whose coverage is told
 _ROUNDS = 4
 
 
@@ -40,9 +42,9 @@ def check_vectors(vectors: Vectors) -> None:
 
 
 def take(vectors: Vectors, rows: Int[Tensor, " n"] | slice) -> Float[Tensor, "n d"]:
-    """Rows as float32; an error names the first row that is not finite."""
+    """Rows as float32 on the CPU; an error names the first row that is not finite."""
     if isinstance(vectors, Tensor):
-        chosen = vectors[rows]
+        chosen = vectors[rows].cpu()
     else:
         picked = vectors[rows if isinstance(rows, slice) else rows.numpy()]
         array = np.ascontiguousarray(picked, dtype=np.float32)

@@ -4,12 +4,14 @@ Every rank calls ``train`` alike. What is read or made once (pictures, vectors o
 folder for work, where the others map it, and where a run that is started again finds it.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from aureole.data.arrays import ARRAYS
 from aureole.data.tables import read_column, read_groups, read_pairs, read_vectors, table_files
 from aureole.errors import InvalidInputError
 from aureole.models.card import Card
@@ -22,7 +24,7 @@ from aureole.training.process_recipe import train_process
 from aureole.training.ranks import rank
 from aureole.training.recipe import figures, keyed, prepared
 
-__all__ = ["train"]
+__all__ = ["hashes", "train"]
 
 _BATCH, _LARGEST_HASHED = 64, 2**33  # texts at a time, bytes of a file
 
@@ -47,8 +49,12 @@ def train(
 
 def _vectors(config: Config, out: Path, work: Path, observer: Observer | None) -> dict[str, Any]:
     path = Path(config["data.path"])
-    others = config.path("data.columns_from") or path
-    grouped = config["data.group_column"] is not None or others != path
+    beside = config.path("data.columns_from")
+    others = beside or path
+    # a file of one array needs no name of a column; a table beside the vectors may hold the ids of pairs alone
+    grouped = config["data.group_column"] is not None or (
+        beside is not None and beside.suffix in ARRAYS
+    )
     if grouped == (config["data.pairs"] is not None):
         raise InvalidInputError("give either data.group_column or data.pairs, one of the two.")
     vectors = read_vectors(path, config["data.vector_column"], work=work)
@@ -122,10 +128,34 @@ def _head(
         "information": head.information_,
         "coverage": keyed(head.coverage_),
         **figures(head.fit_),
-        "data": {
-            file.name: file_hash(file)
-            for path in files
-            for file in table_files(path)
-            if file.stat().st_size <= _LARGEST_HASHED
-        },
+        "data": hashes(files),
     }
+
+
+def hashes(paths: Sequence[Path]) -> dict[str, str]:
+    """The SHA-256 of each file that paths stand for, by its name, below its folder's where it is of a folder.
+
+    Files of the same name are told apart by their whole paths. For one of more than 8 GiB it says so instead.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "table"
+    >>> folder.mkdir()
+    >>> _ = (folder / "a.csv").write_text("x")
+    >>> hashes([folder])
+    {'table/a.csv': '2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881'}
+    """
+    named = [
+        (file.name if file == path else f"{path.name}/{file.relative_to(path)}", file)
+        for path in paths
+        for file in table_files(path)
+    ]
+    often = Counter(name for name, _ in named)
+    found = {}
+    for name, file in named:
+        size = file.stat().st_size
+        small = size <= _LARGEST_HASHED
+        told = file_hash(file) if small else f"{size} bytes, too many to be hashed"
+        found[name if often[name] == 1 else str(file)] = told
+    return found

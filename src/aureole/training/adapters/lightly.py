@@ -26,6 +26,8 @@ class LightlyLoss(nn.Module):
     have its value and its negatives with any aureole loss, give both views to
     ``MetricLearningLoss(loss)(torch.cat([out0, out1]), torch.arange(n).repeat(2))``.
 
+    Tests compare both with loops. lightly itself, which needs torchvision, is not part of them.
+
     Parameters
     ----------
     loss
