@@ -14,7 +14,7 @@ import numpy as np
 
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval.filters import Condition, matches
-from aureole.retrieval.rows import Rows, Schema, strings
+from aureole.retrieval.rows import DTYPES, Rows, Schema, fits, strings
 from aureole.retrieval.segments import Folder, pack_rows, unpack_rows
 from aureole.retrieval.store import Approximate, check_build, slack
 
@@ -29,7 +29,6 @@ class FaissStore:
     """Rows in memory around FAISS indexes; with a folder each change is durable before it is seen."""
 
     engine = "FAISS"
-    schema: Schema
 
     def __init__(self, schema: Schema, folder: Folder | None) -> None:
         try:
@@ -39,16 +38,18 @@ class FaissStore:
                 "galleries in FAISS need faiss-cpu: pip install 'aureole[retrieval]'."
             ) from error
         self._faiss: Any = faiss
-        self.schema, self._folder = schema, folder
+        self._schema, self._folder = schema, folder
         self._clear()
         self._notes: dict[str, str] = {}
 
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "FaissStore":
         """A new store; 'faiss://' is in memory alone."""
-        folder = None if where == "faiss://" else Folder.create(Path(where), schema)
-        store = cls(schema, folder)
-        store.append(rows)
+        store = cls(schema, None)
+        store._add(rows)
+        if where != "faiss://":
+            store._folder, store._done = Folder.create(Path(where), schema, rows)
+            store._refresh()
         return store
 
     @classmethod
@@ -61,9 +62,20 @@ class FaissStore:
         store._refresh()
         return store
 
+    @property
+    def schema(self) -> Schema:
+        """The schema, that of the new gallery where the folder was made anew; after ``close`` the last one."""
+        if self._stamp is not None:
+            self._refresh()
+        return self._schema
+
     def append(self, rows: Rows) -> None:
         """Add rows whose ids are new, all or none."""
         with self._writing():
+            if not fits(rows, self._schema):
+                raise InvalidInputError(
+                    "the gallery was made anew with another dimension or other columns. Nothing was stored."
+                )
             known = next((i for i in rows.ids if i in self._place), None)
             if known is not None:
                 raise InvalidInputError(
@@ -98,9 +110,10 @@ class FaissStore:
         """All rows without mu."""
         self._refresh()
         nothing = np.zeros((0, 0), np.float32)
-        for places in np.array_split(np.flatnonzero(self._alive), len(self._ids) // _SCANNED + 1):
-            payload = {name: self._payload[name][places] for name in columns}
-            yield Rows(self._ids[places], nothing, self._kappa[places], payload)
+        ids, kappa, held = self._ids, self._kappa, {name: self._payload[name] for name in columns}
+        for places in np.array_split(np.flatnonzero(self._alive), len(ids) // _SCANNED + 1):
+            payload = {name: column[places] for name, column in held.items()}
+            yield Rows(ids[places], nothing, kappa[places], payload)
 
     def candidates(
         self,
@@ -120,7 +133,7 @@ class FaissStore:
             for query, (places, scores) in zip(
                 group, self._within(mu[group], float(bounds[group[0]]), exact), strict=True
             ):
-                places = places[scores >= bounds[query] - slack(self.schema.dim)]
+                places = places[scores >= bounds[query] - slack(self._schema.dim)]
                 found[query] = np.sort(places if kept is None else places[kept[places]])
         for query in range(len(mu)):
             yield self._rows(found.pop(query), columns)
@@ -148,17 +161,12 @@ class FaissStore:
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index beside the flat one."""
         with self._writing():
-            self._index = _trained(self._faiss, kind, self._mu(), sizes)
-            self._index_kind, self._sizes = kind, sizes
+            index = _trained(self._faiss, kind, self._mu(), sizes)
+            name = f"index-{secrets.token_hex(8)}.faiss"
             if self._folder:
-                name = f"index-{secrets.token_hex(8)}.faiss"
-                self._faiss.write_index(self._index, str(self._folder.path / name))
-                with open(self._folder.path / name, "rb") as handle:
-                    os.fsync(handle.fileno())
-                manifest = self._folder.manifest()
-                manifest["index"] = {"file": name, "kind": kind, "sizes": sizes}
-                self._folder.publish(manifest)
-                self._stamp = self._folder.stamp()
+                self._publish_index(self._folder, index, name, kind, sizes)
+            self._index, self._index_file = index, name
+            self._index_kind, self._sizes = kind, sizes
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index."""
@@ -188,18 +196,15 @@ class FaissStore:
         self._clear()
 
     def _clear(self) -> None:
-        self._flat = self._faiss.IndexFlatIP(self.schema.dim)
-        self._index: Any = None
-        self._index_kind: str | None = None
-        self._sizes: dict[str, int] = {}
+        self._flat = self._faiss.IndexFlatIP(self._schema.dim)
+        self._forget_index()
         self._ids = strings([])
         self._place: dict[str, int] = {}
         self._dead = 0
         self._kappa = np.zeros(0, np.float32)
         self._alive = np.zeros(0, bool)
         self._payload = {
-            name: np.zeros(0, object if kind == "text" else None)
-            for name, kind in self.schema.columns.items()
+            name: np.zeros(0, DTYPES[kind]) for name, kind in self._schema.columns.items()
         }
         self._done: list[dict[str, str]] = []
         self._stamp: tuple[int, int] | None = None
@@ -223,32 +228,71 @@ class FaissStore:
         """Read what others have written since."""
         if not self._folder:
             return
-        stamp = self._folder.stamp()
-        if stamp == self._stamp:
-            return
-        manifest = self._folder.manifest()
-        log = manifest["log"]
-        if log[: len(self._done)] != self._done:
-            self._clear()  # the folder was made anew
-        for entry in log[len(self._done) :]:
-            if "rows" in entry:
-                self._add(unpack_rows(self._folder.read(entry["rows"]), self.schema))
-            else:
-                self._remove(self._folder.read(entry["deleted"])["places"].tolist())
-            self._done.append(entry)
-        self._notes = dict(manifest["notes"])
-        self._load_index(manifest["index"])
-        self._stamp = stamp
+        while (stamp := self._folder.stamp()) != self._stamp:
+            manifest = self._folder.manifest()
+            log, schema = (
+                manifest["log"],
+                Schema.from_json(manifest.get("schema"), str(self._folder.path)),
+            )
+            if schema != self._schema or log[: len(self._done)] != self._done:
+                self._schema = schema  # the folder was made anew
+                self._clear()
+            for entry in log[len(self._done) :]:
+                if "rows" in entry:
+                    self._add(unpack_rows(self._folder.read(entry["rows"]), schema))
+                else:
+                    self._remove(self._folder.read(entry["deleted"])["places"].tolist())
+                self._done.append(entry)
+            self._notes = dict(manifest["notes"])
+            try:
+                self._load_index(self._folder, manifest["index"])
+            except InvalidInputError:
+                if self._folder.stamp() == stamp:
+                    raise
+                continue  # another process built it anew, and took the file away
+            self._stamp = stamp
 
-    def _load_index(self, index: dict[str, Any] | None) -> None:
-        if index is None or self._index is not None:
-            return
-        assert self._folder
-        self._index = self._faiss.read_index(str(self._folder.path / Path(index["file"]).name))
-        self._index_kind, self._sizes = index["kind"], index["sizes"]
-        rest = self._mu()[self._index.ntotal :]
+    def _load_index(self, folder: Folder, index: dict[str, Any] | None) -> None:
+        """Read the approximate index that the manifest names, whole, unless it is the one in memory."""
+        if index is None:
+            return self._forget_index()
+        name = Path(index["file"]).name
+        if name == self._index_file:
+            return None
+        self._forget_index()
+        try:
+            found = self._faiss.read_index(str(folder.path / name))
+        except RuntimeError as error:
+            raise InvalidInputError(
+                f"{folder.path / name}, the approximate index, cannot be read: {str(error)[-200:]}"
+            ) from error
+        rest = self._mu()[found.ntotal :]
         if len(rest):
-            self._index.add(np.ascontiguousarray(rest))
+            found.add(np.ascontiguousarray(rest))
+        self._index, self._index_file = found, name
+        self._index_kind, self._sizes = index["kind"], index["sizes"]
+        return None
+
+    def _forget_index(self) -> None:
+        self._index: Any = None
+        self._index_file: str | None = None
+        self._index_kind: str | None = None
+        self._sizes: dict[str, int] = {}
+
+    def _publish_index(
+        self, folder: Folder, index: Any, name: str, kind: Approximate, sizes: dict[str, int]
+    ) -> None:
+        """Make a trained index durable and the gallery's own; the files of former ones go: readers hold copies."""
+        self._faiss.write_index(index, str(folder.path / name))
+        with open(folder.path / name, "rb") as handle:
+            os.fsync(handle.fileno())
+        manifest = folder.manifest()
+        manifest["index"] = {"file": name, "kind": kind, "sizes": sizes}
+        folder.publish(manifest)
+        self._stamp = folder.stamp()
+        for former in folder.path.glob("index-*.faiss"):
+            if former.name != name:
+                former.unlink(missing_ok=True)
 
     def _add(self, rows: Rows) -> None:
         start = len(self._ids)
@@ -270,7 +314,7 @@ class FaissStore:
 
     def _mu(self) -> np.ndarray:
         """The stored directions, a view of the flat index's memory that the next append ends."""
-        n, dim = self._flat.ntotal, self.schema.dim
+        n, dim = self._flat.ntotal, self._schema.dim
         if n == 0:
             return np.zeros((0, dim), np.float32)
         return self._faiss.rev_swig_ptr(self._flat.get_xb(), n * dim).reshape(n, dim)
@@ -290,7 +334,7 @@ class FaissStore:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(Places, inner products) of the rows of each query above one bound, less the slack."""
         mu = np.ascontiguousarray(mu)
-        radius = max(bound, -1.0) - slack(self.schema.dim)
+        radius = max(bound, -1.0) - slack(self._schema.dim)
         if self._index is not None and not exact and self._index_kind == "hnsw":
             yield from (self._graph_within(query[None], radius) for query in mu)
             return

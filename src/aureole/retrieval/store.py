@@ -61,7 +61,9 @@ class Store(Protocol):
     """
 
     engine: str
-    schema: Schema
+
+    @property
+    def schema(self) -> Schema: ...  # noqa: D102
 
     def append(self, rows: Rows) -> None: ...  # noqa: D102
 
