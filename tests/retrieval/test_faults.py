@@ -236,6 +236,26 @@ def test_rows_of_other_types_than_the_schema_are_damage(tmp_path):
         CredibleIndex.open(where)
 
 
+def test_a_writer_that_fails_gives_its_turn_back(tmp_path):
+    pytest.importorskip("faiss")
+    fcntl = pytest.importorskip("fcntl")
+    where = tmp_path / "gallery.faiss"
+    index = CredibleIndex.create(where, posteriors(3, 4), names(3))
+    other = CredibleIndex.open(where)
+    other.append(posteriors(1, 4), ["new"])
+    segment = where / json.loads((where / "manifest.json").read_text())["log"][1]["rows"]
+    good = segment.read_bytes()
+    segment.write_bytes(b"")
+    with pytest.raises(InvalidInputError, match="cannot be read") as told:
+        index.append(posteriors(1, 4), ["newer"])
+    with open(where / "lock", "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free, while the error is still held
+    del told
+    segment.write_bytes(good)
+    index.append(posteriors(1, 4), ["newer"])
+    assert other.count() == 5
+
+
 def test_a_reader_follows_an_index_that_is_built_again(tmp_path):
     pytest.importorskip("faiss")
     where = tmp_path / "gallery.faiss"

@@ -9,6 +9,7 @@ import pytest
 import aureole as au
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import CredibleIndex
+from aureole.retrieval.postgres import PostgresStore
 from tests.retrieval.conftest import names, posteriors
 
 TAKEN = ["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"]
@@ -127,8 +128,8 @@ def test_a_timeout_is_told_and_not_tried_again(caller):
     where, gone = caller
     index = CredibleIndex.create(f"{where}#slow", posteriors(3, 3), names(3))
     index.close()
-    index = CredibleIndex.open(f"{where}&options=-c%20statement_timeout%3D200#slow")
-    connection, calls = index._store._connection, []
+    store = PostgresStore.open(f"{where}&options=-c%20statement_timeout%3D200#slow")
+    connection, calls = store._connection, []
 
     def sleep(c):
         calls.append(c)
@@ -141,8 +142,8 @@ def test_a_timeout_is_told_and_not_tried_again(caller):
         connection.change(sleep, "append")
     assert len(calls) == 2
     assert gone()
-    assert index.count() == 3
-    index.close()
+    assert store.count() == 3
+    store.close()
 
 
 def test_a_scan_starts_on_a_connection_that_was_lost(caller, admin):

@@ -6,7 +6,7 @@ The flat index is exact and holds the directions; an IVF or HNSW index beside it
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval.filters import Condition, matches
 from aureole.retrieval.rows import DTYPES, Rows, Schema, fits, strings
 from aureole.retrieval.segments import Folder, pack_rows, unpack_rows
-from aureole.retrieval.store import Approximate, check_build, slack
+from aureole.retrieval.store import Approximate, check_build, default_lists, probes_of, slack
 
 __all__ = ["FaissStore"]
 
@@ -209,9 +209,15 @@ class FaissStore:
         self._done: list[dict[str, str]] = []
         self._stamp: tuple[int, int] | None = None
 
-    def _writing(self):
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         """The writers' lock, with all that others wrote read before."""
-        return _Turn(self) if self._folder else nullcontext()
+        if self._folder is None:
+            yield
+            return
+        with self._folder.locked():
+            self._refresh()
+            yield
 
     def _log(self, change: dict[str, dict[str, np.ndarray]]) -> None:
         if not self._folder:
@@ -342,7 +348,7 @@ class FaissStore:
         parameters = None
         if self._index is not None and not exact:
             index = self._index
-            parameters = self._faiss.SearchParametersIVF(nprobe=_probes(self._sizes, index.nlist))
+            parameters = self._faiss.SearchParametersIVF(nprobe=probes_of(self._sizes, index.nlist))
         ends, scores, places = index.range_search(mu, radius, params=parameters)
         for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             yield places[start:end], scores[start:end]
@@ -351,7 +357,9 @@ class FaissStore:
         """(Places, inner products) from HNSW: a few nearest, else a wide range search, else for crowds a scan."""
         faiss, total = self._faiss, self._flat.ntotal
         width = self._sizes.get("width", 128)
-        k = min(width // 2, total)
+        if total == 0:
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        k = min(max(1, width // 2), total)
         scores, places = self._search(query, k, None, exact=False)
         known = places[0] >= 0
         if known.all() and scores[0, -1] < radius:
@@ -373,27 +381,12 @@ class FaissStore:
         if self._index is None or exact:
             return self._flat.search(query, k, params=faiss.SearchParameters(sel=selector))
         if self._index_kind == "ivf":
-            probes = _probes(self._sizes, self._index.nlist)
+            probes = probes_of(self._sizes, self._index.nlist)
             parameters = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
         else:
             width = max(self._sizes.get("width", 128), 2 * k)
             parameters = faiss.SearchParametersHNSW(efSearch=width, sel=selector)
         return self._index.search(query, k, params=parameters)
-
-
-class _Turn:
-    """The lock of a store's folder, held around a change made on the latest state."""
-
-    def __init__(self, store: FaissStore) -> None:
-        assert store._folder
-        self._store, self._lock = store, store._folder.locked()
-
-    def __enter__(self) -> None:
-        self._lock.__enter__()
-        self._store._refresh()
-
-    def __exit__(self, *error: Any) -> None:
-        self._lock.__exit__(*error)
 
 
 def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
@@ -407,19 +400,17 @@ def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
         start = end
 
 
-def _probes(sizes: dict[str, int], lists: int) -> int:
-    return min(sizes.get("probes", max(1, lists // 16)), lists)
-
-
 def _trained(faiss: Any, kind: Approximate, mu: np.ndarray, sizes: dict[str, int]) -> Any:
     check_build(kind, sizes)
     n, dim = mu.shape
     if kind == "hnsw":
         index = faiss.IndexHNSWFlat(dim, sizes.get("links", 32), faiss.METRIC_INNER_PRODUCT)
     else:
-        lists = sizes.get("lists", max(1, round(4 * n**0.5)))
+        lists = sizes.get("lists", default_lists(n))
         if n < lists:
-            raise InvalidInputError(f"{lists} lists need as many rows, but there are {n}.")
+            raise InvalidInputError(
+                f"lists are learned from rows: {lists} need as many, but there are {n}."
+            )
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, lists, faiss.METRIC_INNER_PRODUCT)
         index.cp.min_points_per_centroid = 1
         index.cp.max_points_per_centroid = 64

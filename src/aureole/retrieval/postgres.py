@@ -19,7 +19,7 @@ from aureole.retrieval.address import check_address
 from aureole.retrieval.connection import Connection
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema, strings
-from aureole.retrieval.store import Approximate, check_build, slack
+from aureole.retrieval.store import Approximate, check_build, default_lists, probes_of, slack
 
 __all__ = ["PostgresStore"]
 
@@ -35,6 +35,7 @@ _TAKEN = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # columns of ever
 _SCANNED = 2**14  # rows of a scan at a time
 _STRIDES = (16, 64, 256)  # rows taken at a time from a walk along an approximate index
 _LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # of pgvector
+_MOST_LISTS, _MOST_LINKS = 32_768, 100
 
 
 class PostgresStore:
@@ -227,13 +228,20 @@ class PostgresStore:
                 f"pgvector indexes up to {_LARGEST_INDEXED} dimensions, but D is {self.schema.dim}."
             )
         sql = self._sql
-        lists = sizes.get("lists", max(1, round(4 * self.count() ** 0.5)))
+        for name, most in (("lists", _MOST_LISTS), ("links", _MOST_LINKS)):
+            if sizes.get(name, 1) > most:
+                raise InvalidInputError(
+                    f"pgvector takes up to {most:,} {name}, but got {sizes[name]:,}."
+                )
+        lists = sizes.get("lists", min(default_lists(self.count()), _MOST_LISTS))
         links = sizes.get("links", 16)
         made = {
             "ivf": sql.SQL("ivfflat (mu vector_ip_ops) WITH (lists = {})").format(
                 sql.Literal(lists)
             ),
-            "hnsw": sql.SQL("hnsw (mu vector_ip_ops) WITH (m = {})").format(sql.Literal(links)),
+            "hnsw": sql.SQL("hnsw (mu vector_ip_ops) WITH (m = {}, ef_construction = {})").format(
+                sql.Literal(links), sql.Literal(max(64, 2 * links))
+            ),
         }[kind]
         index = sql.Identifier(f"{self._name}_mu")
 
@@ -419,5 +427,4 @@ def _settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
             ("hnsw.iterative_scan", "strict_order"),
             ("hnsw.max_scan_tuples", "200000"),
         ]
-    probes = min(index["sizes"].get("probes", max(1, index["lists"] // 16)), index["lists"])
-    return [*usual, ("ivfflat.probes", str(probes))]
+    return [*usual, ("ivfflat.probes", str(probes_of(index["sizes"], index["lists"])))]
