@@ -247,7 +247,7 @@ def test_a_writer_that_fails_gives_its_turn_back(tmp_path):
     good = segment.read_bytes()
     segment.write_bytes(b"")
     with pytest.raises(InvalidInputError, match="cannot be read") as told:
-        index.append(posteriors(1, 4), ["newer"])
+        index.delete(["row 1"])
     with open(where / "lock", "a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free, while the error is still held
     del told
