@@ -104,6 +104,9 @@ def test_hostile_calibrations():
     with pytest.raises(InvalidInputError, match="one partner"):
         ConformalMass.fit(first, second.expand((2, 3)), 5.0)
     assert len(ConformalMass.fit(first, second, 5.0, groups=[1, 2, 3]).scores) == 3
+    for kappa_other in (math.inf, math.nan, -1.0):
+        with pytest.raises(InvalidInputError, match="kappa_other finite and at least 0"):
+            ConformalMass([0.5], 5.0, kappa_other)
     for text in ("", "[]", "{}", '{"format": "aureole-conformal-1"}',
                  '{"format": "aureole-conformal-1", "scores": [2], "kappa_pos": 1, "kappa_other": 1}',
                  '{"format": "aureole-conformal-1", "scores": [0.5, 0.1], "kappa_pos": 1, "kappa_other": 1}',

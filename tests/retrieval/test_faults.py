@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +11,16 @@ import threading
 import time
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
 import aureole as au
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import CredibleIndex
+from aureole.retrieval.faiss import FaissStore
+from aureole.retrieval.rows import Rows, strings
+from aureole.retrieval.segments import Folder
 from tests.retrieval import appender
 from tests.retrieval.conftest import assert_exact, brute_force, names, posteriors
 
@@ -197,6 +202,126 @@ def test_damaged_folders_are_named(tmp_path):
         (where / "manifest.json").write_text(text)
         with pytest.raises(InvalidInputError, match=message):
             CredibleIndex.open(where)
+
+
+def test_a_gallery_that_could_not_be_created_leaves_none_behind(tmp_path):
+    pytest.importorskip("faiss")
+    resource = pytest.importorskip("resource")
+    where = tmp_path / "gallery.faiss"
+    gallery, ids = posteriors(500, 6), names(500)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a manifest has room, rows have not
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            CredibleIndex.create(where, gallery, ids)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in where.iterdir()] == ["lock"]
+    with pytest.raises(InvalidInputError, match="holds no gallery"):
+        CredibleIndex.open(where)
+    with CredibleIndex.create(where, gallery, ids) as index:
+        assert index.count() == 500
+    assert CredibleIndex.open(where).count() == 500
+
+
+def test_rows_of_other_types_than_the_schema_are_damage(tmp_path):
+    pytest.importorskip("faiss")
+    numpy = pytest.importorskip("safetensors.numpy")
+    where = tmp_path / "gallery.faiss"
+    CredibleIndex.create(where, posteriors(3, 4), names(3), {"stock": [1, 2, 3]})
+    segment = where / json.loads((where / "manifest.json").read_text())["log"][0]["rows"]
+    arrays = numpy.load_file(segment)
+    numpy.save_file(arrays | {"payload.stock": arrays["payload.stock"].astype("float64")}, segment)
+    with pytest.raises(InvalidInputError, match="damaged"):
+        CredibleIndex.open(where)
+
+
+def test_a_writer_that_fails_gives_its_turn_back(tmp_path):
+    pytest.importorskip("faiss")
+    fcntl = pytest.importorskip("fcntl")
+    where = tmp_path / "gallery.faiss"
+    index = CredibleIndex.create(where, posteriors(3, 4), names(3))
+    other = CredibleIndex.open(where)
+    other.append(posteriors(1, 4), ["new"])
+    segment = where / json.loads((where / "manifest.json").read_text())["log"][1]["rows"]
+    good = segment.read_bytes()
+    segment.write_bytes(b"")
+    with pytest.raises(InvalidInputError, match="cannot be read") as told:
+        index.delete(["row 1"])
+    with open(where / "lock", "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free, while the error is still held
+    del told
+    segment.write_bytes(good)
+    index.append(posteriors(1, 4), ["newer"])
+    assert other.count() == 5
+
+
+def test_a_reader_follows_an_index_that_is_built_again(tmp_path):
+    pytest.importorskip("faiss")
+    where = tmp_path / "gallery.faiss"
+    gallery, ids = posteriors(400, 6), names(400)
+    writer = CredibleIndex.create(where, gallery, ids)
+    writer.build("ivf", lists=4, probes=1)
+    reader = CredibleIndex.open(where)
+    assert reader.approximate == {"kind": "ivf", "lists": 4, "probes": 1}
+    writer.build("ivf", lists=8, probes=8)
+    assert reader.approximate == {"kind": "ivf", "lists": 8, "probes": 8}
+    query = au.VonMisesFisher(gallery.mu[3], 20.0)
+    assert_exact(reader.search(query, 0.9), brute_force(gallery, ids, query, 0.9))
+    writer.build("hnsw", links=8)
+    assert reader.approximate == {"kind": "hnsw", "links": 8}
+    assert len(list(where.glob("index-*.faiss"))) == 1  # those before are gone
+    reader.build("ivf", lists=2)
+    assert writer.approximate == {"kind": "ivf", "lists": 2}
+    assert len(list(where.glob("index-*.faiss"))) == 1
+
+
+def test_a_reader_survives_an_index_that_is_replaced_while_it_reads(tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    where = tmp_path / "gallery.faiss"
+    writer = CredibleIndex.create(where, posteriors(100, 6), names(100))
+    writer.build("ivf", lists=2)
+    manifest = Folder.manifest
+
+    def late(folder):  # what it read is out of date when it is returned
+        found = manifest(folder)
+        monkeypatch.setattr(Folder, "manifest", manifest)
+        writer.build("ivf", lists=3)
+        return found
+
+    reader = FaissStore(writer.schema, Folder(where))
+    monkeypatch.setattr(Folder, "manifest", late)
+    assert reader.approximate() == {"kind": "ivf", "lists": 3}
+    (index,) = where.glob("index-*.faiss")
+    index.write_bytes(index.read_bytes()[:100])
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        CredibleIndex.open(where)
+
+
+def test_a_reader_follows_a_folder_that_was_made_anew(tmp_path):
+    pytest.importorskip("faiss")
+    where = tmp_path / "gallery.faiss"
+    before = CredibleIndex.create(where, posteriors(50, 6), names(50), {"shop": ["x"] * 50})
+    before.build("ivf", lists=2)
+    shutil.rmtree(where)
+    for attempt in (before.count, lambda: before.delete(["row 1"]), lambda: before.schema):
+        with pytest.raises(InvalidInputError, match="holds no gallery"):
+            attempt()
+    gallery = posteriors(30, 4, seed=3)
+    after = CredibleIndex.create(where, gallery, names(30), {"stock": list(range(30))})
+    assert before.schema == after.schema
+    assert before.approximate is None
+    query = au.VonMisesFisher(gallery.mu[0], 0.0)
+    assert before.search(query, 1.0, columns=["stock"]).payload.keys() == {"stock"}
+    before.append(au.VonMisesFisher(gallery.mu[:1], 3.0), ["new"], {"stock": [30]})
+    assert after.count() == before.count() == 31
+    rows = Rows(strings(["other"]), np.eye(6, dtype=np.float32)[:1], np.ones(1, np.float32))
+    with pytest.raises(InvalidInputError, match="made anew"):  # made for the gallery before
+        before._store.append(rows)
+    assert CredibleIndex.open(where).count() == 31
+    before.close()
+    shutil.rmtree(where)
+    assert before.schema.dim == 4  # what is closed looks for nothing
 
 
 def test_an_approximate_faiss_index_is_read_again(tmp_path):

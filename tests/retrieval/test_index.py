@@ -121,7 +121,39 @@ def test_filters(small, demand, keeps):
         "price": [i / 4 for i in places],
         "new": [i % 3 == 0 for i in places],
     }
+    for name, kind in (("stock", int), ("shop", str), ("price", float), ("new", bool)):
+        assert {type(value) for value in hits.payload[name]} <= {kind}
     assert_exact(index.search(query, 0.95, filter=demand, limit=3), expected[:3])
+
+
+def test_payload_keeps_its_types_and_all_its_digits(place):
+    odd = [2**53 + 1, 2**53 + 2, 2**63 - 1, -(2**63), 0, -(2**53) - 1]
+    payload = {
+        "stock": odd,
+        "new": [True, False] * 3,
+        "price": [0.0, 1.0, 2.0, -0.5, 1e300, 5e-324],
+        "shop": ["1", "true", "0.5", "", "é", "b"],
+    }
+    gallery, ids = posteriors(6, 4), names(6)
+    some = {name: values[:4] for name, values in payload.items()}
+    with CredibleIndex.create(
+        place(), au.VonMisesFisher(gallery.mu[:4], 3.0), ids[:4], some
+    ) as index:
+        rest = {name: values[4:] for name, values in payload.items()}
+        index.append(au.VonMisesFisher(gallery.mu[4:], 3.0), ids[4:], rest)
+        everyone = au.VonMisesFisher(gallery.mu[0], 0.0)
+        hits = index.search(everyone, 1.0, columns=list(payload))
+        answers = [(hits.ids, hits.payload), (ids, index.fetch(ids, columns=list(payload))[1])]
+        answers += [(found, held) for found, _, held in index.scan(columns=list(payload))]
+        for found, held in answers:
+            for name, values in payload.items():
+                expected = [values[ids.index(i)] for i in found]
+                assert held[name] == expected
+                assert [type(v) for v in held[name]] == [type(v) for v in expected]
+        for name, value in zip(ids, odd, strict=True):
+            assert index.search(everyone, 1.0, filter={"stock": value}).ids == [name]
+            assert index.search(everyone, 1.0, filter={"stock": (value, value)}).ids == [name]
+        assert index.search(everyone, 1.0, filter={"stock": 2**53}).ids == []
 
 
 @pytest.mark.parametrize(

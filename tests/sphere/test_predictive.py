@@ -81,6 +81,46 @@ def test_series_and_nodes_mix_in_one_call():
     torch.testing.assert_close(ends, torch.tensor([0.0, 1.0]).double(), atol=1e-10, rtol=0)
 
 
+def bisected(mass, kappa, other, kappa_pos, dim):
+    """The angle by fifty halvings, one look at the mass each."""
+    low, high = torch.zeros_like(mass), torch.full_like(mass, math.pi)
+    for _ in range(50):
+        middle = (low + high) / 2
+        short = predictive_mass(middle, kappa, other, kappa_pos, dim) < mass
+        low, high = torch.where(short, middle, low), torch.where(short, high, middle)
+    return (low + high) / 2
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10, 64, 384])
+@pytest.mark.parametrize("kappa", [0.0, 0.1, 30.0, 1e3])
+def test_the_angle_is_that_of_a_plain_bisection(dim, kappa):
+    mass = torch.tensor([1e-6, 0.01, 0.5, 0.9, 0.95, 0.999, 1 - 1e-6], dtype=torch.float64)
+    kappa = torch.tensor(kappa, dtype=torch.float64)
+    expected = bisected(mass, kappa, 2 * kappa + 1, 20.0, dim)
+    found = predictive_angle(mass, kappa, 2 * kappa + 1, 20.0, dim)
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+    alone = [predictive_angle(m, kappa, 2 * kappa + 1, 20.0, dim) for m in mass]
+    torch.testing.assert_close(torch.stack(alone), expected, atol=1e-9, rtol=0)
+
+
+def test_many_angles_at_once_are_those_of_a_few(monkeypatch):
+    mass = torch.linspace(0.01, 0.99, 40, dtype=torch.float64)
+    kappa = torch.logspace(-1, 2, 40, dtype=torch.float64)
+    found = predictive_angle(mass, kappa, kappa, 20.0, 16)
+    for entries in (1, 2**12, 2**14):  # less room: fewer at a time, fewer halvings at a time
+        monkeypatch.setattr(predictive, "_ENTRIES", entries)
+        again = predictive_angle(mass, kappa, kappa, 20.0, 16)
+        torch.testing.assert_close(again, found, atol=1e-12, rtol=0)
+
+
+def test_an_angle_takes_few_series(monkeypatch):
+    calls, series = [], predictive._mass_by_series
+    monkeypatch.setattr(predictive, "_mass_by_series", lambda *a: calls.append(a) or series(*a))
+    kappa = torch.tensor(24.0, dtype=torch.float64)
+    predictive_angle(0.9, kappa, kappa, 20.0, 10)
+    assert len(calls) == 9
+
+
 def test_wider_where_anything_is_less_sure():
     query = au.VonMisesFisher(torch.eye(10)[0], 24.0)
     edges = [

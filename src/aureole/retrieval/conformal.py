@@ -49,7 +49,8 @@ class ConformalMass:
             raise InvalidInputError("scores must be masses between 0 and 1 in ascending order.")
         if not (self.kappa_pos >= 0 and 0 <= self.kappa_other < math.inf):
             raise InvalidInputError(
-                f"kappa_pos and kappa_other must be at least 0, but are {self.kappa_pos} and {self.kappa_other}."
+                "kappa_pos must be at least 0 and kappa_other finite and at least 0, but they are "
+                f"{self.kappa_pos} and {self.kappa_other}."
             )
 
     @classmethod

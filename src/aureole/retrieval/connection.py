@@ -1,7 +1,8 @@
 """Connection: to a PostgreSQL, made again when it is lost. The one file that imports psycopg and pgvector."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
@@ -11,6 +12,7 @@ __all__ = ["Connection"]
 
 _T = TypeVar("_T")
 _WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to connect again
+_GONE = ("08", "57P")  # classes of errors after which a server ends the connection
 
 
 class Connection:
@@ -56,7 +58,11 @@ class Connection:
             place = shown_address(self._address)
             raise AureoleError(f"no connection to {place}: {str(last).strip()[:300]}") from last
         if register:
-            self.register(self._connection)
+            try:
+                self.register(self._connection)
+            except BaseException:
+                self.close()  # the next one is not to be met half made
+                raise
         return self._connection
 
     def add_extension(self, connection: Any) -> None:
@@ -81,26 +87,50 @@ class Connection:
             ) from error
 
     def read(self, work: Callable[[Any], _T]) -> _T:
-        """Do what changes nothing; if the connection is lost, once more on a new one."""
+        """Do what changes nothing; if the connection is lost, and only then, once more on a new one."""
         try:
             return work(self.get())
-        except self.psycopg.OperationalError:
-            self._connection.close()
+        except self.psycopg.Error as error:
+            if not self._lost(error):
+                raise self._refusal(error, "read") from error
+        self.close()
+        with self.telling("read"):
             return work(self.get())
 
     def change(self, work: Callable[[Any], _T], what: str) -> _T:
         """Do a change; if the connection is lost nobody knows whether it was made, and the error says so."""
-        connection = self.get()
-        try:
-            connection.execute("SELECT 1")
-        except self.psycopg.OperationalError:  # it was lost before: nothing was sent yet
-            connection.close()
+        with self.telling(what):
             connection = self.get()
+            try:
+                connection.execute("SELECT 1")
+            except self.psycopg.Error:  # it was lost before: nothing was sent yet
+                connection.close()
+                connection = self.get()
+            try:
+                return work(connection)
+            except self.psycopg.Error as error:
+                if not self._lost(error):
+                    raise
+                connection.close()
+                raise AureoleError(
+                    f"the connection was lost during {what}: all of it was stored or nothing. Look at count(), then "
+                    f"try again. {str(error).strip()[:300]}"
+                ) from error
+
+    @contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """Turn what PostgreSQL refuses into an error of this library, and close the connection: the next is clean."""
         try:
-            return work(connection)
-        except self.psycopg.OperationalError as error:
-            connection.close()
-            raise AureoleError(
-                f"the connection was lost during {what}: all of it was stored or nothing. Look at count(), then try "
-                f"again. {str(error).strip()[:300]}"
-            ) from error
+            yield
+        except self.psycopg.Error as error:
+            raise self._refusal(error, what) from error
+
+    def _refusal(self, error: Any, what: str) -> AureoleError:
+        self.close()
+        said = [error.diag.message_primary or str(error).strip(), error.diag.message_hint or ""]
+        place = shown_address(self._address)
+        return AureoleError(f"{place} could not {what}: {'. '.join(filter(None, said))[:300]}")
+
+    def _lost(self, error: Any) -> bool:
+        """Whether an error came with the end of the connection, which a timeout or a missing table leaves whole."""
+        return self._connection.closed or (error.sqlstate or "").startswith(_GONE)

@@ -6,7 +6,7 @@ The flat index is exact and holds the directions; an IVF or HNSW index beside it
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval.filters import Condition, matches
-from aureole.retrieval.rows import Rows, Schema, strings
+from aureole.retrieval.rows import DTYPES, Rows, Schema, fits, strings
 from aureole.retrieval.segments import Folder, pack_rows, unpack_rows
-from aureole.retrieval.store import Approximate, check_build, slack
+from aureole.retrieval.store import Approximate, check_build, default_lists, probes_of, slack
 
 __all__ = ["FaissStore"]
 
@@ -29,7 +29,6 @@ class FaissStore:
     """Rows in memory around FAISS indexes; with a folder each change is durable before it is seen."""
 
     engine = "FAISS"
-    schema: Schema
 
     def __init__(self, schema: Schema, folder: Folder | None) -> None:
         try:
@@ -39,16 +38,18 @@ class FaissStore:
                 "galleries in FAISS need faiss-cpu: pip install 'aureole[retrieval]'."
             ) from error
         self._faiss: Any = faiss
-        self.schema, self._folder = schema, folder
+        self._schema, self._folder = schema, folder
         self._clear()
         self._notes: dict[str, str] = {}
 
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "FaissStore":
         """A new store; 'faiss://' is in memory alone."""
-        folder = None if where == "faiss://" else Folder.create(Path(where), schema)
-        store = cls(schema, folder)
-        store.append(rows)
+        store = cls(schema, None)
+        store._add(rows)
+        if where != "faiss://":
+            store._folder, store._done = Folder.create(Path(where), schema, rows)
+            store._refresh()
         return store
 
     @classmethod
@@ -61,9 +62,20 @@ class FaissStore:
         store._refresh()
         return store
 
+    @property
+    def schema(self) -> Schema:
+        """The schema, that of the new gallery where the folder was made anew; after ``close`` the last one."""
+        if self._stamp is not None:
+            self._refresh()
+        return self._schema
+
     def append(self, rows: Rows) -> None:
         """Add rows whose ids are new, all or none."""
         with self._writing():
+            if not fits(rows, self._schema):
+                raise InvalidInputError(
+                    "the gallery was made anew with another dimension or other columns. Nothing was stored."
+                )
             known = next((i for i in rows.ids if i in self._place), None)
             if known is not None:
                 raise InvalidInputError(
@@ -98,9 +110,10 @@ class FaissStore:
         """All rows without mu."""
         self._refresh()
         nothing = np.zeros((0, 0), np.float32)
-        for places in np.array_split(np.flatnonzero(self._alive), len(self._ids) // _SCANNED + 1):
-            payload = {name: self._payload[name][places] for name in columns}
-            yield Rows(self._ids[places], nothing, self._kappa[places], payload)
+        ids, kappa, held = self._ids, self._kappa, {name: self._payload[name] for name in columns}
+        for places in np.array_split(np.flatnonzero(self._alive), len(ids) // _SCANNED + 1):
+            payload = {name: column[places] for name, column in held.items()}
+            yield Rows(ids[places], nothing, kappa[places], payload)
 
     def candidates(
         self,
@@ -120,7 +133,7 @@ class FaissStore:
             for query, (places, scores) in zip(
                 group, self._within(mu[group], float(bounds[group[0]]), exact), strict=True
             ):
-                places = places[scores >= bounds[query] - slack(self.schema.dim)]
+                places = places[scores >= bounds[query] - slack(self._schema.dim)]
                 found[query] = np.sort(places if kept is None else places[kept[places]])
         for query in range(len(mu)):
             yield self._rows(found.pop(query), columns)
@@ -148,17 +161,12 @@ class FaissStore:
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index beside the flat one."""
         with self._writing():
-            self._index = _trained(self._faiss, kind, self._mu(), sizes)
-            self._index_kind, self._sizes = kind, sizes
+            index = _trained(self._faiss, kind, self._mu(), sizes)
+            name = f"index-{secrets.token_hex(8)}.faiss"
             if self._folder:
-                name = f"index-{secrets.token_hex(8)}.faiss"
-                self._faiss.write_index(self._index, str(self._folder.path / name))
-                with open(self._folder.path / name, "rb") as handle:
-                    os.fsync(handle.fileno())
-                manifest = self._folder.manifest()
-                manifest["index"] = {"file": name, "kind": kind, "sizes": sizes}
-                self._folder.publish(manifest)
-                self._stamp = self._folder.stamp()
+                self._publish_index(self._folder, index, name, kind, sizes)
+            self._index, self._index_file = index, name
+            self._index_kind, self._sizes = kind, sizes
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index."""
@@ -188,25 +196,28 @@ class FaissStore:
         self._clear()
 
     def _clear(self) -> None:
-        self._flat = self._faiss.IndexFlatIP(self.schema.dim)
-        self._index: Any = None
-        self._index_kind: str | None = None
-        self._sizes: dict[str, int] = {}
+        self._flat = self._faiss.IndexFlatIP(self._schema.dim)
+        self._forget_index()
         self._ids = strings([])
         self._place: dict[str, int] = {}
         self._dead = 0
         self._kappa = np.zeros(0, np.float32)
         self._alive = np.zeros(0, bool)
         self._payload = {
-            name: np.zeros(0, object if kind == "text" else None)
-            for name, kind in self.schema.columns.items()
+            name: np.zeros(0, DTYPES[kind]) for name, kind in self._schema.columns.items()
         }
         self._done: list[dict[str, str]] = []
         self._stamp: tuple[int, int] | None = None
 
-    def _writing(self):
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         """The writers' lock, with all that others wrote read before."""
-        return _Turn(self) if self._folder else nullcontext()
+        if self._folder is None:
+            yield
+            return
+        with self._folder.locked():
+            self._refresh()
+            yield
 
     def _log(self, change: dict[str, dict[str, np.ndarray]]) -> None:
         if not self._folder:
@@ -223,32 +234,71 @@ class FaissStore:
         """Read what others have written since."""
         if not self._folder:
             return
-        stamp = self._folder.stamp()
-        if stamp == self._stamp:
-            return
-        manifest = self._folder.manifest()
-        log = manifest["log"]
-        if log[: len(self._done)] != self._done:
-            self._clear()  # the folder was made anew
-        for entry in log[len(self._done) :]:
-            if "rows" in entry:
-                self._add(unpack_rows(self._folder.read(entry["rows"]), self.schema))
-            else:
-                self._remove(self._folder.read(entry["deleted"])["places"].tolist())
-            self._done.append(entry)
-        self._notes = dict(manifest["notes"])
-        self._load_index(manifest["index"])
-        self._stamp = stamp
+        while (stamp := self._folder.stamp()) != self._stamp:
+            manifest = self._folder.manifest()
+            log, schema = (
+                manifest["log"],
+                Schema.from_json(manifest.get("schema"), str(self._folder.path)),
+            )
+            if schema != self._schema or log[: len(self._done)] != self._done:
+                self._schema = schema  # the folder was made anew
+                self._clear()
+            for entry in log[len(self._done) :]:
+                if "rows" in entry:
+                    self._add(unpack_rows(self._folder.read(entry["rows"]), schema))
+                else:
+                    self._remove(self._folder.read(entry["deleted"])["places"].tolist())
+                self._done.append(entry)
+            self._notes = dict(manifest["notes"])
+            try:
+                self._load_index(self._folder, manifest["index"])
+            except InvalidInputError:
+                if self._folder.stamp() == stamp:
+                    raise
+                continue  # another process built it anew, and took the file away
+            self._stamp = stamp
 
-    def _load_index(self, index: dict[str, Any] | None) -> None:
-        if index is None or self._index is not None:
-            return
-        assert self._folder
-        self._index = self._faiss.read_index(str(self._folder.path / Path(index["file"]).name))
-        self._index_kind, self._sizes = index["kind"], index["sizes"]
-        rest = self._mu()[self._index.ntotal :]
+    def _load_index(self, folder: Folder, index: dict[str, Any] | None) -> None:
+        """Read the approximate index that the manifest names, whole, unless it is the one in memory."""
+        if index is None:
+            return self._forget_index()
+        name = Path(index["file"]).name
+        if name == self._index_file:
+            return None
+        self._forget_index()
+        try:
+            found = self._faiss.read_index(str(folder.path / name))
+        except RuntimeError as error:
+            raise InvalidInputError(
+                f"{folder.path / name}, the approximate index, cannot be read: {str(error)[-200:]}"
+            ) from error
+        rest = self._mu()[found.ntotal :]
         if len(rest):
-            self._index.add(np.ascontiguousarray(rest))
+            found.add(np.ascontiguousarray(rest))
+        self._index, self._index_file = found, name
+        self._index_kind, self._sizes = index["kind"], index["sizes"]
+        return None
+
+    def _forget_index(self) -> None:
+        self._index: Any = None
+        self._index_file: str | None = None
+        self._index_kind: str | None = None
+        self._sizes: dict[str, int] = {}
+
+    def _publish_index(
+        self, folder: Folder, index: Any, name: str, kind: Approximate, sizes: dict[str, int]
+    ) -> None:
+        """Make a trained index durable and the gallery's own; the files of former ones go: readers hold copies."""
+        self._faiss.write_index(index, str(folder.path / name))
+        with open(folder.path / name, "rb") as handle:
+            os.fsync(handle.fileno())
+        manifest = folder.manifest()
+        manifest["index"] = {"file": name, "kind": kind, "sizes": sizes}
+        folder.publish(manifest)
+        self._stamp = folder.stamp()
+        for former in folder.path.glob("index-*.faiss"):
+            if former.name != name:
+                former.unlink(missing_ok=True)
 
     def _add(self, rows: Rows) -> None:
         start = len(self._ids)
@@ -270,7 +320,7 @@ class FaissStore:
 
     def _mu(self) -> np.ndarray:
         """The stored directions, a view of the flat index's memory that the next append ends."""
-        n, dim = self._flat.ntotal, self.schema.dim
+        n, dim = self._flat.ntotal, self._schema.dim
         if n == 0:
             return np.zeros((0, dim), np.float32)
         return self._faiss.rev_swig_ptr(self._flat.get_xb(), n * dim).reshape(n, dim)
@@ -290,7 +340,7 @@ class FaissStore:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(Places, inner products) of the rows of each query above one bound, less the slack."""
         mu = np.ascontiguousarray(mu)
-        radius = max(bound, -1.0) - slack(self.schema.dim)
+        radius = max(bound, -1.0) - slack(self._schema.dim)
         if self._index is not None and not exact and self._index_kind == "hnsw":
             yield from (self._graph_within(query[None], radius) for query in mu)
             return
@@ -298,7 +348,7 @@ class FaissStore:
         parameters = None
         if self._index is not None and not exact:
             index = self._index
-            parameters = self._faiss.SearchParametersIVF(nprobe=_probes(self._sizes, index.nlist))
+            parameters = self._faiss.SearchParametersIVF(nprobe=probes_of(self._sizes, index.nlist))
         ends, scores, places = index.range_search(mu, radius, params=parameters)
         for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             yield places[start:end], scores[start:end]
@@ -307,7 +357,9 @@ class FaissStore:
         """(Places, inner products) from HNSW: a few nearest, else a wide range search, else for crowds a scan."""
         faiss, total = self._faiss, self._flat.ntotal
         width = self._sizes.get("width", 128)
-        k = min(width // 2, total)
+        if total == 0:
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        k = min(max(1, width // 2), total)
         scores, places = self._search(query, k, None, exact=False)
         known = places[0] >= 0
         if known.all() and scores[0, -1] < radius:
@@ -329,27 +381,12 @@ class FaissStore:
         if self._index is None or exact:
             return self._flat.search(query, k, params=faiss.SearchParameters(sel=selector))
         if self._index_kind == "ivf":
-            probes = _probes(self._sizes, self._index.nlist)
+            probes = probes_of(self._sizes, self._index.nlist)
             parameters = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
         else:
             width = max(self._sizes.get("width", 128), 2 * k)
             parameters = faiss.SearchParametersHNSW(efSearch=width, sel=selector)
         return self._index.search(query, k, params=parameters)
-
-
-class _Turn:
-    """The lock of a store's folder, held around a change made on the latest state."""
-
-    def __init__(self, store: FaissStore) -> None:
-        assert store._folder
-        self._store, self._lock = store, store._folder.locked()
-
-    def __enter__(self) -> None:
-        self._lock.__enter__()
-        self._store._refresh()
-
-    def __exit__(self, *error: Any) -> None:
-        self._lock.__exit__(*error)
 
 
 def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
@@ -363,19 +400,17 @@ def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
         start = end
 
 
-def _probes(sizes: dict[str, int], lists: int) -> int:
-    return min(sizes.get("probes", max(1, lists // 16)), lists)
-
-
 def _trained(faiss: Any, kind: Approximate, mu: np.ndarray, sizes: dict[str, int]) -> Any:
     check_build(kind, sizes)
     n, dim = mu.shape
     if kind == "hnsw":
         index = faiss.IndexHNSWFlat(dim, sizes.get("links", 32), faiss.METRIC_INNER_PRODUCT)
     else:
-        lists = sizes.get("lists", max(1, round(4 * n**0.5)))
+        lists = sizes.get("lists", default_lists(n))
         if n < lists:
-            raise InvalidInputError(f"{lists} lists need as many rows, but there are {n}.")
+            raise InvalidInputError(
+                f"lists are learned from rows: {lists} need as many, but there are {n}."
+            )
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, lists, faiss.METRIC_INNER_PRODUCT)
         index.cp.min_points_per_centroid = 1
         index.cp.max_points_per_centroid = 64

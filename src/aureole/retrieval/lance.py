@@ -1,9 +1,11 @@
 """Lance, the versioned table format of LanceDB: the one file that imports it.
 
 A path ``folder/gallery.lance`` is also the table ``gallery`` of ``lancedb.connect("folder")``. Each change is one
-versioned commit: a reader sees all of it or nothing, and a writer that dies leaves the version before. On a local disk
-Lance does not call fsync, so a power cut (not a killed process) may take the last seconds. Writers on one machine take
-turns by a lock file beside the table; on an object store let one process write at a time.
+versioned commit: a reader sees all of it or nothing, and a writer that dies leaves the version before. Two take more
+than one: a delete of more than 1,000 rows is a commit for each 1,000, and ``build`` commits the index and then the note
+without which no search uses it. On a local disk Lance does not call fsync, so a power cut (not a killed process) may
+take the last seconds. Writers on one machine take turns by a lock file beside the table; on an object store let one
+process write at a time.
 """
 
 import fcntl
@@ -20,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
+from aureole.retrieval.address import is_local
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema, strings
-from aureole.retrieval.store import Approximate, check_build, slack
+from aureole.retrieval.store import Approximate, check_build, default_lists, probes_of, slack
 
 __all__ = [
     "SCHEMA_KEY",
@@ -37,6 +40,7 @@ __all__ = [
 SCHEMA_KEY, _NOTE, _INDEX = "aureole.schema", "aureole.note.", "aureole.index"
 _BATCH = 1000  # ids in one expression
 _FIRST_NEAREST = 256
+_LEAST_LINKS = 4  # of Lance: with fewer a graph falls apart
 
 
 class LanceStore:
@@ -98,7 +102,7 @@ class LanceStore:
                 self._table = lance.write_dataset(data, self._table, mode="append")
 
     def delete(self, ids: list[str]) -> int:
-        """Remove rows; the number that were there."""
+        """Remove rows, in one commit for each 1,000; the number that were there."""
         import pyarrow.compute as pc
 
         with locked(self._where):
@@ -173,11 +177,15 @@ class LanceStore:
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build IVF_FLAT (``lists``, ``probes``) or IVF_HNSW_FLAT (``links``, ``width``); later rows are scanned."""
         check_build(kind, sizes)
+        if sizes.get("links", _LEAST_LINKS) < _LEAST_LINKS:
+            raise InvalidInputError(
+                f"Lance takes {_LEAST_LINKS} links or more, but got {sizes['links']}."
+            )
         with locked(self._where):
             self._table.checkout_latest()
             n = self._table.count_rows()
             if kind == "ivf":
-                lists = sizes.get("lists", max(1, round(4 * n**0.5)))
+                lists = sizes.get("lists", default_lists(n))
                 options: dict[str, Any] = {"num_partitions": lists}
             else:
                 options = {"num_partitions": 1, "m": sizes.get("links", 32), "ef_construction": 200}
@@ -268,13 +276,12 @@ class LanceStore:
     def _tuned(self, exact: bool) -> dict[str, Any]:
         """How widely the approximate index, if there is one, is searched; or that it is not to be used."""
         note = None if exact else table_metadata(self._table).get(_INDEX)
-        if note is None:
-            return {"use_index": not exact}
+        if note is None:  # an index without a note is one whose builder died, or another's
+            return {"use_index": False}
         index = json.loads(note)
         if index["kind"] == "hnsw":
             return {"use_index": True, "nprobes": 1, "ef": index["sizes"].get("width", 128)}
-        probes = index["sizes"].get("probes", max(1, index["lists"] // 16))
-        return {"use_index": True, "nprobes": min(probes, index["lists"])}
+        return {"use_index": True, "nprobes": probes_of(index["sizes"], index["lists"])}
 
     def _known(self, ids: list[str]) -> list[str]:
         """Those of the ids that are in the table."""
@@ -302,13 +309,9 @@ def lance_package() -> Any:
     return lance
 
 
-def _remote(where: str) -> bool:
-    return "://" in where
-
-
 def table_exists(where: str) -> bool:
     """Whether there is a Lance table at an address."""
-    if not _remote(where):
+    if is_local(where):
         return (Path(where) / "_versions").is_dir()
     lance = lance_package()
     try:
@@ -321,7 +324,7 @@ def table_exists(where: str) -> bool:
 @contextmanager
 def locked(where: str) -> Iterator[None]:
     """The turn of a writer on this machine; nothing on an object store."""
-    if _remote(where):
+    if not is_local(where):
         yield
         return
     Path(where).parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import asdict, dataclass
+from numbers import Real
 
 from aureole.errors import InvalidInputError
 
@@ -23,8 +24,19 @@ class Origin:
     Origin(kappa_pos=64.0, weights=None)
     """
 
-    kappa_pos: float | None = None
+    kappa_pos: float | int | None = None  # kept as a float
     weights: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kappa_pos is not None:
+            number = isinstance(self.kappa_pos, Real) and not isinstance(self.kappa_pos, bool)
+            if not number or not 0 <= self.kappa_pos < math.inf:
+                raise InvalidInputError(
+                    f"kappa_pos must be finite and at least 0, or None, but is {self.kappa_pos!r}."
+                )
+            object.__setattr__(self, "kappa_pos", float(self.kappa_pos))
+        if not isinstance(self.weights, str | None):
+            raise InvalidInputError(f"weights must be a text or None, but is {self.weights!r}.")
 
     def check_same(self, weights: str, who: str) -> None:
         """Refuse a model whose weights are known to be others than the gallery's; ``who`` names it in the error."""
@@ -43,10 +55,8 @@ class Origin:
         """From text that may come from anywhere."""
         try:
             values = json.loads(text)
-            kappa_pos, weights = values["kappa_pos"], values["weights"]
-            good = kappa_pos is None or (type(kappa_pos) is float and 0 <= kappa_pos < math.inf)
-            if values["format"] != _FORMAT or not good or not isinstance(weights, str | None):
-                raise ValueError("a format, kappa_pos or weights of another kind")
+            if values["format"] != _FORMAT:
+                raise ValueError("another format")
+            return cls(values["kappa_pos"], values["weights"])
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(f"this is no saved origin: {error!r}.") from error
-        return cls(kappa_pos, weights)

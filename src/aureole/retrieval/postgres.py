@@ -19,7 +19,7 @@ from aureole.retrieval.address import check_address
 from aureole.retrieval.connection import Connection
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema, strings
-from aureole.retrieval.store import Approximate, check_build, slack
+from aureole.retrieval.store import Approximate, check_build, default_lists, probes_of, slack
 
 __all__ = ["PostgresStore"]
 
@@ -31,9 +31,11 @@ _TYPES = {
     "boolean": "boolean",
 }
 _COPY_TYPES = {"text": "text", "integer": "int8", "number": "float8", "boolean": "bool"}
+_TAKEN = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # columns of every table
 _SCANNED = 2**14  # rows of a scan at a time
 _STRIDES = (16, 64, 256)  # rows taken at a time from a walk along an approximate index
 _LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # of pgvector
+_MOST_LISTS, _MOST_LINKS = 32_768, 100
 
 
 class PostgresStore:
@@ -64,9 +66,18 @@ class PostgresStore:
                 f"pgvector keeps up to {_LARGEST_DIM} dimensions, but D is {schema.dim}."
             )
         store.schema = schema
-        sql = store._sql
+        try:
+            with store._connection.telling("create a gallery"):
+                store._create(rows)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _create(self, rows: Rows) -> None:
+        sql, schema = self._sql, self.schema
         columns = [
-            sql.SQL("{} {} NOT NULL").format(sql.Identifier(name), sql.SQL(_TYPES[kind]))
+            sql.SQL("{} {} NOT NULL").format(self._column(name), sql.SQL(_TYPES[kind]))
             for name, kind in schema.columns.items()
         ]
         fixed = [
@@ -74,58 +85,60 @@ class PostgresStore:
             sql.SQL("mu vector({}) NOT NULL").format(sql.Literal(schema.dim)),
             sql.SQL("kappa real NOT NULL"),
         ]
-        connection = store._connection.get(register=False)
+        connection = self._connection.get(register=False)
+        self._connection.add_extension(connection)
+        self._connection.register(connection)
+        errors = self._connection.psycopg.errors
         try:
-            store._connection.add_extension(connection)
-            store._connection.register(connection)
             with connection.transaction():
                 parts = sql.SQL(", ").join([*fixed, *columns])
-                connection.execute(sql.SQL("CREATE TABLE {} ({})").format(store._table, parts))
+                connection.execute(sql.SQL("CREATE TABLE {} ({})").format(self._table, parts))
                 connection.execute(
                     sql.SQL("CREATE TABLE {} (name text PRIMARY KEY, body text NOT NULL)").format(
-                        store._notes
+                        self._notes
                     )
                 )
-                store._set_note(connection, "schema", json.dumps(schema.to_json()))
-                store._copy(connection, rows)
-        except store._connection.psycopg.errors.DuplicateTable as error:
-            store.close()
+                self._set_note(connection, "schema", json.dumps(schema.to_json()))
+                self._copy(connection, rows)
+        except (errors.DuplicateTable, errors.UniqueViolation) as error:  # there, or made just now
             raise InvalidInputError(
-                f"the database has a table {store._name!r} or {store._name}_notes already. Open it, name another "
+                f"the database has a table {self._name!r} or {self._name}_notes already. Open it, name another "
                 "after # in the address, or drop it first."
             ) from error
-        return store
 
     @classmethod
     def open(cls, where: str) -> "PostgresStore":
         """The gallery in a table."""
         store = cls(where)
-        connection = store._connection.get(register=False)
-        query = "SELECT to_regclass(%s) IS NOT NULL"
-        if not connection.execute(query, [f"{store._name}_notes"]).fetchone()[0]:
+        try:
+            with store._connection.telling("open a gallery"):
+                connection = store._connection.get(register=False)
+                query = "SELECT to_regclass(%s) IS NOT NULL"
+                if not connection.execute(query, [f"{store._name}_notes"]).fetchone()[0]:
+                    raise MissingInputError(
+                        f"the database holds no gallery {store._name!r}. `aureole index build` makes one."
+                    )
+                store._connection.register(connection)
+            store.schema = _schema(store.read_note("schema"), f"table {store._name!r}")
+        except BaseException:
             store.close()
-            raise MissingInputError(
-                f"the database holds no gallery {store._name!r}. `aureole index build` makes one."
-            )
-        store._connection.register(connection)
-        text = store.read_note("schema")
-        store.schema = Schema.from_json(json.loads(text or "null"), f"table {store._name!r}")
+            raise
         return store
 
     def append(self, rows: Rows) -> None:
         """Add rows whose ids are new in one transaction."""
 
         def work(connection: Any) -> None:
-            with connection.transaction():
-                self._copy(connection, rows)
+            try:
+                with connection.transaction():
+                    self._copy(connection, rows)
+            except self._connection.psycopg.errors.UniqueViolation as error:
+                known = error.diag.message_detail or ""
+                raise InvalidInputError(
+                    f"an id is in the gallery already; delete it first. Nothing was stored. {known[:200]}"
+                ) from error
 
-        try:
-            self._connection.change(work, "append")
-        except self._connection.psycopg.errors.UniqueViolation as error:
-            known = error.diag.message_detail or ""
-            raise InvalidInputError(
-                f"an id is in the gallery already; delete it first. Nothing was stored. {known[:200]}"
-            ) from error
+        self._connection.change(work, "append")
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows; the number that were there."""
@@ -151,11 +164,15 @@ class PostgresStore:
     def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
         """All rows without mu, from a cursor on the server, in one transaction."""
         sql = self._sql
-        names = sql.SQL(", ").join([sql.Identifier(name) for name in ("id", "kappa", *columns)])
+        names = sql.SQL(", ").join([self._column(name) for name in ("id", "kappa", *columns)])
         query = sql.SQL("SELECT {} FROM {}").format(names, self._table)
         nothing = np.zeros((0, 0), np.float32)
-        connection = self._connection.get()
-        with connection.transaction(), connection.cursor("scan", binary=True) as cursor:
+        connection = self._connection.read(lambda c: c.execute("SELECT 1").connection)
+        with (
+            self._connection.telling("read"),
+            connection.transaction(),
+            connection.cursor("scan", binary=True) as cursor,
+        ):
             cursor.execute(query)
             while found := cursor.fetchmany(_SCANNED):
                 ids, kappa, *payload = zip(*found, strict=True)
@@ -211,13 +228,20 @@ class PostgresStore:
                 f"pgvector indexes up to {_LARGEST_INDEXED} dimensions, but D is {self.schema.dim}."
             )
         sql = self._sql
-        lists = sizes.get("lists", max(1, round(4 * self.count() ** 0.5)))
+        for name, most in (("lists", _MOST_LISTS), ("links", _MOST_LINKS)):
+            if sizes.get(name, 1) > most:
+                raise InvalidInputError(
+                    f"pgvector takes up to {most:,} {name}, but got {sizes[name]:,}."
+                )
+        lists = sizes.get("lists", min(default_lists(self.count()), _MOST_LISTS))
         links = sizes.get("links", 16)
         made = {
             "ivf": sql.SQL("ivfflat (mu vector_ip_ops) WITH (lists = {})").format(
                 sql.Literal(lists)
             ),
-            "hnsw": sql.SQL("hnsw (mu vector_ip_ops) WITH (m = {})").format(sql.Literal(links)),
+            "hnsw": sql.SQL("hnsw (mu vector_ip_ops) WITH (m = {}, ef_construction = {})").format(
+                sql.Literal(links), sql.Literal(max(64, 2 * links))
+            ),
         }[kind]
         index = sql.Identifier(f"{self._name}_mu")
 
@@ -254,6 +278,10 @@ class PostgresStore:
         """Close the connection."""
         self._connection.close()
 
+    def _column(self, name: str) -> Any:
+        """A payload column's name in the table: in capitals, which no other has, where PostgreSQL has taken it."""
+        return self._sql.Identifier(name.upper() if name in _TAKEN else name)
+
     def _set_note(self, connection: Any, name: str, text: str) -> None:
         query = self._sql.SQL(
             "INSERT INTO {} (name, body) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET body = excluded.body"
@@ -263,7 +291,7 @@ class PostgresStore:
     def _copy(self, connection: Any, rows: Rows) -> None:
         sql = self._sql
         kinds = self.schema.columns
-        into = sql.SQL(", ").join([sql.Identifier(n) for n in ("id", "mu", "kappa", *kinds)])
+        into = sql.SQL(", ").join([self._column(n) for n in ("id", "mu", "kappa", *kinds)])
         query = sql.SQL("COPY {} ({}) FROM STDIN WITH (FORMAT BINARY)").format(self._table, into)
         payload = [rows.payload[name].tolist() for name in kinds]
         with connection.cursor() as cursor, cursor.copy(query) as copy:
@@ -340,14 +368,14 @@ class PostgresStore:
             connection.execute("SELECT set_config(%s, %s, true)", [setting, value])
 
     def _selected(self, columns: Sequence[str]) -> Any:
-        names = [self._sql.Identifier(name) for name in columns]
+        names = [self._column(name) for name in columns]
         return self._sql.SQL(", ").join([self._sql.SQL("id, vector_send(mu), kappa"), *names])
 
     def _where(self, conditions: Sequence[Condition]) -> tuple[Any, list[Any]]:
         sql = self._sql
         parts, values = [sql.SQL("TRUE")], []
         for condition in conditions:
-            name = sql.Identifier(condition.column)
+            name = self._column(condition.column)
             kind = self.schema.columns[condition.column]
             cast = sql.SQL(_TYPES[kind].split(" COLLATE")[0])
             if condition.kind == "any":
@@ -378,6 +406,14 @@ class PostgresStore:
         return None if text is None else json.loads(text)
 
 
+def _schema(note: str | None, where: str) -> Schema:
+    try:
+        values = json.loads(note or "null")
+    except ValueError as error:
+        raise InvalidInputError(f"{where} holds no gallery: its schema is not JSON.") from error
+    return Schema.from_json(values, where)
+
+
 def _settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
     """How one search uses the approximate index, or that it must not."""
     if index is None:
@@ -391,5 +427,4 @@ def _settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
             ("hnsw.iterative_scan", "strict_order"),
             ("hnsw.max_scan_tuples", "200000"),
         ]
-    probes = min(index["sizes"].get("probes", max(1, index["lists"] // 16)), index["lists"])
-    return [*usual, ("ivfflat.probes", str(probes))]
+    return [*usual, ("ivfflat.probes", str(probes_of(index["sizes"], index["lists"])))]

@@ -12,11 +12,13 @@ from aureole.errors import InvalidInputError
 from aureole.retrieval.scores import stored_direction
 
 __all__ = [
+    "DTYPES",
     "MAX_ID_BYTES",
     "Rows",
     "Schema",
     "check_ids",
     "check_rows",
+    "fits",
     "schema_of",
     "strings",
     "text_of",
@@ -25,7 +27,7 @@ __all__ = [
 MAX_ID_BYTES = 1024
 MAX_TEXT_BYTES = 1_000_000
 _TYPES = {"text": str, "integer": int, "number": float, "boolean": bool}
-_DTYPES = {"text": object, "integer": np.int64, "number": np.float64, "boolean": np.bool_}
+DTYPES = {"text": object, "integer": np.int64, "number": np.float64, "boolean": np.bool_}
 _RESERVED = {"id", "mu", "kappa"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -105,6 +107,13 @@ def check_rows(
             "mu must be a finite direction and kappa at least 0. Nothing was stored."
         )
     return Rows(strings(names), mu, kappa, _check_payload(payload or {}, n, schema))
+
+
+def fits(rows: Rows, schema: Schema) -> bool:
+    """Whether rows have the dimension, the payload columns and the types of a schema."""
+    held = {name: column.dtype for name, column in rows.payload.items()}
+    kinds = {name: np.dtype(DTYPES[kind]) for name, kind in schema.columns.items()}
+    return rows.mu.shape == (len(rows), schema.dim) and held == kinds
 
 
 def schema_of(
@@ -201,7 +210,7 @@ def _check_payload(
             raise InvalidInputError(
                 f"payload column {name!r} has {len(values)} values for {n} rows."
             )
-        column = np.empty(n, dtype=_DTYPES[kind])
+        column = np.empty(n, dtype=DTYPES[kind])
         column[:] = values
         found[name] = column
     return found

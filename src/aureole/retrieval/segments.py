@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.retrieval.rows import Rows, Schema, strings, text_of
+from aureole.retrieval.rows import Rows, Schema, fits, strings, text_of
 
 __all__ = ["Folder", "pack_rows", "unpack_rows"]
 
@@ -36,8 +36,10 @@ class Folder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, schema: Schema) -> "Folder":
-        """A new folder without rows; refused where one holds a manifest."""
+    def create(
+        cls, path: Path, schema: Schema, rows: Rows
+    ) -> tuple["Folder", list[dict[str, str]]]:
+        """(A new folder with its first rows, its log), by one publish; refused where one holds a manifest."""
         folder = cls(path)
         path.mkdir(parents=True, exist_ok=True)
         with folder.locked():
@@ -45,9 +47,10 @@ class Folder:
                 raise InvalidInputError(
                     f"{path} holds a gallery already. Open it, or delete the folder first."
                 )
-            empty = {"schema": schema.to_json(), "log": [], "notes": {}, "index": None}
-            folder.publish({"format": _FORMAT, **empty})
-        return folder
+            log = [folder.add("rows", pack_rows(rows))] if len(rows) else []
+            state = {"schema": schema.to_json(), "log": log, "notes": {}, "index": None}
+            folder.publish({"format": _FORMAT, **state})
+        return folder, log
 
     def manifest(self) -> dict[str, Any]:
         """The present state; an error says why there is none."""
@@ -55,9 +58,7 @@ class Folder:
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise MissingInputError(
-                f"{self.path} holds no gallery: no {_MANIFEST}. `aureole index build` makes one."
-            ) from error
+            raise self._missing() from error
         except ValueError as error:
             raise InvalidInputError(f"{path} is not JSON: {error}.") from error
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
@@ -66,12 +67,17 @@ class Folder:
 
     def stamp(self) -> tuple[int, int]:
         """What changes whenever a manifest is published."""
-        status = (self.path / _MANIFEST).stat()
+        try:
+            status = (self.path / _MANIFEST).stat()
+        except FileNotFoundError as error:
+            raise self._missing() from error
         return status.st_ino, status.st_mtime_ns
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the writers' lock; a dead writer's lock is free."""
+        if not self.path.is_dir():
+            raise self._missing()
         with open(self.path / _LOCK, "a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             try:
@@ -105,12 +111,21 @@ class Folder:
 
     def _write(self, name: str, content: bytes) -> None:
         part = self.path / f"{name}.{secrets.token_hex(8)}.part"
-        with open(part, "wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        part.replace(self.path / name)
+        try:
+            with open(part, "wb") as handle:
+                handle.write(content)
+                handle.flush()
+                os.fsync(handle.fileno())
+            part.replace(self.path / name)
+        except BaseException:
+            part.unlink(missing_ok=True)  # a full disk is not filled further
+            raise
         self.sync()
+
+    def _missing(self) -> MissingInputError:
+        return MissingInputError(
+            f"{self.path} holds no gallery: no {_MANIFEST}. `aureole index build` makes one."
+        )
 
     def sync(self) -> None:
         """Make the folder's names durable."""
@@ -148,15 +163,16 @@ def unpack_rows(arrays: dict[str, np.ndarray], schema: Schema) -> Rows:
             else:
                 column = arrays[f"payload.{name}"]
             payload[name] = column
-        mu, kappa = arrays["mu"], arrays["kappa"]
-        shapes = {kappa.shape, *(column.shape for column in payload.values())}
-        if mu.shape != (len(ids), schema.dim) or shapes != {(len(ids),)}:
-            raise ValueError("shapes that do not agree")
+        rows = Rows(strings(ids), arrays["mu"], arrays["kappa"], payload)
+        shapes = {rows.kappa.shape, *(column.shape for column in payload.values())}
+        if not fits(rows, schema) or shapes != {(len(ids),)}:
+            raise ValueError("shapes or types that do not agree")
+        mu, kappa = rows.mu, rows.kappa
         if mu.dtype != np.float32 or kappa.dtype != np.float32 or not np.isfinite(mu).all():
             raise ValueError("mu or kappa that is no float32 direction")
     except (KeyError, ValueError) as error:
         raise InvalidInputError(f"a segment is damaged: {error!r}.") from error
-    return Rows(strings(ids), mu, kappa, payload)
+    return rows
 
 
 def _strings(text: np.ndarray, ends: np.ndarray) -> list[str]:

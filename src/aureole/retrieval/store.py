@@ -16,7 +16,9 @@ __all__ = [
     "adapter_of",
     "check_build",
     "create_store",
+    "default_lists",
     "open_store",
+    "probes_of",
     "slack",
 ]
 
@@ -34,17 +36,39 @@ def slack(dim: int) -> float:
 
 def check_build(kind: str, sizes: dict[str, int]) -> None:
     """Refuse an approximate index that no adapter knows, or sizes that are none."""
-    allowed = {"ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}
-    if kind not in allowed or not sizes.keys() <= allowed[kind]:
+    least = {"ivf": {"lists": 1, "probes": 1}, "hnsw": {"links": 2, "width": 1}}
+    if kind not in least or not sizes.keys() <= least[kind].keys():
         raise InvalidInputError(
             f"build takes 'ivf' with lists and probes or 'hnsw' with links and width, but got {kind!r} with "
             f"{sorted(sizes)}."
         )
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, int) or size < least[kind][name]:
             raise InvalidInputError(
-                f"{name} must be a whole number of at least 1, but is {size!r}."
+                f"{name} must be a whole number of at least {least[kind][name]}, but is {size!r}."
             )
+
+
+def default_lists(rows: int) -> int:
+    """How many lists the rows are put into where no number was asked for: four times their root, and none to spare.
+
+    Examples
+    --------
+    >>> [default_lists(rows) for rows in (0, 9, 1_000_000)]
+    [1, 9, 4000]
+    """
+    return max(1, min(rows, round(4 * rows**0.5)))
+
+
+def probes_of(sizes: dict[str, int], lists: int) -> int:
+    """How many of the lists a search looks into: as many as asked for, or one in 16.
+
+    Examples
+    --------
+    >>> probes_of({}, 64), probes_of({"probes": 100}, 64)
+    (4, 64)
+    """
+    return min(sizes.get("probes", max(1, lists // 16)), lists)
 
 
 @runtime_checkable
@@ -61,7 +85,9 @@ class Store(Protocol):
     """
 
     engine: str
-    schema: Schema
+
+    @property
+    def schema(self) -> Schema: ...  # noqa: D102
 
     def append(self, rows: Rows) -> None: ...  # noqa: D102
 

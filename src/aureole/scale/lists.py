@@ -2,7 +2,7 @@
 
 from aureole.errors import InvalidInputError
 from aureole.retrieval.lance import LanceStore
-from aureole.retrieval.store import check_build
+from aureole.retrieval.store import check_build, default_lists
 
 __all__ = ["build_lists"]
 
@@ -20,7 +20,7 @@ def build_lists(where: str, *, workers: int, address: str | None = None, **sizes
         )
     store = LanceStore.open(where)
     rows = store.count()
-    lists = sizes.get("lists", max(1, round(4 * rows**0.5)))
+    lists = sizes.get("lists", default_lists(rows))
     if rows < 2 * lists:
         raise InvalidInputError(
             f"{lists:,} lists need {2 * lists:,} rows or more, but {where} has {rows:,}. Give fewer lists, or none: "

@@ -32,6 +32,7 @@ from aureole.sphere.zonal import zonal_basis
 __all__ = ["predictive_angle", "predictive_log_pdf", "predictive_mass"]
 
 _PANELS, _STEPS = 24, 50
+_DEEPEST = 6  # halvings of a bisection whose middles are all looked at together: a series costs its calls, not its size
 _TAIL = 1e-13  # of the vMF with the same mean cosine; the law's own tail is about as light
 _NODES, _WEIGHTS = gauss_legendre(16)
 _MAX_TERMS = 1024  # beyond, the nodes are cheaper
@@ -94,7 +95,7 @@ def predictive_angle(
 ) -> Float[Tensor, "..."]:
     """The angle of the cap around mu that holds a partner's mu with probability ``mass``, to 1e-9 of mass.
 
-    Bisection, so that nothing can diverge. Cost: 50 series, or 384 positivities.
+    Bisection, so that nothing can diverge. Cost: 9 series of 63 entries, or 384 positivities.
 
     Examples
     --------
@@ -178,16 +179,33 @@ def _angle(level: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     terms = _terms(kappas, dim, count)
     low, high = torch.zeros_like(level), torch.full_like(level, math.pi)
     trusted = torch.ones_like(level, dtype=torch.bool)
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        value, sure = _mass_by_series(middle, terms, dim)
-        trusted &= sure
-        short = value < level
-        low, high = torch.where(short, middle, low), torch.where(short, high, middle)
+    deepest = max(1, min(_DEEPEST, (_ENTRIES // max(1, len(level) * count)).bit_length() - 1))
+    for done in range(0, _STEPS, deepest):
+        edges = _halved(low, high, min(deepest, _STEPS - done))
+        value, sure = _mass_by_series(edges[:, 1:-1], terms.unsqueeze(-2), dim)
+        short = value < level.unsqueeze(-1)
+        place, step = torch.zeros(len(level), 1, dtype=torch.long), (edges.shape[-1] - 1) // 2
+        while (
+            step
+        ):  # the path of the bisection; what lies beside it is not asked whether to trust it
+            trusted &= sure.gather(-1, place + step - 1)[:, 0]
+            place = place + step * short.gather(-1, place + step - 1)
+            step //= 2
+        low, high = edges.gather(-1, place)[:, 0], edges.gather(-1, place + 1)[:, 0]
     angle, rest = (low + high) / 2, (~trusted).nonzero()[:, 0]
     if len(rest):
         angle[rest] = _angle_by_nodes(level[rest], [k[rest] for k in kappas], dim)
     return angle
+
+
+def _halved(low: Tensor, high: Tensor, depth: int) -> Tensor:
+    """The edges [n, 2^depth + 1] of the parts that intervals are halved into, each by the mean of its ends."""
+    edges = torch.stack([low, high], -1)
+    for _ in range(depth):
+        middle = (edges[:, :-1] + edges[:, 1:]) / 2
+        inner = torch.stack([edges[:, :-1], middle], -1).flatten(1)
+        edges = torch.cat([inner, edges[:, -1:]], -1)
+    return edges
 
 
 def _angle_by_nodes(level: Tensor, kappas: list[Tensor], dim: int) -> Tensor:

@@ -1,0 +1,182 @@
+"""What a PostgreSQL refuses: told in this library's errors, with no connection left behind."""
+
+import itertools
+import threading
+import time
+
+import pytest
+
+import aureole as au
+from aureole.errors import AureoleError, InvalidInputError
+from aureole.retrieval import CredibleIndex
+from aureole.retrieval.postgres import PostgresStore
+from tests.retrieval.conftest import names, posteriors
+
+TAKEN = ["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def admin(server):
+    """A connection of the database's owner."""
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def caller(server, admin):
+    """(An address without a table, a function that waits until all who called by it have gone)."""
+    name = f"caller_{next(_numbers)}"
+
+    def gone():
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+        for _ in range(100):
+            if admin.execute(query, [name]).fetchone()[0] == 0:
+                return True
+            time.sleep(0.05)
+        return False
+
+    return f"{server.get_uri()}&application_name={name}", gone
+
+
+def test_names_that_postgresql_has_taken_are_payload_columns_too(caller):
+    where = f"{caller[0]}#taken"
+    gallery, payload = posteriors(4, 3), {name: [1, 2, 3, 4] for name in TAKEN}
+    with CredibleIndex.create(where, gallery, names(4), payload) as index:
+        everyone = au.VonMisesFisher(gallery.mu[0], 0.0)
+        hits = index.search(everyone, 1.0, filter={"xmin": 3, "ctid": (2, None)}, columns=TAKEN)
+        assert hits.ids == ["row 2"]
+        assert hits.payload == {name: [3] for name in TAKEN}
+    with CredibleIndex.open(where) as index:
+        assert list(index.schema.columns) == TAKEN
+        ((ids, _, held),) = index.scan(columns=["cmax"])
+        assert held["cmax"] == [int(name.removeprefix("row ")) + 1 for name in ids]
+
+
+def test_who_may_not_create_is_told(caller, admin):
+    where, gone = caller
+    CredibleIndex.create(f"{where}#of_the_owner", posteriors(3, 3), names(3)).close()
+    admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    admin.execute("CREATE ROLE visitor LOGIN")
+    visit = where.replace("postgresql://postgres", "postgresql://visitor", 1)
+    with pytest.raises(AureoleError, match="could not create a gallery: permission denied") as told:
+        CredibleIndex.create(f"{visit}#new", posteriors(3, 3), names(3))
+    assert gone()
+    with pytest.raises(AureoleError, match="could not read: permission denied") as told_too:
+        CredibleIndex.open(f"{visit}#of_the_owner")
+    assert gone()
+    admin.execute("GRANT SELECT ON of_the_owner, of_the_owner_notes TO visitor")
+    with CredibleIndex.open(f"{visit}#of_the_owner") as index:
+        assert index.count() == 3
+        for change in (
+            lambda: index.append(posteriors(1, 3), ["new"]),
+            lambda: index.delete(["row 1"]),
+            lambda: index.build("ivf", lists=1),
+        ):
+            with pytest.raises(
+                AureoleError, match=r"could not .*: (permission denied|must be owner)"
+            ):
+                change()
+        assert index.count() == 3
+    assert gone()
+    del told, told_too
+
+
+def test_a_gallery_that_is_refused_leaves_no_connection(caller, admin):
+    where, gone = caller
+    CredibleIndex.create(f"{where}#there", posteriors(3, 3), names(3)).close()
+    admin.execute("CREATE TABLE foreign_notes (x int)")
+    admin.execute("CREATE TABLE odd_notes (name text, body text)")
+    admin.execute("INSERT INTO odd_notes VALUES ('schema', '{')")
+    cases = [
+        (lambda: CredibleIndex.create(f"{where}#there", posteriors(3, 3), names(3)), "already"),
+        (lambda: CredibleIndex.open(f"{where}#nowhere"), "holds no gallery"),
+        (lambda: CredibleIndex.open(f"{where}#foreign"), "could not read: column"),
+        (lambda: CredibleIndex.open(f"{where}#odd"), "not JSON"),
+    ]
+    kept = []
+    for case, message in cases:
+        with pytest.raises(AureoleError, match=message) as told:
+            case()
+        kept.append(told)  # and with it all that its frames hold
+        assert gone()
+
+
+def test_a_table_that_was_dropped_is_told(caller, admin):
+    where, gone = caller
+    gallery = posteriors(3, 3)
+    index = CredibleIndex.create(f"{where}#dropped", gallery, names(3))
+    admin.execute("DROP TABLE dropped, dropped_notes")
+    for use in (
+        index.count,
+        lambda: list(index.scan()),
+        lambda: index.fetch(["row 1"]),
+        lambda: index.search(gallery),
+        lambda: index.append(posteriors(1, 3), ["new"]),
+        lambda: index.conformal,
+    ):
+        with pytest.raises(AureoleError, match=r"dropped.*does not exist"):
+            use()
+        assert gone()
+    with CredibleIndex.create(f"{where}#dropped", gallery, names(3)):
+        assert index.count() == 3  # a new connection finds the new table
+        index.close()
+
+
+def test_a_timeout_is_told_and_not_tried_again(caller):
+    where, gone = caller
+    index = CredibleIndex.create(f"{where}#slow", posteriors(3, 3), names(3))
+    index.close()
+    store = PostgresStore.open(f"{where}&options=-c%20statement_timeout%3D200#slow")
+    connection, calls = store._connection, []
+
+    def sleep(c):
+        calls.append(c)
+        return c.execute("SELECT pg_sleep(20)")
+
+    with pytest.raises(AureoleError, match=r"could not read: canceling .* timeout"):
+        connection.read(sleep)
+    assert len(calls) == 1
+    with pytest.raises(AureoleError, match=r"could not append: canceling .* timeout"):
+        connection.change(sleep, "append")
+    assert len(calls) == 2
+    assert gone()
+    assert store.count() == 3
+    store.close()
+
+
+def test_a_scan_starts_on_a_connection_that_was_lost(caller, admin):
+    where, gone = caller
+    index = CredibleIndex.create(f"{where}#cut", posteriors(3, 3), names(3))
+    name = where.rpartition("=")[2]
+    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+    admin.execute(query, [name])
+    assert gone()
+    assert [len(ids) for ids, _, _ in index.scan()] == [3]
+    index.close()
+
+
+def test_two_who_create_at_once_get_one_gallery(caller, admin):
+    where, _ = caller
+    psycopg = pytest.importorskip("psycopg")
+    CredibleIndex.create(f"{where}#other", posteriors(1, 3), names(1)).close()
+    with psycopg.connect(where) as first:  # has made the table, and not said so yet
+        first.execute("CREATE TABLE twice (x int)")
+
+        told = []
+
+        def second():
+            try:
+                CredibleIndex.create(f"{where}#twice", posteriors(3, 3), names(3))
+            except InvalidInputError as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.5)
+        assert thread.is_alive()  # it waits for the first
+        first.commit()
+        thread.join(timeout=20)
+    assert len(told) == 1
+    assert "already" in told[0]
