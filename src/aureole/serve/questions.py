@@ -1,6 +1,5 @@
 """Questions: a request as the index and the encoder take it, or the fault that it has."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +99,8 @@ def plan_of(
         count=request.count,
         kappa_pos=kappa_pos,
         columns=columns,
-        asked="" if not demands else json.dumps(demands, sort_keys=True),
+        # not as JSON, which writes a range and a list alike
+        asked="" if not demands else repr(sorted(demands.items())),
         filter=demands,
     )
 
