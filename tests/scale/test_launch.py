@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import (
+    AureoleError,
+    InvalidInputError,
+    MissingInputError,
+    MissingPackageError,
+)
 from aureole.scale import launch
 from aureole.training.ranks import STORE
 from tests.scale import ranked
@@ -31,12 +36,16 @@ def test_a_killed_rank_is_replaced_and_the_fit_goes_on_to_the_same_weights(tmp_p
 
 
 @pytest.mark.slow
-def test_an_error_of_ours_is_raised_once_and_a_death_after_the_last_restart_is_said(tmp_path):
-    with pytest.raises(AureoleError, match="the config of this run is wrong; give another"):
+def test_an_error_of_ours_is_raised_once_and_a_death_after_the_last_restart_is_said(
+    tmp_path, capfd
+):
+    with pytest.raises(MissingInputError, match="the config of this run is wrong; give another"):
         launch(ranked.wrong, str(tmp_path), ranks=2)
+    assert capfd.readouterr().err == ""  # it is raised, and need not be told twice
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0-0", "1-0"]
     with pytest.raises(AureoleError, match="exit code 7 after 1 restarts"):
         launch(ranked.dies, str(tmp_path), ranks=1, restarts=1)
+    assert "exitcode: 7" in capfd.readouterr().err
     assert (tmp_path / "0-1").exists()
 
 
@@ -54,6 +63,9 @@ def test_over_ray_train_a_killed_rank_is_replaced(tmp_path, monkeypatch):
     assert whole[1:] == [2, False]
     assert killed[1:] == [2, True]
     assert killed[0] == whole[0]
+    options = {"ranks": 1, "address": "local", "restarts": 1, "work": tmp_path / "more"}
+    with pytest.raises(MissingPackageError, match="this needs more"):
+        run_ranks(ranked.lacks, [str(tmp_path)], **options)
 
 
 def test_numbers_that_make_no_sense_are_refused():

@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import AureoleError, told_error
 from aureole.scale.embedder import Embedder, Modality
 from aureole.scale.inputs import prepare_picture, prepare_text, prepare_vector
 from aureole.serve.failures import LOG
@@ -182,5 +182,4 @@ def _told(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer, unless it is an error of the other side: that is raised here."""
     if "error" not in answer:
         return answer
-    kinds = {"InvalidInputError": InvalidInputError, "AureoleError": AureoleError}
-    raise kinds.get(answer["kind"], RuntimeError)(answer["error"])
+    raise told_error(answer)
