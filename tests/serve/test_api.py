@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections import Counter
 from urllib.parse import quote
 
 import numpy as np
@@ -146,6 +147,8 @@ def test_hits_are_the_indexes(client, index, made, asked, wanted):
     everyone = index.search(query, columns=["label"], **unlimited, **known)
     assert (found.count, found.count_exact) == (len(everyone), True)
     assert found.truncated == (len(everyone) > len(true))
+    counted = {one["label"]: one["count"] for one in found.raw["classes"]}
+    assert counted == Counter(everyone.payload["label"])  # of all members, also where few are given
     labels = [hit["label"] for hit in found.raw["hits"]]
     assert found.class_entropy == pytest.approx(class_entropy(labels, true.log_positivity))
 

@@ -78,7 +78,8 @@ def plan_of(
     if guarantee and not calibrated:
         raise Fault(
             "invalid_input",
-            "this gallery has no calibration: build it with --conformal-pairs.",
+            "this gallery has no calibration: build it with --group-column, which says what belongs together, and "
+            "--conformal TABLE, whose rows the head has not seen.",
             field="guarantee",
         )
     kind = request.kind or ("predictive" if guarantee else "credible")
