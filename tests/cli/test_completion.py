@@ -63,7 +63,7 @@ def test_verbs_options_and_choices(shell, tmp_path):
     assert ask("search", "g.faiss", "--rank", "pos") == ["positivity"]
     assert set(ask("--show-completion", "")) == {"bash", "zsh", "fish"}
     # a word that is a verb elsewhere, and the value of an option
-    assert ask("search", "index", "--vec") == ["--vector-from"]
+    assert ask("search", "index", "--vector-f") == ["--vector-from"]
     assert "--index" in ask("serve", "--")
 
 

@@ -45,11 +45,12 @@ def read_verbs(command: Any, path: str = "") -> list[Verb]:
     >>> verbs[1].options[0]
     Option(names=('--rank',), valued=True, choices=('near', 'far'), help='The order.')
     """
+    context = command.make_context(path, [], resilient_parsing=True)
     options = [
         Option(
             (*param.opts, *param.secondary_opts),
             not (param.is_flag or param.count),
-            tuple(str(choice) for choice in getattr(param.type, "choices", ())),
+            tuple(i.value for i in param.shell_complete(context, "") if i.type == "plain"),
             _line(param.help),
         )
         for param in command.params

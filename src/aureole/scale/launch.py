@@ -104,7 +104,9 @@ def _quiet_after(failure: Path) -> Iterator[None]:
     def unknown(_: logging.LogRecord) -> bool:
         return not failure.exists()
 
-    handlers = list(logging.getLogger("torch").handlers)
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
+    own = [logger for logger in loggers if logger.name.partition(".")[0] == "torch"]
+    handlers = list(dict.fromkeys(handler for logger in own for handler in logger.handlers))
     for handler in handlers:
         handler.addFilter(unknown)
     try:
