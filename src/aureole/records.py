@@ -58,7 +58,9 @@ def write_record(record: Record, path: Path | str) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(record), indent=1, sort_keys=True, allow_nan=False) + "\n"
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as handle:
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8"
+    ) as handle:
         handle.write(text)
     Path(handle.name).replace(path)
     path.chmod(0o644)
@@ -68,13 +70,13 @@ def write_record(record: Record, path: Path | str) -> Path:
 def read_record(path: Path | str) -> Record:
     """The record in a JSON file; an error names the file and what is wrong with it."""
     try:
-        values = json.loads(Path(path).read_text())
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
         if values["format"] != _FORMAT:
             raise InvalidInputError(
                 f"{path} has record format {values['format']}, but this version reads {_FORMAT}."
             )
         return Record(**values)
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InvalidInputError(f"{path} is not a record: {error!r}.") from error
 
 

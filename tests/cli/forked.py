@@ -10,6 +10,21 @@ from pathlib import Path
 
 __all__ = ["Case", "Ended", "run_cases"]
 
+_HIDDEN = "AUREOLE_TEST_HIDDEN"
+# a finder of modules that says of some packages that they are not installed
+_HIDE = f"""
+import os, sys
+
+class Hidden:
+    names = os.environ.get({_HIDDEN!r}, "").split(",")
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -33,31 +48,25 @@ def run_cases(cases, folder, **environment):
     """How each of the cases ended, run in a folder; the import of aureole is paid for once."""
     given = [[c.arguments, c.hidden, c.program] for c in cases]
     kept = {k: v for k, v in os.environ.items() if k != "AUREOLE_DATA"}
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input=json.dumps(given), capture_output=True, text=True, timeout=300, cwd=folder, check=False,
-        env=kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"} | environment,
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as start:
+        # the processes that a command starts shall not find them either
+        (Path(start) / "sitecustomize.py").write_text(_HIDE)
+        kept["PYTHONPATH"] = os.pathsep.join([start, *kept.get("PYTHONPATH", "").split(os.pathsep)])
+        done = subprocess.run(
+            [sys.executable, __file__],
+            input=json.dumps(given), capture_output=True, text=True, timeout=300, cwd=folder, check=False,
+            env=kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"} | environment,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [Ended(*entry) for entry in json.loads(done.stdout)]
-
-
-class _Hidden:
-    """A finder of modules that says of some packages that they are not installed."""
-
-    def __init__(self, names):
-        self.names = names
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.names:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def _run(arguments, hidden, program):
     """In the child: hide the packages and run the command; it ends the process."""
     loaded = {name.partition(".")[0] for name in sys.modules}
     assert not loaded & set(hidden), f"{loaded & set(hidden)} should not be imported so early"
-    sys.meta_path.insert(0, _Hidden(hidden))
+    os.environ[_HIDDEN] = ",".join(hidden)
+    exec(_HIDE, {})
     sys.argv = ["aureole", *arguments]
     if program:
         exec(program, {})

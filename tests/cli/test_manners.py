@@ -16,12 +16,14 @@ import aureole as au
 from aureole.data.tables import write_columns
 from aureole.heads import MINILM_CAPTIONS
 from aureole.records import Record, write_record
+from aureole.training.config import EXAMPLES
 from tests.packaging.bare import HEAVY
 
 from .forked import Case, run_cases
 
 FIT = ("fit-head", "v.npy", "--columns-from", "g.npy")
 PAGE = ("evaluate", "v.npy", "--columns-from", "g.npy", "--head", "head")
+MODEL = ("--encoder", str(MINILM_CAPTIONS))
 TEXT = ("--text", "red shoes", "--head", str(MINILM_CAPTIONS))
 # (what is hidden, the command, the extra that brings it)
 EXTRAS = [
@@ -40,6 +42,10 @@ EXTRAS = [
     (("fastapi",), ("serve", "--index", "g.faiss"), "serve"),
     (("uvicorn",), ("serve", "--index", "g.faiss"), "serve"),
     (("prometheus_client",), ("serve", "--index", "g.faiss"), "serve"),
+    # in a process that the command starts
+    (("lightning",), ("train", "c.toml", "--out", "new", "--ranks", "2"), "train"),
+    (("lightning",), ("reproduce", "ambiguous", "--ranks", "2", "--seeds", "1"), "train"),
+    (("sentence_transformers",), ("serve", "--index", "t.faiss", *MODEL, "--modality", "text"), "text"),
     (("ray",), ("reproduce", "ambiguous", "--workers", "2", "--max-batches", "1"), "scale"),
     (("ray",), ("embed", "t.parquet", "--encoder", "head", "--out", "e.lance", "--workers", "2"), "scale"),
 ]  # fmt: skip
@@ -58,6 +64,7 @@ MISSING = [
     (("search", "no.faiss", "--id", "3"), "no.faiss"),
     (("search", "g.faiss", "--image", "no.png", "--encoder", "encoder"), "no.png"),
     (("serve", "--index", "no.lance"), "no.lance"),
+    (("serve", "--index", "g.faiss", "--encoder", "no"), "no/weights.safetensors"),
     (("serve", "--index", "g.faiss", "--images", "no"), "no"),
     (("serve", "--index", "g.faiss", "--api-key-file", "no.txt"), "no.txt"),
     (("train", "no.toml", "--out", "new"), "no.toml"),
@@ -80,8 +87,13 @@ WRONG = [
     (("search", "g.faiss"), "give one query: --id", "aureole search --help"),
     (("reproduce", "nope"), "there is no experiment 'nope'", "aureole reproduce --help"),
     (("reproduce", "ambiguous", "--only", "nope"), "nope", "aureole reproduce --help"),
+    (("reproduce", "all", "--only", "nope"), "nope", "aureole reproduce --help"),
+    (("reproduce", "bimodal", "--preset", "paper"), "--preset fast", "aureole reproduce --help"),
+    (("reproduce", "ambiguous", "--ranks", "2", "--workers", "2"), "give either --ranks", "aureole reproduce --help"),
+    (("report", "records", "--items", "9"), "--items is for a gallery", "aureole report --help"),
+    (("report", "postgresql://me@localhost/db"), "say --out PATH", "aureole report --help"),
     (("--show-completion", "ed"), "ed", "aureole --help"),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +105,7 @@ def place(tmp_path_factory):
     np.save(folder / "v.npy", vectors)
     np.save(folder / "g.npy", np.arange(320) // 4)
     (folder / "v.parquet").write_bytes(b"PAR1")
+    (folder / "c.toml").write_text(EXAMPLES["process"])
     write_columns(folder / "t.parquet", {"v": vectors})
     head = au.FrozenHead(dim=4, kappa_pos=8.0, steps=4, items=32)
     head.fit(vectors, np.arange(320) // 4).save(folder / "head")
@@ -109,6 +122,8 @@ def place(tmp_path_factory):
     metrics = {"mu_rank": 0.9, "mu_mae": 0.1, "seconds_training": 1.0}
     record = Record("ambiguous", metrics, command="aureole reproduce ambiguous", seed=0)
     write_record(record, folder / "records" / "ambiguous" / "seed-0.json")
+    shutil.copytree(folder / "records", folder / "coded")
+    (folder / "coded" / "ambiguous" / "seed-0.json").write_bytes(b"\xff\xfe{\0}\0")
     return folder
 
 
@@ -173,11 +188,13 @@ def test_work_that_failed_has_another_status(place):
     cases = [
         Case(("score", "v.parquet", "--head", "head", "--out", "o.csv")),  # no Parquet inside
         Case(("search", "g.faiss", "--id", "nobody")),
+        Case(("report", "coded")),
         Case(("embed", "photos", "--encoder", "encoder", "--out", "broken.lance")),
     ]
-    table, item, pictures = run_cases(cases, place)
+    table, item, record, pictures = run_cases(cases, place)
     assert "v.parquet" in one_line(table, 1)
     assert "nobody" in one_line(item, 1)
+    assert "seed-0.json is not a record" in one_line(record, 1)
     assert pictures.status == 1
     assert "none of the 1 inputs could be read" in pictures.stderr
 
@@ -208,11 +225,12 @@ def test_version_help_and_completion(place):
     assert "fit-head" in nothing.stdout
     for shell, script in zip(shells, scripts, strict=True):
         assert script.status == 0, script
-        assert "_AUREOLE_COMPLETE" in script.stdout
+        assert "fit-head" in script.stdout
         assert script.stderr == ""
         if shutil.which(shell):
             checked = subprocess.run([shell, "-n"], input=script.stdout, text=True, check=False)
             assert checked.returncode == 0
+    # scripts of former versions ask the program
     words = {
         "COMP_WORDS": "aureole index ",
         "COMP_CWORD": "2",

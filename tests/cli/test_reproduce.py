@@ -7,9 +7,12 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from aureole.cli.app import app
+from aureole.cli.reproduce import _experiments, _jobs
+from aureole.experiments.catalogue import CATALOGUE
 
 RUNNER = CliRunner()
 
@@ -45,6 +48,24 @@ def test_reproduce_and_report(tmp_path):
     page = RUNNER.invoke(app, ["report", str(tmp_path)])
     assert page.exit_code == 0, page.output
     assert "bimodal-mixture-3" in (tmp_path / "report.html").read_text()
+
+
+def test_of_all_experiments_those_run_that_have_something_to_run():
+    known = {name: _experiments([name], {}, "fast")[0] for name in CATALOGUE}
+    assert _experiments(["all"], {}, "fast") == list(known.values())
+    paper = _experiments(["all"], {}, "paper")
+    assert {"ambiguous", "families"} <= {experiment.name for experiment in paper}
+    assert "cifar10h" not in {experiment.name for experiment in paper}
+    jobs = _jobs(paper, "paper", 1, None, 2)
+    assert len(jobs) > 10
+    assert all(setting.name.endswith("-paper") for setting, _ in jobs)
+    some = _experiments(["all"], {"name": ["bimodal-mixture-3"]}, "fast")
+    assert [[s.name for s in one.settings] for one in some] == [["bimodal-mixture-3"]]
+    for names in (["all"], ["ambiguous"]):
+        with pytest.raises(typer.BadParameter, match="nope"):
+            _experiments(names, {"name": ["nope"]}, "fast")
+    with pytest.raises(typer.BadParameter, match="the paper has no experiment"):
+        _experiments(["ambiguous", "cifar10h"], {}, "paper")
 
 
 def run_command(*arguments, **environment):

@@ -8,6 +8,7 @@ import torch
 
 import aureole as au
 from aureole.data.tables import write_columns
+from aureole.heads import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex
 from tests.cli.conftest import run
 from tests.retrieval.conftest import brute_force, posteriors
@@ -174,7 +175,7 @@ def test_an_approximate_index_is_built_and_checked(durable, scored, sizes):
     assert loose != exact or kind == "hnsw"
 
 
-def test_passwords_are_never_shown(server):
+def test_passwords_are_never_shown(server, scored):
     address = server.get_uri()
     scheme, rest = address.split("://")
     user, at, host = rest.rpartition("@")
@@ -196,3 +197,15 @@ def test_passwords_are_never_shown(server):
                 assert done.exit_code == 0, done.exception
                 assert "passworded" in done.output or "search" in command
                 assert "hunter2" not in done.output
+    asked = run("index", "approximate", f"{secret}#passworded", "--workers", "2")
+    assert "is none. Use one worker" in str(asked.exception)
+    with CredibleIndex.open(f"{secret}#passworded") as index:
+        index.delete(["a", "b", "c"])
+    empty = run("index", "approximate", f"{secret}#passworded")
+    assert "has no rows" in str(empty.exception)
+    out = run("embed", scored[0], "--encoder", MINILM_CAPTIONS, "--out", f"{secret}#passworded")
+    source = run("embed", secret, "--encoder", MINILM_CAPTIONS, "--out", "e.lance")
+    page = run("report", f"{secret}#passworded")
+    for done in (asked, empty, out, source, page):
+        assert done.exit_code
+        assert "hunter2" not in done.output + str(done.exception)

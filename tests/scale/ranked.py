@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import aureole as au
 from aureole.data.processes import ControlledProcess, draw_generator
-from aureole.errors import InvalidInputError
+from aureole.errors import MissingInputError, MissingPackageError
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.training.fit import fit
 from aureole.training.schedule import Phase
@@ -51,8 +51,13 @@ def wrong(folder):
     """An error of ours on one rank, while the other waits for it."""
     (Path(folder) / f"{os.environ['RANK']}-{os.environ['TORCHELASTIC_RESTART_COUNT']}").touch()
     if dist.get_rank() == 1:
-        raise InvalidInputError("the config of this run is wrong; give another.")
+        raise MissingInputError("the config of this run is wrong; give another.")
     dist.barrier()
+
+
+def lacks(folder):
+    """A package is missing."""
+    raise MissingPackageError("this needs more: pip install 'aureole[more]'.")
 
 
 def dies(folder):

@@ -11,13 +11,15 @@ import torch
 from pyarrow import parquet
 
 import aureole as au
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import AureoleError, InvalidInputError, MissingInputError, told_error
 from aureole.heads import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex
+from aureole.retrieval.rows import Schema
 from aureole.scale import embed
 from aureole.scale.embedder import load_embedder
+from aureole.scale.sources import SourceSpec
 from aureole.scale.table import PosteriorTable, exclusive, lower_median
-from aureole.scale.worker import ahead
+from aureole.scale.worker import WorkOrder, ahead
 from benchmarks.pictures import make_corrupt, make_pictures
 from tests.scale.conftest import assert_same, by_id, rows, save_encoder
 
@@ -230,6 +232,10 @@ def test_tables_of_others_and_other_jobs_are_not_touched(pictures, encoder, tmp_
         embed(pictures, encoder, out)
     with pytest.raises(InvalidInputError, match="workers must be 1 or more"):
         embed(pictures, encoder, out, workers=0)
+    for wrong in (0, -5):
+        with pytest.raises(InvalidInputError, match="rows_per_chunk must be 1 or more"):
+            embed(pictures, encoder, tmp_path / "none.lance", rows_per_chunk=wrong)
+    assert not (tmp_path / "none.lance").exists()
     assert len(by_id(out)) == 230
 
 
@@ -264,6 +270,20 @@ def test_a_package_that_is_missing_stops_the_job(pictures, encoder, tmp_path, mo
     monkeypatch.setattr("aureole.data.pictures._pillow", missing)
     with pytest.raises(AureoleError, match="need Pillow"):
         embed(pictures, encoder, tmp_path / "t.lance")
+
+
+def test_what_a_worker_lacks_is_missing_for_the_one_who_asked(pictures, tmp_path):
+    """The function that Ray runs, on a machine that has no such model."""
+    pytest.importorskip("ray")
+    from aureole.scale.ray import _work
+
+    spec = SourceSpec(str(pictures), "image", None, None)
+    table = PosteriorTable(str(tmp_path / "t.lance"), Schema(8, {}), "")
+    order = WorkOrder(spec, str(tmp_path / "nowhere"), None, table, 8)
+    (told,) = _work({"chunk": ["{}"]}, job="a", order=order)["error"]
+    error = told_error(json.loads(told))
+    assert type(error) is MissingInputError
+    assert "nowhere holds no saved model" in str(error)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])

@@ -99,6 +99,7 @@ def test_a_cluster_of_two_nodes_outlives_one_of_them_and_builds_the_index(job, t
     assert said["nodes"] == 1  # the other is dead
     assert said["chunks"] > 10  # and died early
     assert said["rows"] == 1500
+    assert (said["table"], said["errors_table"]) == ("t.lance", "t.errors.lance")  # as given
     assert differences(out, reference) == []
     with CredibleIndex.open(out) as index:
         assert index.approximate == {"kind": "ivf", "lists": 12, "probes": 12}

@@ -1,13 +1,21 @@
 """Ranks of one machine: a rank that dies, an error of ours, and what stays as it was."""
 
+import io
+import logging
 import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import (
+    AureoleError,
+    InvalidInputError,
+    MissingInputError,
+    MissingPackageError,
+)
 from aureole.scale import launch
+from aureole.scale.launch import _quiet_after
 from aureole.training.ranks import STORE
 from tests.scale import ranked
 
@@ -32,7 +40,7 @@ def test_a_killed_rank_is_replaced_and_the_fit_goes_on_to_the_same_weights(tmp_p
 
 @pytest.mark.slow
 def test_an_error_of_ours_is_raised_once_and_a_death_after_the_last_restart_is_said(tmp_path):
-    with pytest.raises(AureoleError, match="the config of this run is wrong; give another"):
+    with pytest.raises(MissingInputError, match="the config of this run is wrong; give another"):
         launch(ranked.wrong, str(tmp_path), ranks=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0-0", "1-0"]
     with pytest.raises(AureoleError, match="exit code 7 after 1 restarts"):
@@ -54,6 +62,24 @@ def test_over_ray_train_a_killed_rank_is_replaced(tmp_path, monkeypatch):
     assert whole[1:] == [2, False]
     assert killed[1:] == [2, True]
     assert killed[0] == whole[0]
+    options = {"ranks": 1, "address": "local", "restarts": 1, "work": tmp_path / "more"}
+    with pytest.raises(MissingPackageError, match="this needs more"):
+        run_ranks(ranked.lacks, [str(tmp_path)], **options)
+
+
+def test_torch_is_quiet_after_an_error_of_ours_and_only_then(tmp_path):
+    said, failure = io.StringIO(), tmp_path / "failure"
+    handler, logger = logging.StreamHandler(said), logging.getLogger("torch.distributed.elastic.a")
+    logger.addHandler(handler)
+    try:
+        with _quiet_after(failure):
+            logger.error("a rank died")
+            failure.touch()
+            logger.error("a rank ended with an error of ours, which is raised")
+        logger.error("later")
+    finally:
+        logger.removeHandler(handler)
+    assert said.getvalue().splitlines() == ["a rank died", "later"]
 
 
 def test_numbers_that_make_no_sense_are_refused():

@@ -1,12 +1,14 @@
 """A job on two nodes of Ray on this machine, of which one dies: python -m tests.scale.two_nodes SOURCE ENCODER OUT.
 
-A process of its own, since a cluster inside another process may keep it from ending. Prints what embed reported.
+The table is named from a folder that the nodes do not run in. A process of its own, since a cluster inside another
+process may keep it from ending. Prints what embed reported.
 """
 
 import json
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
@@ -21,6 +23,8 @@ def main(source: str, encoder: str, out: str) -> None:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     second = cluster.add_node(num_cpus=1, object_store_memory=_MEMORY)
     cluster.wait_for_nodes()
+    os.chdir(Path(out).parent)  # the nodes stay where they were started
+    out = Path(out).name
     arrived: list[int] = []
 
     def observe(now):

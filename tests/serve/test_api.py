@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections import Counter
 from urllib.parse import quote
 
 import numpy as np
@@ -17,7 +18,16 @@ from aureole.retrieval.scores import class_entropy
 from aureole.scale.embedder import load_embedder
 from aureole.serve.client import ServiceError
 from aureole.serve.encoding import spoil
-from aureole.serve.models import AboutAnswer, ItemAnswer, ItemsAnswer, MapAnswer, SearchAnswer
+from aureole.serve.engine import _Search
+from aureole.serve.models import (
+    AboutAnswer,
+    ItemAnswer,
+    ItemsAnswer,
+    MapAnswer,
+    SearchAnswer,
+    SearchRequest,
+)
+from aureole.serve.questions import plan_of
 from aureole.serve.service import Service
 from tests.serve.conftest import NASTY, N, ask, error_of, in_base64, names, running
 
@@ -137,8 +147,32 @@ def test_hits_are_the_indexes(client, index, made, asked, wanted):
     everyone = index.search(query, columns=["label"], **unlimited, **known)
     assert (found.count, found.count_exact) == (len(everyone), True)
     assert found.truncated == (len(everyone) > len(true))
+    counted = {one["label"]: one["count"] for one in found.raw["classes"]}
+    assert counted == Counter(everyone.payload["label"])  # of all members, also where few are given
     labels = [hit["label"] for hit in found.raw["hits"]]
     assert found.class_entropy == pytest.approx(class_entropy(labels, true.log_positivity))
+
+
+def test_a_range_and_a_list_in_one_batch_are_two_questions(service, made):
+    query = {"mu": made[1].mu[0].tolist(), "kappa": 0.0}
+    plans = []
+    for demand in ({"low": 5, "high": 40}, [5, 40], 5, True, {"low": 5}):
+        request = SearchRequest(
+            query=query, mass=1.0, limit=1000, filter={"number": demand, "label": "dog"}
+        )
+        known = {"kappa_pos": None, "label": None, "columns": ("number",)}
+        plans.append(plan_of(request, calibrated=False, **known))
+    assert len(set(plans)) == len(plans)
+    # of one batch, whatever the threads do
+    own = VonMisesFisher(made[1].mu[0], torch.tensor(0.0))
+    jobs = [_Search(plan, own) for plan in plans]
+    between, either, one, _, above = service.engine._work(jobs)
+    dogs = range(1, N, 3)
+    wanted = {i for i in dogs if 5 <= i <= 40}
+    assert set(between.hits.payload["number"]) == wanted
+    assert set(either.hits.payload["number"]) == {40}
+    assert one.hits.payload["number"] == []
+    assert set(above.hits.payload["number"]) == {i for i in dogs if i >= 5}
 
 
 def test_queries_of_all_kinds(client, index, made):

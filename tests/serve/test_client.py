@@ -30,6 +30,35 @@ def test_what_is_no_url(url):
         Client(url)
 
 
+def test_a_password_in_what_is_no_url_is_not_shown():
+    for url in ("ftp://me:hunter2@a", "http://me:hunter2@a:b", f"http://{'a' * 90}:hunter2@a/?q"):
+        with pytest.raises(InvalidInputError, match="http://HOST:PORT") as caught:
+            Client(url)
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["hunter2\nX-Other: 1", "hunter2\rX", "hünter2", "hunter2\0"])
+def test_a_key_that_no_header_can_hold_is_refused_unseen(key):
+    with pytest.raises(InvalidInputError, match="printable ASCII") as caught:
+        Client("http://127.0.0.1:9", key=key)
+    assert "nter2" not in str(caught.value)
+
+
+def test_blanks_around_a_key_are_none_of_it(service):
+    with running(service, key="a-secret-key") as place:
+        url = f"http://{place[0]}:{place[1]}"
+        for key in ("a-secret-key", "a-secret-key\n", " a-secret-key\r\n"):
+            with Client(url, key=key, timeout=20.0) as client:
+                assert client.about()["rows"]
+        for key in (None, "", "\n", "another-key"):
+            with (
+                Client(url, key=key, timeout=20.0) as client,
+                pytest.raises(ServiceError) as caught,
+            ):
+                client.about()
+            assert caught.value.status == 401
+
+
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"error": 3}', b"", b'{"hits": 7}'])
 @pytest.mark.parametrize("status", [200, 404, 500])
 def test_a_server_of_something_else(body, status):

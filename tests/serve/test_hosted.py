@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -16,7 +17,7 @@ from aureole.heads import MINILM_CAPTIONS
 from aureole.scale.embedder import load_embedder
 from aureole.serve.caps import MASSES, CapTable, credible_cosines
 from aureole.serve.frames import read_frame, write_frame
-from aureole.serve.hosted import HostedEmbedder, HostGoneError
+from aureole.serve.hosted import HostedEmbedder, HostGoneError, _Host
 from aureole.serve.service import Service
 from tests.serve.conftest import ask, error_of, in_base64, running
 
@@ -118,6 +119,57 @@ def test_all_who_wait_are_told_and_one_new_process_is_enough(hosted, made):
             torch.testing.assert_close(each.result(timeout=60).mu, before.mu)
             pids.add(hosted.pid)
     assert len(pids) == 1
+
+
+def test_nobody_speaks_to_a_process_before_it_knows_its_model(hosted, made, monkeypatch):
+    one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
+    before = hosted.embed(one)
+    os.kill(hosted.pid, signal.SIGKILL)
+    with pytest.raises(HostGoneError):
+        hosted.embed(one)
+    starting, ask = threading.Event(), _Host.ask
+
+    def slow(self, value, patience):
+        if "folder" in value:  # the model is named late
+            starting.set()
+            time.sleep(1)
+        return ask(self, value, patience)
+
+    monkeypatch.setattr(_Host, "ask", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(hosted.embed, one)
+        assert starting.wait(20)
+        second = pool.submit(hosted.embed, one)
+        for each in (first, second):
+            torch.testing.assert_close(each.result(timeout=60).mu, before.mu)
+
+
+def test_a_start_that_fails_leaves_no_process(hosted, made, monkeypatch):
+    one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
+    os.kill(hosted.pid, signal.SIGKILL)
+    with pytest.raises(HostGoneError):
+        hosted.embed(one)
+    pids, begin = [], _Host.__init__
+
+    def noted(self):
+        begin(self)
+        pids.append(self.process.pid)
+
+    monkeypatch.setattr(_Host, "__init__", noted)
+    good = dict(hosted._asked)
+    hosted._asked["folder"] = str(made[0])  # the model is gone meanwhile
+    with pytest.raises(InvalidInputError, match="holds no saved model"):
+        hosted.embed(one)
+    hosted._asked, hosted._patience = good, 0.05
+    with pytest.raises(HostGoneError):
+        hosted.embed(one)
+    assert len(pids) == 2
+    assert all(map(gone, pids))
+    assert hosted.pid is None
+    hosted._patience = 60.0
+    hosted.embed(one)
+    hosted.close()
+    assert gone(pids[-1])
 
 
 def test_a_process_that_is_stuck_is_killed(made):

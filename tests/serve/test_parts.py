@@ -40,6 +40,22 @@ def test_ties_and_labels_that_are_no_text():
     assert len(found.sample(3)) == 3
 
 
+@pytest.mark.parametrize(
+    ("labels", "asked"),
+    [
+        ([True, False, True], {"true": "ac", "false": "b", "True": "ac", "False": "b", "1": ""}),
+        ([3.0, 0.5, 3.0], {"3": "ac", "3.0": "ac", "0.5": "b", ".5": "b", "nan": "", "three": ""}),
+        ([1e-7, 1e21, 2.0], {"1e-7": "a", "1e-07": "a", "1e+21": "b", "2": "c", "-": ""}),
+        ([3, 2**60 + 1, 2**60], {"3": "a", str(2**60 + 1): "b", str(2**60): "c", "3.0": "a"}),
+        (["3.0", "True", "null"], {"3.0": "a", "3": "", "True": "b", "true": "", "null": "c"}),
+    ],
+)
+def test_labels_are_found_as_a_browser_or_python_writes_them(labels, asked):
+    found = Certainty(list("abc"), np.arange(3, dtype=np.float32), labels)
+    for label, ids in asked.items():
+        assert found.page("ambiguous", 0, 9, label=label) == (list(ids), len(ids)), label
+
+
 def test_maps_keep_angles_and_do_not_mind_turning():
     rng = np.random.default_rng(0)
     mu = rng.normal(size=(50, 6))

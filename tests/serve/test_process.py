@@ -142,12 +142,15 @@ def test_options_that_make_no_service(made, tmp_path, monkeypatch):
     gallery = made[0] / "gallery.faiss"
     short = tmp_path / "short"
     short.write_text("abc")
+    coded = tmp_path / "coded"
+    coded.write_bytes(b"\xff\xfe" + "a-very-secret-key".encode("utf-16-le"))
     for options, match in {
         ("--index", tmp_path / "no.lance"): "holds no gallery",
         ("--index", gallery, "--label-column", "no"): "no payload column",
         ("--index", gallery, "--images", tmp_path / "no"): "no folder of pictures",
         ("--index", gallery, "--encoder", tmp_path): "no saved model",
         ("--index", gallery, "--api-key-file", short): "8 printable ASCII",
+        ("--index", gallery, "--api-key-file", coded): "8 printable ASCII",
         ("--index", gallery, "--host", "198.51.100.7"): "cannot be used",
     }.items():
         done = run("serve", *options, "--port", 0)

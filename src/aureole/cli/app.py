@@ -24,6 +24,7 @@ from aureole.cli import (
     serve,
     train,
 )
+from aureole.cli.completion import completion_script, read_verbs
 from aureole.errors import AureoleError, MissingInputError, MissingPackageError
 
 __all__ = ["app", "main"]
@@ -76,12 +77,8 @@ def _version(wanted: bool) -> bool:
 
 def _completion(shell: str | None) -> str | None:
     if shell is not None:
-        from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]
-
-        script = get_completion_script(
-            prog_name="aureole", complete_var="_AUREOLE_COMPLETE", shell=shell
-        )
-        typer.echo(script)
+        verbs = read_verbs(typer.main.get_command(app))
+        typer.echo(completion_script(shell, "aureole", verbs))
         raise typer.Exit
     return shell
 
@@ -111,7 +108,7 @@ def main() -> None:
     The status is 0 for done, 1 for work that failed, 2 for a command that cannot begin (an option that is none; a file,
     folder or package that is not there), and 130 for one that was stopped.
     """
-    if "_AUREOLE_COMPLETE" in os.environ:
+    if "_AUREOLE_COMPLETE" in os.environ:  # set by the scripts of former versions
         from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]
 
         completion_init()

@@ -13,6 +13,7 @@ from aureole.cli.index import QUERIES, AsJson, show_facts, sizes_of
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex
+from aureole.retrieval.address import shown_address
 from aureole.scale.lists import build_lists
 
 __all__ = ["HELP", "approximate"]
@@ -56,7 +57,7 @@ def approximate(
         raise typer.BadParameter("several workers build --kind ivf alone.")
     with CredibleIndex.open(gallery) as found:
         if not found.count():
-            raise InvalidInputError(f"{gallery} has no rows to build an index of.")
+            raise InvalidInputError(f"{shown_address(gallery)} has no rows to build an index of.")
         if together:
             with redirect_stdout(sys.stderr):  # Ray may have something to say
                 build_lists(gallery, workers=workers, address=ray_address, **sizes)

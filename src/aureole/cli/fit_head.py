@@ -12,6 +12,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from aureole.cli.options import check_out
 from aureole.cli.progress import rows_bar, training_bar
 from aureole.cli.results import coverage_table, print_json, table
 from aureole.data.arrays import ARRAYS
@@ -80,7 +81,7 @@ def fit_head(
 ) -> None:
     """Fit and save a head; ``HELP`` is what users read."""
     started = time.monotonic()
-    _check_out(out, overwrite=overwrite)
+    check_out(out, "head", overwrite=overwrite)
     others = columns_from or vectors
     grouped = group_column is not None or (columns_from is not None and others.suffix in ARRAYS)
     if grouped == (pairs is not None):
@@ -129,18 +130,6 @@ def fit_head(
         print_json(results)
     else:
         _show(head, len(found), out)
-
-
-def _check_out(out: Path, *, overwrite: bool) -> None:
-    """Refuse to replace a head unless asked to, and to write into a folder of other things at all."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / "config.json").is_file():
-        raise InvalidInputError(f"{out} is there and is no head. Choose another folder for --out.")
-    if not overwrite:
-        raise InvalidInputError(
-            f"{out} holds a head already. Give --overwrite to replace it, or choose another folder for --out."
-        )
 
 
 def _dim(text: str) -> int | str:

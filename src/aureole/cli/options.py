@@ -5,9 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
+from aureole.errors import InvalidInputError
 from aureole.heads import find_model
 
-__all__ = ["Head", "Normalized", "OptionalHead", "model_option"]
+__all__ = ["KEY", "Head", "Normalized", "OptionalHead", "check_out", "model_option"]
+
+KEY = "AUREOLE_API_KEY"  # of the environment: the key of a service, for who runs it and for who asks it
 
 
 def model_option(help: str) -> Any:
@@ -25,3 +28,18 @@ Normalized = Annotated[
         help="Whether the head takes MiniLM vectors of norm 1; default: as it was fitted.",
     ),
 ]
+
+
+def check_out(out: Path, what: str, *, overwrite: bool) -> None:
+    """Refuse to replace a model unless asked to, and to write into a folder of other things at all."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / "config.json").is_file():
+        raise InvalidInputError(
+            f"{out} is there and is no {what}. Choose another folder for --out."
+        )
+    if not overwrite:
+        article = "an" if what[0] in "aeiou" else "a"
+        raise InvalidInputError(
+            f"{out} holds {article} {what} already. Give --overwrite to replace it, or choose another folder for --out."
+        )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from aureole.cli.options import KEY
 from aureole.cli.queries import Query
 from aureole.data.tables import pick_rows, pick_vector
 from aureole.distributions import VonMisesFisher
@@ -17,9 +18,8 @@ from aureole.retrieval.filters import parse_filter
 from aureole.retrieval.rows import Schema
 from aureole.serve.client import Client
 
-__all__ = ["KEY", "Remote", "ask_server"]
+__all__ = ["Remote", "ask_server"]
 
-KEY = "AUREOLE_API_KEY"
 _MOST = 1000  # hits that a service gives at most
 
 
@@ -31,7 +31,6 @@ class Remote:
     hits: Hits
     why: Explanation
     cap: dict[str, Any]
-    count: int
     notes: list[str]
 
 
@@ -70,7 +69,7 @@ def ask_server(
         least = "" if found.count_exact else "at least "
         notes.append(f"a service gives {_MOST:,} hits at most; the cap has {least}{found.count:,}.")
     cap = {**found.cap, "conformal": options["guarantee"] == "conformal"}
-    return Remote(Query(own, found.about), found.hits, why, cap, found.count, notes)
+    return Remote(Query(own, found.about), found.hits, why, cap, notes)
 
 
 def _row(path: Path, row: int, vector: str | None, mu: str, kappa: str) -> dict[str, Any]:

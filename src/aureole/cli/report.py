@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from aureole.errors import InvalidInputError
+from aureole.retrieval.address import is_local, shown_address
 
 __all__ = ["HELP", "report"]
 
@@ -61,7 +61,7 @@ def report(
         typer.echo(_explorer(what, out, given))
         return
     if given:
-        raise InvalidInputError(
+        raise typer.BadParameter(
             f"--{next(iter(given)).replace('_', '-')} is for a gallery, but {what} names none: an address ends in "
             ".lance or .faiss, or is a postgresql:// one."
         )
@@ -71,7 +71,7 @@ def report(
 
 
 def _names_gallery(what: str) -> bool:
-    return "://" in what or what.removesuffix("/").endswith((".lance", ".faiss"))
+    return not is_local(what) or what.removesuffix("/").endswith((".lance", ".faiss"))
 
 
 def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
@@ -79,11 +79,10 @@ def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
     from aureole.reports.explorer import write_explorer
     from aureole.reports.explorer_data import choose_columns, explorer_data
     from aureole.retrieval import CredibleIndex
-    from aureole.retrieval.address import shown_address
 
     if out is None:
-        if "://" in address:
-            raise InvalidInputError(
+        if not is_local(address):
+            raise typer.BadParameter(
                 "a gallery that is no folder has no place beside it: say --out PATH."
             )
         out = Path(address).with_suffix(".html")

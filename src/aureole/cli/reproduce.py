@@ -114,7 +114,6 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Run experiments and write one record per setting and seed; ``HELP`` is what users read."""
-    chosen = list(CATALOGUE) if "all" in names else names
     wanted = {
         "name": only or None,
         "loss": loss,
@@ -123,17 +122,17 @@ def reproduce(
         "pretrained": pretrained,
     }
     given = {name: value for name, value in wanted.items() if value is not None}
-    experiments = [_experiment(name, given) for name in chosen]
+    if (ranks > 1 or launched() > 1) and (workers > 1 or address is not None):
+        raise typer.BadParameter(
+            "give either --ranks, processes for each run, or --workers and --address, runs at a time."
+        )
+    experiments = _experiments(names, given, preset)
     jobs = _jobs(experiments, preset, seeds, first_seed, max_batches)
     command = _command(sys.argv[1:])
     quiet = as_json or not sys.stderr.isatty()
     results: list[tuple[AnySetting, int, Record]] = []
     failures, missing = [], []
     console = Console(stderr=True)
-    if (ranks > 1 or launched() > 1) and (workers > 1 or address is not None):
-        raise AureoleError(
-            "give either --ranks, processes for each run, or --workers and --address, runs at a time."
-        )
     if workers == 1 and address is None:
         watched = partial(
             _watched, out=out, command=command, data_dir=data_dir, cache=cache, quiet=quiet
@@ -176,12 +175,22 @@ def reproduce(
         raise MissingInputError(" ".join(lacking))
 
 
-def _experiment(name: str, wanted: Mapping[str, Any]) -> Experiment:
-    """The wanted settings of an experiment; a name that it does not have is a mistake in the command."""
-    try:
-        return find_experiment(name).narrowed(wanted)
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error)) from error
+def _experiments(names: list[str], wanted: Mapping[str, Any], preset: str) -> list[Experiment]:
+    """The wanted settings of experiments: of "all" those that have some; one that is named must have them."""
+    found = []
+    for name in CATALOGUE if "all" in names else names:
+        try:
+            experiment = find_experiment(name).narrowed(wanted)
+            experiment.of_preset(preset)
+        except InvalidInputError as error:
+            if "all" in names:
+                continue
+            raise typer.BadParameter(str(error)) from error
+        found.append(experiment)
+    if not found:
+        text = ", ".join(f"{name} {value}" for name, value in wanted.items())
+        raise typer.BadParameter(f"no experiment has a setting with {text}.")
+    return found
 
 
 def _jobs(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from aureole.cli.options import Normalized, model_option
+from aureole.cli.options import KEY, Normalized, model_option
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex
 
@@ -32,7 +32,6 @@ Examples:
     aureole serve --index gallery.faiss --host 0.0.0.0 \
       --api-key-file key.txt --rate 20
 """
-_KEY = "AUREOLE_API_KEY"
 
 
 def serve(
@@ -58,7 +57,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
     api_key_file: Annotated[
-        Path | None, typer.Option(help=f"A file with the key; or set {_KEY}.")
+        Path | None, typer.Option(help=f"A file with the key; or set {KEY}.")
     ] = None,
     largest_body: Annotated[
         int, typer.Option(min=1024, help="Bytes of a request at most.")
@@ -134,12 +133,12 @@ def serve(
 
 def read_key(file: Path | None) -> str | None:
     """The key from a file or the environment, or None; never from the command line, which others can read."""
-    text = os.environ.get(_KEY) if file is None else file.read_text(encoding="utf-8")
-    if text is None:
+    given = os.environ.get(KEY) if file is None else file.read_bytes().decode("utf-8", "replace")
+    if given is None:
         return None
-    key = text.strip()
+    key = given.strip()
     if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
-        where = _KEY if file is None else str(file)
+        where = KEY if file is None else str(file)
         raise InvalidInputError(
             f"the key in {where} must have 8 printable ASCII characters or more, without blanks."
         )

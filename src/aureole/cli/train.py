@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from aureole.cli.options import check_out
 from aureole.cli.progress import training_bar
 from aureole.cli.results import print_json
 from aureole.data.labelled import list_pictures
 from aureole.data.tables import table_files
-from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
 from aureole.scale import launch
 from aureole.training.config import EXAMPLES, KEYS, Config, read_config
@@ -84,7 +84,7 @@ def train(
     wanted = read_config(config, changes or ())
     check_ranks(wanted, max(ranks, launched()))
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    _check_out(out, overwrite=overwrite or again)
+    check_out(out, "encoder", overwrite=overwrite or again)
     out = out.resolve()
     work = out.with_name(f"{out.name}.partial-{_digest(wanted)}")
     quiet = as_json or not sys.stderr.isatty()
@@ -141,20 +141,6 @@ def _record(config: Config, found: dict[str, Any], command: str) -> Record:
 
 
 _PATHS = ("data.path", "data.columns_from", "data.pairs", "encoder.weights")
-
-
-def _check_out(out: Path, *, overwrite: bool) -> None:
-    """Refuse to replace an encoder unless asked to, and to write into a folder of other things at all."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / "config.json").is_file():
-        raise InvalidInputError(
-            f"{out} is there and is no encoder. Choose another folder for --out."
-        )
-    if not overwrite:
-        raise InvalidInputError(
-            f"{out} holds an encoder already. Give --overwrite to replace it, or choose another folder for --out."
-        )
 
 
 def _digest(config: Config) -> str:

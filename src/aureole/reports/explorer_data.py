@@ -172,21 +172,28 @@ def _with_neighbours(index: CredibleIndex, picked: list[str]) -> list[str]:
 
 
 def _thumbnails(folder: Path | None, names: list[str]) -> tuple[dict[str, str], list[str]]:
-    """(Small pictures as data URIs, the names up to where they fill the file)."""
+    """(Small pictures as data URIs, of those that can be read; the names up to where they fill the file)."""
     if folder is None:
         return {}, names
     if not folder.is_dir():
         raise MissingInputError(f"{folder} is no folder of pictures. Check the name.")
-    root, found, used = folder.resolve(), {}, 0
+    root, found, used, fault = folder.resolve(), {}, 0, None
     for place, name in enumerate(names):
         path = find_picture(root, name)
         if path is None:
             continue
-        uri = "data:image/jpeg;base64," + base64.b64encode(read_thumbnail(path, _SIDE)).decode()
+        try:
+            content = read_thumbnail(path, _SIDE)
+        except InvalidInputError as error:  # the item is shown without it
+            fault = error
+            continue
+        uri = "data:image/jpeg;base64," + base64.b64encode(content).decode()
         used += len(uri)
         if used > _BYTES:
             return found, names[:place]
         found[name] = uri
+    if not found and fault is not None:
+        raise InvalidInputError(f"no picture in {folder} can be read; the last: {fault}") from fault
     if not found and names:
         raise InvalidInputError(
             f"{folder} holds no picture of an item: there is no {names[0]}.png, .jpg or .webp, for one."

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aureole.data.tables import write_columns
-from aureole.errors import MissingInputError
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.records import Record, read_record
 
 __all__ = ["record_rows", "write_record_table"]
@@ -43,7 +43,7 @@ def record_rows(folder: Path) -> list[dict[str, Any]]:
             continue
         try:
             record = read_record(path)
-        except ValueError:  # also of bytes that are no text
+        except InvalidInputError:
             continue
         found.append(_row(path.relative_to(folder), record))
     if not found:

@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from aureole.errors import InvalidInputError
+from aureole.retrieval.address import is_local
 from aureole.retrieval.origin import Origin
 from aureole.scale.embedder import Embedder, Modality, load_embedder, modality_of
 from aureole.scale.source import Chunk, Source
 from aureole.scale.sources import SourceSpec, guess_modality, open_source
-from aureole.scale.table import Done, PosteriorTable, exclusive, table_address
+from aureole.scale.table import Done, PosteriorTable, absolute_address, exclusive, table_address
 from aureole.scale.worker import ChunkWorker, WorkOrder
 
 __all__ = ["EmbedReport", "Progress", "embed"]
@@ -108,7 +109,9 @@ def embed(
     for name, value in (("workers", workers), ("batch", batch), ("decoders", decoders)):
         if value < 1:
             raise InvalidInputError(f"{name} must be 1 or more, but is {value}.")
-    place = _absolute(source)
+    if rows_per_chunk is not None and rows_per_chunk < 1:
+        raise InvalidInputError(f"rows_per_chunk must be 1 or more, but is {rows_per_chunk}.")
+    place = absolute_address(str(source))
     modality = modality or _modality(str(place), Path(encoder), column)
     embedder = load_embedder(encoder, modality, normalized=normalized)
     target = str(out)
@@ -124,8 +127,8 @@ def embed(
         table = PosteriorTable.open(target, embedder.dim, origin, job)
         done = table.recover()
         order = WorkOrder(
-            spec, str(Path(encoder).absolute()), normalized, table, batch, decoders,
-            _moved(opened, table, done),
+            spec, str(Path(encoder).absolute()), normalized, table.from_anywhere(), batch,
+            decoders, _moved(opened, table, done),
         )  # fmt: skip
         run = _Run(table, opened, done, commit_seconds, workers, observer)
         if workers == 1 and address is None:
@@ -243,11 +246,6 @@ def _modality(source: str, encoder: Path, column: str | None) -> Modality:
     return "text" if own == "vector" and found == "text" else own
 
 
-def _absolute(source: str | Path) -> str:
-    text = str(source)
-    return text if "://" in text else str(Path(text).absolute())
-
-
 def _kept(place: str) -> str:
     """The source as a table remembers it."""
-    return place if "://" in place else str(Path(place).resolve())
+    return str(Path(place).resolve()) if is_local(place) else place

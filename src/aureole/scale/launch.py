@@ -1,19 +1,22 @@
 """Launch: a function on several ranks of this machine, started again as a group when one of them dies."""
 
+import json
+import logging
 import os
 import socket
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import AureoleError, InvalidInputError, tell_error, told_error
 from aureole.training.ranks import STORE, joined
 
 __all__ = ["launch"]
 
-_FAILURE, _LONGEST = "failure", 100_000
+_FAILURE = "failure"
 
 
 def launch(function: Callable[..., Any], *arguments: Any, ranks: int, restarts: int = 3) -> Any:
@@ -63,7 +66,8 @@ def launch(function: Callable[..., Any], *arguments: Any, ranks: int, restarts: 
         )
         results: dict[int, Any] = {}
         try:
-            results = elastic_launch(config, _on_a_rank)(function, arguments, name)
+            with _quiet_after(folder / _FAILURE):
+                results = elastic_launch(config, _on_a_rank)(function, arguments, name)
         except ChildFailedError as error:
             first, failure = error.get_first_failure()
             if not (folder / _FAILURE).exists():
@@ -74,7 +78,7 @@ def launch(function: Callable[..., Any], *arguments: Any, ranks: int, restarts: 
         except SignalException as error:
             raise KeyboardInterrupt from error
         if (folder / _FAILURE).exists():
-            raise AureoleError((folder / _FAILURE).read_text()[:_LONGEST])
+            raise told_error(json.loads((folder / _FAILURE).read_text()))
         return results[0]
 
 
@@ -87,8 +91,29 @@ def _on_a_rank(function: Callable[..., Any], arguments: tuple[Any, ...], name: s
         with joined():
             return function(*arguments)
     except AureoleError as error:
-        failure.write_text(str(error))
+        part = failure.with_name(f"{_FAILURE}-{os.getpid()}")  # several ranks may fail at once
+        part.write_text(json.dumps(tell_error(error)))
+        part.replace(failure)
         raise SystemExit(1) from error
+
+
+@contextmanager
+def _quiet_after(failure: Path) -> Iterator[None]:
+    """A context in which torch does not tell of ranks that ended with an error of ours: it is raised, and says it."""
+
+    def unknown(_: logging.LogRecord) -> bool:
+        return not failure.exists()
+
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
+    own = [logger for logger in loggers if logger.name.partition(".")[0] == "torch"]
+    handlers = list(dict.fromkeys(handler for logger in own for handler in logger.handlers))
+    for handler in handlers:
+        handler.addFilter(unknown)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(unknown)
 
 
 class _environment:  # noqa: N801

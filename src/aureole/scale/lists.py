@@ -1,8 +1,10 @@
 """The approximate index of a large gallery, built by many workers."""
 
 from aureole.errors import InvalidInputError
+from aureole.retrieval.address import shown_address
 from aureole.retrieval.lance import LanceStore
 from aureole.retrieval.store import check_build, default_lists
+from aureole.scale.table import absolute_address
 
 __all__ = ["build_lists"]
 
@@ -16,17 +18,19 @@ def build_lists(where: str, *, workers: int, address: str | None = None, **sizes
     check_build("ivf", sizes)
     if not where.removesuffix("/").endswith(".lance"):
         raise InvalidInputError(
-            f"many workers build the index of a Lance table alone, but {where} is none. Use one worker."
+            f"many workers build the index of a Lance table alone, but {shown_address(where)} is none. "
+            "Use one worker."
         )
     store = LanceStore.open(where)
     rows = store.count()
     lists = sizes.get("lists", default_lists(rows))
     if rows < 2 * lists:
         raise InvalidInputError(
-            f"{lists:,} lists need {2 * lists:,} rows or more, but {where} has {rows:,}. Give fewer lists, or none: "
-            "so few rows are searched fast without."
+            f"{lists:,} lists need {2 * lists:,} rows or more, but {shown_address(where)} has {rows:,}. Give fewer "
+            "lists, or none: so few rows are searched fast without."
         )
     from aureole.scale.ray import create_lists
 
-    create_lists(where, lists=lists, rows=rows, workers=workers, address=address)
+    anywhere = absolute_address(where)
+    create_lists(anywhere, lists=lists, rows=rows, workers=workers, address=address)
     store.adopt(lists, sizes)

@@ -13,7 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from aureole.errors import AureoleError, MissingPackageError
+from aureole.errors import AureoleError, MissingPackageError, tell_error, told_error
 from aureole.scale.source import Chunk
 from aureole.scale.sweep import Failure, attempt
 from aureole.scale.table import Done
@@ -80,7 +80,7 @@ def map_chunks(
             )
             for row in done.iter_rows():
                 if row["error"]:
-                    raise AureoleError(row["error"])
+                    raise told_error(json.loads(row["error"]))
                 yield Done.from_json(row["done"])
         except RayError as error:
             first = str(error).strip().splitlines() or [type(error).__name__]
@@ -141,7 +141,7 @@ def run_ranks(
         _train(ray, function, arguments, ranks, restarts, outcome)
     found = json.loads(outcome.read_text())
     if "error" in found:
-        raise AureoleError(found["error"])
+        raise told_error(found)
     return found["result"]
 
 
@@ -200,7 +200,7 @@ def _on_worker(config: dict[str, Any]) -> None:
     try:
         result = config["function"](*config["arguments"])
     except AureoleError as error:
-        _write(outcome, {"error": str(error)})
+        _write(outcome, tell_error(error))
         raise
     if rank() == 0:
         _write(outcome, {"result": result})
@@ -285,4 +285,4 @@ def _work(batch: dict[str, Any], *, job: str, order: WorkOrder) -> dict[str, lis
         (text,) = batch["chunk"]
         return {"done": [_OPEN[job](Chunk(**json.loads(str(text)))).to_json()], "error": [""]}
     except AureoleError as error:
-        return {"done": [""], "error": [str(error)]}
+        return {"done": [""], "error": [json.dumps(tell_error(error))]}

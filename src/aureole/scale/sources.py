@@ -5,6 +5,7 @@ from pathlib import Path
 
 from aureole.data.ranges import columns_of, read_schema
 from aureole.errors import InvalidInputError, MissingInputError
+from aureole.retrieval.address import shown_address
 from aureole.retrieval.lance import lance_package, table_exists
 from aureole.scale.embedder import Modality
 from aureole.scale.folder import PICTURES, FolderSource, walk
@@ -64,7 +65,9 @@ def kind_of(path: str) -> str:
     """'lance', 'table', 'shards' or 'folder': what a path holds, by its ending or by the files below it."""
     if path.removesuffix("/").endswith(".lance"):
         if not table_exists(path):
-            raise MissingInputError(f"{path} is not there, or is no Lance table. Check the name.")
+            raise MissingInputError(
+                f"{shown_address(path)} is not there, or is no Lance table. Check the name."
+            )
         return "lance"
     place = Path(path)
     if place.is_file():
@@ -76,7 +79,7 @@ def kind_of(path: str) -> str:
             f"{', '.join((*TABLES, *SHARDS, '.lance'))}."
         )
     if not place.is_dir():
-        raise MissingInputError(f"{path} is not there. Check the name.")
+        raise MissingInputError(f"{shown_address(path)} is not there. Check the name.")
     first = next(walk(place, (*TABLES, *SHARDS, *PICTURES)), None)
     if first is None:
         raise InvalidInputError(

@@ -20,6 +20,7 @@ import numpy as np
 
 from aureole.data.arrow import compute_package, pyarrow_package
 from aureole.errors import InvalidInputError
+from aureole.retrieval.address import is_local, shown_address
 from aureole.retrieval.lance import (
     SCHEMA_KEY,
     LanceStore,
@@ -31,7 +32,15 @@ from aureole.retrieval.lance import (
 from aureole.retrieval.origin import Origin
 from aureole.retrieval.rows import Rows, Schema
 
-__all__ = ["Done", "Fault", "PosteriorTable", "errors_address", "exclusive", "table_address"]
+__all__ = [
+    "Done",
+    "Fault",
+    "PosteriorTable",
+    "absolute_address",
+    "errors_address",
+    "exclusive",
+    "table_address",
+]
 
 COLUMNS = {"source": "text", "model": "text", "chunk": "text"}
 _JOB, _MODELS = "embed", "models"
@@ -69,6 +78,17 @@ class Done:
         return cls(found["key"], found["rows"], found["fragments"], faults)
 
 
+def absolute_address(where: str) -> str:
+    """The address from anywhere: workers of a cluster do not run in the folder of the process that asks them.
+
+    Examples
+    --------
+    >>> absolute_address("/data/../data/photos.lance"), absolute_address("s3://shop/photos.lance")
+    ('/data/../data/photos.lance', 's3://shop/photos.lance')
+    """
+    return str(Path(where).absolute()) if is_local(where) else where
+
+
 def errors_address(where: str) -> str:
     """The address of the table with the inputs that could not be read.
 
@@ -83,7 +103,9 @@ def errors_address(where: str) -> str:
 def table_address(out: str, weights: str) -> str:
     """The address of a model's rows: ``out`` for the first model, ``out-HASH`` beside it for any other."""
     if not out.removesuffix("/").endswith(".lance") or out.endswith(".errors.lance"):
-        raise InvalidInputError(f"the table's name must end in .lance, but is {out}.")
+        raise InvalidInputError(
+            f"the table's name must end in .lance, but is {shown_address(out)}."
+        )
     if not table_exists(out):
         return out
     store = LanceStore.open(out)
@@ -145,6 +167,10 @@ class PosteriorTable:
             return None
         note = LanceStore.open(where).read_note(_JOB)
         return None if note is None else json.loads(note)
+
+    def from_anywhere(self) -> "PosteriorTable":
+        """The same table by its absolute address, for workers in other folders."""
+        return PosteriorTable(absolute_address(self.where), self._schema, self._weights)
 
     def counts(self) -> tuple[int, int]:
         """(Rows, faults) that are committed."""
@@ -291,7 +317,7 @@ def lower_median(pieces: Callable[[], Iterable[np.ndarray]]) -> float | None:
 @contextmanager
 def exclusive(where: str) -> Iterator[None]:
     """The right to fill a table; refused while another process of this machine has it. Not kept on object stores."""
-    if "://" in where:
+    if not is_local(where):
         yield
         return
     Path(where).parent.mkdir(parents=True, exist_ok=True)

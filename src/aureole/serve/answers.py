@@ -5,13 +5,13 @@ from typing import Any
 from urllib.parse import quote
 
 from aureole.distributions import VonMisesFisher
+from aureole.reports.explorer_data import MASSES
 from aureole.retrieval.explanation import explain_hits
 from aureole.retrieval.hits import Hits
 from aureole.serve.pictures import Pictures
 
-__all__ = ["CAP_MASSES", "Teller", "add_reasons", "reason", "tell_caps", "tell_classes"]
+__all__ = ["Teller", "add_reasons", "reason", "tell_caps", "tell_classes"]
 
-CAP_MASSES = tuple(round(0.01 * percent, 2) for percent in range(50, 100))
 _MOST = 10  # classes of a set that are told
 
 
@@ -95,5 +95,5 @@ def tell_classes(labels: list[Any]) -> list[dict[str, Any]]:
 
 
 def tell_caps(cosines: list[float]) -> list[dict[str, float]]:
-    """The caps of ``CAP_MASSES`` by their least cosines."""
-    return [{"mass": m, "cosine": c} for m, c in zip(CAP_MASSES, cosines, strict=True)]
+    """The caps of ``MASSES`` by their least cosines."""
+    return [{"mass": m, "cosine": c} for m, c in zip(MASSES, cosines, strict=True)]

@@ -155,21 +155,21 @@ def _add_operations(app: FastAPI, metrics: Metrics, *, secured: bool) -> None:
 def _add_page(app: FastAPI, files: dict[str, StaticFile]) -> None:
     """The browser page: ``/`` and ``/assets/...``."""
 
-    def sent(file: StaticFile | None, known: str | None, age: str) -> Response:
+    def sent(file: StaticFile | None, known: str | None) -> Response:
         if file is None:
             raise Fault("not_found", "there is no such file.")
-        headers = {"ETag": f'"{file.tag}"', "Cache-Control": age}
+        headers = {"ETag": f'"{file.tag}"', "Cache-Control": "no-cache"}
         if known and known.strip('"') == file.tag:
             return Response(status_code=304, headers=headers)
         return Response(file.content, media_type=file.type, headers=headers)
 
     @app.get("/", include_in_schema=False)
     async def page(if_none_match: Annotated[str | None, Header()] = None) -> Response:
-        return sent(files["index.html"], if_none_match, "no-cache")
+        return sent(files["index.html"], if_none_match)
 
     @app.get("/assets/{name:path}", include_in_schema=False)
     async def asset(name: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:
-        return sent(files.get(f"assets/{name}"), if_none_match, "no-cache")
+        return sent(files.get(f"assets/{name}"), if_none_match)
 
 
 def _add_errors(app: FastAPI) -> None:

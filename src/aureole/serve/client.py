@@ -15,6 +15,7 @@ import torch
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import Hits
+from aureole.retrieval.address import shown_address
 
 __all__ = ["Answer", "Client", "ServiceError"]
 
@@ -45,8 +46,9 @@ class ServiceError(AureoleError):
 class Answer:
     """What a search found: the hits as the index itself gives them, and what the service says about the query.
 
-    ``count`` is the number of members before the limit (a lower bound unless ``count_exact``); ``explanations`` and
-    ``latent_in_cap`` are there if they were asked for; ``raw`` is the JSON.
+    ``count`` is the number of members before the limit (a lower bound unless ``count_exact``); ``class_entropy`` is of
+    the hits alone, weighed by their positivity; ``explanations`` and ``latent_in_cap`` are there if they were asked
+    for; ``raw`` is the JSON.
     """
 
     hits: Hits
@@ -92,7 +94,9 @@ class Client:
             port = None
             parts = parts._replace(scheme="")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise InvalidInputError(f"a service's URL is http://HOST:PORT, but got {url[:100]!r}.")
+            raise InvalidInputError(
+                f"a service's URL is http://HOST:PORT, but got {shown_address(url)[:100]!r}."
+            )
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
@@ -100,7 +104,13 @@ class Client:
         self._prefix = parts.path.rstrip("/")
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._headers = {"Accept": "application/json"}
-        if key is not None:
+        key = (key or "").strip()  # files and shells leave a newline at its end
+        if not key.isascii() or not key.isprintable():
+            raise InvalidInputError(
+                "the key of a service is of printable ASCII characters, but this one has others. It is not shown here; "
+                "look for a line break or a letter with an accent in it."
+            )
+        if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._lock = threading.Lock()
 

@@ -193,7 +193,10 @@ class Engine:
                 order = np.argsort(-hits.log_positivity.numpy(), kind="stable")
                 hits = pick_hits(hits, order.tolist())
             cut = pick_hits(hits, list(range(plan.limit))) if len(hits) > plan.limit else hits
-            results.append(Found(own, cut, len(hits), True, len(hits) > plan.limit))
+            labels = None
+            if ranked and plan.label is not None:  # all are here, before the limit
+                labels = hits.payload[plan.label][:COUNTED]
+            results.append(Found(own, cut, len(hits), True, len(hits) > plan.limit, labels))
         return self._counted(batch, results, plan, kappa_pos, options)
 
     def _counted(

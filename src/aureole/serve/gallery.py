@@ -1,13 +1,16 @@
 """The gallery in the order of its certainty: all kappas, labels and ids in memory, some 30 bytes a row."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from aureole.retrieval import CredibleIndex
+from aureole.retrieval.rows import text_of
 
 __all__ = ["Certainty", "Order", "read_certainty"]
 
@@ -19,12 +22,12 @@ _CLASSES = 100
 class _Names:
     """Texts in one block of UTF-8: its bytes, and where each ends. A list of str would take five times as much."""
 
-    text: bytes
+    text: np.ndarray
     ends: np.ndarray
 
     def __getitem__(self, place: int) -> str:
         start = int(self.ends[place - 1]) if place else 0
-        return self.text[start : int(self.ends[place])].decode()
+        return self.text[start : int(self.ends[place])].tobytes().decode()
 
 
 class Certainty:
@@ -45,9 +48,7 @@ class Certainty:
     def __init__(
         self, ids: Iterable[str], kappa: np.ndarray, labels: Iterable[Any] | None = None
     ) -> None:
-        encoded = [name.encode() for name in ids]
-        ends = np.cumsum(np.fromiter((len(e) for e in encoded), np.int64, len(encoded)))
-        self._names = _Names(b"".join(encoded), ends)
+        self._names = _Names(*text_of(list(ids)))
         kappa = np.asarray(kappa, np.float32)
         order = np.argsort(kappa, kind="stable")
         self._order = order.astype(np.uint32 if len(order) < 2**32 else np.int64)
@@ -55,6 +56,7 @@ class Certainty:
         self._codes: np.ndarray | None = None
         self.classes: list[tuple[Any, int]] = []
         self._code: dict[str, int] = {}
+        self._number: dict[float, int] = {}
         if labels is not None:
             self._read_labels(labels)
 
@@ -64,10 +66,10 @@ class Certainty:
     def page(
         self, order: Order, offset: int, limit: int, *, label: str | None = None
     ) -> tuple[list[str], int]:
-        """(The ids of a page, how many items there are in all); a label is compared by its text."""
+        """(The ids of a page, how many items there are in all); a label is given as text: JSON's or Python's."""
         rows = self._order
         if label is not None:
-            code = self._code.get(label)
+            code = self._code_of(label)
             if code is None or self._codes is None:
                 return [], 0
             rows = rows[self._codes[rows] == code]
@@ -94,13 +96,26 @@ class Certainty:
         places = np.unique(np.linspace(0, max(0, len(self) - 1), min(count, len(self))).astype(int))
         return [self._names[int(self._order[place])] for place in places]
 
+    def _code_of(self, label: str) -> int | None:
+        """The class of this label; of numbers any spelling will do, as a browser says 3 of 3.0 and 1e-7 of 1e-07."""
+        code = self._code.get(label)
+        if code is None and self._number:
+            with suppress(ValueError):
+                return self._number.get(float(label))
+        return code
+
     def _read_labels(self, labels: Iterable[Any]) -> None:
         seen: dict[Any, int] = {}
         codes = [seen.setdefault(label, len(seen)) for label in labels]
         self._codes = np.array(codes, np.int32)
         counts = Counter(codes)
         values = list(seen)
-        self._code = {str(value): code for value, code in seen.items()}
+        for value, code in seen.items():
+            self._code[str(value)] = code
+            if not isinstance(value, str):
+                self._code[json.dumps(value)] = code  # true, where Python says True
+            if type(value) in (int, float):
+                self._number.setdefault(float(value), code)
         self.classes = [(values[code], count) for code, count in counts.most_common(_CLASSES)]
 
 

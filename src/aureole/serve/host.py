@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import tell_error
 from aureole.scale.embedder import Embedder, load_embedder
 from aureole.serve.caps import CapTable
 from aureole.serve.frames import read_frame, unpack_inputs, write_frame
@@ -35,7 +35,7 @@ def _answer(given: BinaryIO, out: BinaryIO) -> None:
     try:
         embedder = load_embedder(asked["folder"], asked["modality"], normalized=asked["normalized"])
     except Exception as error:
-        write_frame(out, _told(error))
+        write_frame(out, tell_error(error))
         return
     names = ("modality", "dim", "kappa_pos", "weights", "features")
     write_frame(out, {name: getattr(embedder, name) for name in names})
@@ -45,7 +45,7 @@ def _answer(given: BinaryIO, out: BinaryIO) -> None:
         try:
             answer = _posteriors(embedder, caps, inputs)
         except Exception as error:
-            answer = _told(error)
+            answer = tell_error(error)
         write_frame(out, answer)
 
 
@@ -57,12 +57,6 @@ def _posteriors(embedder: Embedder, caps: CapTable, inputs: list[Any]) -> dict[s
         "kappa": found.kappa.numpy(),
         "cosines": np.array(caps(found.kappa)),
     }
-
-
-def _told(error: Exception) -> dict[str, str]:
-    kinds = (InvalidInputError, AureoleError)
-    kind = next((k.__name__ for k in kinds if isinstance(error, k)), type(error).__name__)
-    return {"error": str(error), "kind": kind}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import AureoleError, told_error
 from aureole.scale.embedder import Embedder, Modality
 from aureole.scale.inputs import prepare_picture, prepare_text, prepare_vector
 from aureole.serve.failures import LOG
@@ -54,7 +54,7 @@ class HostedEmbedder(Embedder):
         self._patience = patience
         self._starting = threading.Lock()
         self._host: _Host | None = None
-        about = self._started()[1]
+        about = self._start()
         self.modality, self.dim = about["modality"], about["dim"]
         self.kappa_pos, self.weights = about["kappa_pos"], about["weights"]
         self.features = about["features"]
@@ -93,26 +93,29 @@ class HostedEmbedder(Embedder):
 
     def close(self) -> None:
         """End the process; it finishes what it is at."""
-        if self._host is not None:
-            self._host.close()
+        with self._starting:  # also one that another thread is starting
+            if self._host is not None:
+                self._host.close()
 
     def _again(self) -> "_Host":
         """The process that another thread has started meanwhile, or a new one."""
         with self._starting:
-            if self._host is not None and not self._host.dead:
-                return self._host
-            host, _ = self._started()
-            LOG.warning("the encoder's process was started again")
-            return host
+            if self._host is None or self._host.dead:
+                self._start()
+                LOG.warning("the encoder's process was started again")
+            assert self._host is not None
+            return self._host
 
-    def _started(self) -> tuple["_Host", dict[str, Any]]:
-        """(A process, what it says of its model)."""
-        self._host = host = _Host()
+    def _start(self) -> dict[str, Any]:
+        """What a new process says of its model; other threads see it only now, when it knows which."""
+        host = _Host()
         try:
-            return host, _told(host.ask(self._asked, self._patience))
+            about = _told(host.ask(self._asked, self._patience))
         except BaseException:
             host.close()
             raise
+        self._host = host
+        return about
 
 
 class _Host:
@@ -179,5 +182,4 @@ def _told(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer, unless it is an error of the other side: that is raised here."""
     if "error" not in answer:
         return answer
-    kinds = {"InvalidInputError": InvalidInputError, "AureoleError": AureoleError}
-    raise kinds.get(answer["kind"], RuntimeError)(answer["error"])
+    raise told_error(answer)

@@ -285,7 +285,8 @@ class Class(BaseModel):
 class SearchAnswer(BaseModel):
     """The cap's members; ``count`` is that before the limit, a lower bound where ``count_exact`` is false.
 
-    ``classes`` are the ten most frequent labels of all members that were counted.
+    ``classes`` are the ten most frequent labels of all members that were counted. ``class_entropy`` is that of the hits
+    given here alone, in nats, each weighed by its positivity: how mixed the best of them are.
     """
 
     query: QueryAnswer

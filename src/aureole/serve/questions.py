@@ -1,6 +1,5 @@
 """Questions: a request as the index and the encoder take it, or the fault that it has."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +78,8 @@ def plan_of(
     if guarantee and not calibrated:
         raise Fault(
             "invalid_input",
-            "this gallery has no calibration: build it with --conformal-pairs.",
+            "this gallery has no calibration: build it with --group-column, which says what belongs together, and "
+            "--conformal TABLE, whose rows the head has not seen.",
             field="guarantee",
         )
     kind = request.kind or ("predictive" if guarantee else "credible")
@@ -100,7 +100,8 @@ def plan_of(
         count=request.count,
         kappa_pos=kappa_pos,
         columns=columns,
-        asked="" if not demands else json.dumps(demands, sort_keys=True),
+        # not as JSON, which writes a range and a list alike
+        asked="" if not demands else repr(sorted(demands.items())),
         filter=demands,
     )
 

@@ -11,11 +11,12 @@ import aureole
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation.kappa_rejection import SAMPLED, kappa_rejection
+from aureole.reports.explorer_data import MASSES as CAP_MASSES
 from aureole.retrieval import CredibleIndex
 from aureole.retrieval.scores import class_entropy
 from aureole.scale.embedder import Embedder
 from aureole.serve import models
-from aureole.serve.answers import CAP_MASSES, Teller, add_reasons, tell_caps, tell_classes
+from aureole.serve.answers import Teller, add_reasons, tell_caps, tell_classes
 from aureole.serve.caps import MASSES, credible_cosines, predictive_cosines
 from aureole.serve.encoding import Embedded, Encoder
 from aureole.serve.engine import COUNTED, Engine, Plan
