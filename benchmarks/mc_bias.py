@@ -157,7 +157,7 @@ def draw_figure(metrics: dict, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure = plt.figure(figsize=(6.4, 6.4), layout="constrained")
-    above, below = figure.subfigures(2, 1)
+    above, below = figure.subfigures(2, 1).tolist()  # pyright: ignore[reportAttributeAccessIssue]
     axes = [*above.subplots(1, 2), below.subplots()]
     bias = dict(sorted(metrics["bias in K"].items(), key=lambda item: int(item[0])))
     k = [int(x) for x in bias]

@@ -51,7 +51,9 @@ class EmbedTable(MeasuredDirective):
                     f"{at['of bare']:.2f} of bare, {at['of bare loops at once']:.2f} of as many bare loops at once"
                 )
                 if "of loops that decode at once" in at:
-                    cells[-1] += f", {at['of loops that decode at once']:.2f} of as many that decode"
+                    cells[-1] += (
+                        f", {at['of loops that decode at once']:.2f} of as many that decode"
+                    )
             bare = f"{found['bare rows a second']:,.0f} rows/s"
             size = f"{found['bytes a row']:,.0f} (D = {found['dim']})"
             rows.append(

@@ -62,3 +62,21 @@ def test_wrong_calls_are_explained():
     for posteriors, axis in (((), None), ((q,), None), ((q, q), 0), ((q, other), None)):
         with pytest.raises(InvalidInputError, match="fuse"):
             au.fuse(*posteriors, axis=axis)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((4, 3), 2), ((4, 3), -3), ((4, 3), 5), ((), 0)])
+def test_an_axis_that_the_batch_does_not_have_is_refused(shape, axis):
+    q = au.VonMisesFisher(torch.eye(3)[0].expand(*shape, 3), 2.0)
+    with pytest.raises(InvalidInputError, match=rf"axis of the batch.*axis={axis}"):
+        au.fuse(q, axis=axis)
+
+
+def test_negative_axes_count_from_the_end_and_no_views_are_refused():
+    q = au.VonMisesFisher(sphere.normalize(torch.randn(4, 3, 5)), torch.rand(4, 3))
+    for axis in (0, 1):
+        ahead, behind = au.fuse(q, axis=axis), au.fuse(q, axis=axis - 2)
+        assert torch.equal(ahead.mu, behind.mu)
+        assert torch.equal(ahead.kappa, behind.kappa)
+        assert ahead.batch_shape == ((3,), (4,))[axis]
+    with pytest.raises(InvalidInputError, match="one view or more"):
+        au.fuse(au.VonMisesFisher(torch.ones(0, 3, 5), 1.0), axis=0)

@@ -1,5 +1,7 @@
 """Divergences against Monte Carlo and against each other."""
 
+import math
+
 import pytest
 import torch
 from torch.distributions import kl_divergence
@@ -64,3 +66,48 @@ def test_kl_gradients():
 def test_kl_between_different_spheres_is_refused():
     with pytest.raises(InvalidInputError, match=r"R\^3 and R\^4"):
         kl_divergence(posterior(1.0, 3), posterior(1.0, 4))
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_weight_of_zero_has_the_slope_of_the_sum(both):
+    """d log(sum_a w_a h_a) / dw_a = h_a / sum - 1, since weights are scaled to sum to 1, at w_a = 0 as elsewhere."""
+    mu = sphere.normalize(torch.randn(3, 6, dtype=torch.float64))
+    kappa = torch.tensor([20.0, 5.0, 60.0], dtype=torch.float64)
+    weights = torch.tensor([0.0, 0.4, 0.6], dtype=torch.float64, requires_grad=True)
+    other = posterior(30.0, 6)
+    mixture = au.MixtureVMF(weights, mu, kappa)
+    value = au.log_expected_positivity(mixture, mixture if both else other, 20.0)
+    if both:
+        parts = au.expected_positivity(
+            au.VonMisesFisher(mu.unsqueeze(1), kappa.unsqueeze(1)),
+            au.VonMisesFisher(mu, kappa),
+            20.0,
+        )
+        total = (weights @ parts @ weights).item()
+        wanted = 2 * (parts @ weights).detach() / total - 2
+    else:
+        parts = au.expected_positivity(au.VonMisesFisher(mu, kappa), other, 20.0)
+        total = (parts @ weights).item()
+        wanted = parts / total - 1
+    assert value.item() == pytest.approx(math.log(total), rel=1e-12)
+    (slope,) = torch.autograd.grad(value, weights)
+    assert torch.allclose(slope, wanted, rtol=1e-10)
+    assert slope[0].abs() > 0.1
+    step = torch.tensor([1e-7, 0.4, 0.6], dtype=torch.float64)
+    moved = au.MixtureVMF(step, mu, kappa)
+    after = au.log_expected_positivity(moved, moved if both else other, 20.0)
+    assert (after - value).item() / 1e-7 == pytest.approx(slope[0].item(), rel=1e-4)
+
+
+def test_weights_of_zero_give_finite_slopes_however_far_the_absent_component_is():
+    """In float32 the absent component is e^160 times likelier than the one that is there."""
+    mu = torch.stack([torch.eye(512)[0], -torch.eye(512)[0]]).requires_grad_()
+    kappa = torch.tensor([1e4, 1e4], requires_grad=True)
+    weights = torch.tensor([0.0, 1.0], requires_grad=True)
+    mixture = au.MixtureVMF(weights, mu, kappa, validate_args=False)
+    value = au.log_expected_positivity(mixture, au.VonMisesFisher(torch.eye(512)[0], 1e4), 200.0)
+    alone = au.VonMisesFisher(-torch.eye(512)[0], 1e4)
+    wanted = au.log_expected_positivity(alone, au.VonMisesFisher(torch.eye(512)[0], 1e4), 200.0)
+    assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
+    for grad in torch.autograd.grad(value, (weights, mu, kappa)):
+        assert torch.isfinite(grad).all()

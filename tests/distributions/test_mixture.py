@@ -107,3 +107,9 @@ def test_components_must_agree(arguments):
 def test_too_many_components_for_the_samples():
     with pytest.raises(InvalidInputError, match="n_components = 9"):
         au.MixtureVMF.fit(torch.eye(3), 9)
+
+
+@pytest.mark.parametrize("given", [{"n_starts": 0}, {"max_steps": 0}, {"n_starts": -1}])
+def test_no_starts_or_steps_are_refused_as_such(given):
+    with pytest.raises(InvalidInputError, match="one start and one step or more"):
+        au.MixtureVMF.fit(torch.eye(3), 2, **given)

@@ -47,3 +47,34 @@ def test_the_real_votes(shared_data):
     found = vote_ceiling(load_cifar10h(shared_data).counts, splits=3)
     assert 0.50 < found["split_half_rank"] < 0.58
     assert 0.81 < found["ceiling_rank"] < 0.87
+
+
+@pytest.mark.parametrize("mean", [-1.0, -0.4, 0.0])
+def test_halves_that_disagree_have_a_ceiling_of_zero(mean, monkeypatch):
+    """Not a complex number, nor a division by 0."""
+    monkeypatch.setattr("aureole.evaluation.ceiling.split_half_rank", lambda *_: mean)
+    found = vote_ceiling(torch.tensor([[3, 1], [2, 2]]))
+    assert found["split_half_rank"] == pytest.approx(mean)
+    assert found["ceiling_rank"] == 0.0
+
+
+def test_votes_at_random_have_a_real_ceiling():
+    """Items that all follow one law: the halves agree by chance alone, as often below 0 as above."""
+    means = []
+    for seed in range(12):
+        rng = torch.Generator().manual_seed(seed)
+        drawn = torch.multinomial(torch.ones(8, 3), 20, replacement=True, generator=rng)
+        counts = torch.nn.functional.one_hot(drawn, 3).sum(1)
+        found = vote_ceiling(counts, splits=2, generator=rng)
+        assert 0 <= found["ceiling_rank"] <= 1
+        means.append(found["split_half_rank"])
+    assert min(means) < 0 < max(means)
+
+
+def test_no_ranking_has_no_ceiling_and_no_splits_are_refused():
+    _, counts = votes(50, 2)
+    found = vote_ceiling(counts, splits=2)
+    assert found["ceiling_rank"] != found["ceiling_rank"]
+    for splits in (0, -1):
+        with pytest.raises(InvalidInputError, match="one split or more"):
+            vote_ceiling(counts, splits=splits)

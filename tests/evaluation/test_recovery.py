@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.evaluation import average_ranks, latent_coverage, partner_coverage, recovery, spearman
 from aureole.evaluation.modes import align_mixtures, divergence, mode_recovery, rotate_mixture
+from aureole.evaluation.ranks import partial_spearman
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -29,6 +30,45 @@ def test_spearman_says_what_it_cannot_rank():
         spearman(torch.tensor([1.0, float("nan")]), torch.arange(2.0))
     with pytest.raises(InvalidInputError, match="same length"):
         spearman(torch.arange(3.0), torch.arange(2.0))
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_partial_spearman_is_the_correlation_of_what_regression_leaves(ties):
+    """The ranks of both lists less their least-squares line in the ranks of the third."""
+    given = torch.randn(300, dtype=torch.float64)
+    first = given + torch.randn(300, dtype=torch.float64)
+    second = given - 0.5 * first + torch.randn(300, dtype=torch.float64)
+    if ties:
+        first, given = first.round(), given.round(decimals=1)
+    ranks = [rankdata(x.numpy()) for x in (first, second, given)]
+    line = np.stack([np.ones(300), ranks[2]], 1)
+    left = [r - line @ np.linalg.lstsq(line, r, rcond=None)[0] for r in ranks[:2]]
+    wanted = float(np.corrcoef(*left)[0, 1])
+    assert partial_spearman(first, second, given) == pytest.approx(wanted, abs=1e-12)
+    assert abs(wanted - spearman(first, second)) > 0.1
+
+
+def test_partial_spearman_is_nan_where_the_third_says_all():
+    a, b = torch.arange(5.0), torch.tensor([2.0, 0, 1, 4, 3])
+    assert math.isnan(partial_spearman(a, b, a))
+    assert math.isnan(partial_spearman(a, b, torch.ones(5)))
+
+
+@pytest.mark.parametrize("dim", [3, 10])
+@pytest.mark.parametrize("kappa", [1e5, 1e7])
+def test_coverage_of_sharp_posteriors_in_float32(dim, kappa):
+    """Their cosines are a few roundings from 1: heights tell inside from outside, cosines do not."""
+    mu = au.sphere.normalize(torch.randn(40, dim))
+    turn = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64))[0]
+    q = au.VonMisesFisher(mu, kappa)
+    z = q.sample((1000,))
+    for mass, share in latent_coverage(q, z).items():
+        assert share == pytest.approx(mass, abs=0.01)
+    turned = au.VonMisesFisher(au.sphere.normalize(mu.double()) @ turn, kappa)
+    for mass, share in latent_coverage(turned, z.double(), rotation=turn).items():
+        assert share == pytest.approx(mass, abs=0.01)
+    points = au.VonMisesFisher(mu, math.inf)
+    assert latent_coverage(points, mu.expand(2, 40, dim))[0.5] == 1
 
 
 def test_recovery_is_blind_to_rotations_and_nothing_else():

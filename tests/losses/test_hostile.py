@@ -116,3 +116,73 @@ def test_bfloat16_autocast(loss):
     assert torch.isfinite(value)
     value.backward()
     assert torch.isfinite(layer.weight.grad).all()
+
+
+@pytest.mark.parametrize("call", ["among", "share_among"])
+def test_bad_items_are_named(call):
+    """Mixtures as well as single posteriors, in the loss of pairs among items."""
+    pairs, rest = torch.tensor([[0, 1]]), (slice(0, 4),) if call == "share_among" else ()
+    mu = sphere.normalize(torch.randn(4, 2, 3))
+    kappa, weights = torch.ones(4, 2), torch.ones(4, 2)
+
+    def mixture(weights=weights, mu=mu, kappa=kappa):
+        return au.MixtureVMF(weights, mu, kappa, validate_args=False)
+
+    nan = kappa.clone()
+    nan[2, 1] = float("nan")
+    off = mu.clone()
+    off[3, 0] *= 2
+    cases = [
+        (mixture(kappa=nan), r"kappa\[2, 1\] is nan"),
+        (mixture(kappa=-kappa), r"kappa\[0, 0\] is -1"),
+        (mixture(mu=off), r"posterior\.mu\[3, 0\] has norm 2"),
+        (mixture(weights=nan), r"weights\[2, 0\] is nan"),
+        (mixture(mu=mu.expand(5, 4, 2, 3)), r"batch shape \(5, 4\)"),
+        (mixture(weights[0], mu[0], kappa[0]), r"batch shape \(\)"),
+        (posterior(mu, kappa), r"batch shape \(4, 2\)"),
+        (posterior(mu[0, 0], kappa[0, 0]), r"batch shape \(\)"),
+        (posterior(off[:, 0], kappa[:, 0]), r"posterior\.mu\[3\] has norm 2"),
+        (posterior(mu[:, 0], nan[:, 1]), r"kappa\[2\] is nan"),
+    ]
+    loss = au.ClosedFormInfoNCE(20.0)
+    for items, message in cases:
+        with pytest.raises(InvalidInputError, match=message):
+            getattr(loss, call)(items, pairs, *rest)
+    assert torch.isfinite(getattr(loss, call)(mixture(), pairs, *rest))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, float("nan"), float("inf")])
+def test_a_learned_kappa_pos_that_has_left_its_range_is_named(value):
+    with pytest.warns(au.errors.AureoleWarning):
+        loss = au.ClosedFormInfoNCE(20.0, learn_kappa_pos=True)
+    with torch.no_grad():
+        loss.kappa_pos.fill_(value)
+    pairs = torch.tensor([[0, 1]])
+    for call in (
+        lambda: loss(good(), good()),
+        lambda: loss.among(good(), pairs),
+        lambda: loss.share(good(), good(), None, slice(0, 2)),
+        lambda: loss.share_among(good(), pairs, slice(0, 2)),
+    ):
+        with pytest.raises(InvalidInputError, match=r"kappa_pos must be positive.*learning rate"):
+            call()
+
+
+@pytest.mark.parametrize("grid", [(), (10.0, 0.0), (10.0, -1.0), (float("nan"),), (float("inf"),)])
+def test_a_bad_grid_of_kappa_pos_is_refused_before_anything_is_computed(grid):
+    loss = au.InfoNCE(20.0)
+    with pytest.raises(InvalidInputError, match="grid must hold positive, finite values"):
+        au.losses.profile_kappa_pos(loss, good(), good(), grid=grid)
+    assert loss.kappa_pos.item() == 20.0
+
+
+def test_elk_refuses_points():
+    """The score of two points is infinite; it used to end in NaN."""
+    point = posterior(torch.eye(4), torch.tensor([1.0, 2.0, torch.inf, 3.0]))
+    other = posterior(torch.eye(4), torch.ones(4))
+    loss = au.ELK(1.0)
+    for arguments in ((point, other), (other, point), (other, other, point)):
+        with pytest.raises(InvalidInputError, match=r"kappa\[2(, 0)?\] is inf .*ClosedFormInfoNCE"):
+            loss(*arguments, *([other] if len(arguments) == 2 else []))
+    with pytest.raises(InvalidInputError, match=r"kappa\[2\] is inf"):
+        loss.among(point, torch.tensor([[0, 1]]))

@@ -84,3 +84,35 @@ def test_poles():
         math.inf,
         -math.inf,
     ]
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 10, 128])
+@pytest.mark.parametrize("kappa", [0.0, 20.0, 1e6])
+def test_cosines_beyond_the_ends_have_no_density_and_no_gradient(dim, kappa):
+    """A product of float32 unit vectors can be 1.0000001."""
+    t = torch.tensor([1 + 1.2e-7, -1 - 1.2e-7, 0.3, 1.5], requires_grad=True)
+    k = torch.full((4,), kappa, requires_grad=True)
+    value = sphere.cosine_log_pdf(t, k, dim)
+    assert (value == -torch.inf).tolist() == [True, True, False, True]
+    wanted = sphere.cosine_log_pdf(t[2].double(), k[2].double(), dim)
+    assert value[2].item() == pytest.approx(wanted.item(), rel=1e-6)
+    for grad in torch.autograd.grad(value[[0, 1, 3]].sum(), (t, k), retain_graph=True):
+        assert (grad == 0).all()
+    (slope,) = torch.autograd.grad(value[2], t)
+    assert slope[2].item() == pytest.approx(kappa - (dim - 3) * 0.3 / (1 - 0.09), rel=1e-5)
+    mass = sphere.cosine_cdf(t, k, dim)
+    assert mass[[0, 1, 3]].tolist() == pytest.approx([1, 0, 1], abs=1e-13)
+    for grad in torch.autograd.grad(mass[[0, 1, 3]].sum(), (t, k), create_graph=True):
+        assert grad.abs().max() < 1e-14
+        assert not any(
+            g.isnan().any() for g in torch.autograd.grad(grad.sum(), (t, k), retain_graph=True)
+        )
+
+
+@pytest.mark.parametrize("kappa", [0.0, 20.0, math.inf, math.nan])
+def test_nan_comes_out_as_nan(kappa):
+    nan = tensor(math.nan)
+    for function in (sphere.cosine_log_pdf, sphere.cosine_cdf, sphere.cap_mass):
+        assert function(nan, tensor(kappa), 10).isnan(), function.__name__
+        assert function(tensor(0.5), nan, 10).isnan(), function.__name__
+    assert sphere.cap_mass_slope(tensor(0.5), nan, 10).isnan()

@@ -76,6 +76,37 @@ def test_wrap_is_the_reflection_of_angle_and_normals(dim):
     assert gradgradcheck(wrap, (angle, mu))
 
 
+@pytest.mark.parametrize("needs", ["angle", "mu"])
+def test_second_derivatives_where_only_one_needs_a_gradient(needs):
+    normals = torch.randn(5, 3, 2, dtype=torch.float64)
+    given = {"angle": torch.rand(5, 3, dtype=torch.float64) + 0.2, "mu": directions(1, 3)}
+    leaf = given[needs].requires_grad_()
+
+    def points(x):
+        return sphere.wrap(normals, **{**given, needs: x})
+
+    assert gradgradcheck(points, (leaf,))
+    (first,) = torch.autograd.grad(points(leaf).pow(3).sum(), leaf, create_graph=True)
+    assert torch.autograd.grad(first.square().sum(), leaf)[0].abs().max() > 0
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 1), (1, 3), (5, 1, 1), (1, 4, 3)])
+def test_wrap_broadcasts_mu_forward_and_back(shape):
+    normals = torch.randn(5, 4, 3, 2, dtype=torch.float64)
+    angle = (torch.rand(5, 4, 3, dtype=torch.float64) + 0.2).requires_grad_()
+    mu = sphere.normalize(torch.randn(*shape, 3, dtype=torch.float64)).requires_grad_()
+    wide = sphere.wrap(normals, angle, mu.expand(5, 4, 3, 3))
+    assert torch.equal(sphere.wrap(normals, angle, mu), wide)
+    assert gradcheck(functools.partial(sphere.wrap, normals), (angle, mu))
+    assert gradgradcheck(functools.partial(sphere.wrap, normals), (angle, mu))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (4, 3), (2, 5, 3)])
+def test_wrap_names_a_mu_that_does_not_fit(shape):
+    with pytest.raises(InvalidInputError, match="does not broadcast to the angles"):
+        sphere.wrap(torch.randn(5, 2), torch.rand(5), torch.ones(shape))
+
+
 def test_wrap_gradient_by_blocks_is_the_whole_gradient(monkeypatch):
     normals = torch.randn(7, 3, 4)
     angle, mu = torch.rand(7, 3, requires_grad=True), directions(1, 5, torch.float32)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from aureole.errors import InvalidInputError
 from aureole.sphere.interpolation import interpolated_log_positivity
 from aureole.sphere.positivity import log_positivity
 
@@ -47,6 +48,9 @@ def test_gradients_are_those_of_the_integral():
     for got, true in zip(found[:3], exact[:3], strict=True):
         assert (got[some] - true).abs().max() < 2e-3 * true.abs().max()
         assert torch.count_nonzero(got) == torch.count_nonzero(got[some])
+    # held at fixed kappas, not at the grid's fixed places
+    assert found[3].item() == pytest.approx(exact[3].item(), rel=2e-3)
+    assert abs(exact[3].item()) > 0.1
 
 
 @pytest.mark.parametrize("kappa", [0.0, math.inf])
@@ -74,3 +78,15 @@ def test_a_range_too_wide_for_the_grid_is_left_to_the_integral():
     first[::3] = 1e-3
     found = interpolated_log_positivity(c, first, second, 64.0, 32, tolerance=1e-12)
     assert torch.equal(found, log_positivity(c, first, second, 64.0, 32))
+
+
+def test_no_entries_have_no_values():
+    none = torch.empty(0, dtype=torch.float64)
+    assert interpolated_log_positivity(none, none, none, 64.0, 32).shape == (0,)
+
+
+def test_concentrations_that_are_none_are_refused():
+    c, first, second = entries(2000, 200.0, 0.5)
+    first[7] = math.nan
+    with pytest.raises(InvalidInputError, match=r"kappa1\[7\] is nan"):
+        interpolated_log_positivity(c, first, second, 64.0, 32)

@@ -190,3 +190,31 @@ def test_half_of_a_symmetric_matrix_gives_the_whole_and_its_gradients(n):
         found.append((values.detach(), scale, mu.grad, kappa.grad))
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1e-9, -math.inf])
+@pytest.mark.parametrize("other", [0.0, 5.0, math.inf])
+@pytest.mark.parametrize("place", range(3))
+def test_concentrations_that_are_none_are_refused_and_named(bad, other, place):
+    """0 would be the answer of "exactly chance", beside any other concentrations."""
+    kappas = [torch.full((2, 3), other, dtype=torch.float64) for _ in range(3)]
+    kappas[place][1, 2] = bad
+    name = ("kappa1", "kappa2", "kappa_pos")[place]
+    with pytest.raises(InvalidInputError, match=rf"{name}\[1, 2\] is (nan|-).*1 of 6 are off"):
+        sphere.log_positivity(torch.zeros(2, 3), *kappas, 10)
+    row = [tensor([5.0, 6.0]), tensor([5.0, 6.0]), tensor(20.0)]
+    row[place][(1,) * row[place].dim()] = bad
+    if math.isnan(bad):
+        with pytest.raises(InvalidInputError, match=rf"{name}(\[1\])? is nan"):
+            sphere.pairwise_positivity(torch.zeros(2, 2), *row, 10)
+    plain = [5.0] * 3
+    plain[place] = bad
+    with pytest.raises(InvalidInputError, match=rf"kappas\[{place}\] .* is (nan|-)"):
+        positivity.n_terms(plain, 10, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 5.0, math.inf])
+@pytest.mark.parametrize("kappa_pos", [0.0, 20.0, math.inf])
+def test_a_nan_cosine_gives_nan(kappa, kappa_pos):
+    value = sphere.log_positivity(tensor([math.nan]), tensor(kappa), tensor(kappa), kappa_pos, 10)
+    assert value.isnan().all()

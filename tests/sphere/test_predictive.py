@@ -135,3 +135,38 @@ def test_wider_where_anything_is_less_sure():
 def test_masses_that_are_none_are_refused(mass):
     with pytest.raises(InvalidInputError, match="between 0 and 1"):
         au.VonMisesFisher(torch.eye(3)[0], 5.0).predictive_cosine(mass, 20.0, 5.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1.0])
+@pytest.mark.parametrize("name", ["kappa", "kappa_other", "kappa_pos"])
+@pytest.mark.parametrize("function", [predictive_mass, predictive_angle])
+def test_concentrations_that_are_none_are_refused_and_named(function, name, bad):
+    given = {"kappa": torch.ones(3), "kappa_other": torch.ones(3), "kappa_pos": torch.ones(3)}
+    given[name][2] = bad
+    with pytest.raises(InvalidInputError, match=rf"{name}\[2\] is (nan|-1)"):
+        function(torch.tensor(0.5), **given, dim=10)
+    with pytest.raises(InvalidInputError, match=r"\[2\] is (nan|-1)"):
+        predictive.predictive_log_pdf(torch.tensor(0.5), **given, dim=10)
+
+
+def test_nan_comes_out_as_nan():
+    one, nan = torch.tensor(1.0), torch.tensor([math.nan, 0.5])
+    for function in (predictive_mass, predictive_angle, predictive.predictive_log_pdf):
+        assert function(nan, one, one, 2.0, 10).isnan().tolist() == [True, False]
+        assert function(nan, one, one, math.inf, 10).isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10])
+def test_the_density_at_the_pi_of_float32_is_that_at_pi(dim):
+    """The nearest float32 to pi is larger than pi, and its sine below 0."""
+    pi, one = torch.tensor(math.pi), torch.tensor(3.0)
+    assert pi.double() > math.pi
+    found = predictive.predictive_log_pdf(pi, one, one, 2.0, dim)
+    wanted = au.sphere.log_positivity(torch.tensor(-1.0).double(), one, one, 2.0, dim)
+    if dim == 2:  # half of the circle's density, 1 / (2 pi), on either side
+        assert found.item() == pytest.approx(wanted.item() - math.log(math.pi), abs=1e-9)
+    else:
+        assert found < -30
+    slope = torch.tensor(math.pi, requires_grad=True)
+    (grad,) = torch.autograd.grad(predictive.predictive_log_pdf(slope, one, one, 2.0, dim), slope)
+    assert grad == 0

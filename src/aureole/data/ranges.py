@@ -65,8 +65,8 @@ class RangeReader:
     def __init__(self, file: Path, columns: Sequence[str]) -> None:
         self._file, self._columns = file, list(columns)
         self._at, self._rest = 0, None
-        self._stream: Iterator[Any] | None = None
-        self._starts: list[int] = []  # the first row of each row group
+        self._stream: Iterator[Any] = iter(())
+        self._starts: list[int] = []  # the first row of each row group; none before the first pass
 
     def read(self, first: int, count: int) -> Iterator[Any]:
         """Arrow record batches of the rows from ``first`` on."""
@@ -90,7 +90,7 @@ class RangeReader:
     def _seek(self, first: int) -> None:
         """Go to a row: forwards from where the reader is, unless it lies behind, or a row group begins in between."""
         on = self._at <= first and bisect(self._starts, self._at) == bisect(self._starts, first)
-        if self._stream is None or not (on or first == self._at):
+        if not self._starts or not (on or first == self._at):
             self._open(first)
         while self._at < first:
             if self._rest is None or not len(self._rest):

@@ -17,7 +17,8 @@ def fuse(*posteriors: VonMisesFisher, axis: int | None = None) -> VonMisesFisher
     Parameters
     ----------
     posteriors
-        Posteriors whose batch shapes broadcast; or one posterior, whose batch dimension ``axis`` runs over the views.
+        Posteriors whose batch shapes broadcast; or one posterior, whose batch dimension ``axis`` runs over the views
+        (negative ones count from the end).
 
     Examples
     --------
@@ -44,7 +45,17 @@ def fuse(*posteriors: VonMisesFisher, axis: int | None = None) -> VonMisesFisher
         axis = 0
     else:
         (posterior,) = posteriors
-        axis = axis % len(posterior.batch_shape)
+        n_axes = len(posterior.batch_shape)
+        if not -n_axes <= axis < n_axes:
+            raise InvalidInputError(
+                f"fuse needs an axis of the batch, whose shape is {tuple(posterior.batch_shape)}, but got axis={axis}"
+                + (": one posterior alone holds no views." if n_axes == 0 else ".")
+            )
+        if posterior.batch_shape[axis] == 0:
+            raise InvalidInputError(
+                f"fuse needs one view or more, but axis {axis} of the batch {tuple(posterior.batch_shape)} is empty."
+            )
+        axis = axis % n_axes
         mu, kappa = posterior.mu, posterior.kappa
     point = torch.isinf(kappa)
     any_point = point.any(axis, keepdim=True)

@@ -1,5 +1,7 @@
 """Kernels between posteriors: divergences, registered with torch.distributions, and expected positivity."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -38,7 +40,8 @@ def log_expected_positivity(
 ) -> Float[Tensor, "..."]:
     r"""The log of :math:`S \iint Q_1(z)\,Q_2(z^+)\,\mathrm{vMF}(z^+; z, \kappa_{pos})\,dz\,dz^+`; batches broadcast.
 
-    In closed form (:mod:`aureole.sphere.positivity`), bilinear in the weights of mixtures.
+    In closed form (:mod:`aureole.sphere.positivity`), bilinear in the weights of mixtures, and differentiable in them
+    down to 0.
 
     Examples
     --------
@@ -53,8 +56,32 @@ def log_expected_positivity(
     (weights1, mu1, kappa1), (weights2, mu2, kappa2) = (_components(q) for q in (first, second))
     cosine = (mu1.unsqueeze(-2) * mu2.unsqueeze(-3)).sum(-1).clamp(-1, 1)
     each = log_positivity(cosine, kappa1.unsqueeze(-1), kappa2.unsqueeze(-2), kappa_pos, first.dim)
-    each = each + weights1.log().unsqueeze(-1) + weights2.log().unsqueeze(-2)
-    return torch.logsumexp(each, (-2, -1))
+    return _log_weighted_sum(each, weights1, weights2)
+
+
+def _log_weighted_sum(each: Tensor, weights1: Tensor, weights2: Tensor) -> Tensor:
+    r"""The log of :math:`\sum_{ab} w_a w'_b e^{v_{ab}}` over the last two dimensions.
+
+    The log of a weight of 0 has no slope, but the sum has: :math:`\sum_b w'_b e^{v_{ab}}`. It comes from a linear term
+    that is 0 itself, and ends below the largest float.
+    """
+    absent1, absent2 = weights1 == 0, weights2 == 0
+    log1, log2 = (
+        torch.where(absent, -torch.inf, torch.where(absent, 1.0, w).log())
+        for w, absent in ((weights1, absent1), (weights2, absent2))
+    )
+    first, second = each + log2.unsqueeze(-2), each + log1.unsqueeze(-1)
+    total = torch.logsumexp(first + log1.unsqueeze(-1), (-2, -1))
+    value, largest = total, math.log(torch.finfo(total.dtype).max) - 1
+    for weights, absent, terms, axis in (
+        (weights1, absent1, first, -1),
+        (weights2, absent2, second, -2),
+    ):
+        if bool(absent.any()):
+            rest = torch.logsumexp(terms, axis) - total.unsqueeze(-1)
+            slope = torch.where(absent & torch.isfinite(rest), rest, -torch.inf)
+            value = value + (weights * slope.clamp(max=largest).exp()).sum(-1)
+    return value
 
 
 def _components(posterior: Posterior) -> tuple[Tensor, Tensor, Tensor]:

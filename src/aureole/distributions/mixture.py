@@ -125,6 +125,10 @@ class MixtureVMF(MixtureSameFamily):
                 f"fit needs samples of shape (n, dim) with n >= n_components = {n_components}, "
                 f"but got {tuple(samples.shape)}."
             )
+        if n_starts < 1 or max_steps < 1:
+            raise InvalidInputError(
+                f"EM needs one start and one step or more, but got n_starts={n_starts} and max_steps={max_steps}."
+            )
         best: tuple[float, MixtureVMF | None, bool] = (-math.inf, None, False)
         for _ in range(n_starts):
             found = _run(samples, n_components, max_steps, tolerance, max_kappa, generator)

@@ -35,6 +35,10 @@ def bootstrap(
         raise InvalidInputError(
             f"clusters must be one number per item, but have shape {tuple(clusters.shape)}."
         )
+    if draws < 1 or not 0 < level < 1:
+        raise InvalidInputError(
+            f"an interval needs one draw or more and a level between 0 and 1, but got draws={draws} and level={level}."
+        )
     _, cluster, sizes = clusters.unique(return_inverse=True, return_counts=True)
     order, starts = cluster.argsort(stable=True), sizes.cumsum(0) - sizes
     rng = torch.Generator().manual_seed(seed)

@@ -45,11 +45,15 @@ def vote_ceiling(
     r"""The mean split-half correlation r, and the best that a perfect predictor can reach, :math:`\sqrt{2r/(1+r)}`.
 
     The second is the Spearman-Brown formula for the reliability of all votes, and the attenuation that an
-    unreliable measure puts on the correlation with its own truth.
+    unreliable measure puts on the correlation with its own truth. Where the halves agree no better than by chance,
+    r of 0 or less, nothing is there to be predicted, and the ceiling is 0. NaN where a split has no ranking.
     """
+    if splits < 1:
+        raise InvalidInputError(f"a ceiling needs one split or more, but got splits={splits}.")
     halves = [split_half_rank(counts, generator) for _ in range(splits)]
     mean = sum(halves) / splits
-    return {"split_half_rank": mean, "ceiling_rank": (2 * mean / (1 + mean)) ** 0.5}
+    ceiling = 0.0 if mean <= 0 else (2 * mean / (1 + mean)) ** 0.5
+    return {"split_half_rank": mean, "ceiling_rank": ceiling}
 
 
 def _entropy(counts: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def latent_coverage(
     r"""How often the credible cap :math:`\{z : \mu^Tz \ge t_p\}` of each posterior holds its true latents.
 
     ``rotation`` takes mu to the latents' frame, as ``sphere.align(found, true)`` gives it; fit it on other inputs than
-    those checked here.
+    those checked here. Heights 1 - cosine are compared, since cosines crowd at 1 where kappa is large.
 
     Examples
     --------
@@ -42,10 +42,11 @@ def latent_coverage(
     >>> {mass: round(share, 2) for mass, share in found.items()}
     {0.5: 0.5, 0.9: 0.9}
     """
-    mu = posterior.mu if rotation is None else posterior.mu @ rotation.T
-    cosine = (mu * latents).sum(-1)
+    mu = posterior.mu.double()
+    mu = mu if rotation is None else mu @ rotation.T.double()
+    height = 0.5 * (mu - latents.double()).square().sum(-1)  # 1 - cosine, with all its digits
     return {
-        mass: (cosine >= posterior.credible_cosine(mass)).double().mean().item() for mass in masses
+        mass: (height <= posterior.credible_height(mass)).double().mean().item() for mass in masses
     }
 
 
@@ -68,7 +69,9 @@ def partner_coverage(
             f"{len(query.kappa)} queries need as many partners, but got {tuple(partner.shape)}."
         )
     totals = dict.fromkeys(masses, 0.0)
-    for rows in torch.arange(len(partner)).split(max(1, 2**20 // len(gallery.kappa))):
+    for rows in torch.arange(len(partner), device=partner.device).split(
+        max(1, 2**20 // len(gallery.kappa))
+    ):
         cosine = (query.mu[rows].double() @ gallery.mu.double().T).clamp(-1, 1)
         values, _ = pairwise_positivity(
             cosine, query.kappa[rows].double(), gallery.kappa.double(), kappa_pos, query.dim

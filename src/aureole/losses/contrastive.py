@@ -13,9 +13,11 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.distributions.constraint import check_kappa, check_unit
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.losses.negatives import InBatch, Negatives, resolve_negatives
+from aureole.shapes import first_index
 
 __all__ = [
     "ContrastiveLoss",
+    "check_items",
     "check_pairs",
     "check_posteriors",
     "cross_entropy",
@@ -39,7 +41,8 @@ class ContrastiveLoss(nn.Module):
         Whether shared and in-batch negatives come from all ranks of torch.distributed.
     learn_kappa_pos
         Make kappa_pos a parameter. To leading order only 1/kappa1 + 1/kappa2 + 1/kappa_pos is identified, so its
-        optimum means little: look at ``profile_kappa_pos`` instead.
+        optimum means little: look at ``profile_kappa_pos`` instead. Nothing keeps its steps above 0; a loss at a
+        kappa_pos that is not positive is an error.
     reduction
         "mean", or "none" for one value per anchor.
     """
@@ -86,6 +89,7 @@ class ContrastiveLoss(nn.Module):
         negative: VonMisesFisher | None = None,
     ) -> Float[Tensor, "..."]:
         """The loss of anchors [B], their partners [B] and negatives [M], [B, M] or None."""
+        self.check_kappa_pos()
         check_posteriors(anchor, positive, negative)
         with torch.autocast(anchor.mu.device.type, enabled=False):
             negatives = resolve_negatives(
@@ -117,12 +121,12 @@ class ContrastiveLoss(nn.Module):
         >>> ClosedFormInfoNCE(20.0).among(q, torch.tensor([[0, 1], [1, 0], [2, 3]]))
         tensor(1.0986)
         """
-        check_pairs(pairs, posterior.batch_shape[0])
+        self.check_kappa_pos()
+        check_pairs(pairs, check_items(posterior))
         with torch.autocast(posterior.mu.device.type, enabled=False):
             if isinstance(posterior, MixtureVMF):
                 value = self.per_pair_of_mixtures(posterior, pairs)
             else:
-                check_posteriors(posterior, posterior, None)
                 value = self.per_pair(posterior, pairs)
         return value.mean() if self.reduction == "mean" else value
 
@@ -169,7 +173,8 @@ class ContrastiveLoss(nn.Module):
         >>> [ClosedFormInfoNCE(20.0).share_among(q, pairs, s) for s in (slice(0, 2), slice(2, 4))]
         [tensor(2.1972), tensor(1.0986)]
         """
-        check_pairs(pairs, posterior.batch_shape[0])
+        self.check_kappa_pos()
+        check_pairs(pairs, check_items(posterior))
         first, last, _ = anchors.indices(posterior.batch_shape[0])
         own = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < last)]
         if not len(own):  # 0, and a graph all the same: other ranks wait for this one's gradient
@@ -177,7 +182,6 @@ class ContrastiveLoss(nn.Module):
         with torch.autocast(posterior.mu.device.type, enabled=False):
             if isinstance(posterior, MixtureVMF):
                 return self.per_pair_of_mixtures(posterior, own).sum()
-            check_posteriors(posterior, posterior, None)
             return self.per_pair_of_anchors(posterior, own, slice(first, last)).sum()
 
     def share(
@@ -188,6 +192,7 @@ class ContrastiveLoss(nn.Module):
         anchors: slice,
     ) -> Float[Tensor, ""]:
         """The sum of the losses of some of the anchors, e.g. a rank's; negatives are those of the whole batch."""
+        self.check_kappa_pos()
         check_posteriors(anchor, positive, negative)
         own, partner = (
             VonMisesFisher(q.mu[anchors], q.kappa[anchors], validate_args=False)
@@ -198,6 +203,14 @@ class ContrastiveLoss(nn.Module):
         with torch.autocast(anchor.mu.device.type, enabled=False):
             negatives = resolve_negatives(anchor, positive, negative, in_batch=self.in_batch)
             return self.per_anchor(own, partner, negatives.of_anchors(anchors)).sum()
+
+    def check_kappa_pos(self) -> None:
+        """Raise an error where kappa_pos is no concentration: a learned one may have stepped past 0."""
+        if not 0 < (value := self.kappa_pos.item()) < math.inf:
+            raise InvalidInputError(
+                f"kappa_pos must be positive and finite, but has become {value!r}: if it is learned, lower its "
+                "learning rate, or hold it fixed and look at profile_kappa_pos."
+            )
 
     def extra_repr(self) -> str:
         """What print shows."""
@@ -232,6 +245,25 @@ def check_posteriors(
         )
     if anchor.batch_shape[0] == 0:
         raise InvalidInputError("the batch is empty: a loss needs at least one pair.")
+
+
+def check_items(posterior: VonMisesFisher | MixtureVMF) -> int:
+    """The number of items N, if these are N posteriors or mixtures that a loss can take."""
+    shape = tuple(posterior.batch_shape)
+    if len(shape) != 1:
+        raise InvalidInputError(
+            f"the items must be N posteriors, batch shape (N,), but have batch shape {shape}."
+        )
+    check_unit("posterior.mu", posterior.mu)
+    check_kappa(posterior.kappa)
+    if isinstance(posterior, MixtureVMF):
+        bad = ~((posterior.weights >= 0) & torch.isfinite(posterior.weights))
+        if bool(bad.any()):
+            raise InvalidInputError(
+                f"weights must be at least 0 and finite, but weights{first_index(bad)} is "
+                f"{posterior.weights[bad][0].item():.6g} ({int(bad.sum())} of {bad.numel()} are off)."
+            )
+    return shape[0]
 
 
 def check_pairs(pairs: Tensor, n_items: int) -> None:
@@ -294,6 +326,8 @@ def profile_kappa_pos(
 ) -> dict[float, float]:
     """The mean loss at each kappa_pos of a grid: nearly flat where kappa_pos is not identified.
 
+    The values of the grid must be positive and finite.
+
     Examples
     --------
     >>> from aureole.losses import ClosedFormInfoNCE
@@ -302,13 +336,18 @@ def profile_kappa_pos(
     >>> sorted(profile)
     [10.0, 20.0]
     """
+    values = [float(value) for value in grid]
+    if not values or not all(0 < value < math.inf for value in values):
+        raise InvalidInputError(
+            f"the grid must hold positive, finite values of kappa_pos, one or more, but is {values}."
+        )
     found = {}
     kept = loss.kappa_pos.detach().clone()
     with torch.no_grad():
         try:
-            for value in grid:
-                loss.kappa_pos.fill_(float(value))
-                found[float(value)] = loss(anchor, positive, negative).mean().item()
+            for value in values:
+                loss.kappa_pos.fill_(value)
+                found[value] = loss(anchor, positive, negative).mean().item()
         finally:
             loss.kappa_pos.copy_(kept)
     return found

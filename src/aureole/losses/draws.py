@@ -21,20 +21,22 @@ def draw(
 ) -> list[Float[Tensor, "k *batch dim"]]:
     """Draws [K, *batch, D] of each batch of posteriors, with their gradients.
 
-    With ``quasi`` the k-th draws of an anchor, its partner and a negative come from the k-th point of one Sobol
-    sequence over all their coordinates, and each posterior shifts its coordinates by a random vector of its own
-    (modulo 1): every draw is still uniform on the cube, so there is no more bias than with random draws.
+    With ``quasi`` those of each posterior come from a Sobol sequence, shifted by a random vector of its own (modulo 1)
+    and put in a random order of its own. Every point is uniform on the cube. In one order for all, the k-th points of
+    two posteriors would lie the same shift apart for every k, and a mean over k would not be one over their product.
     """
     if not quasi:
         return [q.rsample((n_samples,)) for q in posteriors]
-    engine = torch.quasirandom.SobolEngine(sum(q.dim for q in posteriors), scramble=False)
-    points = engine.draw(n_samples, dtype=torch.float64).to(posteriors[0].mu.device)
-    draws = []
-    for q, own in zip(posteriors, points.split([q.dim for q in posteriors], -1), strict=True):
-        shift = torch.rand(q.mu.shape, dtype=torch.float64, device=q.mu.device)
-        own = own.reshape(n_samples, *(1 for _ in q.batch_shape), q.dim)
-        draws.append(q.transport((own + shift) % 1))
-    return draws
+    return [q.transport(_shifted_points(q, n_samples)) for q in posteriors]
+
+
+def _shifted_points(q: VonMisesFisher, n_samples: int) -> Tensor:
+    """Points [K, *batch, D] of the cube: a Sobol sequence per posterior, shifted and shuffled at random."""
+    engine = torch.quasirandom.SobolEngine(q.dim, scramble=False)
+    points = engine.draw(n_samples, dtype=torch.float64).to(q.mu.device)
+    shift = torch.rand(q.mu.shape, dtype=torch.float64, device=q.mu.device)
+    order = torch.rand(n_samples, *q.batch_shape, device=q.mu.device).argsort(0)
+    return (points[order] + shift) % 1
 
 
 def log_mean_exp_over_draws(

@@ -5,6 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
+from aureole.errors import InvalidInputError
 from aureole.losses.contrastive import (
     ContrastiveLoss,
     cross_entropy,
@@ -12,6 +13,7 @@ from aureole.losses.contrastive import (
     pair_cosines,
 )
 from aureole.losses.negatives import Negatives
+from aureole.shapes import first_index
 from aureole.sphere.positivity import log_pair_likelihood
 
 __all__ = ["ELK", "elk"]
@@ -24,7 +26,11 @@ def elk(
     *,
     kappa_pos: Tensor | float,
 ) -> Float[Tensor, " batch"]:
-    r"""InfoNCE with the score :math:`\kappa_{pos} \log S\int Q(z|x)\,Q(z|x')\,dz`, for finite kappa."""
+    r"""InfoNCE with the score :math:`\kappa_{pos} \log S\int Q(z|x)\,Q(z|x')\,dz`, for finite kappa.
+
+    Points, kappa = inf, are refused: two of them have no finite score.
+    """
+    _check_finite(anchor, positive, negatives.posterior)
     pairs, others = pair_cosines(anchor, positive, negatives)
     dim = anchor.dim
     log_pairs = log_pair_likelihood(pairs, anchor.kappa, positive.kappa, dim)
@@ -36,8 +42,20 @@ def elk(
     return cross_entropy(kappa_pos * log_pairs, kappa_pos * log_others)
 
 
+def _check_finite(*posteriors: VonMisesFisher) -> None:
+    for posterior in posteriors:
+        points = torch.isinf(posterior.kappa)
+        if bool(points.any()):
+            raise InvalidInputError(
+                f"ELK takes finite concentrations, but kappa{first_index(points)} is inf ({int(points.sum())} of "
+                f"{points.numel()} are): two points have no finite score. ClosedFormInfoNCE takes points."
+            )
+
+
 class ELK(ContrastiveLoss):
     """InfoNCE over expected likelihoods: the positivity of kappa_pos = inf, with kappa_pos as inverse temperature.
+
+    Concentrations must be finite.
 
     Examples
     --------
@@ -54,6 +72,7 @@ class ELK(ContrastiveLoss):
 
     def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
         """The loss of each pair among the posteriors, all others its negatives. Cost N^2 D."""
+        _check_finite(posterior)
         cosines = (posterior.mu @ posterior.mu.T).clamp(-1, 1)
         kappa = posterior.kappa
         scores = log_pair_likelihood(cosines, kappa.unsqueeze(1), kappa, posterior.dim)

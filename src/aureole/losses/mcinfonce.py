@@ -81,7 +81,7 @@ class MCInfoNCE(ContrastiveLoss):
     n_samples
         K, the draws per posterior; the loss is biased upward for small K.
     quasi
-        Use randomly shifted Sobol points.
+        Use Sobol points, shifted and shuffled at random for each posterior.
 
     Examples
     --------

@@ -7,7 +7,6 @@ from aureole.sphere.cosine import (
     cap_mass,
     cap_mass_slope,
     cosine_cdf,
-    cosine_cdf_slope,
     cosine_log_pdf,
     cosine_quantile,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "cap_mass",
     "cap_mass_slope",
     "cosine_cdf",
-    "cosine_cdf_slope",
     "cosine_log_pdf",
     "cosine_quantile",
     "entropy",

@@ -63,14 +63,14 @@ def log_density(height: Tensor, kappa: Tensor, dim: int, log_norm: Tensor) -> Te
 
 
 def integrate(height: Tensor, kappa: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """(mass of the cap, its derivative in kappa) by Gauss-Legendre; plain differentiable ops."""
+    """(mass of the cap, its derivative in kappa) by Gauss-Legendre; plain differentiable ops. NaN gives NaN."""
     with torch.no_grad():
         low, high = _window(kappa, dim)
     inside = (height > 0) & (height < 2)
     sine = torch.sqrt(torch.where(inside, height, 1.0) / 2)
     angle = torch.where(inside, 2 * torch.asin(sine), torch.where(height > 0, math.pi, 0.0))
-    angle = torch.minimum(angle, high)
-    positive = angle > low
+    angle = torch.minimum(torch.where(torch.isnan(height), height, angle), high)
+    positive = ~(angle <= low)  # or NaN
     span = torch.where(positive, angle, high) - low  # never 0: masked before the logarithm
     nodes, weights = (c.to(kappa.device) for c in _GAUSS)
     heights = height_of(low.unsqueeze(-1) + span.unsqueeze(-1) * nodes)

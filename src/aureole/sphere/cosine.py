@@ -28,7 +28,6 @@ __all__ = [
     "cap_mass",
     "cap_mass_slope",
     "cosine_cdf",
-    "cosine_cdf_slope",
     "cosine_log_pdf",
     "cosine_quantile",
 ]
@@ -42,7 +41,8 @@ def cosine_log_pdf(
     r"""Log density of the cosine, :math:`\log f(t; \kappa)`.
 
     At t = -1 and 1 it is inf for D = 2 and -inf for D > 3. For kappa = inf, a point mass at t = 1,
-    it is inf there and -inf elsewhere.
+    it is inf there and -inf elsewhere. Beyond [-1, 1], where a rounded product of unit vectors may lie, it is -inf with
+    a gradient of 0.
 
     Examples
     --------
@@ -64,19 +64,6 @@ def cosine_cdf(
     """
     mass = cap_mass(1 - cosine.double(), kappa, dim)
     return (1 - mass).to(cosine.dtype)
-
-
-def cosine_cdf_slope(
-    cosine: Float[Tensor, "*#batch"], kappa: Float[Tensor, "*#batch"], dim: int
-) -> Float[Tensor, "*#batch"]:
-    r"""Derivative of the cdf in kappa, :math:`\partial F(t; \kappa)/\partial\kappa \le 0`.
-
-    Examples
-    --------
-    >>> cosine_cdf_slope(torch.tensor(0.8), torch.tensor(20.0), dim=10)
-    tensor(-0.0375)
-    """
-    return -cap_mass_slope(1 - cosine.double(), kappa, dim).to(cosine.dtype)
 
 
 def cosine_quantile(
@@ -105,7 +92,7 @@ def cap_mass(
     height64, kappa64 = torch.broadcast_tensors(height.double(), kappa.double())
     infinite, safe = split_infinite(kappa64)
     mass = _CapMass.apply(height64, safe, check_dim(dim))
-    point = (height64 >= 0).double()
+    point = torch.where(torch.isnan(height64), height64, (height64 >= 0).double())
     return torch.where(infinite, point, mass).to(height.dtype)
 
 
@@ -240,7 +227,12 @@ def _sum_to(grad: Tensor, shape: torch.Size) -> Tensor:
 def _log_pdf(height: Tensor, kappa: Tensor, dim: int) -> Tensor:
     height, kappa = torch.broadcast_tensors(height, kappa.double())
     infinite, safe = split_infinite(kappa)
+    outside = (height < 0) | (height > 2)
+    point = torch.where(
+        height == 0, torch.inf, torch.where(torch.isnan(height), height, -torch.inf)
+    )
+    height = torch.where(outside, 1.0, height)  # before the logarithm; NaN stays NaN
     value = angle.log_scale(safe, check_dim(dim)) - safe * height
     if dim != 3:  # 0 * log(0) at the poles would be NaN, and the factor is 1
         value = value + (dim - 3) / 2 * torch.log(height * (2 - height))
-    return torch.where(infinite, torch.where(height == 0, torch.inf, -torch.inf), value)
+    return torch.where(infinite, point, torch.where(outside, -torch.inf, value))

@@ -88,7 +88,7 @@ def wrap(
 
     Equals ``reflect([cos(angle), sin(angle) normals / |normals|], mu)`` with D - 1 normals each, in few passes over
     memory and with a gradient in angle and mu that never divides by sin(angle). The normals are taken as
-    constants; a zero vector among them stands for the first tangent direction.
+    constants; a zero vector among them stands for the first tangent direction. mu broadcasts to the angles.
 
     Examples
     --------
@@ -96,7 +96,14 @@ def wrap(
     tensor([[ 0.8776, -0.4794],
             [ 0.8776,  0.4794]])
     """
-    return _Wrap.apply(normals, angle, mu)
+    batch = angle.shape[max(0, angle.dim() - mu.dim() + 1) :]
+    fits = len(batch) == mu.dim() - 1
+    if not fits or any(own not in (1, n) for own, n in zip(mu.shape[:-1], batch, strict=True)):
+        raise InvalidInputError(
+            f"mu of shape {tuple(mu.shape)} does not broadcast to the angles of shape {tuple(angle.shape)}."
+        )
+    # broadcast here, where autograd sums the gradient back
+    return _Wrap.apply(normals, angle, mu.expand(*batch, mu.shape[-1]))
 
 
 def align(source: Float[Tensor, "n dim"], target: Float[Tensor, "..."]) -> Float[Tensor, "dim dim"]:
@@ -159,10 +166,15 @@ class _Wrap(torch.autograd.Function):
             cosine, scale = torch.cos(angle), torch.sin(angle) / norm
             filled = torch.cat([(normals[..., 0] + empty).unsqueeze(-1), normals[..., 1:]], dim=-1)
             flat = torch.cat([cosine.unsqueeze(-1), scale.unsqueeze(-1) * filled], dim=-1)
-            found = torch.autograd.grad(
-                reflect(flat, mu), (angle, mu), grads[0], create_graph=True, allow_unused=True
+            # only what needs a gradient may be asked for one
+            wanted = [
+                x for x, needed in zip((angle, mu), ctx.needs_input_grad[1:], strict=True) if needed
+            ]
+            found = iter(
+                torch.autograd.grad(reflect(flat, mu), wanted, grads[0], create_graph=True)
             )
-            return None, found[0], found[1]
+            grad_angle, grad_mu = (next(found) if n else None for n in ctx.needs_input_grad[1:])
+            return None, grad_angle, grad_mu
         with torch.autocast(mu.device.type, enabled=False):
             return None, *_wrap_gradient(normals, angle, mu, norm, inner, empty, grads[0])
 

@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from aureole.errors import InvalidInputError
-from aureole.shapes import check_dim
+from aureole.shapes import check_dim, first_index
 from aureole.sphere.angle import gauss_legendre, log_area_ratio
 from aureole.sphere.bessel import (
     bessel_ratio,
@@ -41,6 +41,7 @@ from aureole.sphere.bessel import (
 from aureole.sphere.zonal import log_zonal_weights, zonal_basis, zonal_sum
 
 __all__ = [
+    "check_concentrations",
     "log_pair_likelihood",
     "log_positivity",
     "log_series",
@@ -63,7 +64,8 @@ def log_positivity(
 ) -> Float[Tensor, "..."]:
     r"""The log of the expected positivity ratio, :math:`\log S\,h(c, \kappa_1, \kappa_2)`, entry by entry.
 
-    All four arguments broadcast and are differentiable. -inf only where three points do not coincide.
+    All four arguments broadcast and are differentiable. -inf only where three points do not coincide. A negative or NaN
+    concentration raises an error that names it, since it has no positivity; a NaN cosine gives NaN.
 
     Examples
     --------
@@ -81,6 +83,9 @@ def log_positivity(
     large, middle, small = (
         torch.stack([k.reshape(-1) for k in kappas], -1).sort(-1, descending=True).values.unbind(-1)
     )
+    # a NaN is sorted as the largest, so the two ends tell of all three
+    if not bool(((small >= 0) & (large >= 0)).all()):
+        check_concentrations(kappa1=kappa1, kappa2=kappa2, kappa_pos=kappa_pos)
     value = torch.zeros_like(c)
     for mask, function in (
         (small == 0, _log_with_uniform),
@@ -91,6 +96,25 @@ def log_positivity(
             picked = [x[mask] for x in (c, large, middle, small)]
             value = value.index_put((mask.nonzero()[:, 0],), function(*picked, dim=dim))
     return value.reshape(shape).to(cosine.dtype)
+
+
+def check_concentrations(**named: Float[Tensor, "..."]) -> None:
+    """Raise an error that names the first concentration that is negative or NaN; 0 and inf are fine.
+
+    Examples
+    --------
+    >>> check_concentrations(kappa1=torch.tensor([3.0, float("nan")]))
+    Traceback (most recent call last):
+    aureole.errors.InvalidInputError: kappa1[1] is nan, but a concentration is at least 0 ...
+    """
+    for name, kappa in named.items():
+        bad = ~(kappa.detach() >= 0)
+        if bool(bad.any()):
+            raise InvalidInputError(
+                f"{name}{first_index(bad)} is {kappa[bad][0].item():.6g}, but a concentration is at least 0 (0 is "
+                f"uniform, inf a point); {int(bad.sum())} of {bad.numel()} are off, shape {tuple(kappa.shape)}. Drop "
+                "these entries or mend what produced them."
+            )
 
 
 def pairwise_positivity(
@@ -104,7 +128,8 @@ def pairwise_positivity(
 
     In the dtype of ``cosine``; differentiable in all arguments. The scale makes the largest possible value 1, and the
     absolute error of a value is about 10 roundings (1e-6 in float32, 1e-15 in float64) whatever its size: right for
-    sums over negatives, not for logs of single small values. Cost n m terms.
+    sums over negatives, not for logs of single small values. A NaN concentration raises an error that names it; a
+    negative one goes on as the series does, to a law around -mu. Cost n m terms.
 
     Examples
     --------
@@ -117,6 +142,8 @@ def pairwise_positivity(
     order = check_dim(dim) / 2 - 1
     kappa_pos = torch.as_tensor(kappa_pos, dtype=torch.float64, device=cosine.device)
     bounds = [k.detach().max().item() if k.numel() else 0.0 for k in (kappa1, kappa2, kappa_pos)]
+    if any(math.isnan(bound) for bound in bounds):
+        check_concentrations(kappa1=kappa1, kappa2=kappa2, kappa_pos=kappa_pos)
     count = n_terms(bounds, dim, tolerance=1e-17 if cosine.dtype == torch.float64 else 1e-9)
     left, right = (bessel_ratios(order, k.double(), count) for k in (kappa1, kappa2))
     return pairwise_from_ratios(cosine, left, right, positive_terms(dim, count, kappa_pos), dim)
@@ -180,13 +207,19 @@ def n_terms(kappas: Sequence[float], dim: int, *, tolerance: float) -> int:
     """How many terms of the series matter, relative to its sum at c = 1, for concentrations up to these.
 
     Terms fall like exp(-l (l + D - 2) / 2 (1/k + 1/k' + ...)): the smallest concentration bounds them. Counted in plain
-    numbers with an upper bound of the Bessel ratios (Amos 1974), a few microseconds per term.
+    numbers with an upper bound of the Bessel ratios (Amos 1974), a few microseconds per term. A negative or NaN one
+    raises an error, as do concentrations that are all infinite.
 
     Examples
     --------
     >>> n_terms([math.inf, math.inf, 20.0], 10, tolerance=1e-9)
     36
     """
+    bad = [(i, kappa) for i, kappa in enumerate(kappas) if not kappa >= 0]
+    if bad:
+        raise InvalidInputError(
+            f"concentrations are at least 0, but kappas[{bad[0][0]}] of {list(kappas)} is {bad[0][1]:g}."
+        )
     if math.isinf(min(kappas)):
         raise InvalidInputError(
             "the series needs a finite kappa_pos; use log_positivity for points."
@@ -218,7 +251,7 @@ def positive_terms(
     >>> positive_terms(3, 3, torch.tensor(2.0, dtype=torch.float64))
     tensor([1.0000, 1.6119, 0.9701], dtype=torch.float64)
     """
-    weights = log_zonal_weights(dim, count).to(kappas[0].device)
+    weights = log_zonal_weights(dim, count, kappas[0].device)
     steps = torch.exp(weights.diff())
     for kappa in kappas:
         steps = steps * bessel_steps(dim / 2 - 1, kappa, count - 1)
@@ -239,7 +272,7 @@ def _log_with_points(c: Tensor, _: Tensor, middle: Tensor, small: Tensor, dim: i
     safe_small = torch.where(torch.isfinite(small), small, 1.0)
     pair = log_pair_likelihood(c, safe_middle, safe_small, dim)
     single = -log_hyp0f1_scaled(dim / 2 - 1, safe_small) - safe_small * (1 - c)
-    same = torch.where(c >= 1, torch.inf, -torch.inf).to(c)
+    same = torch.where(torch.isnan(c), c, torch.where(c >= 1, torch.inf, -torch.inf))
     return torch.where(one_point, pair, torch.where(two_points, single, same))
 
 

@@ -26,7 +26,12 @@ from aureole.shapes import check_dim
 from aureole.sphere.angle import gauss_legendre, log_area_ratio
 from aureole.sphere.cosine import cap_angle
 from aureole.sphere.normalizer import inverse_mean_resultant_length, mean_resultant_length
-from aureole.sphere.positivity import log_positivity, n_terms, positive_terms
+from aureole.sphere.positivity import (
+    check_concentrations,
+    log_positivity,
+    n_terms,
+    positive_terms,
+)
 from aureole.sphere.zonal import zonal_basis
 
 __all__ = ["predictive_angle", "predictive_log_pdf", "predictive_mass"]
@@ -49,6 +54,9 @@ def predictive_log_pdf(
 ) -> Float[Tensor, "..."]:
     r"""The log density :math:`\log g(\theta)` of the angle to a partner's mu, in float64; arguments broadcast.
 
+    Angles are clamped to [0, pi], since float32's pi is larger than pi. A negative or NaN concentration raises an
+    error that names it.
+
     Examples
     --------
     >>> angle, kappa = torch.tensor([0.5, 1.0]), torch.tensor(24.0)
@@ -56,7 +64,7 @@ def predictive_log_pdf(
     tensor([-1.7002,  0.5065], dtype=torch.float64)
     """
     dim = check_dim(dim)
-    angle = angle.double()
+    angle = angle.double().clamp(0, math.pi)
     log_uniform = (dim - 2) * torch.log(torch.sin(angle)) if dim > 2 else torch.zeros_like(angle)
     positivity = log_positivity(torch.cos(angle), kappa, kappa_other, kappa_pos, dim)
     return log_uniform + log_area_ratio(dim) + positivity
@@ -70,6 +78,8 @@ def predictive_mass(
     dim: int,
 ) -> Float[Tensor, "..."]:
     """The probability that a partner's mu lies within an angle, to 1e-10. Cost: one series, or 384 positivities.
+
+    A negative or NaN concentration raises an error that names it; a NaN angle gives NaN.
 
     Examples
     --------
@@ -95,7 +105,8 @@ def predictive_angle(
 ) -> Float[Tensor, "..."]:
     """The angle of the cap around mu that holds a partner's mu with probability ``mass``, to 1e-9 of mass.
 
-    Bisection, so that nothing can diverge. Cost: 9 series of 63 entries, or 384 positivities.
+    Bisection, so that nothing can diverge. A negative or NaN concentration raises an error that names it; a NaN mass
+    gives NaN. Cost: 9 series of 63 entries, or 384 positivities.
 
     Examples
     --------
@@ -109,12 +120,20 @@ def predictive_angle(
         _angle(part[0], list(part[1:]), dim)
         for part in zip(*(x.split(_chunk(kappas, dim)) for x in (level, *kappas)), strict=True)
     ]
-    return torch.cat(parts).reshape(shape)
+    angle = torch.cat(parts)
+    return torch.where(torch.isnan(level), level, angle).reshape(shape)
 
 
-def _flat(*values: Tensor | float) -> tuple[torch.Size, list[Tensor]]:
-    """(Common shape, the values in it, flattened)."""
-    wide = torch.broadcast_tensors(*(torch.as_tensor(v, dtype=torch.float64) for v in values))
+def _flat(
+    first: Tensor | float, kappa: Tensor, kappa_other: Tensor | float, kappa_pos: Tensor | float
+) -> tuple[torch.Size, list[Tensor]]:
+    """(Common shape, the values in it, flattened, in float64 on kappa's device), with concentrations checked."""
+    first, kappa, other, pos = (
+        torch.as_tensor(v, dtype=torch.float64, device=kappa.device)
+        for v in (first, kappa, kappa_other, kappa_pos)
+    )
+    check_concentrations(kappa=kappa, kappa_other=other, kappa_pos=pos)
+    wide = torch.broadcast_tensors(first, kappa, other, pos)
     return wide[0].shape, [v.reshape(-1) for v in wide]
 
 
@@ -168,7 +187,7 @@ def _uniform_mass(angle: Tensor, dim: int) -> Tensor:
 
 
 def _mass_by_nodes(angle: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
-    edges = angle.unsqueeze(-1) * torch.linspace(0, 1, _PANELS + 1, dtype=torch.float64)
+    edges = angle.unsqueeze(-1) * _even(angle.device)
     return _panel_masses(edges, kappas, dim).sum(-1).clamp(max=1)
 
 
@@ -213,11 +232,13 @@ def _angle_by_nodes(level: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     edges = _edges(kappas, dim)
     density = _densities(edges, kappas, dim)
     width = edges.diff(dim=-1)
-    table = ((density * _WEIGHTS).sum(-1) * width).cumsum(-1)
+    table = ((density * _WEIGHTS.to(level.device)).sum(-1) * width).cumsum(-1)
     panel = (table < level.unsqueeze(-1)).sum(-1).clamp(max=_PANELS - 1)
-    rows = torch.arange(len(level))
+    rows = torch.arange(len(level), device=level.device)
     below = torch.where(panel > 0, table[rows, (panel - 1).clamp(min=0)], 0.0)
-    integral = density[rows, panel] @ _ANTIDERIVATIVE.T  # its Legendre series over the panel
+    integral = (
+        density[rows, panel] @ _ANTIDERIVATIVE.to(level.device).T
+    )  # its Legendre series over the panel
     wanted = (level - below) / width[rows, panel]
     low, high = torch.zeros_like(level), torch.ones_like(level)
     for _ in range(_STEPS):
@@ -235,18 +256,24 @@ def _edges(kappas: list[Tensor], dim: int) -> Tensor:
     matched = inverse_mean_resultant_length(cosine, dim)
     tail = torch.full_like(matched, 1 - _TAIL)
     end = (1.3 * cap_angle(tail, matched, dim)).clamp(max=math.pi)
-    return end.unsqueeze(-1) * torch.linspace(0, 1, _PANELS + 1, dtype=torch.float64)
+    return end.unsqueeze(-1) * _even(end.device)
+
+
+def _even(device: torch.device) -> Tensor:
+    """The panels' edges on [0, 1]."""
+    return torch.linspace(0, 1, _PANELS + 1, dtype=torch.float64, device=device)
 
 
 def _panel_masses(edges: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     """The mass between neighbouring edges [..., panels + 1], by 16-point Gauss-Legendre sums."""
-    return (_densities(edges, kappas, dim) * _WEIGHTS).sum(-1) * edges.diff(dim=-1)
+    weights = _WEIGHTS.to(edges.device)
+    return (_densities(edges, kappas, dim) * weights).sum(-1) * edges.diff(dim=-1)
 
 
 def _densities(edges: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     """The density [..., panels, 16] at the Gauss-Legendre nodes between neighbouring edges."""
     width = edges.diff(dim=-1).unsqueeze(-1)
-    angle = edges[..., :-1].unsqueeze(-1) + width * _NODES
+    angle = edges[..., :-1].unsqueeze(-1) + width * _NODES.to(edges.device)
     kappa, other, pos = (k[..., None, None] for k in kappas)
     return torch.exp(predictive_log_pdf(angle, kappa, other, pos, dim))
 

@@ -22,7 +22,9 @@ _BLOCK = 2**18  # pairs at a time on a CPU: the recurrence's few arrays stay in 
 _STRIPE = 64  # rows of a symmetric matrix at a time, each stripe from its diagonal on
 
 
-def log_zonal_weights(dim: int, n_terms: int) -> Float[Tensor, " terms"]:
+def log_zonal_weights(
+    dim: int, n_terms: int, device: torch.device | None = None
+) -> Float[Tensor, " terms"]:
     r"""Logs of :math:`w_l = \frac{l+\lambda}{\lambda}\,C_l^\lambda(1)`, the dimensions of the spaces of harmonics.
 
     Examples
@@ -30,7 +32,7 @@ def log_zonal_weights(dim: int, n_terms: int) -> Float[Tensor, " terms"]:
     >>> log_zonal_weights(3, 4).exp()  # 2 l + 1
     tensor([1.0000, 3.0000, 5.0000, 7.0000], dtype=torch.float64)
     """
-    terms = torch.arange(n_terms, dtype=torch.float64)
+    terms = torch.arange(n_terms, dtype=torch.float64, device=device)
     if dim == 2:
         return torch.where(terms == 0, 0.0, math.log(2))
     # log C_l(1) by summing the logs of C_l(1)/C_(l-1)(1) = (l + D - 3)/l: no difference of large log-gammas
@@ -95,7 +97,7 @@ class _ZonalBasis(torch.autograd.Function):
         (cosine,) = ctx.saved_tensors
         if ctx.n_terms == 1:
             return torch.zeros_like(cosine), None, None
-        factors = _derivative_factors(ctx.dim, ctx.n_terms).to(cosine)
+        factors = _derivative_factors(ctx.dim, ctx.n_terms, cosine.device).to(cosine)
         slopes = factors * _ZonalBasis.apply(cosine, ctx.dim + 2, ctx.n_terms - 1)
         return (grads[0][..., 1:] * slopes).sum(-1), None, None
 
@@ -121,7 +123,7 @@ class _ZonalSum(torch.autograd.Function):
             grad = torch.triu(grad) + torch.tril(grad, -1).T
         grad_cosine = grad_left = grad_right = None
         if ctx.needs_input_grad[0]:
-            factors = _derivative_factors(dim, left.shape[-1]).to(left)
+            factors = _derivative_factors(dim, left.shape[-1], left.device).to(left)
             slopes = (left[:, 1:] * factors, right[:, 1:], dim + 2, symmetric)
             grad_cosine = _weighted_sum(cosine, *slopes)
             grad_cosine.mul_(grad)
@@ -131,9 +133,9 @@ class _ZonalSum(torch.autograd.Function):
         return grad_cosine, grad_left, grad_right, None, None
 
 
-def _derivative_factors(dim: int, n_terms: int) -> Tensor:
+def _derivative_factors(dim: int, n_terms: int, device: torch.device) -> Tensor:
     """The factors l (l + 2 lambda) / (2 lambda + 1) for l = 1, 2, ..."""
-    terms = torch.arange(1, n_terms, dtype=torch.float64)
+    terms = torch.arange(1, n_terms, dtype=torch.float64, device=device)
     return terms * (terms + (dim - 2)) / (dim - 1)
 
 
