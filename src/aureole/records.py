@@ -9,13 +9,13 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from aureole.errors import InvalidInputError
+from aureole.whole import write_whole
 
 __all__ = ["Record", "file_hash", "read_record", "write_record"]
 
@@ -55,16 +55,8 @@ def write_record(record: Record, path: Path | str) -> Path:
     ...     read_record(path).metrics
     {'error': 0.25}
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(record), indent=1, sort_keys=True, allow_nan=False) + "\n"
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8"
-    ) as handle:
-        handle.write(text)
-    Path(handle.name).replace(path)
-    path.chmod(0o644)
-    return path
+    return write_whole(Path(path), text)
 
 
 def read_record(path: Path | str) -> Record:

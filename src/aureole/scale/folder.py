@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+from aureole.data.pictures import ENDINGS
 from aureole.scale.source import Chunk, Source, chunk_size
 
-__all__ = ["PICTURES", "FolderSource", "walk"]
-
-PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+__all__ = ["FolderSource", "walk"]
 
 
 class FolderSource(Source):
@@ -26,7 +25,7 @@ class FolderSource(Source):
         """So many files each; the key tells the names, so that other names are other chunks."""
         names: list[str] = []
         number = 0
-        for name in walk(self._path, PICTURES):
+        for name in walk(self._path, ENDINGS):
             names.append(name)
             if len(names) == self.rows_per_chunk:
                 yield _chunk(number, names)
@@ -41,7 +40,7 @@ class FolderSource(Source):
 
     def rows(self) -> int:
         """The number of files, counted by a walk through the folders."""
-        return sum(1 for _ in walk(self._path, PICTURES))
+        return sum(1 for _ in walk(self._path, ENDINGS))
 
 
 def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[str]:

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from aureole.scale.folder import PICTURES, walk
+from aureole.data.pictures import ENDINGS
+from aureole.scale.folder import walk
 from aureole.scale.source import LARGEST_INPUT, Broken, Chunk, Source
 
 __all__ = ["SHARDS", "ShardSource"]
 
 SHARDS = (".tar", ".tar.gz", ".tgz")
-_ENDINGS = {"image": PICTURES, "text": (".txt", ".text"), "vector": (".npy",)}
+_ENDINGS = {"image": ENDINGS, "text": (".txt", ".text"), "vector": (".npy",)}
 
 
 class ShardSource(Source):

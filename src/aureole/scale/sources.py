@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from aureole.data.pictures import ENDINGS
 from aureole.data.ranges import columns_of, read_schema
 from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval.address import shown_address
 from aureole.retrieval.lance import lance_package, table_exists
 from aureole.scale.embedder import Modality
-from aureole.scale.folder import PICTURES, FolderSource, walk
+from aureole.scale.folder import FolderSource, walk
 from aureole.scale.shards import SHARDS, ShardSource
 from aureole.scale.source import Source
 from aureole.scale.tabular import TABLES, LanceSource, TableSource
@@ -80,11 +81,11 @@ def kind_of(path: str) -> str:
         )
     if not place.is_dir():
         raise MissingInputError(f"{shown_address(path)} is not there. Check the name.")
-    first = next(walk(place, (*TABLES, *SHARDS, *PICTURES)), None)
+    first = next(walk(place, (*TABLES, *SHARDS, *ENDINGS)), None)
     if first is None:
         raise InvalidInputError(
             f"{path} holds nothing that can be embedded: no file's name ends in "
-            f"{', '.join((*PICTURES, *TABLES, *SHARDS))}."
+            f"{', '.join((*ENDINGS, *TABLES, *SHARDS))}."
         )
     name = first.lower()
     return "shards" if name.endswith(SHARDS) else "table" if name.endswith(TABLES) else "folder"

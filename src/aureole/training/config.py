@@ -72,7 +72,7 @@ _HEAD = {
     "encoder.dim": Key(
         int, 32, 'The D of the posteriors\' sphere, or "auto".', 2, 65_536, ("auto",)
     ),
-    "encoder.width": Key(int, 128, "Of the network for kappa.", low=1, high=65_536),
+    "encoder.width": Key(int, 128, "The width of the network for kappa.", low=1, high=65_536),
     "loss.kappa_pos": Key(
         float, None, "How close partners' latents are; default 2 D.", low=1e-3, high=1e6
     ),
@@ -80,7 +80,10 @@ _HEAD = {
 }
 _DRAWN = {
     "loss.name": Key(
-        str, "closed-form", "The loss.", choices=("closed-form", "mcinfonce", "infonce")
+        str,
+        "closed-form",
+        "closed-form, mcinfonce or infonce.",
+        choices=("closed-form", "mcinfonce", "infonce"),
     ),
     "loss.n_samples": Key(int, 16, "Draws of mcinfonce.", low=1, high=10**6),
     "loss.centring": Key(
@@ -113,7 +116,10 @@ KEYS: Mapping[str, Mapping[str, Key]] = {
         "data.path": Key(str, _NEEDED, "A folder with a folder of pictures for each label."),
         "data.mirror": Key(bool, True, "Show half of the pictures mirrored."),
         "encoder.network": Key(
-            str, "resnet20", "The backbone.", choices=("resnet20", "resnet56", "resnet18")
+            str,
+            "resnet20",
+            "resnet20, resnet56 or resnet18.",
+            choices=("resnet20", "resnet56", "resnet18"),
         ),
         "encoder.weights": Key(
             str, None, "A classifier's weights to start from, as safetensors; needed on ranks."
@@ -130,8 +136,13 @@ KEYS: Mapping[str, Mapping[str, Key]] = {
         "data.dim": Key(int, 10, "The D of the true posteriors.", low=2, high=4096),
         "data.kappa_low": Key(float, 16.0, "The lowest true kappa.", low=1e-3, high=1e6),
         "data.kappa_high": Key(float, 32.0, "The highest true kappa.", low=1e-3, high=1e6),
-        "data.generator": Key(str, "paper", "The true networks.", choices=("paper", "whitened")),
-        "encoder.width": Key(int, 256, "Of both networks.", low=1, high=65_536),
+        "data.generator": Key(
+            str,
+            "paper",
+            "The true networks: paper, or whitened outputs.",
+            choices=("paper", "whitened"),
+        ),
+        "encoder.width": Key(int, 256, "The width of both networks.", low=1, high=65_536),
         "loss.kappa_pos": Key(float, 20.0, "How close partners' latents are.", 1e-3, 1e6),
         **_DRAWN,
         **{name: key for name, key in _COMMON.items() if name != "training.held_out"},
