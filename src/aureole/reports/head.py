@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from aureole.data.pictures import read_thumbnail
-from aureole.errors import AureoleError
+from aureole.errors import InvalidInputError
 from aureole.reports import certainty
 from aureole.reports.page import Gallery, Item, Picture, Section, render
 from aureole.reports.runs import format_number
@@ -99,7 +99,7 @@ def picture_items(kappa: np.ndarray, paths: Mapping[int, Any], folder: Path) -> 
         name, note = str(paths[row]), _note(float(kappa[row]), row)
         try:
             content = base64.b64encode(read_thumbnail(folder / name, _SIDE)).decode()
-        except AureoleError:
+        except InvalidInputError:
             return Item(f"{_cut(name)} cannot be read as a picture", note)
         return Item(_cut(Path(name).name), note, f"data:image/jpeg;base64,{content}")
 
