@@ -32,7 +32,6 @@ ALLOWED = {
     ("retrieval_cifar10h.md", "caps of 90 %"),
     ("retrieval_cifar10h.md", "Sets of 90 % grow"),
     ("retrieval_cifar10h.md", "Sets of 50 % are another matter"),
-    ("scale.md", "rows^1.5"),
     ("scale.md", "answer after 20 ms"),
     ("scale_training.md", "that is 22 kB"),  # 4 N (D + 1) with the N and D of the sentence
     ("scale_training.md", "every 30 seconds"),

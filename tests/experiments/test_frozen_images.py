@@ -96,7 +96,7 @@ def test_an_interrupted_run_goes_on_where_it_was(store, monkeypatch):
     store.progress = stop
     with pytest.raises(KeyboardInterrupt):
         store.features(IMAGES)
-    assert len(list(store.folder.iterdir())) == 2
+    assert len(list(store.folder.glob("*.npy"))) == 2
     encoded = []
     original = FeatureStore._encode
     monkeypatch.setattr(
