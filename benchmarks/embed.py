@@ -1,7 +1,8 @@
 """Bulk embedding: rows a second against the bare model loop, with one and two workers, and peak memory.
 
 ``python -m benchmarks.embed [--images 60000] [--captions 8000] [--workers 1 2] [--rounds 3] [--caption-rounds 3]
-[--caption-workers 1 2] [--repeats 5] [--out FILE]`` writes a record, after each part what there is.
+[--caption-workers 1 2] [--repeats 5] [--parts images captions memory] [--out FILE]`` writes a record, after each part
+what there is; parts that are not asked for stay as the record has them, and ``commits`` says which commit measured which.
 
 Pictures are all of CIFAR-10 as PNG bytes in a Parquet table, through a ResNet-20 with random weights; texts are
 captions of Multi30k, through MiniLM and the head that comes with the library. The bare loop has its inputs decoded in
@@ -35,12 +36,13 @@ from aureole.data.pictures import write_picture
 from aureole.data.tables import read_column, write_columns
 from aureole.heads import MINILM_CAPTIONS
 from aureole.models import CifarResNet
-from aureole.records import Record, write_record
+from aureole.records import Record, read_record, write_record
 from aureole.scale import embed, worker
 from aureole.scale.embedder import Embedder, load_embedder
 from benchmarks.pictures import make_pictures
 from benchmarks.retrieval import size_of
 
+PARTS = ("images", "captions", "memory")
 IMAGE_BATCH, TEXT_BATCH = 128, 32
 TEXT_CHUNK = 512  # some chunks for each worker also where captions are few
 _PEAK = r"""
@@ -228,6 +230,7 @@ def with_latency(folder: Path, encoder: Path, *, rows: int, seconds: float) -> d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--images", type=int, default=60_000)
     parser.add_argument("--captions", type=int, default=8_000, help="145,000 take half an hour")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
@@ -241,12 +244,17 @@ def main() -> None:
     caption_rounds = options.caption_rounds or options.rounds
     caption_workers = options.caption_workers or options.workers
     metrics: dict[str, Any] = {}
+    commits: dict[str, str] = {}
+    if options.out.is_file() and set(options.parts) < set(PARTS):
+        before = read_record(options.out)
+        metrics, commits = dict(before.metrics), dict(before.settings.get("commits", {}))
 
-    def keep() -> None:
+    def keep(part: str) -> None:
         """Write what has been measured so far."""
         settings = {
             "images": options.images, "captions": options.captions, "rounds": options.rounds,
             "caption rounds": caption_rounds, "threads of a worker": 1, "cores": os.cpu_count(),
+            "commits": commits,
         }  # fmt: skip
         numbers = (options.workers, caption_workers)
         workers, of_captions = (" ".join(str(n) for n in found) for found in numbers)
@@ -255,13 +263,15 @@ def main() -> None:
             f"--rounds {options.rounds} --caption-workers {of_captions} --caption-rounds {caption_rounds} "
             f"--repeats {options.repeats}"
         )
-        write_record(Record("embed", metrics, command, 0, settings), options.out)
+        record = Record("embed", metrics, command, 0, settings)
+        commits[part] = record.commit
+        write_record(record, options.out)
 
     with tempfile.TemporaryDirectory(prefix="embed-") as place:
         folder = Path(place)
         torch.manual_seed(0)
         au.PosteriorEncoder(CifarResNet(20), au.KappaFromNorm(64, 16)).save(folder / "encoder")
-        if options.images:
+        if "images" in options.parts:
             table = picture_table(folder, options.images)
             metrics["images"] = measure(
                 table, "image", folder / "encoder", "image",
@@ -269,8 +279,8 @@ def main() -> None:
                 workers=options.workers, rounds=options.rounds, folder=folder,
             )  # fmt: skip
             print(metrics["images"], flush=True)
-            keep()
-        if options.captions:
+            keep("images")
+        if "captions" in options.parts:
             table = caption_table(folder, options.captions)
             metrics["captions"] = measure(
                 table, "caption", MINILM_CAPTIONS, "text",
@@ -278,8 +288,8 @@ def main() -> None:
                 workers=caption_workers, rounds=caption_rounds, folder=folder,
             )  # fmt: skip
             print(metrics["captions"], flush=True)
-            keep()
-        if options.images and options.repeats:
+            keep("captions")
+        if "memory" in options.parts:
             found = {}
             for count, repeats in ((options.images // 6, 1), (options.images, options.repeats)):
                 table = picture_table(folder, count, repeats)
@@ -292,7 +302,7 @@ def main() -> None:
             metrics["peak memory"] = {"bytes by rows": found, "growth": most / least - 1}
             metrics["latency"] = with_latency(folder, folder / "encoder", rows=2000, seconds=0.02)
             print(metrics["latency"], flush=True)
-            keep()
+            keep("memory")
 
 
 if __name__ == "__main__":

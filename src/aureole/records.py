@@ -50,6 +50,7 @@ def write_record(record: Record, path: Path | str) -> Path:
 
     Examples
     --------
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = write_record(Record("demo", {"error": 0.25}, command="demo"), folder + "/demo.json")
     ...     read_record(path).metrics

@@ -203,10 +203,10 @@ def _angle(level: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
         edges = _halved(low, high, min(deepest, _STEPS - done))
         value, sure = _mass_by_series(edges[:, 1:-1], terms.unsqueeze(-2), dim)
         short = value < level.unsqueeze(-1)
-        place, step = torch.zeros(len(level), 1, dtype=torch.long), (edges.shape[-1] - 1) // 2
-        while (
-            step
-        ):  # the path of the bisection; what lies beside it is not asked whether to trust it
+        place = torch.zeros(len(level), 1, dtype=torch.long, device=level.device)
+        step = (edges.shape[-1] - 1) // 2
+        # the path of the bisection; what lies beside it is not asked whether to trust it
+        while step:
             trusted &= sure.gather(-1, place + step - 1)[:, 0]
             place = place + step * short.gather(-1, place + step - 1)
             step //= 2
