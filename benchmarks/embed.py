@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.embed [--images 60000] [--captions 8000] [--workers 1 2] [--rounds 3] [--caption-rounds 3]
 [--caption-workers 1 2] [--repeats 5] [--parts images captions memory] [--out FILE]`` writes a record, after each part
-what there is; parts that are not asked for stay as the record has them, and ``commits`` says which commit measured which.
+what there is; parts that are not asked for stay as the record has them, with its commit in ``commits``.
 
 Pictures are all of CIFAR-10 as PNG bytes in a Parquet table, through a ResNet-20 with random weights; texts are
 captions of Multi30k, through MiniLM and the head that comes with the library. The bare loop has its inputs decoded in
