@@ -46,9 +46,10 @@ class EmbedTable(MeasuredDirective):
                     cells.append("not measured")
                     continue
                 at = found[name]
+                of_one = "" if name == workers[0] else f"{at['of one worker']:.2f} of one worker, "
                 cells.append(
-                    f"{at['rows a second']:,.0f} rows/s: {at['of one worker']:.2f} of one worker, "
-                    f"{at['of bare']:.2f} of bare, {at['of bare loops at once']:.2f} of as many bare loops at once"
+                    f"{at['rows a second']:,.0f} rows/s: {of_one}{at['of bare']:.2f} of bare, "
+                    f"{at['of bare loops at once']:.2f} of as many bare loops at once"
                 )
                 if "of loops that decode at once" in at:
                     cells[-1] += (
