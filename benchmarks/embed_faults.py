@@ -27,7 +27,7 @@ import torch
 import aureole as au
 from aureole.models import CifarResNet
 from aureole.records import Record, write_record
-from aureole.retrieval.lance import lance_package
+from aureole.retrieval.lance_tables import lance_package
 from aureole.scale.table import errors_address
 from benchmarks.pictures import make_corrupt, make_pictures
 

@@ -75,7 +75,8 @@ def bare_faiss(
 ) -> Callable[[], Any]:
     """FAISS alone: a range search a query, each at its own radius; HNSW four times as wide for large caps."""
     store: Any = index._store
-    engine, faiss, sizes = store._index, store._faiss, store._sizes
+    faiss, near = store._directions.faiss, store._directions.approximation
+    engine, sizes = near.index, near.sizes
     mu = stored_direction(queries.mu)
     radii = cap_cosine(queries, MASS).tolist()
 
@@ -90,7 +91,7 @@ def bare_faiss(
             parameters = faiss.SearchParametersHNSW(efSearch=width)
             engine.range_search(mu[row : row + 1], radius, params=parameters)
 
-    return ranges if store._index_kind == "ivf" else graph_ranges
+    return ranges if near.kind == "ivf" else graph_ranges
 
 
 def bare_lance(index: CredibleIndex, queries: au.VonMisesFisher, _: list[int]) -> Callable[[], Any]:
@@ -120,24 +121,23 @@ def bare_postgres(
     index: CredibleIndex, queries: au.VonMisesFisher, counts: list[int]
 ) -> Callable[[], Any]:
     """PostgreSQL alone: as many of the nearest as the cap holds, a number it could not know."""
-    from aureole.retrieval.postgres import _settings
+    from aureole.retrieval.statements import settings
 
     store: Any = index._store
     mu = stored_direction(queries.mu)
     note = store._index_note()
+    sql = store._connection.psycopg.sql
+    statement = sql.SQL(
+        "SELECT id, mu, kappa, mu <#> %s FROM {} ORDER BY mu <#> %s LIMIT %s"
+    ).format(sql.Identifier(store._name))
 
     def nearest() -> None:
         for query, count in zip(mu, counts, strict=True):
             connection = store._connection.get()
             with connection.transaction(), connection.cursor(binary=True) as cursor:
-                for setting, value in _settings(note, count):
+                for setting, value in settings(note, count):
                     cursor.execute("SELECT set_config(%s, %s, true)", [setting, value])
-                cursor.execute(
-                    store._sql.SQL(
-                        "SELECT id, mu, kappa, mu <#> %s FROM {} ORDER BY mu <#> %s LIMIT %s"
-                    ).format(store._table),
-                    [query, query, max(1, count)],
-                ).fetchall()
+                cursor.execute(statement, [query, query, max(1, count)]).fetchall()
 
     return nearest
 

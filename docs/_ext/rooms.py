@@ -55,7 +55,8 @@ def room_lines(name, modules):
             lines += auto(f"{name}.{n}", thing)
     shown = {f"{file}.{n}" for file, things in by_file.items() for n, _ in things}
     for module in modules:
-        lines += [f".. automodule:: {module}", ""]
+        if module not in by_file:
+            lines += [f".. automodule:: {module}", ""]
         for n, thing in public(module):
             if f"{module}.{n}" not in shown:
                 lines += auto(f"{module}.{n}", thing)

@@ -392,7 +392,7 @@ def test_lost_members_are_told(place):
     index = CredibleIndex.create(place(), au.VonMisesFisher(mu, 10.0), names(2000))
     index.build("ivf", lists=64, probes=1)
     with pytest.warns(AureoleWarning, match="lost .* members"):
-        recall = index.check_recall(au.VonMisesFisher(mu[:5], 40.0), 0.9)
+        recall = index.check_recall(au.VonMisesFisher(mu[:5], 10.0), 0.9)
     assert recall.share < 0.9
     index.close()
 

@@ -6,7 +6,7 @@ import torch
 
 import aureole as au
 from aureole.models import CifarResNet
-from aureole.retrieval.lance import lance_package
+from aureole.retrieval.lance_tables import lance_package
 from aureole.training.frozen import FrozenHead
 from benchmarks.pictures import make_pictures
 from tests.cli.conftest import columns

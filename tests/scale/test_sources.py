@@ -13,7 +13,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 from aureole.errors import InvalidInputError
-from aureole.retrieval.lance import lance_package
+from aureole.retrieval.lance_tables import lance_package
 from aureole.scale.source import Broken, Chunk
 from aureole.scale.sources import SourceSpec, guess_modality, open_source
 from benchmarks.pictures import make_pictures

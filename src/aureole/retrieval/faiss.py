@@ -1,9 +1,5 @@
-"""FAISS, in memory or with its rows durable in a folder: the one file that imports it.
+"""FAISS: rows in memory, their directions in its indexes; durable where there is a folder."""
 
-The flat index is exact and holds the directions; an IVF or HNSW index beside it holds them a second time.
-"""
-
-import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from aureole.errors import InvalidInputError, MissingPackageError
+from aureole.errors import InvalidInputError
+from aureole.retrieval.directions import Approximation, Directions
 from aureole.retrieval.filters import Condition, matches
 from aureole.retrieval.rows import DTYPES, Rows, Schema, fits, strings
 from aureole.retrieval.segments import Folder, pack_rows, unpack_rows
-from aureole.retrieval.store import Approximate, check_build, default_lists, probes_of, slack
+from aureole.retrieval.store import Approximate, slack, told_index
 
 __all__ = ["FaissStore"]
 
@@ -31,13 +28,6 @@ class FaissStore:
     engine = "FAISS"
 
     def __init__(self, schema: Schema, folder: Folder | None) -> None:
-        try:
-            import faiss
-        except ImportError as error:
-            raise MissingPackageError(
-                "galleries in FAISS need faiss-cpu: pip install 'aureole[retrieval]'."
-            ) from error
-        self._faiss: Any = faiss
         self._schema, self._folder = schema, folder
         self._clear()
         self._notes: dict[str, str] = {}
@@ -128,10 +118,12 @@ class FaissStore:
         self._refresh()
         kept = self._kept(conditions)
         found: dict[int, np.ndarray] = {}
-        scanned = exact or self._index is None
+        scanned = exact or self._directions.approximation is None
         for group in _groups(bounds) if scanned else np.arange(len(bounds))[:, None]:
             for query, (places, scores) in zip(
-                group, self._within(mu[group], float(bounds[group[0]]), exact), strict=True
+                group,
+                self._directions.within(mu[group], float(bounds[group[0]]), exact=exact),
+                strict=True,
             ):
                 places = places[scores >= bounds[query] - slack(self._schema.dim)]
                 found[query] = np.sort(places if kept is None else places[kept[places]])
@@ -155,26 +147,25 @@ class FaissStore:
             if k == 0:
                 yield self._rows(np.zeros(0, np.int64), columns)
                 continue
-            _, places = self._search(query[None], k, kept, exact)
+            _, places = self._directions.search(query[None], k, kept, exact=exact)
             yield self._rows(places[0][places[0] >= 0], columns)
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index beside the flat one."""
         with self._writing():
-            index = _trained(self._faiss, kind, self._mu(), sizes)
-            name = f"index-{secrets.token_hex(8)}.faiss"
+            file = f"index-{secrets.token_hex(8)}.faiss"
+            near = self._directions.approximated(kind, sizes, file)
             if self._folder:
-                self._publish_index(self._folder, index, name, kind, sizes)
-            self._index, self._index_file = index, name
-            self._index_kind, self._sizes = kind, sizes
+                self._publish_index(self._folder, near)
+            self._directions.approximation = near
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index."""
         self._refresh()
-        if self._index is None:
+        near = self._directions.approximation
+        if near is None:
             return None
-        lists = {"lists": self._index.nlist} if self._index_kind == "ivf" else {}
-        return {"kind": self._index_kind, **lists, **self._sizes}
+        return told_index(near.kind, getattr(near.index, "nlist", 1), near.sizes)
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
@@ -196,8 +187,7 @@ class FaissStore:
         self._clear()
 
     def _clear(self) -> None:
-        self._flat = self._faiss.IndexFlatIP(self._schema.dim)
-        self._forget_index()
+        self._directions = Directions(self._schema.dim)
         self._ids = strings([])
         self._place: dict[str, int] = {}
         self._dead = 0
@@ -260,51 +250,28 @@ class FaissStore:
 
     def _load_index(self, folder: Folder, index: dict[str, Any] | None) -> None:
         """Read the approximate index that the manifest names, whole, unless it is the one in memory."""
-        if index is None:
-            return self._forget_index()
-        name = Path(index["file"]).name
-        if name == self._index_file:
-            return None
-        self._forget_index()
-        try:
-            found = self._faiss.read_index(str(folder.path / name))
-        except RuntimeError as error:
-            raise InvalidInputError(
-                f"{folder.path / name}, the approximate index, cannot be read: {str(error)[-200:]}"
-            ) from error
-        rest = self._mu()[found.ntotal :]
-        if len(rest):
-            found.add(np.ascontiguousarray(rest))
-        self._index, self._index_file = found, name
-        self._index_kind, self._sizes = index["kind"], index["sizes"]
-        return None
+        near = self._directions.approximation
+        file = None if index is None else Path(index["file"]).name
+        if near is not None and near.file == file:
+            return
+        self._directions.approximation = None
+        if index is not None and file is not None:
+            self._directions.load(folder.path / file, index["kind"], index["sizes"])
 
-    def _forget_index(self) -> None:
-        self._index: Any = None
-        self._index_file: str | None = None
-        self._index_kind: str | None = None
-        self._sizes: dict[str, int] = {}
-
-    def _publish_index(
-        self, folder: Folder, index: Any, name: str, kind: Approximate, sizes: dict[str, int]
-    ) -> None:
-        """Make a trained index durable and the gallery's own; the files of former ones go: readers hold copies."""
-        self._faiss.write_index(index, str(folder.path / name))
-        with open(folder.path / name, "rb") as handle:
-            os.fsync(handle.fileno())
+    def _publish_index(self, folder: Folder, near: Approximation) -> None:
+        """Make an approximate index durable and the gallery's own; the files of former ones go: readers hold copies."""
+        near.save(folder.path)
         manifest = folder.manifest()
-        manifest["index"] = {"file": name, "kind": kind, "sizes": sizes}
+        manifest["index"] = {"file": near.file, "kind": near.kind, "sizes": near.sizes}
         folder.publish(manifest)
         self._stamp = folder.stamp()
         for former in folder.path.glob("index-*.faiss"):
-            if former.name != name:
+            if former.name != near.file:
                 former.unlink(missing_ok=True)
 
     def _add(self, rows: Rows) -> None:
         start = len(self._ids)
-        self._flat.add(np.ascontiguousarray(rows.mu))
-        if self._index is not None:
-            self._index.add(np.ascontiguousarray(rows.mu))
+        self._directions.add(rows.mu)
         self._ids = np.concatenate([self._ids, rows.ids])
         self._place.update({name: start + i for i, name in enumerate(rows.ids)})
         self._kappa = np.concatenate([self._kappa, rows.kappa])
@@ -318,13 +285,6 @@ class FaissStore:
         self._alive[places] = False
         self._dead += len(places)
 
-    def _mu(self) -> np.ndarray:
-        """The stored directions, a view of the flat index's memory that the next append ends."""
-        n, dim = self._flat.ntotal, self._schema.dim
-        if n == 0:
-            return np.zeros((0, dim), np.float32)
-        return self._faiss.rev_swig_ptr(self._flat.get_xb(), n * dim).reshape(n, dim)
-
     def _kept(self, conditions: Sequence[Condition]) -> np.ndarray | None:
         """Which rows may be found, or None for all."""
         if not conditions:
@@ -333,60 +293,7 @@ class FaissStore:
 
     def _rows(self, places: np.ndarray, columns: Sequence[str]) -> Rows:
         payload = {name: self._payload[name][places] for name in columns}
-        return Rows(self._ids[places], self._mu()[places], self._kappa[places], payload)
-
-    def _within(
-        self, mu: np.ndarray, bound: float, exact: bool
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(Places, inner products) of the rows of each query above one bound, less the slack."""
-        mu = np.ascontiguousarray(mu)
-        radius = max(bound, -1.0) - slack(self._schema.dim)
-        if self._index is not None and not exact and self._index_kind == "hnsw":
-            yield from (self._graph_within(query[None], radius) for query in mu)
-            return
-        index = self._flat
-        parameters = None
-        if self._index is not None and not exact:
-            index = self._index
-            parameters = self._faiss.SearchParametersIVF(nprobe=probes_of(self._sizes, index.nlist))
-        ends, scores, places = index.range_search(mu, radius, params=parameters)
-        for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-            yield places[start:end], scores[start:end]
-
-    def _graph_within(self, query: np.ndarray, radius: float) -> tuple[np.ndarray, np.ndarray]:
-        """(Places, inner products) from HNSW: a few nearest, else a wide range search, else for crowds a scan."""
-        faiss, total = self._faiss, self._flat.ntotal
-        width = self._sizes.get("width", 128)
-        if total == 0:
-            return np.zeros(0, np.int64), np.zeros(0, np.float32)
-        k = min(max(1, width // 2), total)
-        scores, places = self._search(query, k, None, exact=False)
-        known = places[0] >= 0
-        if known.all() and scores[0, -1] < radius:
-            inside = scores[0] >= radius
-            return places[0][inside], scores[0][inside]
-        parameters = faiss.SearchParametersHNSW(efSearch=4 * width)
-        _, found, places = self._index.range_search(query, radius, params=parameters)
-        if len(places) > 8 * width:  # more than the search has room to look around for
-            _, found, places = self._flat.range_search(query, radius)
-        return places, found
-
-    def _search(
-        self, query: np.ndarray, k: int, kept: np.ndarray | None, exact: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        faiss = self._faiss
-        selector = None
-        if kept is not None:
-            selector = faiss.IDSelectorBitmap(np.packbits(kept, bitorder="little"))
-        if self._index is None or exact:
-            return self._flat.search(query, k, params=faiss.SearchParameters(sel=selector))
-        if self._index_kind == "ivf":
-            probes = probes_of(self._sizes, self._index.nlist)
-            parameters = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
-        else:
-            width = max(self._sizes.get("width", 128), 2 * k)
-            parameters = faiss.SearchParametersHNSW(efSearch=width, sel=selector)
-        return self._index.search(query, k, params=parameters)
+        return Rows(self._ids[places], self._directions.mu[places], self._kappa[places], payload)
 
 
 def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
@@ -398,22 +305,3 @@ def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
         end = min(int(near), start + _GROUP)
         yield order[start:end]
         start = end
-
-
-def _trained(faiss: Any, kind: Approximate, mu: np.ndarray, sizes: dict[str, int]) -> Any:
-    check_build(kind, sizes)
-    n, dim = mu.shape
-    if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(dim, sizes.get("links", 32), faiss.METRIC_INNER_PRODUCT)
-    else:
-        lists = sizes.get("lists", default_lists(n))
-        if n < lists:
-            raise InvalidInputError(
-                f"lists are learned from rows: {lists} need as many, but there are {n}."
-            )
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, lists, faiss.METRIC_INNER_PRODUCT)
-        index.cp.min_points_per_centroid = 1
-        index.cp.max_points_per_centroid = 64
-        index.train(mu)
-    index.add(mu)
-    return index

@@ -1,4 +1,4 @@
-"""Lance, the versioned table format of LanceDB: the one file that imports it.
+"""Lance, the versioned table format of LanceDB: a gallery in a table.
 
 A path ``folder/gallery.lance`` is also the table ``gallery`` of ``lancedb.connect("folder")``. Each change is one
 versioned commit: a reader sees all of it or nothing, and a writer that dies leaves the version before. Two take more
@@ -8,36 +8,41 @@ take the last seconds. Writers on one machine take turns by a lock file beside t
 process write at a time.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import reduce
-from operator import and_
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
-from aureole.retrieval.address import is_local
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval.filters import Condition
-from aureole.retrieval.rows import Rows, Schema, strings
-from aureole.retrieval.store import Approximate, check_build, default_lists, probes_of, slack
+from aureole.retrieval.lance_tables import (
+    SCHEMA_KEY,
+    expression,
+    from_arrow,
+    known_ids,
+    lance_package,
+    locked,
+    table_exists,
+    table_metadata,
+    to_arrow,
+    with_ids,
+    without_mu,
+)
+from aureole.retrieval.rows import Rows, Schema
+from aureole.retrieval.store import (
+    Approximate,
+    check_build,
+    default_lists,
+    probes_of,
+    slack,
+    told_index,
+    width_of,
+)
 
-__all__ = [
-    "SCHEMA_KEY",
-    "LanceStore",
-    "lance_package",
-    "locked",
-    "table_exists",
-    "table_metadata",
-    "to_arrow",
-]
+__all__ = ["LanceStore"]
 
-SCHEMA_KEY, _NOTE, _INDEX = "aureole.schema", "aureole.note.", "aureole.index"
+_NOTE, _INDEX = "aureole.note.", "aureole.index"
 _BATCH = 1000  # ids in one expression
 _FIRST_NEAREST = 256
 _LEAST_LINKS = 4  # of Lance: with fewer a graph falls apart
@@ -92,7 +97,7 @@ class LanceStore:
         lance = lance_package()
         with locked(self._where):
             self._table.checkout_latest()
-            known = self._known(rows.ids.tolist())
+            known = known_ids(self._table, rows.ids.tolist())
             if known:
                 raise InvalidInputError(
                     f"id {known[0]!r} is in the gallery already; delete it first. Nothing was stored."
@@ -103,13 +108,11 @@ class LanceStore:
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows, in one commit for each 1,000; the number that were there."""
-        import pyarrow.compute as pc
-
         with locked(self._where):
             self._table.checkout_latest()
-            known = self._known(ids)
+            known = known_ids(self._table, ids)
             for start in range(0, len(known), _BATCH):
-                self._table.delete(pc.field("id").isin(known[start : start + _BATCH]))
+                self._table.delete(with_ids(known[start : start + _BATCH]))
             return len(known)
 
     def count(self) -> int:
@@ -119,27 +122,21 @@ class LanceStore:
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows of some ids."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         self._table.checkout_latest()
         parts = [
             self._table.scanner(
                 columns=["id", "mu", "kappa", *columns],
-                filter=pc.field("id").isin(ids[start : start + _BATCH]),
+                filter=with_ids(ids[start : start + _BATCH]),
             ).to_table()
             for start in range(0, len(ids), _BATCH)
         ]
-        found = pa.concat_tables(parts) if parts else None
-        return _from_arrow(found, columns, self.schema)
+        return from_arrow(parts, columns, self.schema)
 
     def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
         """All rows without mu: only the columns asked for are read."""
-        import pyarrow as pa
-
         self._table.checkout_latest()
         for batch in self._table.scanner(columns=["id", "kappa", *columns]).to_batches():
-            yield _without_mu(pa.Table.from_batches([batch]), columns)
+            yield without_mu(batch, columns)
 
     def candidates(
         self,
@@ -211,8 +208,7 @@ class LanceStore:
         if note is None:
             return None
         index = json.loads(note)
-        lists = {"lists": index["lists"]} if index["kind"] == "ivf" else {}
-        return {"kind": index["kind"], **lists, **index["sizes"]}
+        return told_index(**index)
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
@@ -258,7 +254,7 @@ class LanceStore:
         reach: float | None,
     ) -> Rows:
         if k == 0:
-            return _from_arrow(None, columns, self.schema)
+            return from_arrow([], columns, self.schema)
         nearest = {"column": "mu", "q": query, "k": k, "metric": "dot", **tuned}
         if reach is not None:
             nearest["distance_range"] = (None, reach)
@@ -267,11 +263,11 @@ class LanceStore:
         found = self._table.scanner(
             columns=["id", "mu", "kappa", *columns],
             nearest=nearest,
-            filter=_expression(conditions),
+            filter=expression(conditions),
             prefilter=True,
             disable_scoring_autoprojection=True,
         ).to_table()
-        return _from_arrow(found, columns, self.schema)
+        return from_arrow([found], columns, self.schema)
 
     def _tuned(self, exact: bool) -> dict[str, Any]:
         """How widely the approximate index, if there is one, is searched; or that it is not to be used."""
@@ -280,122 +276,5 @@ class LanceStore:
             return {"use_index": False}
         index = json.loads(note)
         if index["kind"] == "hnsw":
-            return {"use_index": True, "nprobes": 1, "ef": index["sizes"].get("width", 128)}
+            return {"use_index": True, "nprobes": 1, "ef": width_of(index["sizes"])}
         return {"use_index": True, "nprobes": probes_of(index["sizes"], index["lists"])}
-
-    def _known(self, ids: list[str]) -> list[str]:
-        """Those of the ids that are in the table."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        wanted = pa.array(ids, pa.string())
-        known: list[str] = []
-        for batch in self._table.scanner(columns=["id"]).to_batches():
-            column = batch.column("id")
-            found = pc.call_function("is_in", [column], pc.SetLookupOptions(wanted))
-            known += column.filter(found).to_pylist()
-        return known
-
-
-def lance_package() -> Any:
-    """The package, imported when it is used; an error says how to get it."""
-    os.environ.setdefault("LANCE_LOG", "error")  # it warns of every table that it creates
-    try:
-        import lance
-    except ImportError as error:
-        raise MissingPackageError(
-            "Lance tables need pylance: pip install 'aureole[retrieval]'."
-        ) from error
-    return lance
-
-
-def table_exists(where: str) -> bool:
-    """Whether there is a Lance table at an address."""
-    if is_local(where):
-        return (Path(where) / "_versions").is_dir()
-    lance = lance_package()
-    try:
-        lance.dataset(where)
-    except ValueError:
-        return False
-    return True
-
-
-@contextmanager
-def locked(where: str) -> Iterator[None]:
-    """The turn of a writer on this machine; nothing on an object store."""
-    if not is_local(where):
-        yield
-        return
-    Path(where).parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{where.removesuffix('/')}.lock", "a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def table_metadata(table: Any) -> dict[str, str]:
-    """The small texts that a table's schema keeps."""
-    found = table.schema.metadata or {}
-    return {key.decode(): value.decode() for key, value in found.items()}
-
-
-def to_arrow(rows: Rows, schema: Schema) -> Any:
-    """Rows as the Arrow table that is stored."""
-    import pyarrow as pa
-
-    types = {
-        "text": pa.string(),
-        "integer": pa.int64(),
-        "number": pa.float64(),
-        "boolean": pa.bool_(),
-    }
-    flat = pa.array(np.ascontiguousarray(rows.mu).reshape(-1), pa.float32())
-    columns = {
-        "id": pa.array(rows.ids.tolist(), pa.string()),
-        "mu": pa.FixedSizeListArray.from_arrays(flat, schema.dim),
-        "kappa": pa.array(rows.kappa, pa.float32()),
-    }
-    for name, kind in schema.columns.items():
-        columns[name] = pa.array(rows.payload[name].tolist(), types[kind])
-    return pa.table(columns)
-
-
-def _from_arrow(table: Any, columns: Sequence[str], schema: Schema) -> Rows:
-    if table is None:
-        empty = {name: np.zeros(0, object) for name in columns}
-        return Rows(
-            strings([]), np.zeros((0, schema.dim), np.float32), np.zeros(0, np.float32), empty
-        )
-    mu = table["mu"].combine_chunks()
-    flat = mu.flatten() if table.num_rows else mu.values[:0]
-    wide = flat.to_numpy(zero_copy_only=False).reshape(table.num_rows, schema.dim)
-    return replace(_without_mu(table, columns), mu=wide)
-
-
-def _without_mu(table: Any, columns: Sequence[str]) -> Rows:
-    payload = {}
-    for name in columns:
-        column = np.empty(table.num_rows, dtype=object)
-        column[:] = table[name].to_pylist()
-        payload[name] = column
-    nothing = np.zeros((0, 0), np.float32)
-    return Rows(strings(table["id"].to_pylist()), nothing, table["kappa"].to_numpy(), payload)
-
-
-def _expression(conditions: Sequence[Condition]) -> Any:
-    """The conditions as an expression tree: values stay values, and no text is parsed."""
-    import pyarrow.compute as pc
-
-    parts = []
-    for condition in conditions:
-        field = pc.field(condition.column)
-        if condition.kind == "any":
-            equal = [field == value for value in condition.values]
-            parts.append(reduce(lambda a, b: a | b, equal, pc.scalar(False)))
-            continue
-        low, high = condition.values
-        if low is not None:
-            parts.append(field >= low)
-        if high is not None:
-            parts.append(field <= high)
-    return reduce(and_, parts) if parts else None

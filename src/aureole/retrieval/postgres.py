@@ -1,8 +1,7 @@
 """PostgreSQL with pgvector: a gallery in a table.
 
 An address ``postgresql://user@host/database#table`` names the table, ``gallery`` by default; a second table
-``<table>_notes`` keeps the schema and the calibration. Each change is one transaction. Values travel as parameters and
-names as quoted identifiers.
+``<table>_notes`` keeps the schema and the calibration. Each change is one transaction.
 """
 
 import json
@@ -19,19 +18,12 @@ from aureole.retrieval.address import check_address
 from aureole.retrieval.connection import Connection
 from aureole.retrieval.filters import Condition
 from aureole.retrieval.rows import Rows, Schema, strings
-from aureole.retrieval.store import Approximate, check_build, default_lists, probes_of, slack
+from aureole.retrieval.statements import COPY_TYPES, Statements, settings
+from aureole.retrieval.store import Approximate, check_build, default_lists, slack, told_index
 
 __all__ = ["PostgresStore"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,53}")
-_TYPES = {
-    "text": 'text COLLATE "C"',
-    "integer": "bigint",
-    "number": "double precision",
-    "boolean": "boolean",
-}
-_COPY_TYPES = {"text": "text", "integer": "int8", "number": "float8", "boolean": "bool"}
-_TAKEN = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # columns of every table
 _SCANNED = 2**14  # rows of a scan at a time
 _STRIDES = (16, 64, 256)  # rows taken at a time from a walk along an approximate index
 _LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # of pgvector
@@ -48,14 +40,13 @@ class PostgresStore:
         check_address(where)
         address, name = urldefrag(where)
         self._connection = Connection(address)
-        self._sql = sql = self._connection.psycopg.sql
         name = name or "gallery"
         if not _NAME.fullmatch(name):
             raise InvalidInputError(
                 f"{name!r} cannot name a table: use at most 54 small letters, digits and _, a letter first."
             )
         self._name = name
-        self._table, self._notes = sql.Identifier(name), sql.Identifier(f"{name}_notes")
+        self._say = Statements(self._connection.psycopg.sql, name)
 
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "PostgresStore":
@@ -75,30 +66,15 @@ class PostgresStore:
         return store
 
     def _create(self, rows: Rows) -> None:
-        sql, schema = self._sql, self.schema
-        columns = [
-            sql.SQL("{} {} NOT NULL").format(self._column(name), sql.SQL(_TYPES[kind]))
-            for name, kind in schema.columns.items()
-        ]
-        fixed = [
-            sql.SQL('id text COLLATE "C" PRIMARY KEY'),
-            sql.SQL("mu vector({}) NOT NULL").format(sql.Literal(schema.dim)),
-            sql.SQL("kappa real NOT NULL"),
-        ]
         connection = self._connection.get(register=False)
         self._connection.add_extension(connection)
         self._connection.register(connection)
         errors = self._connection.psycopg.errors
         try:
             with connection.transaction():
-                parts = sql.SQL(", ").join([*fixed, *columns])
-                connection.execute(sql.SQL("CREATE TABLE {} ({})").format(self._table, parts))
-                connection.execute(
-                    sql.SQL("CREATE TABLE {} (name text PRIMARY KEY, body text NOT NULL)").format(
-                        self._notes
-                    )
-                )
-                self._set_note(connection, "schema", json.dumps(schema.to_json()))
+                for statement in self._say.create(self.schema):
+                    connection.execute(statement)
+                self._set_note(connection, "schema", json.dumps(self.schema.to_json()))
                 self._copy(connection, rows)
         except (errors.DuplicateTable, errors.UniqueViolation) as error:  # there, or made just now
             raise InvalidInputError(
@@ -142,30 +118,25 @@ class PostgresStore:
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows; the number that were there."""
-        query = self._sql.SQL("DELETE FROM {} WHERE id = ANY(%s)").format(self._table)
-        return self._connection.change(lambda c: c.execute(query, [ids]).rowcount, "delete")
+        statement = self._say.delete()
+        return self._connection.change(lambda c: c.execute(statement, [ids]).rowcount, "delete")
 
     def count(self) -> int:
         """The number of rows."""
-        query = self._sql.SQL("SELECT count(*) FROM {}").format(self._table)
-        return self._connection.read(lambda c: c.execute(query).fetchone()[0])
+        return self._connection.read(lambda c: c.execute(self._say.count()).fetchone()[0])
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows of some ids."""
-        text = self._sql.SQL("SELECT {} FROM {} WHERE id = ANY(%s)")
-        query = text.format(self._selected(columns), self._table)
+        statement = self._say.fetch(columns)
 
         def work(connection: Any) -> Rows:
             with connection.cursor(binary=True) as cursor:
-                return self._rows(cursor.execute(query, [ids]).fetchall(), columns)
+                return self._rows(cursor.execute(statement, [ids]).fetchall(), columns)
 
         return self._connection.read(work)
 
     def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
         """All rows without mu, from a cursor on the server, in one transaction."""
-        sql = self._sql
-        names = sql.SQL(", ").join([self._column(name) for name in ("id", "kappa", *columns)])
-        query = sql.SQL("SELECT {} FROM {}").format(names, self._table)
         nothing = np.zeros((0, 0), np.float32)
         connection = self._connection.read(lambda c: c.execute("SELECT 1").connection)
         with (
@@ -173,7 +144,7 @@ class PostgresStore:
             connection.transaction(),
             connection.cursor("scan", binary=True) as cursor,
         ):
-            cursor.execute(query)
+            cursor.execute(self._say.scan(columns))
             while found := cursor.fetchmany(_SCANNED):
                 ids, kappa, *payload = zip(*found, strict=True)
                 held = {}
@@ -227,30 +198,18 @@ class PostgresStore:
             raise InvalidInputError(
                 f"pgvector indexes up to {_LARGEST_INDEXED} dimensions, but D is {self.schema.dim}."
             )
-        sql = self._sql
         for name, most in (("lists", _MOST_LISTS), ("links", _MOST_LINKS)):
             if sizes.get(name, 1) > most:
                 raise InvalidInputError(
                     f"pgvector takes up to {most:,} {name}, but got {sizes[name]:,}."
                 )
         lists = sizes.get("lists", min(default_lists(self.count()), _MOST_LISTS))
-        links = sizes.get("links", 16)
-        made = {
-            "ivf": sql.SQL("ivfflat (mu vector_ip_ops) WITH (lists = {})").format(
-                sql.Literal(lists)
-            ),
-            "hnsw": sql.SQL("hnsw (mu vector_ip_ops) WITH (m = {}, ef_construction = {})").format(
-                sql.Literal(links), sql.Literal(max(64, 2 * links))
-            ),
-        }[kind]
-        index = sql.Identifier(f"{self._name}_mu")
+        statements = self._say.index(kind, lists=lists, links=sizes.get("links", 16))
 
         def work(connection: Any) -> None:
             with connection.transaction():
-                connection.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(index))
-                connection.execute(
-                    sql.SQL("CREATE INDEX {} ON {} USING {}").format(index, self._table, made)
-                )
+                for statement in statements:
+                    connection.execute(statement)
                 note = {"kind": kind, "lists": lists, "sizes": sizes}
                 self._set_note(connection, "index", json.dumps(note))
 
@@ -261,13 +220,12 @@ class PostgresStore:
         index = self._index_note()
         if index is None:
             return None
-        lists = {"lists": index["lists"]} if index["kind"] == "ivf" else {}
-        return {"kind": index["kind"], **lists, **index["sizes"]}
+        return told_index(**index)
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
-        query = self._sql.SQL("SELECT body FROM {} WHERE name = %s").format(self._notes)
-        found = self._connection.read(lambda c: c.execute(query, [name]).fetchone())
+        statement = self._say.read_note()
+        found = self._connection.read(lambda c: c.execute(statement, [name]).fetchone())
         return None if found is None else found[0]
 
     def write_note(self, name: str, text: str) -> None:
@@ -278,24 +236,14 @@ class PostgresStore:
         """Close the connection."""
         self._connection.close()
 
-    def _column(self, name: str) -> Any:
-        """A payload column's name in the table: in capitals, which no other has, where PostgreSQL has taken it."""
-        return self._sql.Identifier(name.upper() if name in _TAKEN else name)
-
     def _set_note(self, connection: Any, name: str, text: str) -> None:
-        query = self._sql.SQL(
-            "INSERT INTO {} (name, body) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET body = excluded.body"
-        ).format(self._notes)
-        connection.execute(query, [name, text])
+        connection.execute(self._say.write_note(), [name, text])
 
     def _copy(self, connection: Any, rows: Rows) -> None:
-        sql = self._sql
         kinds = self.schema.columns
-        into = sql.SQL(", ").join([self._column(n) for n in ("id", "mu", "kappa", *kinds)])
-        query = sql.SQL("COPY {} ({}) FROM STDIN WITH (FORMAT BINARY)").format(self._table, into)
         payload = [rows.payload[name].tolist() for name in kinds]
-        with connection.cursor() as cursor, cursor.copy(query) as copy:
-            copy.set_types(["text", "vector", "float4", *(_COPY_TYPES[k] for k in kinds.values())])
+        with connection.cursor() as cursor, cursor.copy(self._say.copy(self.schema)) as copy:
+            copy.set_types(["text", "vector", "float4", *(COPY_TYPES[k] for k in kinds.values())])
             for row in zip(rows.ids.tolist(), rows.mu, rows.kappa.tolist(), *payload, strict=True):
                 copy.write_row(row)
 
@@ -307,13 +255,9 @@ class PostgresStore:
         conditions: Sequence[Condition],
         columns: Sequence[str],
     ) -> Rows:
-        sql = self._sql
-        where, values = self._where(conditions)
-        text = sql.SQL("SELECT {} FROM {} WHERE mu <#> %s <= %s AND {}").format(
-            self._selected(columns), self._table, where
-        )
+        text, values = self._say.within(query, reach, conditions, columns, self.schema)
         with connection.cursor(binary=True) as cursor:
-            found = cursor.execute(text, [query, reach, *values]).fetchall()
+            found = cursor.execute(text, values).fetchall()
         return self._rows(found, columns)
 
     def _walk(
@@ -326,7 +270,7 @@ class PostgresStore:
         index: dict[str, Any],
     ) -> Rows:
         """The rows within reach, nearest first, from a cursor over the approximate index until one is beyond."""
-        text, values = self._nearest_query(query, conditions, columns)
+        text, values = self._say.nearest(query, conditions, columns, self.schema)
         found: list[tuple[Any, ...]] = []
         with connection.transaction():
             self._tune(connection, index, _STRIDES[-1])
@@ -349,44 +293,16 @@ class PostgresStore:
         index: dict[str, Any] | None,
     ) -> Rows:
         """The k nearest rows."""
-        text, values = self._nearest_query(query, conditions, columns)
+        text, values = self._say.nearest(query, conditions, columns, self.schema)
         with connection.transaction(), connection.cursor(binary=True) as cursor:
             self._tune(connection, index, k)
-            found = cursor.execute(text + self._sql.SQL(" LIMIT %s"), [*values, k]).fetchall()
+            found = cursor.execute(self._say.limited(text), [*values, k]).fetchall()
         return self._rows(found, columns)
-
-    def _nearest_query(
-        self, query: np.ndarray, conditions: Sequence[Condition], columns: Sequence[str]
-    ) -> tuple[Any, list[Any]]:
-        where, values = self._where(conditions)
-        text = self._sql.SQL("SELECT {}, mu <#> %s FROM {} WHERE {} ORDER BY mu <#> %s")
-        return text.format(self._selected(columns), self._table, where), [query, *values, query]
 
     def _tune(self, connection: Any, index: dict[str, Any] | None, k: int) -> None:
         """Set, for this transaction, how the approximate index is used."""
-        for setting, value in _settings(index, k):
+        for setting, value in settings(index, k):
             connection.execute("SELECT set_config(%s, %s, true)", [setting, value])
-
-    def _selected(self, columns: Sequence[str]) -> Any:
-        names = [self._column(name) for name in columns]
-        return self._sql.SQL(", ").join([self._sql.SQL("id, vector_send(mu), kappa"), *names])
-
-    def _where(self, conditions: Sequence[Condition]) -> tuple[Any, list[Any]]:
-        sql = self._sql
-        parts, values = [sql.SQL("TRUE")], []
-        for condition in conditions:
-            name = self._column(condition.column)
-            kind = self.schema.columns[condition.column]
-            cast = sql.SQL(_TYPES[kind].split(" COLLATE")[0])
-            if condition.kind == "any":
-                parts.append(sql.SQL("{} = ANY(%s::{}[])").format(name, cast))
-                values.append(list(condition.values))
-                continue
-            for sign, end in zip((">=", "<="), condition.values, strict=True):
-                if end is not None:
-                    parts.append(sql.SQL("{} {} %s::{}").format(name, sql.SQL(sign), cast))
-                    values.append(end)
-        return sql.SQL(" AND ").join(parts), values
 
     def _rows(self, found: list[tuple[Any, ...]], columns: Sequence[str]) -> Rows:
         """Rows from (id, vector_send(mu), kappa, payload): pgvector sends two int16 and big-endian float32."""
@@ -412,19 +328,3 @@ def _schema(note: str | None, where: str) -> Schema:
     except ValueError as error:
         raise InvalidInputError(f"{where} holds no gallery: its schema is not JSON.") from error
     return Schema.from_json(values, where)
-
-
-def _settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
-    """How one search uses the approximate index, or that it must not."""
-    if index is None:
-        return [("enable_indexscan", "off")]
-    usual = [("enable_seqscan", "off")]
-    if index["kind"] == "hnsw":
-        width = min(1000, max(index["sizes"].get("width", 128), k))
-        return [
-            *usual,
-            ("hnsw.ef_search", str(width)),
-            ("hnsw.iterative_scan", "strict_order"),
-            ("hnsw.max_scan_tuples", "200000"),
-        ]
-    return [*usual, ("ivfflat.probes", str(probes_of(index["sizes"], index["lists"])))]

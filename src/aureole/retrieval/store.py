@@ -20,6 +20,8 @@ __all__ = [
     "open_store",
     "probes_of",
     "slack",
+    "told_index",
+    "width_of",
 ]
 
 Approximate = Literal["ivf", "hnsw"]
@@ -69,6 +71,28 @@ def probes_of(sizes: dict[str, int], lists: int) -> int:
     (4, 64)
     """
     return min(sizes.get("probes", max(1, lists // 16)), lists)
+
+
+def width_of(sizes: dict[str, int]) -> int:
+    """How widely a graph is searched: as asked for, or 128.
+
+    Examples
+    --------
+    >>> width_of({}), width_of({"width": 300})
+    (128, 300)
+    """
+    return sizes.get("width", 128)
+
+
+def told_index(kind: Approximate, lists: int, sizes: dict[str, int]) -> dict[str, Any]:
+    """An approximate index as ``approximate`` tells it: its kind, its number of lists if any, what was asked for.
+
+    Examples
+    --------
+    >>> told_index("ivf", 64, {"probes": 4}), told_index("hnsw", 1, {"links": 32})
+    ({'kind': 'ivf', 'lists': 64, 'probes': 4}, {'kind': 'hnsw', 'links': 32})
+    """
+    return {"kind": kind, **({"lists": lists} if kind == "ivf" else {}), **sizes}
 
 
 @runtime_checkable

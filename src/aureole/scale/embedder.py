@@ -22,7 +22,8 @@ from aureole.training.adapters.sentence_transformers import (
     minilm_folder,
     pooling_pipeline,
 )
-from aureole.training.frozen import HEAD_FORMAT, FrozenHead
+from aureole.training.frozen import FrozenHead
+from aureole.training.head_folder import HEAD_FORMAT
 
 __all__ = ["Embedder", "Modality", "load_embedder", "modality_of"]
 

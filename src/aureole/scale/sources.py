@@ -7,7 +7,7 @@ from aureole.data.pictures import ENDINGS
 from aureole.data.ranges import columns_of, read_schema
 from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval.address import shown_address
-from aureole.retrieval.lance import lance_package, table_exists
+from aureole.retrieval.lance_tables import lance_package, table_exists
 from aureole.scale.embedder import Modality
 from aureole.scale.folder import FolderSource, walk
 from aureole.scale.shards import SHARDS, ShardSource

@@ -21,9 +21,9 @@ import numpy as np
 from aureole.data.arrow import compute_package, pyarrow_package
 from aureole.errors import InvalidInputError
 from aureole.retrieval.address import is_local, shown_address
-from aureole.retrieval.lance import (
+from aureole.retrieval.lance import LanceStore
+from aureole.retrieval.lance_tables import (
     SCHEMA_KEY,
-    LanceStore,
     lance_package,
     locked,
     table_exists,

@@ -17,7 +17,7 @@ from aureole.data.ranges import (
     values_of,
 )
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.retrieval.lance import lance_package, table_exists
+from aureole.retrieval.lance_tables import lance_package, table_exists
 from aureole.scale.folder import walk
 from aureole.scale.source import Broken, Chunk, Source, chunk_size
 

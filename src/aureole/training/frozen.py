@@ -1,7 +1,6 @@
 """A head on the vectors of a finished encoder: a posterior for every row, without touching the encoder."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +14,11 @@ from aureole.evaluation.calibration import Calibration, fit_calibration
 from aureole.evaluation.coverage import predictive_coverage
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder
-from aureole.models.card import Card, model_card
-from aureole.models.saving import check_weights, load_folder, save_folder
+from aureole.models.card import Card
 from aureole.training.dimension import best_information, choose_dim, try_dims
 from aureole.training.fit import Fit, Observer, fit
-from aureole.training.head_encoder import head_encoder, head_network
+from aureole.training.head_encoder import head_encoder
+from aureole.training.head_folder import read_head, write_head
 from aureole.training.rows import (
     MASSES,
     Partners,
@@ -34,18 +33,10 @@ from aureole.training.rows import (
 )
 from aureole.training.schedule import Phase
 
-__all__ = ["HEAD_FORMAT", "FrozenHead", "NotFittedError"]
+__all__ = ["FrozenHead", "NotFittedError"]
 
 _HELD_OUT_ITEMS, _PAIRS, _CHUNK = 2048, 4096, 2048
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
-HEAD_FORMAT = "aureole-frozen-head-2"
-_USAGE = (
-    "import aureole as au",
-    "",
-    'head = au.FrozenHead.load("folder")',
-    "posterior = head.predict(vectors)  # posterior.mu, posterior.kappa",
-)
-_LARGEST = 65_536  # features, dimensions or hidden units of a head that is loaded
 
 
 class NotFittedError(AureoleError, ValueError):
@@ -71,9 +62,13 @@ class FrozenHead:
         ``profile_`` shows how flat the held-out information is.
     width
         Of the network for kappa.
-    steps, items, lr
-        Batches, vectors a batch, and the learning rate. Larger batches hold harder negatives, which tell a sure kappa
-        from a very sure one; a batch costs the square of its vectors.
+    steps
+        Batches.
+    items
+        Vectors a batch. More of them hold harder negatives, which tell a sure kappa from a very sure one; a batch costs
+        the square of its vectors.
+    lr
+        The learning rate.
     held_out
         The share of the groups that is never trained on: half of it selects the step, half calibrates.
     calibrate
@@ -295,14 +290,16 @@ class FrozenHead:
         lines = [
             f"FrozenHead: vectors of {self.n_features_in_} dimensions to posteriors of {self.dim_}",
             f"held-out information {self.information_:.3f} nats a pair",
-            f"the same by kappa_pos (fitted with {self.kappa_pos_:g}): {profile}",
+            f"the same by kappa_pos (fitted with {self.kappa_pos_:g}):",
+            f"  {profile}",
             f"kappa calibrated by a factor {self.calibration_.scale:.3g} at {self.calibration_.reference:.3g} "
             f"and a power {self.calibration_.power:.3g}",
-            f"held-out partners in predictive caps: {covered}",
+            "held-out partners in predictive caps:",
+            f"  {covered}",
         ]
         if self.dims_:
             tried = ", ".join(f"{d}: {v:.3f}" for d, v in self.dims_.items())
-            lines.insert(2, f"the same by dim, after a fifth of the steps: {tried}")
+            lines[2:2] = ["the same by dim, after a fifth of the steps:", f"  {tried}"]
         return "\n".join(lines)
 
     def save(self, folder: Path | str, *, card: Card | None = None) -> Path:
@@ -311,59 +308,17 @@ class FrozenHead:
         kappa_pos and the coverage on the card are the head's own.
         """
         self._require_fit()
-        about = replace(
-            card or Card(name="A head on frozen vectors"),
-            kappa_pos=self.kappa_pos_,
-            coverage=self.coverage_,
-        )
-        config = {
-            "format": HEAD_FORMAT,
-            "parameters": self.get_params(),
-            "dim": self.dim_,
-            "kappa_pos": self.kappa_pos_,
-            "n_features_in": self.n_features_in_,
-            "square_length": self.square_length_,
-            "information": self.information_,
-            "calibration": asdict(self.calibration_),
-            "profile": list(self.profile_.items()),
-            "dims": list(self.dims_.items()),
-            "coverage": list(self.coverage_.items()),
-        }
-        text = model_card(about, format=HEAD_FORMAT, dim=self.dim_, usage=_USAGE)
-        return save_folder(folder, config, self.encoder_.state_dict(), card=text)
+        return write_head(folder, self.get_params(), vars(self), card=card)
 
     @classmethod
     def load(cls, folder: Path | str) -> "FrozenHead":
         """The head that was saved in a folder. A file from anywhere is safe: it holds numbers alone, and is checked."""
-        config, weights = load_folder(folder, format=HEAD_FORMAT)
+        parameters, fitted = read_head(folder)
         try:
-            head = cls(**config["parameters"])
-            head.dim_, head.kappa_pos_ = int(config["dim"]), float(config["kappa_pos"])
-            head.n_features_in_ = int(config["n_features_in"])
-            square = config.get("square_length")  # older heads have none
-            head.square_length_ = None if square is None else float(square)
-            head.information_ = float(config["information"])
-            head.calibration_ = Calibration(**config["calibration"])
-            head.profile_ = {float(k): float(v) for k, v in config["profile"]}
-            head.dims_ = {int(k): float(v) for k, v in config["dims"]}
-            head.coverage_ = {float(k): float(v) for k, v in config["coverage"]}
-            sizes = (head.n_features_in_, head.dim_, int(head.width))
-        except (KeyError, TypeError, ValueError, OverflowError, InvalidInputError) as error:
+            head = cls(**parameters)
+        except TypeError as error:
             raise InvalidInputError(f"the config in {folder} is damaged: {error!r}.") from error
-        if not all(1 <= size <= _LARGEST for size in sizes):
-            raise InvalidInputError(
-                f"the config in {folder} asks for layers of {sizes}; none may be above {_LARGEST}."
-            )
-        if not 0 < head.kappa_pos_ < float("inf"):
-            raise InvalidInputError(
-                f"the config in {folder} is damaged: kappa_pos is {head.kappa_pos_}."
-            )
-        with torch.device("meta"):  # no memory is asked for before the weights are seen to fit
-            outline = head_network(head.n_features_in_, head.dim_, head.width)
-        check_weights(weights, outline.state_dict())
-        encoder = head_network(head.n_features_in_, head.dim_, head.width)
-        encoder.load_state_dict(weights)
-        head.encoder_ = encoder.requires_grad_(False).eval()
+        vars(head).update(fitted)
         return head
 
     def __sklearn_is_fitted__(self) -> bool:
