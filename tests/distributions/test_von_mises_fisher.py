@@ -1,8 +1,11 @@
 """The vMF as torch.distributions know it: shapes, densities, validation, machinery."""
 
 import math
+import shutil
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 import scipy.stats
@@ -251,14 +254,15 @@ def test_fit_of_concentrated_degenerate_and_opposite_samples():
 
 
 def has_compiler():
-    import shutil
-
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    return headers.exists() and any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 @pytest.mark.compiler
 @pytest.mark.slow
-@pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler")
+@pytest.mark.skipif(
+    not has_compiler(), reason="torch.compile needs a C++ compiler and the headers of Python"
+)
 def test_torch_compile_gives_the_eager_values():
     """In a process of its own: the shape checks of the test suite are not traceable."""
     code = """

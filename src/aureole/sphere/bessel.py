@@ -256,7 +256,7 @@ def _rhos(order: float, k: Tensor, n_terms: int) -> tuple[list[Tensor], Tensor]:
     top_rho = rho = debye.rho_debye(order + n_steps, k)
     rhos = []
     for step in range(n_steps - 1, -1, -1):
-        rho = 1 / (2 * (order + step + 1) + k * (k * rho))
+        rho = (k * (k * rho)).add_(2 * (order + step + 1)).reciprocal_()
         rhos.append(rho)
     return rhos, top_rho
 
