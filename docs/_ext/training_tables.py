@@ -39,7 +39,7 @@ class RankTable(Written):
             [
                 FIGURES[c.figure],
                 *(f"{m:.4f} ± {e:.4f}" for m, e in (c.one, c.several)),
-                f"{c.difference[0]:+.4f} ± {c.difference[1]:.4f}",
+                f"{c.difference[0]:+.5f} ± {c.difference[1]:.5f}",
                 f"{c.errors_apart:.2f}",
             ]
             for c in found
