@@ -1,6 +1,6 @@
 # make check: what CI runs, in the current environment, but for .ci/readme. make quick: the same without the slow tests.
 export OMP_NUM_THREADS ?= 1
-PYTEST = python -m pytest -q -n 2
+PYTEST = python -m pytest -q -n 2 --dist worksteal
 
 .PHONY: check quick lint types contracts test docs accuracy benchmarks
 
