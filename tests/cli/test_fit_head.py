@@ -175,7 +175,7 @@ def start(*arguments):
 @pytest.mark.slow
 def test_a_killed_fit_goes_on_to_the_same_weights(table, tmp_path):
     command = ("fit-head", table, "--group-column", "g", "--dim", "4", "--kappa-pos", "8", "--items", "256",
-               "--steps", "400", "--json")  # fmt: skip
+               "--steps", "120", "--json")  # fmt: skip
     whole = start(*command, "--out", tmp_path / "whole")
     said, error = whole.communicate(timeout=600)
     assert whole.returncode == 0, error

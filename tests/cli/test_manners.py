@@ -275,7 +275,7 @@ def test_a_reader_who_goes_away_is_no_error(place, arguments):
 
 @pytest.mark.slow
 def test_a_command_that_is_stopped_says_so_in_one_line(place):
-    order = (*FIT, "--out", "stopped", "--dim", "4", "--steps", "1000000")
+    order = (*FIT, "--out", "stopped", "--dim", "4", "--steps", "10000")
     running = start(*order, place=place, stdout=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 60
