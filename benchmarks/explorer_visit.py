@@ -120,9 +120,11 @@ class Visit:
         self.page.locator(".lane ul").first.locator(".kappa").first.wait_for()
 
     def open_first(self) -> str:
-        """Open the first item of the first lane; its name."""
-        self.page.locator(".lane .tile").first.click()
+        """Open the first item of the first row, with its map; its name."""
+        # the rows come by requests of their own: the first tile that is there may be one of the other end
+        self.page.locator(".lane ul").first.locator(".tile").first.click()
         self.settle()
+        self.page.locator(".map .dots circle").first.wait_for()
         return self.page.locator("h1").inner_text()
 
     def settle(self) -> None:
@@ -165,8 +167,9 @@ class Visit:
 
     def type_sentence(self, side: str, text: str) -> float:
         """Type sentence ``a`` or ``b``; its kappa."""
-        with self.page.expect_response(lambda answer: answer.url.endswith("/v1/embed")):
+        with self.page.expect_response(lambda answer: _asks_about(answer, text)) as answer:
             self.page.locator(f"#sentence-{side}").fill(text)
+        answer.value.finished()
         self.page.wait_for_timeout(100)
         self.settle()
         return self.verdict("ab".index(side))
@@ -195,6 +198,11 @@ class Visit:
         return self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
+
+
+def _asks_about(answer: Any, text: str) -> bool:
+    # the sentences that the page starts with are asked about too
+    return answer.url.endswith("/v1/embed") and answer.request.post_data_json == {"texts": [text]}
 
 
 def _number(text: str) -> float:

@@ -189,8 +189,9 @@ def test_a_picture_loses_what_it_shows(visit, shapes, tmp_path):
     assert kappa == pytest.approx(own, rel=0.006)
     shown = {kappa, visit.turn("crop", 40), visit.turn("blur", 3)}
     assert len(shown) == 3
-    points = visit.page.locator(".chart.crop .curve").get_attribute("d")
-    assert points.count("L") == 8
+    curve = visit.page.locator('.chart.crop .curve[d*="L"]')
+    curve.wait_for(state="attached")  # it comes after the kappa
+    assert curve.get_attribute("d").count("L") == 8
     text = tmp_path / "no picture.txt"
     text.write_text("words")
     visit.page.locator("#file").set_input_files(text)
@@ -293,6 +294,7 @@ def test_all_of_it_by_keyboard_alone(visit):
     assert page.evaluate("document.activeElement.href") != first
     page.keyboard.press("Enter")
     visit.settle()
+    page.locator(".map .dots circle").first.wait_for()  # it comes by a request of its own
     tab_to(".map svg")
     page.keyboard.press("ArrowRight")
     assert "away" in page.locator(".note").inner_text()
