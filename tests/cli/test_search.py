@@ -259,30 +259,12 @@ def test_a_mixture_has_a_cap_for_each_component(tmp_path):
     place = tmp_path / "g.faiss"
     with CredibleIndex.create(place, VonMisesFisher(torch.eye(4), 9.0), list("abcd")):
         pass
-    found = said(
-        "search",
-        place,
-        "--image",
-        tmp_path / "p.png",
-        "--encoder",
-        folder,
-        "--explain",
-        "--mass",
-        1,
-    )
+    picture = ("--image", tmp_path / "p.png", "--encoder", folder)
+    arguments = ("search", place, *picture, "--explain", "--mass", 1)
+    found = said(*arguments)
     assert len(found["cap"]["cosine"]) == len(found["query"]["kappa"]) == 2
     assert found["count"] == 4
-    text = run(
-        "search",
-        place,
-        "--image",
-        tmp_path / "p.png",
-        "--encoder",
-        folder,
-        "--explain",
-        "--mass",
-        1,
-    )
+    text = run(*arguments)
     assert text.exit_code == 0
     assert "within the cap of its component" in text.stdout
     assert ">=" not in text.stdout

@@ -9,7 +9,8 @@ import torch
 import typer
 
 from aureole.cli.gallery import facts
-from aureole.cli.index import QUERIES, AsJson, show_facts, sizes_of
+from aureole.cli.index import QUERIES, show_facts, sizes_of
+from aureole.cli.options import AsJson, Links, Lists, Probes, RayAddress, Width
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex
@@ -35,18 +36,12 @@ Examples:
 def approximate(
     gallery: Annotated[str, typer.Argument(help="The gallery's address.", metavar="ADDRESS")],
     kind: Annotated[Literal["ivf", "hnsw"], typer.Option(help="Lists, or a graph.")] = "ivf",
-    lists: Annotated[int | None, typer.Option(min=1, help="Of ivf; default: 4 √rows.")] = None,
-    probes: Annotated[
-        int | None, typer.Option(min=1, help="Lists that a search looks at; default: lists / 16.")
-    ] = None,
-    links: Annotated[int | None, typer.Option(min=1, help="Of hnsw, for each row.")] = None,
-    width: Annotated[
-        int | None, typer.Option(min=1, help="Of the search in hnsw; default: 128.")
-    ] = None,
+    lists: Lists = None,
+    probes: Probes = None,
+    links: Links = None,
+    width: Width = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that build.")] = 1,
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running Ray cluster; default: this machine.")
-    ] = None,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Build an approximate index; ``HELP`` is what users read."""

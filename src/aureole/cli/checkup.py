@@ -20,12 +20,12 @@ __all__ = [
     "EXTRAS",
     "Check",
     "Package",
-    "as_json",
     "check_numerics",
     "find_data",
     "find_packages",
     "hints",
     "machine",
+    "plain",
 ]
 
 # extra: {distribution: the least version}, as in pyproject.toml
@@ -193,7 +193,7 @@ def hints(found: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def as_json(checks: list[Check], packages: list[Package]) -> dict[str, Any]:
+def plain(checks: list[Check], packages: list[Package]) -> dict[str, Any]:
     """Checks and packages as plain data."""
     return {
         "checks": [asdict(check) | {"good": check.good} for check in checks],

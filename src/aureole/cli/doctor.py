@@ -1,7 +1,7 @@
 """``aureole doctor``: what is here, what is missing and how to get it, and whether the numbers come out right."""
 
 import os
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -12,13 +12,14 @@ from aureole.cli.checkup import (
     EXTRAS,
     Check,
     Package,
-    as_json,
     check_numerics,
     find_data,
     find_packages,
     hints,
     machine,
+    plain,
 )
+from aureole.cli.options import AsJson
 from aureole.cli.results import print_json
 
 __all__ = ["HELP", "doctor"]
@@ -35,18 +36,14 @@ Examples:
 _GOOD, _BAD, _ABSENT = "[green]✓[/green]", "[red]✗[/red]", "[dim]-[/dim]"
 
 
-def doctor(
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the results as one JSON object.")
-    ] = False,
-) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Look and print; ``HELP`` is what users read."""
     found, packages, checks = machine(), find_packages(), check_numerics()
     data, advice = find_data(os.environ.get("AUREOLE_DATA")), hints(found)
     good = all(check.good for check in checks)
-    if json_output:
+    if as_json:
         facts = {"good": good, **found, "hints": advice, "data": data}
-        print_json(facts | as_json(checks, packages))
+        print_json(facts | plain(checks, packages))
     else:
         console = Console(highlight=False)
         console.print(_about(found))

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from aureole.cli.options import Normalized, model_option
+from aureole.cli.options import AsJson, IdColumn, Normalized, RayAddress, model_option
 from aureole.cli.progress import embed_bar
 from aureole.cli.results import print_json
 from aureole.errors import AureoleError
@@ -57,16 +57,12 @@ def embed(
         str | None,
         typer.Option(help="The column of inputs, or ending in .tar files; default: the only one."),
     ] = None,
-    id_column: Annotated[
-        str | None, typer.Option(help="The column of ids; default: rows are numbered from 0 on.")
-    ] = None,
+    id_column: IdColumn = None,
     normalized: Normalized = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Processes; if several, of one thread each.")
     ] = 1,
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running Ray cluster; default: this machine.")
-    ] = None,
+    ray_address: RayAddress = None,
     batch: Annotated[int, typer.Option(min=1, help="Inputs through the model at once.")] = 128,
     decoders: Annotated[
         int, typer.Option(min=1, help="Threads that decode beside the model, in each worker.")
@@ -78,9 +74,7 @@ def embed(
     commit_seconds: Annotated[
         float, typer.Option(min=0, help="How often rows become part of the table.")
     ] = 2.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Embed and print; ``HELP`` is what users read."""
     quiet = as_json or not sys.stderr.isatty()

@@ -8,7 +8,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from aureole.cli.options import Head
+from aureole.cli.options import AsJson, ColumnsFrom, GroupColumn, Head, VectorColumn, Vectors
 from aureole.cli.progress import rows_bar
 from aureole.cli.results import coverage_table, print_json, table
 from aureole.data.tables import pick_rows, read_groups, read_vectors
@@ -36,21 +36,11 @@ Examples:
 
 
 def evaluate(
-    vectors: Annotated[
-        Path, typer.Argument(help="A table of vectors: a file, or a folder of files.")
-    ],
+    vectors: Vectors,
     head: Head,
-    vector_column: Annotated[
-        str | None, typer.Option(help="The column of vectors; default: the only one of lists.")
-    ] = None,
-    group_column: Annotated[
-        str | None,
-        typer.Option(help="The column of groups: rows with the same value are partners."),
-    ] = None,
-    columns_from: Annotated[
-        Path | None,
-        typer.Option(help="The file with the other columns, row by row; default: the vectors'."),
-    ] = None,
+    vector_column: VectorColumn = None,
+    group_column: GroupColumn = None,
+    columns_from: ColumnsFrom = None,
     report: Annotated[Path | None, typer.Option(help="The HTML page to write.")] = None,
     text_column: Annotated[
         str | None, typer.Option(help="Texts, to show those at the ends of kappa on the page.")
@@ -63,9 +53,7 @@ def evaluate(
         int, typer.Option(min=2, help="For how many rows the nearest other is looked up.")
     ] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Decides which rows.")] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Assess a head and write a page; ``HELP`` is what users read."""
     if text_column and image_column:

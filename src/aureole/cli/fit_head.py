@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from aureole.cli.options import check_out
+from aureole.cli.options import AsJson, ColumnsFrom, GroupColumn, VectorColumn, Vectors, check_out
 from aureole.cli.progress import rows_bar, training_bar
 from aureole.cli.results import coverage_table, print_json, table
 from aureole.data.arrays import ARRAYS
@@ -39,21 +39,11 @@ Examples:
 
 
 def fit_head(
-    vectors: Annotated[
-        Path, typer.Argument(help="A table of vectors: a file, or a folder of files.")
-    ],
+    vectors: Vectors,
     out: Annotated[Path, typer.Option(help="The folder to save the head in.")],
-    vector_column: Annotated[
-        str | None, typer.Option(help="The column of vectors; default: the only one of lists.")
-    ] = None,
-    group_column: Annotated[
-        str | None,
-        typer.Option(help="The column of groups: rows with the same value are partners."),
-    ] = None,
-    columns_from: Annotated[
-        Path | None,
-        typer.Option(help="The file with the other columns, row by row; default: the vectors'."),
-    ] = None,
+    vector_column: VectorColumn = None,
+    group_column: GroupColumn = None,
+    columns_from: ColumnsFrom = None,
     pairs: Annotated[
         Path | None, typer.Option(help="A table of pairs of partners, instead of groups.")
     ] = None,
@@ -75,9 +65,7 @@ def fit_head(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a head that is there.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit and save a head; ``HELP`` is what users read."""
     started = time.monotonic()

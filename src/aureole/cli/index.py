@@ -18,7 +18,17 @@ from aureole.cli.gallery import (
     read_payload,
     staged,
 )
-from aureole.cli.options import OptionalHead
+from aureole.cli.options import (
+    AsJson,
+    ColumnsFrom,
+    IdColumn,
+    Links,
+    Lists,
+    OptionalHead,
+    Probes,
+    VectorColumn,
+    Width,
+)
 from aureole.cli.progress import rows_bar
 from aureole.cli.results import print_json
 from aureole.data.tables import read_groups
@@ -29,7 +39,7 @@ from aureole.retrieval.origin import Origin
 from aureole.retrieval.rows import check_ids
 from aureole.training.frozen import FrozenHead
 
-__all__ = ["APPEND", "BUILD", "QUERIES", "AsJson", "index", "show_facts", "sizes_of"]
+__all__ = ["APPEND", "BUILD", "QUERIES", "index", "show_facts", "sizes_of"]
 
 BUILD = r"""Make a gallery of a table of vectors and a head, or of a table of mu and kappa.
 
@@ -83,26 +93,15 @@ QUERIES = 20  # rows of the gallery by which an approximate index is checked
 _GOOD = 0.99  # the share of members below which people are told what to do
 
 Table = Annotated[Path, typer.Argument(help="A table: a file, or a folder of files.")]
-VectorColumn = Annotated[
-    str | None, typer.Option(help="The column of vectors; default: the only one of lists.")
-]
 MuColumn = Annotated[
     str, typer.Option(help="Without --head: the column of mu, as score --with-mu writes it.")
 ]
 KappaColumn = Annotated[str, typer.Option(help="Without --head: the column of kappa.")]
-IdColumn = Annotated[
-    str | None, typer.Option(help="The column of ids; default: rows are numbered from 0 on.")
-]
-ColumnsFrom = Annotated[
-    Path | None,
-    typer.Option(help="The file with the other columns, row by row; default: the table."),
-]
 PayloadColumn = Annotated[
     list[str] | None,
     typer.Option(help="A column to keep with the rows, to filter by and to show; repeatable.",
                  metavar="COLUMN|NAME=COLUMN"),
 ]  # fmt: skip
-AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 
 
 @index.command("build", help=BUILD)
@@ -126,14 +125,10 @@ def build(
         Literal["ivf", "hnsw"] | None,
         typer.Option(help="Build such an index, for speed; default: every search is exact."),
     ] = None,
-    lists: Annotated[int | None, typer.Option(min=1, help="Of ivf; default: 4 √rows.")] = None,
-    probes: Annotated[
-        int | None, typer.Option(min=1, help="Lists that a search looks at; default: lists / 16.")
-    ] = None,
-    links: Annotated[int | None, typer.Option(min=1, help="Of hnsw, for each row.")] = None,
-    width: Annotated[
-        int | None, typer.Option(min=1, help="Of the search in hnsw; default: 128.")
-    ] = None,
+    lists: Lists = None,
+    probes: Probes = None,
+    links: Links = None,
+    width: Width = None,
     group_column: Annotated[
         str | None,
         typer.Option(

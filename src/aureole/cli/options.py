@@ -8,7 +8,25 @@ import typer
 from aureole.errors import InvalidInputError
 from aureole.heads import find_model
 
-__all__ = ["KEY", "Head", "Normalized", "OptionalHead", "check_out", "model_option"]
+__all__ = [
+    "KEY",
+    "AsJson",
+    "ColumnsFrom",
+    "GroupColumn",
+    "Head",
+    "IdColumn",
+    "Links",
+    "Lists",
+    "Normalized",
+    "OptionalHead",
+    "Probes",
+    "RayAddress",
+    "VectorColumn",
+    "Vectors",
+    "Width",
+    "check_out",
+    "model_option",
+]
 
 KEY = "AUREOLE_API_KEY"  # of the environment: the key of a service, for who runs it and for who asks it
 
@@ -21,6 +39,31 @@ def model_option(help: str) -> Any:
 _HEAD = model_option("The folder of a head, as fit-head saves it, or minilm-captions.")
 Head = Annotated[Path, _HEAD]
 OptionalHead = Annotated[Path | None, _HEAD]
+Vectors = Annotated[Path, typer.Argument(help="A table of vectors: a file, or a folder of files.")]
+VectorColumn = Annotated[
+    str | None, typer.Option(help="The column of vectors; default: the only one of lists.")
+]
+IdColumn = Annotated[
+    str | None, typer.Option(help="The column of ids; default: rows are numbered from 0 on.")
+]
+GroupColumn = Annotated[
+    str | None, typer.Option(help="The column of groups: rows with the same value are partners.")
+]
+ColumnsFrom = Annotated[
+    Path | None,
+    typer.Option(help="The file with the other columns, row by row; default: the table."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+RayAddress = Annotated[
+    str | None, typer.Option(help="A running Ray cluster; default: this machine.")
+]
+# of an approximate index
+Lists = Annotated[int | None, typer.Option(min=1, help="Of ivf; default: 4 √rows.")]
+Probes = Annotated[
+    int | None, typer.Option(min=1, help="Lists that a search looks at; default: lists / 16.")
+]
+Links = Annotated[int | None, typer.Option(min=1, help="Of hnsw, for each row.")]
+Width = Annotated[int | None, typer.Option(min=1, help="Of the search in hnsw; default: 128.")]
 Normalized = Annotated[
     bool | None,
     typer.Option(

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from aureole.cli.options import AsJson
 from aureole.cli.progress import TrainingBar, training_bar
 from aureole.cli.results import print_json
 
@@ -34,9 +35,7 @@ def quickstart(
     max_batches: Annotated[
         int | None, typer.Option(min=1, help="Train no longer than this; for a first look.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run and print; ``HELP`` is what users read."""
     from aureole.experiments.quickstart import QuickstartSetting

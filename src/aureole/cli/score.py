@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from aureole.cli.options import Head
+from aureole.cli.options import Head, VectorColumn, Vectors
 from aureole.cli.progress import rows_bar
 from aureole.cli.results import print_json
 from aureole.data.arrays import ARRAYS
@@ -36,16 +36,12 @@ Examples:
 
 
 def score(
-    vectors: Annotated[
-        Path, typer.Argument(help="A table of vectors: a file, or a folder of files.")
-    ],
+    vectors: Vectors,
     head: Head,
     out: Annotated[
         Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl; it is replaced.")
     ],
-    vector_column: Annotated[
-        str | None, typer.Option(help="The column of vectors; default: the only one of lists.")
-    ] = None,
+    vector_column: VectorColumn = None,
     id_column: Annotated[str | None, typer.Option(help="The column of ids.")] = None,
     columns_from: Annotated[
         Path | None,

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from aureole.cli.hits import show_hits
-from aureole.cli.options import Normalized, OptionalHead
+from aureole.cli.options import AsJson, Normalized, OptionalHead
 from aureole.cli.queries import Query, image_query, item_query, row_query, text_query
 from aureole.cli.remote import ask_server
 from aureole.cli.results import print_json
@@ -111,9 +111,7 @@ def search(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say of each result why it is there.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Search and print; ``HELP`` is what users read."""
     _check(item, vector_from, row, text, image, head, encoder, server)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from aureole.cli.options import check_out
+from aureole.cli.options import AsJson, check_out
 from aureole.cli.progress import training_bar
 from aureole.cli.results import print_json
 from aureole.data.labelled import list_pictures
@@ -70,9 +70,7 @@ def train(
     example: Annotated[
         _Kind | None, typer.Option(help="Print a config for data of this kind, and all its keys.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train and save an encoder; ``HELP`` is what users read."""
     if example is not None:
