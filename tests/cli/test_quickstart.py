@@ -147,7 +147,11 @@ def test_a_killed_run_goes_on_to_the_same_encoder(finished, tmp_path):
 
 @pytest.mark.parametrize(
     ("hidden", "named"),
-    [(["lightning"], "lightning"), (["lance", "faiss"], "lance or faiss"), (["PIL", "jinja2"], "jinja2, PIL")],
+    [
+        (["lightning_fabric"], "lightning_fabric"),
+        (["lance", "faiss"], "lance or faiss"),
+        (["PIL", "jinja2"], "jinja2, PIL"),
+    ],
 )  # fmt: skip
 def test_a_missing_package_is_one_line_and_status_2(tmp_path, hidden, named):
     code = (

@@ -10,8 +10,8 @@ from tests.packaging.environments import Environment
 __all__ = ["HEAVY", "check_base", "prepare"]
 
 HEAVY = (
-    "lightning", "ray", "pyarrow", "sentence_transformers", "transformers", "matplotlib", "jinja2", "lance", "faiss",
-    "psycopg", "fastapi", "uvicorn", "PIL", "sklearn", "scipy", "pandas", "torchmetrics", "huggingface_hub",
+    "lightning_fabric", "ray", "pyarrow", "sentence_transformers", "transformers", "matplotlib", "jinja2", "lance",
+    "faiss", "psycopg", "fastapi", "uvicorn", "PIL", "sklearn", "scipy", "pandas", "torchmetrics", "huggingface_hub",
     "prometheus_client", "datasets", "httpx",
 )  # fmt: skip
 

@@ -26,6 +26,9 @@ def _train(env: Environment) -> None:
     env.aureole(
         "fit-head", "v.npy", "--columns-from", "g.npy", "--out", "fitted", "--overwrite", *quick
     )
+
+
+def _metrics(env: Environment) -> None:
     env.code("from aureole.evaluation.metrics import RecallAt1; RecallAt1()")
 
 
@@ -131,8 +134,8 @@ def _all(env: Environment) -> None:
 
 
 SMOKES: dict[str, Callable[[Environment], None]] = {
-    "train": _train, "reports": _reports, "images": _images, "tables": _tables, "retrieval": _retrieval,
-    "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "all": _all,
+    "train": _train, "metrics": _metrics, "reports": _reports, "images": _images, "tables": _tables,
+    "retrieval": _retrieval, "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "all": _all,
 }  # fmt: skip
 
 

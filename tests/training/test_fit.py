@@ -134,7 +134,7 @@ def test_a_fit_that_fails_gives_the_encoder_back_too(process, a_device):
 
 
 def test_apples_processor_is_not_taken_for_a_gpu_it_has_no_float64(monkeypatch):
-    from lightning.fabric.accelerators import MPSAccelerator
+    from lightning_fabric.accelerators import MPSAccelerator
 
     monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: True))
     assert fitting._fabric("32-true").device.type in ("cuda", "cpu")

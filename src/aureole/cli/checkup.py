@@ -30,7 +30,8 @@ __all__ = [
 
 # extra: {distribution: the least version}, as in pyproject.toml
 EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "train": {"lightning": "2.5", "torchmetrics": "1.5"},
+    "train": {"lightning-fabric": "2.5"},
+    "metrics": {"torchmetrics": "1.5"},
     "retrieval": {"pylance": "14", "faiss-cpu": "1.10", "psycopg": "3.2", "pgvector": "0.4"},
     "reports": {"matplotlib": "3.9", "jinja2": "3.1"},
     "images": {"pillow": "10"},

@@ -19,6 +19,7 @@ from aureole.experiments.objectives import LossName
 from aureole.experiments.runs import run
 from aureole.records import Record
 from aureole.scale import Failure, launch, sweep
+from aureole.training.fit import check_fabric
 from aureole.training.ranks import is_first, joined, launched, rank
 
 __all__ = ["HELP", "reproduce"]
@@ -128,6 +129,8 @@ def reproduce(
         )
     experiments = _experiments(names, given, preset)
     jobs = _jobs(experiments, preset, seeds, first_seed, max_batches)
+    if ranks > 1:
+        check_fabric()
     command = _command(sys.argv[1:])
     quiet = as_json or not sys.stderr.isatty()
     results: list[tuple[AnySetting, int, Record]] = []

@@ -20,6 +20,7 @@ from aureole.data.tables import table_files
 from aureole.records import Record, write_record
 from aureole.scale import launch
 from aureole.training.config import EXAMPLES, KEYS, Config, read_config
+from aureole.training.fit import check_fabric
 from aureole.training.picture_recipe import check_ranks
 from aureole.training.ranks import from_first, is_first, joined, launched, n_ranks, rank
 from aureole.training.train import train as train_encoder
@@ -83,6 +84,7 @@ def train(
     check_ranks(wanted, max(ranks, launched()))
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     check_out(out, "encoder", overwrite=overwrite or again)
+    check_fabric()
     out = out.resolve()
     work = out.with_name(f"{out.name}.partial-{_digest(wanted)}")
     quiet = as_json or not sys.stderr.isatty()

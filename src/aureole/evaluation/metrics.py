@@ -15,7 +15,9 @@ try:
     from torchmetrics import Metric
     from torchmetrics.utilities import dim_zero_cat
 except ImportError as error:
-    raise MissingPackageError("metrics need torchmetrics: pip install 'aureole[train]'.") from error
+    raise MissingPackageError(
+        "metrics need torchmetrics: pip install 'aureole[metrics]'."
+    ) from error
 
 __all__ = ["AUGRC", "AURC", "RAUROC", "RankCorrelation", "RecallAt1", "RejectionArea"]
 

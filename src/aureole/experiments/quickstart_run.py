@@ -30,7 +30,7 @@ from aureole.training.fit import Observer
 __all__ = ["EXTRAS", "Quickstart", "missing_packages", "next_steps", "run_quickstart"]
 
 EXTRAS = "pip install 'aureole[train,reports,images,retrieval]'"
-_PACKAGES = ("lightning", "matplotlib", "jinja2", "PIL")
+_PACKAGES = ("lightning_fabric", "matplotlib", "jinja2", "PIL")
 _ENGINES = ("lance", "faiss")
 _PLAN, _RECORD, _CHECKPOINT, _PAGE = (
     "plan.json",

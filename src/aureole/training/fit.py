@@ -6,6 +6,7 @@ again ends where an undisturbed one ends.
 """
 
 import copy
+import importlib.util
 import logging
 import math
 import os
@@ -31,10 +32,11 @@ from aureole.training.ranks import average as average_over_ranks
 from aureole.training.ranks import check_alike, from_first, refuse_batch_norms
 from aureole.training.schedule import Phase, locate
 
-__all__ = ["DivergenceError", "Fit", "Observer", "Precision", "fit", "step_seed"]
+__all__ = ["DivergenceError", "Fit", "Observer", "Precision", "check_fabric", "fit", "step_seed"]
 
 Precision = Literal["auto", "32-true", "bf16-mixed"]
 Evaluate = Callable[[nn.Module], dict[str, float]]
+_MISSING = "training needs Lightning Fabric: pip install 'aureole[train]'."
 
 
 class DivergenceError(AureoleError):
@@ -339,22 +341,31 @@ class _Run:
         get_ema_multi_avg_fn(decay)(list(self.mean.values()), current, 0)
 
 
+def check_fabric() -> None:
+    """Say what to install if Lightning Fabric is missing: at once, and not when every rank has started."""
+    try:
+        found = importlib.util.find_spec("lightning_fabric")
+    except ImportError as error:
+        raise MissingPackageError(_MISSING) from error
+    if found is None:
+        raise MissingPackageError(_MISSING)
+
+
 def _fabric(precision: Precision) -> Any:
     """Fabric on one device, or as one of the ranks that have joined."""
     try:
-        from lightning.fabric import Fabric
+        from lightning_fabric import Fabric
     except ImportError as error:
-        raise MissingPackageError(
-            "training needs Lightning: pip install 'aureole[train]'."
-        ) from error
+        raise MissingPackageError(_MISSING) from error
 
-    for part in ("fabric", "pytorch"):  # whichever was imported last says which precision is used
-        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
+    logging.getLogger("lightning_fabric").setLevel(
+        logging.WARNING
+    )  # it says which precision is used
     chosen = bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
     options: dict[str, Any] = {"devices": 1}
     if n_ranks() > 1:
-        from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-        from lightning.fabric.strategies.ddp import DDPStrategy
+        from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+        from lightning_fabric.strategies.ddp import DDPStrategy
 
         here = int(os.environ.get("LOCAL_WORLD_SIZE", n_ranks()))
         strategy = DDPStrategy(cluster_environment=TorchElasticEnvironment())
