@@ -58,13 +58,13 @@ def test_the_ends_of_kappa_are_exact(kappa):
     c, first, second = entries(2000, 200.0, 0.5)
     first[7] = kappa
     found = interpolated_log_positivity(c, first, second, 64.0, 32)
-    assert torch.equal(found, log_positivity(c, first, second, 64.0, 32))
+    assert torch.equal(found, log_positivity(c, first, second, 64.0, 32, rough=True))
 
 
 def test_few_entries_and_single_values():
     c, first, second = entries(50, 200.0, 0.5)
     found = interpolated_log_positivity(c, first, second, 64.0, 32)
-    assert torch.equal(found, log_positivity(c, first, second, 64.0, 32))
+    assert torch.equal(found, log_positivity(c, first, second, 64.0, 32, rough=True))
     for value in (-0.3, 0.0, 0.3):
         same = torch.full((2000,), value, dtype=torch.float64)
         kappa = torch.full((2000,), 300.0, dtype=torch.float64)

@@ -218,3 +218,21 @@ def test_concentrations_that_are_none_are_refused_and_named(bad, other, place):
 def test_a_nan_cosine_gives_nan(kappa, kappa_pos):
     value = sphere.log_positivity(tensor([math.nan]), tensor(kappa), tensor(kappa), kappa_pos, 10)
     assert value.isnan().all()
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 10, 32, 128, 1024])
+@pytest.mark.parametrize("most", [1e4, 1e8])
+def test_a_rough_value_is_within_a_millionth(dim, most):
+    """Over all sizes of concentrations, from where the series will do to the narrowest windows of the integral."""
+    generator = torch.Generator().manual_seed(dim)
+    c = 2 * torch.rand(400, dtype=torch.float64, generator=generator) - 1
+    c[:2] = tensor([-1.0, 1.0])
+    share = torch.rand(3, 400, dtype=torch.float64, generator=generator)
+    inputs = [x.requires_grad_() for x in (c, *(1e-2 * (100 * most) ** share))]
+    exact, rough = (sphere.log_positivity(*inputs, dim, rough=r) for r in (False, True))
+    assert (exact - rough).abs().max() < 1e-6
+    if most > 1e4:  # there a slope in c has few digits either way
+        return
+    slopes = [torch.autograd.grad(value.sum(), inputs) for value in (exact, rough)]
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)

@@ -59,9 +59,10 @@ def _debye_p(order: float, k: Tensor) -> Tensor:
 
 
 def _horner(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    value = torch.full_like(x, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        value = value * x + coefficient
+    last, *others = reversed(coefficients)
+    value = torch.full_like(x, last)
+    for coefficient in others:
+        value = (value * x).add_(coefficient)
     return value
 
 
