@@ -120,7 +120,8 @@ def assess(
     --------
     >>> rng = np.random.default_rng(0)
     >>> groups = np.repeat(np.arange(100), 4)
-    >>> vectors = rng.normal(size=(100, 8))[groups] + 0.3 * rng.normal(size=(400, 8))
+    >>> blur = rng.uniform(0.1, 1.1, size=(400, 1))
+    >>> vectors = rng.normal(size=(100, 8))[groups] + blur * rng.normal(size=(400, 8))
     >>> head = FrozenHead(dim=4, steps=20, items=64).fit(vectors, groups)
     >>> found = assess(head, vectors, groups)
     >>> found.kappa.shape, found.asked
