@@ -47,6 +47,7 @@ def interpolated_log_positivity(
     dim = check_dim(dim)
     kappa_pos = torch.as_tensor(kappa_pos, dtype=torch.float64, device=cosine.device)
     c, first, second = cosine.double(), kappa1.double(), kappa2.double()
+    rough = tolerance > 1e-6
     with torch.no_grad():
         kappas = torch.cat([first, second])
         finite = bool(((kappas > 0) & torch.isfinite(kappas)).all()) and bool(kappa_pos > 0)
@@ -57,7 +58,7 @@ def interpolated_log_positivity(
         for count in _KAPPA_NODES:
             if _NODES * count * (count + 1) // 2 > len(c):
                 break
-            coefficients = _coefficients(ends, count, kappa_pos, dim)
+            coefficients = _coefficients(ends, count, kappa_pos, dim, rough=rough)
             if _tail(coefficients) < tolerance:
                 bases = [
                     _basis(_to_unit(c, *ends[0]), _NODES),
@@ -65,11 +66,11 @@ def interpolated_log_positivity(
                 ]
                 mixed = torch.einsum("nx,xyz->nyz", bases[0], coefficients)
                 return ((mixed @ bases[2].unsqueeze(-1)).squeeze(-1) * bases[1]).sum(-1)
-    return log_positivity(c, first, second, kappa_pos, dim, rough=tolerance > 1e-6)
+    return log_positivity(c, first, second, kappa_pos, dim, rough=rough)
 
 
 def _coefficients(
-    ends: list[tuple[float, float]], count: int, kappa_pos: Tensor, dim: int
+    ends: list[tuple[float, float]], count: int, kappa_pos: Tensor, dim: int, *, rough: bool
 ) -> Tensor:
     """The Chebyshev coefficients [cosine, kappa, kappa] of the log between the ends."""
     device = kappa_pos.device
@@ -79,7 +80,7 @@ def _coefficients(
     kappa = 1 / place - kappa_pos.detach()
     i, j = torch.triu_indices(count, count, device=device)
     c, first, second = torch.broadcast_tensors(c.unsqueeze(1), kappa[i], kappa[j])
-    half = log_positivity(c, first, second, kappa_pos, dim, rough=True)
+    half = log_positivity(c, first, second, kappa_pos, dim, rough=rough)
     pick = torch.zeros(count, count, dtype=torch.long, device=device)
     pick[i, j] = pick[j, i] = torch.arange(len(i), device=device)
     values = half[:, pick.flatten()].reshape(_NODES, count, count)

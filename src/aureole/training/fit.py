@@ -345,8 +345,8 @@ def check_fabric() -> None:
     """Say what to install if Lightning Fabric is missing: at once, and not when every rank has started."""
     try:
         found = importlib.util.find_spec("lightning_fabric")
-    except ImportError as error:
-        raise MissingPackageError(_MISSING) from error
+    except ImportError:
+        found = None
     if found is None:
         raise MissingPackageError(_MISSING)
 
@@ -358,9 +358,8 @@ def _fabric(precision: Precision) -> Any:
     except ImportError as error:
         raise MissingPackageError(_MISSING) from error
 
-    logging.getLogger("lightning_fabric").setLevel(
-        logging.WARNING
-    )  # it says which precision is used
+    # it would say which precision is used
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     chosen = bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
     options: dict[str, Any] = {"devices": 1}
     if n_ranks() > 1:
