@@ -11,13 +11,12 @@ from pathlib import Path
 
 import torch
 
-from aureole.data.folder import data_folder
-from aureole.experiments.cifar10h import Cifar10HSetting, Split, _Batches, new_encoder
-from aureole.experiments.objectives import objective
-from aureole.models.precision import bfloat16_in_hardware
+from aureole.models import bfloat16_in_hardware
 from aureole.records import Record, write_record
-from aureole.training.fit import _Run
-from aureole.training.schedule import Phase
+from aureole.training import Phase, _Run
+from aureole_paper.cifar10h import Cifar10HSetting, Split, _Batches, new_encoder
+from aureole_paper.data_folder import data_folder
+from aureole_paper.objectives import objective
 from benchmarks.timing import median_seconds
 
 

@@ -28,17 +28,13 @@ import numpy as np
 import torch
 
 import aureole as au
-from aureole.data.arrow import pyarrow_package
-from aureole.data.captions import load_captions
-from aureole.data.cifar10 import load_cifar10
-from aureole.data.folder import data_folder
-from aureole.data.pictures import write_picture
-from aureole.data.tables import read_column, write_columns
-from aureole.heads import MINILM_CAPTIONS
-from aureole.models import CifarResNet
+from aureole.data import pyarrow_package, read_column, write_columns, write_picture
+from aureole.models import MINILM_CAPTIONS, CifarResNet
 from aureole.records import Record, read_record, write_record
-from aureole.scale import embed, worker
-from aureole.scale.embedder import Embedder, load_embedder
+from aureole.scale import Embedder, _worker as worker, embed, load_embedder
+from aureole_paper.captions import load_captions
+from aureole_paper.cifar10 import load_cifar10
+from aureole_paper.data_folder import data_folder
 from benchmarks.pictures import make_pictures
 from benchmarks.retrieval import size_of
 
@@ -60,7 +56,7 @@ import sys, time
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from aureole.scale.embedder import load_embedder
+from aureole.scale._embedder import load_embedder
 from benchmarks.embed import raw_inputs
 table, column, encoder, modality, batch, count, begin, decode = sys.argv[1:]
 batch, begin = int(batch), float(begin)

@@ -27,8 +27,8 @@ import torch
 import aureole as au
 from aureole.models import CifarResNet
 from aureole.records import Record, write_record
-from aureole.retrieval.lance_tables import lance_package
-from aureole.scale.table import errors_address
+from aureole.retrieval import lance_package
+from aureole.scale import errors_address
 from benchmarks.pictures import make_corrupt, make_pictures
 
 __all__ = ["Commands", "differences", "make_job"]

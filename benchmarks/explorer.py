@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aureole.heads import MINILM_CAPTIONS
+from aureole.models import MINILM_CAPTIONS
 from aureole.records import Record, write_record
 from benchmarks.explorer_visit import Visit, browser, serving
 

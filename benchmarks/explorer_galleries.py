@@ -16,18 +16,16 @@ from pathlib import Path
 
 import torch
 
-from aureole.data.captions import load_captions
-from aureole.data.cifar10 import CLASSES
-from aureole.data.folder import data_folder
-from aureole.data.pictures import write_picture
+from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
-from aureole.experiments.cifar10h import Cifar10HSetting, Split, train
-from aureole.heads import MINILM_CAPTIONS
-from aureole.models import PosteriorEncoder
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval.origin import Origin
-from aureole.scale.embedder import load_embedder
+from aureole.models import MINILM_CAPTIONS, PosteriorEncoder
+from aureole.retrieval import CredibleIndex, Origin
+from aureole.scale import load_embedder
 from aureole.sphere import normalize
+from aureole_paper.captions import load_captions
+from aureole_paper.cifar10 import CLASSES
+from aureole_paper.cifar10h import Cifar10HSetting, Split, train
+from aureole_paper.data_folder import data_folder
 
 NAMES = ("images", "captions", "million")
 _BATCH = 500

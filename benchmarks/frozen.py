@@ -16,7 +16,7 @@ import torch
 
 from aureole.evaluation import spearman
 from aureole.records import Record, write_record
-from aureole.training.frozen import FrozenHead
+from aureole.training import FrozenHead
 
 CHUNK = 2048
 

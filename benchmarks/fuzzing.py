@@ -24,8 +24,7 @@ class Tally:
 def fuzz(url: str, examples: int, *, seed: int = 0, most: int | None = None) -> Tally:
     """A tally of ``examples`` requests at most for each operation and kind of data (valid, invalid)."""
     import schemathesis
-    from hypothesis import HealthCheck, Phase, given, settings
-    from hypothesis import seed as seeded
+    from hypothesis import HealthCheck, Phase, given, seed as seeded, settings
     from schemathesis.generation import GenerationMode
 
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")

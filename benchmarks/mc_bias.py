@@ -17,9 +17,7 @@ from torch import Tensor
 
 import aureole as au
 from aureole import sphere
-from aureole.losses import Negatives
-from aureole.losses.closed_form import closed_form_infonce
-from aureole.losses.mcinfonce import log_fraction
+from aureole.losses import Negatives, closed_form_infonce, log_fraction
 from aureole.records import Record, write_record
 
 DIM, KAPPA_POS, KAPPA = 10, 20.0, 24.0

@@ -24,9 +24,7 @@ import torch
 
 import aureole as au
 from aureole.records import Record, write_record
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval.credible import cap_cosine
-from aureole.retrieval.scores import exact_cosines, stored_direction
+from aureole.retrieval import CredibleIndex, cap_cosine, exact_cosines, stored_direction
 from benchmarks.engines import clustered, postgres_server
 from benchmarks.timing import median_seconds
 
@@ -121,7 +119,7 @@ def bare_postgres(
     index: CredibleIndex, queries: au.VonMisesFisher, counts: list[int]
 ) -> Callable[[], Any]:
     """PostgreSQL alone: as many of the nearest as the cap holds, a number it could not know."""
-    from aureole.retrieval.statements import settings
+    from aureole.retrieval import settings
 
     store: Any = index._store
     mu = stored_direction(queries.mu)

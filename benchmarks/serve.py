@@ -28,10 +28,10 @@ import numpy as np
 import torch
 
 import aureole as au
-from aureole.data.pictures import write_picture
+from aureole.data import write_picture
 from aureole.records import Record, write_record
 from aureole.retrieval import CredibleIndex
-from aureole.scale.embedder import load_embedder
+from aureole.scale import load_embedder
 from benchmarks.engines import clustered
 from benchmarks.retrieval import bare_faiss, bare_lance
 from benchmarks.served import Served, make_encoder, make_gallery, serving

@@ -12,11 +12,9 @@ from typing import Any
 
 import torch
 
-from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder
-from aureole.models.card import Card
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval.origin import Origin
-from aureole.scale.embedder import load_embedder
+from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder
+from aureole.retrieval import CredibleIndex, Origin
+from aureole.scale import load_embedder
 from benchmarks.engines import clustered
 
 __all__ = ["Served", "make_encoder", "make_gallery", "serving"]

@@ -1,6 +1,6 @@
 """What each loss recovers where the truth is known: tabulated posteriors on the ordinary sphere.
 
-``python -m benchmarks.toy_recovery [--inputs 64] [--out results/losses/toy_recovery.json]``
+``python -m benchmarks.toy_recovery [--inputs 64] [--out paper/results/losses/toy_recovery.json]``
 
 Each input x has its own mu and kappa, free parameters of a table. Pairs follow P(x+|x) proportional to h exactly.
 Losses without draws are minimised by L-BFGS over the full expectation: every anchor, every partner, every input as the
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument(
         "--draw-steps", type=int, default=1500, help="of Adam, for the losses that draw"
     )
-    parser.add_argument("--out", type=Path, default=Path("results/losses/toy_recovery.json"))
+    parser.add_argument("--out", type=Path, default=Path("paper/results/losses/toy_recovery.json"))
     arguments = parser.parse_args()
     seed = 4
     truth = true_posteriors(arguments.inputs, torch.Generator().manual_seed(seed))

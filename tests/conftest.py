@@ -9,16 +9,15 @@ from jaxtyping import install_import_hook
 with install_import_hook("aureole", "beartype.beartype"):
     import aureole
     import aureole.cli
-    import aureole.data.cifar10h
-    import aureole.data.crops
-    import aureole.data.download
-    import aureole.models.hub
+    import aureole.data
+    import aureole.evaluation
+    import aureole.explorer
     import aureole.records
-    import aureole.reports
-    import aureole.retrieval.faiss
-    import aureole.retrieval.lance
-    import aureole.retrieval.postgres
-    import aureole.training.adapters
+    import aureole.retrieval._faiss
+    import aureole.retrieval._lance
+    import aureole.retrieval._postgres
+    import aureole.scale
+    import aureole.training
 
 import torch
 from hypothesis import settings

@@ -13,7 +13,7 @@ from record_tables import card
 def posterior():
     """Three posteriors on the ordinary sphere, and the law of the angle in two dimensions of space."""
     import aureole as au
-    from aureole.reports.drawing import COLOURS, GREY, canvas
+    from aureole.explorer import COLOURS, GREY, canvas
 
     turn = np.linspace(0, 2 * math.pi, 361)
     mu = au.sphere.normalize(torch.tensor([0.3, -0.85, 0.4]))
@@ -36,7 +36,7 @@ def posterior():
 
 def dimension():
     """The law of the angle between mu and z for one kappa and three dimensions."""
-    from aureole.reports.drawing import COLOURS, canvas
+    from aureole.explorer import COLOURS, canvas
     from aureole.sphere import cosine_log_pdf
 
     theta = torch.linspace(0.001, math.pi / 2 + 0.4, 600, dtype=torch.float64)
@@ -55,7 +55,7 @@ def dimension():
 def positivity():
     """The expected positivity over the angle, and Monte Carlo estimates of one value of it."""
     import aureole as au
-    from aureole.reports.drawing import BLUE, COLOURS, GREY, canvas
+    from aureole.explorer import BLUE, COLOURS, GREY, canvas
 
     dim, kappa_pos = 10, 20.0
     theta = torch.linspace(0, math.pi, 200, dtype=torch.float64)
@@ -105,7 +105,7 @@ def stretched(kappa, kappa_pos, stretch):
 
 def identifiability():
     """What pairs see of an encoder whose angles are all stretched, on an arc and beyond."""
-    from aureole.reports.drawing import BLUE, GREEN, VERMILION, canvas
+    from aureole.explorer import BLUE, GREEN, VERMILION, canvas
     from aureole.sphere import log_positivity
 
     kappa, kappa_pos = 24.0, 20.0
@@ -142,7 +142,7 @@ def identifiability():
 
 def calibration():
     """The laws of the latent and of a partner, and what caps held, from the records."""
-    from aureole.reports.drawing import BLUE, GREEN, GREY, VERMILION, canvas
+    from aureole.explorer import BLUE, GREEN, GREY, VERMILION, canvas
     from aureole.sphere import cosine_log_pdf, predictive_log_pdf
 
     dim, kappa, kappa_pos = 10, torch.tensor(24.0, dtype=torch.float64), 20.0
@@ -190,7 +190,7 @@ def calibration():
 def _coverage(folder, keys):
     """Masses and the mean share held over the seeds of a folder of records."""
     rows = []
-    for path in sorted((ROOT / "results" / folder).glob("seed-*.json")):
+    for path in sorted((ROOT / "paper/results" / folder).glob("seed-*.json")):
         found = json.loads(path.read_text())["metrics"]
         for key in keys:
             found = found[key]

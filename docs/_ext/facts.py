@@ -6,17 +6,17 @@ A fact is ``PATH#KEY/KEY:FORMAT``. In a page of the docs it is a role::
 
 and in README.md, which no build renders, the number stands between comments that nobody sees::
 
-    <!--fact results/controlled/ambiguous#kappa_rank:.3f±-->0.985 ± 0.001<!--/fact-->
+    <!--fact paper/results/controlled/ambiguous#kappa_rank:.3f±-->0.985 ± 0.001<!--/fact-->
 
 ``python docs/_ext/facts.py --write README.md`` writes these numbers anew; without ``--write`` it says which are stale.
 
 PATH
-    A record, a folder of them (one file a seed), or a pattern such as ``results/cifar10h/*/seed-0.json``.
+    A record, a folder of them (one file a seed), or a pattern such as ``paper/results/cifar10h/*/seed-0.json``.
 KEY/KEY
     Where the value is in the metrics; with a slash in front, in the whole record: ``#/settings/rows``. A number picks
     from a list, ``-1`` the last. A slash inside a key is written ``~1`` (as in JSON pointers). Two values can be
     compared, seed by seed: ``A ÷ B`` and ``A minus B``, where B may be a key of the same record or a whole PATH#KEY.
-    ``paper#SETTING/METRIC`` is a number that the paper prints, from ``aureole.reports.paper``; it needs no format.
+    ``paper#SETTING/METRIC`` is a number that the paper prints, from ``aureole_paper.paper_values``; it needs no format.
 FORMAT
     Python's (``.2f``, ``,.0f``, ``.0%``), or more: ``[REDUCE ][*FACTOR |/FACTOR ]SPEC[±]``. Of several records
     the mean is shown, and with ``±`` its standard error; REDUCE may be ``least``, ``most`` or ``count`` instead.
@@ -47,7 +47,7 @@ def fact(text: str, root: Path = ROOT) -> str:
     --------
     >>> fact("results/scale/embed.json#images/dim")
     '16'
-    >>> fact("results/controlled/two-dim#/seed:count")
+    >>> fact("paper/results/controlled/two-dim#/seed:count")
     '5'
     """
     if text.startswith("paper#"):
@@ -102,7 +102,7 @@ def stale(text: str, root: Path = ROOT) -> list[str]:
 
 def _paper(text: str) -> str:
     """A number of the paper, as it prints it."""
-    from aureole.reports.paper import PAPER, format_paper
+    from aureole_paper.paper_values import PAPER, format_paper
 
     setting, _, metric = text.removeprefix("paper#").rpartition("/")
     try:

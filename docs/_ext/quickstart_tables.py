@@ -62,7 +62,7 @@ class QuickstartFigure(Directive):
 
     def run(self):
         """The figure on a white card."""
-        from aureole.reports import quickstart
+        from aureole.explorer import _quickstart_page as quickstart
 
         name = self.arguments[0]
         draw = getattr(quickstart, f"{name}_figure")

@@ -227,7 +227,7 @@ class CapsFigure(Directive):
 
     def run(self):
         """The figure as inline SVG on a white card, with its caption."""
-        from aureole.reports.caps import caps_figure
+        from aureole.explorer import caps_figure
 
         return [card(caps_figure(), CAPS)]
 
@@ -275,7 +275,7 @@ class LossTable(RstDirective):
 @lru_cache(maxsize=4)
 def sections(folder):
     """The sections of the report on a folder of records, by anchor; drawn once for all directives of a build."""
-    from aureole.reports.folder import read_report
+    from aureole_paper.report import read_report
 
     return {section.anchor: section for section in read_report(ROOT / folder).sections}
 

@@ -14,6 +14,7 @@ from record_tables import table
 TOP = "aureole"
 ROOMS = (
     "sphere", "distributions", "losses", "models", "data", "training", "evaluation", "retrieval", "scale", "serve",
+    "explorer",
 )  # fmt: skip
 
 

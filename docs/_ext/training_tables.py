@@ -15,7 +15,7 @@ class ConfigKeys(Written):
 
     def lines(self):
         """One table, from the keys that the command checks."""
-        from aureole.training.config import KEYS
+        from aureole.training import KEYS
 
         rows = []
         for name, key in KEYS[self.arguments[0]].items():
@@ -32,7 +32,7 @@ class RankTable(Written):
     def lines(self):
         """One table, and what made it."""
         from aureole.records import read_record
-        from aureole.reports.ranks import FIGURES, compare_ranks
+        from aureole_paper.ranks import FIGURES, compare_ranks
 
         found = compare_ranks(*(ROOT / folder for folder in self.arguments))
         rows = [

@@ -1,5 +1,8 @@
 """Embeddings that know how sure they are."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from aureole import errors, losses, models, sphere
 from aureole.distributions import (
     MixtureVMF,
@@ -12,9 +15,12 @@ from aureole.distributions import (
 from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
 from aureole.models import KappaFromNorm, KappaFromPrototypes, MixtureHead, PosteriorEncoder
 from aureole.retrieval import ConformalMass, CredibleIndex
-from aureole.training.frozen import FrozenHead
+from aureole.training import FrozenHead
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from aureole import data, evaluation, explorer, retrieval, scale, serve, training
+
+__version__ = "0.2.0.dev0"
 __all__ = [
     "ELK",
     "ClosedFormInfoNCE",
@@ -32,11 +38,32 @@ __all__ = [
     "SphereUniform",
     "VonMisesFisher",
     "__version__",
+    "data",
     "errors",
+    "evaluation",
     "expected_positivity",
+    "explorer",
     "fuse",
     "log_expected_positivity",
     "losses",
     "models",
+    "retrieval",
+    "scale",
+    "serve",
     "sphere",
+    "training",
 ]
+
+_LAZY = {"data", "evaluation", "explorer", "retrieval", "scale", "serve", "training"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a subpackage when it is first used."""
+    if name in _LAZY:
+        return import_module(f"aureole.{name}")
+    raise AttributeError(f"module 'aureole' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

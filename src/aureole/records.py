@@ -14,8 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from aureole._io import atomic_write
 from aureole.errors import InvalidInputError
-from aureole.whole import write_whole
 
 __all__ = ["Record", "file_hash", "read_record", "write_record"]
 
@@ -57,7 +57,7 @@ def write_record(record: Record, path: Path | str) -> Path:
     {'error': 0.25}
     """
     text = json.dumps(asdict(record), indent=1, sort_keys=True, allow_nan=False) + "\n"
-    return write_whole(Path(path), text)
+    return atomic_write(Path(path), text)
 
 
 def read_record(path: Path | str) -> Record:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from aureole.cli.app import app
-from aureole.data.tables import write_columns
+from aureole.cli._app import app
+from aureole.data import write_columns
 
 RUNNER = CliRunner()
 QUICK = ("--dim", "4", "--kappa-pos", "8", "--steps", "20", "--items", "64")

@@ -78,7 +78,7 @@ def _run(arguments, hidden, program):
 
 def _main():
     import aureole.cli
-    from aureole.models import hub
+    from aureole.models import _hub as hub
 
     assert aureole.cli
     assert hub

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 import typer
 
-from aureole.cli.app import app
-from aureole.cli.completion import Option, Verb, completion_script, read_verbs
+from aureole.cli._app import app
+from aureole.cli._completion import Option, Verb, completion_script, read_verbs
 
 VERBS = read_verbs(typer.main.get_command(app))
 SLY = 'it\'s $(touch sly) `touch sly` \\ "quoted" a:b [c]'

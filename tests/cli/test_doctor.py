@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from aureole.cli import checkup
-from aureole.cli.checkup import (
+from aureole.cli import _checkup as checkup
+from aureole.cli._checkup import (
     EXTRAS,
     Check,
     Package,
@@ -116,7 +116,7 @@ def test_hints_about_threads(asked, cores, said):
 
 def test_it_is_quick_and_imports_nothing_heavy():
     code = (
-        "import sys, time; from aureole.cli.app import app; start = time.process_time(); "
+        "import sys, time; from aureole.cli._app import app; start = time.process_time(); "
         "app(['doctor'], standalone_mode=False); spent = time.process_time() - start; "
         "heavy = {'ray', 'matplotlib', 'lance', 'faiss', 'lightning_fabric', 'fastapi'} & set(sys.modules); "
         "print(spent, heavy)"
@@ -132,7 +132,7 @@ def test_it_is_quick_and_imports_nothing_heavy():
 
 
 def test_a_missing_package_has_its_pip_line(monkeypatch):
-    from aureole.cli import doctor
+    from aureole.cli import _doctor as doctor
 
     monkeypatch.setattr(
         doctor,

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data.pictures import write_picture
-from aureole.data.tables import write_columns
+from aureole.data import write_columns, write_picture
 from aureole.errors import InvalidInputError
-from aureole.training.frozen import FrozenHead
+from aureole.training import FrozenHead
 from tests.cli.conftest import columns, run
-from tests.reports.test_page import HOSTILE, Outline
+from tests.explorer.test_page import HOSTILE, Outline
 
 
 @pytest.fixture(scope="module")

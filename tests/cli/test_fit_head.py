@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from aureole.data.tables import write_columns
+from aureole.data import write_columns
 from aureole.errors import InvalidInputError
-from aureole.training.frozen import FrozenHead
+from aureole.training import FrozenHead
 from tests.cli.conftest import QUICK, columns, run
 
 

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from aureole.cli.app import app
+from aureole.cli._app import app
 
 ROOT = typer.main.get_command(app)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data.tables import write_columns
+from aureole.data import write_columns
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex
-from aureole.sphere.predictive import predictive_mass
-from aureole.training.frozen import FrozenHead
+from aureole.sphere import predictive_mass
+from aureole.training import FrozenHead
 from tests.cli.conftest import QUICK, columns, run
 
 pytest.importorskip("faiss")
@@ -29,7 +29,7 @@ def build(table, fitted, out, *more):
 
 
 def test_rows_are_the_posteriors_of_the_head(table, fitted, out, monkeypatch):
-    monkeypatch.setattr("aureole.cli.index.CHUNK", 100)
+    monkeypatch.setattr("aureole.cli._index.CHUNK", 100)
     done = build(table, fitted, out, "--id-column", "id", "--payload-column", "g", "--json")
     assert done.exit_code == 0, done.exception
     said, given = json.loads(done.stdout), columns()
@@ -179,7 +179,7 @@ def test_another_head_may_not_append(table, fitted, tmp_path):
 def test_appending_in_pieces_says_how_far_it_came(table, fitted, tmp_path, monkeypatch):
     out = tmp_path / "gallery.faiss"
     assert build(table, fitted, out, "--id-column", "id").exit_code == 0
-    monkeypatch.setattr("aureole.cli.index.CHUNK", 4)
+    monkeypatch.setattr("aureole.cli._index.CHUNK", 4)
     ids = np.array([f"new {i}" for i in range(8)], dtype=object)
     ids[6] = "view 3"
     more = write_columns(tmp_path / "more.parquet", columns(things=2) | {"id": ids})

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.data.tables import write_columns
-from aureole.heads import MINILM_CAPTIONS
+from aureole.data import write_columns
+from aureole.models import MINILM_CAPTIONS
 from aureole.records import Record, write_record
-from aureole.training.config import EXAMPLES
+from aureole.training import EXAMPLES
 from tests.packaging.bare import HEAVY
 
 from .forked import Case, run_cases
@@ -154,8 +154,8 @@ def test_a_missing_extra_is_named(without, number):
 @pytest.mark.slow
 def test_a_missing_extra_is_named_in_python(place):
     programs = {
-        "hub": ("huggingface_hub", "from aureole.models.hub import _hub; _hub()"),
-        "metrics": ("torchmetrics", "import aureole.evaluation.metrics"),
+        "hub": ("huggingface_hub", "from aureole.models._hub import _hub; _hub()"),
+        "metrics": ("torchmetrics", "import aureole.evaluation._metrics"),
     }
     cases = [Case((), (hidden,), program) for hidden, program in programs.values()]
     for extra, ended in zip(programs, run_cases(cases, place), strict=True):

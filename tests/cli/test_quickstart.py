@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.data.pictures import read_picture
+from aureole.data import read_picture
 from aureole.errors import InvalidInputError
-from aureole.experiments.quickstart_run import next_steps
+from aureole.explorer import next_steps
 from aureole.records import file_hash, read_record
 from aureole.retrieval import CredibleIndex
 from tests.cli.conftest import run

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from aureole import VonMisesFisher
-from aureole.data.tables import read_column, read_vectors, write_columns
+from aureole.data import read_column, read_vectors, write_columns
 from aureole.errors import InvalidInputError
-from aureole.training.frozen import FrozenHead
+from aureole.training import FrozenHead
 from tests.cli.conftest import columns, run
 
 
 @pytest.fixture
 def few(monkeypatch):
     """Pieces of 100 rows, as if the table were large."""
-    monkeypatch.setattr("aureole.data.tables._PIECE_ROWS", 100)
-    monkeypatch.setattr("aureole.data.arrow._BATCH", 100)
-    monkeypatch.setattr("aureole.cli.score.CHUNK", 100)
-    monkeypatch.setattr("aureole.training.scoring.CHUNK", 100)
+    monkeypatch.setattr("aureole.data._tables._PIECE_ROWS", 100)
+    monkeypatch.setattr("aureole.data._arrow._BATCH", 100)
+    monkeypatch.setattr("aureole.cli._score.CHUNK", 100)
+    monkeypatch.setattr("aureole.training._scoring.CHUNK", 100)
 
 
 @pytest.mark.usefixtures("few")

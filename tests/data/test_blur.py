@@ -4,7 +4,8 @@ import pytest
 import torch
 from scipy.ndimage import gaussian_filter
 
-from aureole.data.blur import blur_batch, blur_pictures
+from aureole.data import blur_pictures
+from aureole.data._blur import blur_batch
 from aureole.errors import InvalidInputError
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from aureole.data.crops import crop_batch, deteriorate
+from aureole.data import deteriorate
+from aureole.data._crops import crop_batch
 from aureole.errors import InvalidInputError
 
 

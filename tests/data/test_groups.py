@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data.groups import Groups
+from aureole.data import Groups
 from aureole.errors import InvalidInputError
 
 LABELS = [3, 1, 3, 2, 1, 3, 9, 2]

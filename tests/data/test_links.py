@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data.links import Links
+from aureole.data import Links
 from aureole.errors import InvalidInputError
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from aureole.data.pairs import disjoint_pairs, label_rates, partner_chances
+from aureole.data import disjoint_pairs, label_rates, partner_chances
 from aureole.errors import InvalidInputError
 
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 from pyarrow import feather, parquet
 
-from aureole.data.ranges import RangeReader
+from aureole.data import RangeReader
 from aureole.errors import InvalidInputError
 
 ROWS = 1000

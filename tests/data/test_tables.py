@@ -15,13 +15,13 @@ from jaxtyping import install_import_hook
 from safetensors.numpy import save_file
 
 with install_import_hook("aureole.data", "beartype.beartype"):
-    import aureole.data.tables
+    import aureole.data._tables
 
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 
-from aureole.data.tables import (
+from aureole.data import (
     ColumnWriter,
     as_vectors,
     pick_rows,
@@ -36,7 +36,7 @@ from aureole.data.tables import (
 )
 from aureole.errors import AureoleError, InvalidInputError
 
-assert aureole.data.tables
+assert aureole.data._tables
 
 VECTORS = np.random.default_rng(0).normal(size=(5000, 6)).astype(np.float32)
 
@@ -342,7 +342,7 @@ def test_values_are_as_they_were(tmp_path):
 
 def test_a_column_too_large_for_memory_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "v.parquet", pa.array(["x" * 100] * 100), "t")
-    monkeypatch.setattr("aureole.data.tables._LARGEST_COLUMN", 5000)
+    monkeypatch.setattr("aureole.data._tables._LARGEST_COLUMN", 5000)
     with pytest.raises(InvalidInputError, match="held in memory"):
         read_column(path, "t")
 
@@ -435,11 +435,11 @@ def test_a_file_is_whole_or_not_there(tmp_path):
 def test_ids_are_streamed_as_they_are(tmp_path, monkeypatch):
     stamps = pa.array([1, 2, 3] * 3000, pa.timestamp("us", tz="UTC"))
     path = write(tmp_path / "v.parquet", stamps, "id", v=lists(np.repeat(VECTORS[:1], 9000, 0)))
-    monkeypatch.setattr("aureole.data.tables._PIECE_ROWS", 4000)
+    monkeypatch.setattr("aureole.data._tables._PIECE_ROWS", 4000)
     parts = list(scan_column(path, "id"))
     assert [len(part) for part in parts] == [4096, 4096, 808]
     assert pa.chunked_array([c for p in parts for c in p.chunks]).combine_chunks().equals(stamps)
-    monkeypatch.setattr("aureole.data.tables._PIECE_BYTES", 10)
+    monkeypatch.setattr("aureole.data._tables._PIECE_BYTES", 10)
     assert len(list(scan_column(path, "id"))) == 5
     with pytest.raises(InvalidInputError, match="one plain value a row"):
         next(scan_column(path, "v"))
@@ -448,7 +448,7 @@ def test_ids_are_streamed_as_they_are(tmp_path, monkeypatch):
 
 
 def test_some_rows_are_picked(tmp_path, monkeypatch):
-    monkeypatch.setattr("aureole.data.tables._PIECE_ROWS", 1000)
+    monkeypatch.setattr("aureole.data._tables._PIECE_ROWS", 1000)
     names = [f"text {i}" for i in range(5000)]
     path = write(tmp_path / "v.parquet", pa.array(names), "t")
     np.save(tmp_path / "v.npy", np.array(names))
@@ -509,7 +509,7 @@ def test_memory_does_not_grow_with_the_table(tmp_path, kind, row_groups):
     code = """
 import resource, sys
 from pathlib import Path
-from aureole.data.tables import read_vectors
+from aureole.data._tables import read_vectors
 read_vectors(Path(sys.argv[1]) / "small.parquet", "v")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = read_vectors(Path(sys.argv[1]) / "v.parquet", "v", work=Path(sys.argv[1]))

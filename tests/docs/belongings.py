@@ -8,15 +8,11 @@ import numpy as np
 import torch
 
 import aureole as au
-from aureole.data.pictures import read_picture, write_picture
-from aureole.data.tables import write_columns
-from aureole.heads import MINILM_CAPTIONS
-from aureole.models import CifarResNet
-from aureole.models.card import Card
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval.origin import Origin
-from aureole.scale.embedder import load_embedder
-from aureole.training.adapters import minilm
+from aureole.data import read_picture, write_columns, write_picture
+from aureole.models import MINILM_CAPTIONS, Card, CifarResNet
+from aureole.retrieval import CredibleIndex, Origin
+from aureole.scale import load_embedder
+from aureole.training import minilm
 from benchmarks.pictures import make_pictures
 
 __all__ = ["make_belongings"]

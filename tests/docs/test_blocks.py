@@ -174,7 +174,7 @@ def prepare(page, reader, monkeypatch):
         (cached / "refs" / "main").write_text("0" * 40)
         (cached / "snapshots").mkdir()
         (cached / "snapshots" / ("0" * 40)).symlink_to(
-            aureole.training.adapters.sentence_transformers.minilm_folder()
+            aureole.training._sentence_transformers.minilm_folder()
         )
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home))
         sentences = (reader.folder / "sentences.txt").read_text().splitlines()

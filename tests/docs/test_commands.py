@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import aureole
-from aureole.cli.app import app
+from aureole.cli._app import app
 from tests.packaging.readme import blocks
 
 REPOSITORY = Path(__file__).parents[2]

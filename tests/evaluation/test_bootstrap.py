@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
-from aureole.evaluation.bootstrap import bootstrap
+from aureole.evaluation import bootstrap
 
 CLUSTERS = torch.tensor([7, 3, 7, 7, -1, 3, 20])
 VALUES = torch.tensor([0.5, 2.0, -1.0, 0.25, 4.0, 8.0, -3.0], dtype=torch.float64)

@@ -5,8 +5,7 @@ import torch
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.evaluation.calibration import Calibration, fit_calibration
-from aureole.evaluation.coverage import partner_angle, predictive_coverage
+from aureole.evaluation import Calibration, fit_calibration, partner_angle, predictive_coverage
 
 DIM, KAPPA_POS, COUNT = 8, 40.0, 4000
 

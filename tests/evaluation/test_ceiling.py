@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
-from aureole.evaluation import spearman
-from aureole.evaluation.ceiling import split_half_rank, vote_ceiling
+from aureole.evaluation import spearman, split_half_rank, vote_ceiling
 
 
 def votes(n, voters, seed=0):
@@ -42,7 +41,7 @@ def test_bad_counts_are_refused(counts):
 
 
 def test_the_real_votes(shared_data):
-    from aureole.data.cifar10h import load_cifar10h
+    from aureole_paper.cifar10h_data import load_cifar10h
 
     found = vote_ceiling(load_cifar10h(shared_data).counts, splits=3)
     assert 0.50 < found["split_half_rank"] < 0.58
@@ -52,7 +51,7 @@ def test_the_real_votes(shared_data):
 @pytest.mark.parametrize("mean", [-1.0, -0.4, 0.0])
 def test_halves_that_disagree_have_a_ceiling_of_zero(mean, monkeypatch):
     """Not a complex number, nor a division by 0."""
-    monkeypatch.setattr("aureole.evaluation.ceiling.split_half_rank", lambda *_: mean)
+    monkeypatch.setattr("aureole.evaluation._ceiling.split_half_rank", lambda *_: mean)
     found = vote_ceiling(torch.tensor([[3, 1], [2, 2]]))
     assert found["split_half_rank"] == pytest.approx(mean)
     assert found["ceiling_rank"] == 0.0

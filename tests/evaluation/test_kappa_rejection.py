@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.evaluation.kappa_rejection import kappa_rejection
+from aureole.evaluation import kappa_rejection
 
 
 def gallery(n=20):

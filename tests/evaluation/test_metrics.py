@@ -14,17 +14,10 @@ from jaxtyping import install_import_hook
 pytest.importorskip("torchmetrics")
 
 with install_import_hook("aureole", "beartype.beartype"):
-    from aureole.evaluation import metrics
+    from aureole.evaluation import _metrics as metrics
 
 from aureole.errors import InvalidInputError
-from aureole.evaluation import (
-    area_under_rejection,
-    augrc,
-    aurc,
-    r_auroc,
-    recall_at_1,
-    spearman,
-)
+from aureole.evaluation import area_under_rejection, augrc, aurc, r_auroc, recall_at_1, spearman
 
 ROOT = Path(__file__).parents[2]
 PURE = {
@@ -128,7 +121,7 @@ def test_importing_evaluation_does_not_import_torchmetrics():
 
 
 def test_missing_torchmetrics_says_what_to_install():
-    code = "import sys; sys.modules['torchmetrics'] = None; import aureole.evaluation.metrics"
+    code = "import sys; sys.modules['torchmetrics'] = None; import aureole.evaluation._metrics"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert "pip install 'aureole[metrics]'" in done.stderr
 

@@ -7,7 +7,7 @@ import torch
 
 from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.evaluation import nearest_label_matches, ranking, recall_at_1
+from aureole.evaluation import _ranking as ranking, nearest_label_matches, recall_at_1
 
 
 def slow_matches(mu, labels):

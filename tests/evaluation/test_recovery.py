@@ -9,9 +9,18 @@ from scipy.stats import rankdata, spearmanr
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.evaluation import average_ranks, latent_coverage, partner_coverage, recovery, spearman
-from aureole.evaluation.modes import align_mixtures, divergence, mode_recovery, rotate_mixture
-from aureole.evaluation.ranks import partial_spearman
+from aureole.evaluation import (
+    align_mixtures,
+    average_ranks,
+    divergence,
+    latent_coverage,
+    mode_recovery,
+    partial_spearman,
+    partner_coverage,
+    recovery,
+    rotate_mixture,
+    spearman,
+)
 
 
 @pytest.mark.parametrize("ties", [False, True])

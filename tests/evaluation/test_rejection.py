@@ -7,8 +7,7 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import mannwhitneyu
 
 from aureole.errors import InvalidInputError
@@ -21,7 +20,7 @@ from aureole.evaluation import (
     r_auroc,
     rejection_curve,
 )
-from aureole.evaluation.rejection import _check
+from aureole.evaluation._rejection import _check
 
 FIGURES = (area_under_rejection, aurc, augrc, r_auroc)
 items = st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=6)

@@ -6,8 +6,14 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
-from aureole.evaluation.ranking import average_precision, normalised_gain
-from aureole.evaluation.sets import set_class_entropy, set_coverage, set_share, thirds
+from aureole.evaluation import (
+    average_precision,
+    normalised_gain,
+    set_class_entropy,
+    set_coverage,
+    set_share,
+    thirds,
+)
 from aureole.retrieval import class_entropy
 
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import aureole as au
 from aureole import sphere
-from aureole.losses import hedged, mcinfonce
+from aureole.losses import _hedged as hedged, _mcinfonce as mcinfonce
 
 N, M, DIM, FEATURES = 6, 4, 5, 3
 

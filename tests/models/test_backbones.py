@@ -14,9 +14,10 @@ from aureole.models import (
     MirroredViews,
     PosteriorEncoder,
     ResNet18,
+    hold_statistics,
+    load_classifier,
 )
-from aureole.models.backbones import hold_statistics, load_classifier
-from aureole.models.views import pool
+from aureole.models._views import pool
 
 
 @pytest.mark.parametrize(("network", "features"), [(CifarResNet(8), 64), (ResNet18(), 512)])
@@ -97,7 +98,7 @@ def test_missing_weights_are_named(tmp_path):
 
 
 def test_published_classifiers_classify(shared_data):
-    from aureole.data.cifar10 import load_cifar10
+    from aureole_paper.cifar10 import load_cifar10
 
     images, labels = load_cifar10(shared_data, "test")
     backbone = CifarResNet(20)

@@ -1,8 +1,7 @@
 """Model cards: what they say, and that no text leaves its place."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aureole.errors import InvalidInputError
 from aureole.models import Card, model_card

@@ -15,8 +15,8 @@ from aureole.models import (
     ResidualMLP,
     SharedEncoder,
     paper_mlp,
+    whiten_last_layer,
 )
-from aureole.models.last_layer import whiten_last_layer
 
 
 def encoder(kind=IndependentEncoder, dim=4, n_in=6):

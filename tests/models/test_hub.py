@@ -10,8 +10,8 @@ import torch
 
 from aureole.errors import InvalidInputError
 from aureole.models import Card, KappaFromNorm, PosteriorEncoder, ResidualMLP
-from aureole.models.hub import Saveable, from_pretrained, push_to_hub
-from aureole.training.frozen import FrozenHead
+from aureole.models._hub import Saveable, from_pretrained, push_to_hub
+from aureole.training import FrozenHead
 from tests.models.hub_server import Hub
 
 pytest.importorskip("huggingface_hub")
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 import torch
 from aureole.models import PosteriorEncoder
-from aureole.models.hub import from_pretrained, push_to_hub
+from aureole.models._hub import from_pretrained, push_to_hub
 
 encoder = PosteriorEncoder.load(sys.argv[1])
 print(push_to_hub(encoder, "owner/name", token="of-no-account"))
@@ -111,7 +111,7 @@ ABSENT = """
 import sys
 from aureole.errors import InvalidInputError
 from aureole.models import PosteriorEncoder
-from aureole.models.hub import from_pretrained
+from aureole.models._hub import from_pretrained
 
 for name, revision in (("owner/absent", None), ("owner/gated", None), ("owner/name", "absent")):
     try:

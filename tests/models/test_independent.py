@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from aureole.errors import InvalidInputError
-from aureole.models import IndependentEncoder, ResidualMLP, SharedEncoder
-from aureole.models.independent import load_independent, save_independent
+from aureole.models import IndependentEncoder, ResidualMLP, SharedEncoder, save_independent
+from aureole.models._independent import load_independent
 
 
 def new_encoder(kind=IndependentEncoder):

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.data.pairs import PairBatch
+from aureole.data import PairBatch
 from aureole.errors import InvalidInputError
 from aureole.models import KappaFromNorm, MixtureHead, PosteriorEncoder, ResidualMLP
-from aureole.models.heads import mixture_from
-from aureole.training.fit import fit
-from aureole.training.schedule import Phase
+from aureole.models._heads import mixture_from
+from aureole.training import Phase, fit
 
 FEATURES = 2 + torch.randn(512, 8, generator=torch.Generator().manual_seed(0))
 

@@ -12,6 +12,7 @@ from torch import nn
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.models import (
+    HEADS,
     Card,
     CifarResNet,
     KappaFromNorm,
@@ -20,9 +21,11 @@ from aureole.models import (
     PosteriorEncoder,
     ResidualMLP,
     ResNet18,
+    build,
+    describe,
+    hold_statistics,
 )
-from aureole.models.backbones import hold_statistics
-from aureole.models.blueprint import BACKBONES, HEADS, build, describe
+from aureole.models._blueprint import BACKBONES
 
 IMAGES, VECTORS = torch.rand(3, 3, 32, 32), torch.randn(3, 5)
 

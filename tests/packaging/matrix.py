@@ -29,7 +29,7 @@ def _train(env: Environment) -> None:
 
 
 def _metrics(env: Environment) -> None:
-    env.code("from aureole.evaluation.metrics import RecallAt1; RecallAt1()")
+    env.code("from aureole.evaluation._metrics import RecallAt1; RecallAt1()")
 
 
 def _reports(env: Environment) -> None:
@@ -39,7 +39,7 @@ def _reports(env: Environment) -> None:
 
 
 def _images(env: Environment) -> None:
-    read = "from pathlib import Path; from aureole.data.pictures import read_square as r; "
+    read = "from pathlib import Path; from aureole.data._pictures import read_square as r; "
     assert env.code(f"{read}print(*r(Path('p.png'), 32).shape)") == "3 32 32"
 
 
@@ -70,7 +70,7 @@ def _retrieval(env: Environment) -> None:
 
 def _text(env: Environment) -> None:
     program = (
-        "from aureole.training.adapters import minilm; from aureole import FrozenHead\n"
+        "from aureole.training import minilm; from aureole import FrozenHead\n"
         "v = minilm().encode(['it was fine', 'a brown dog catches a red frisbee in the snow'])\n"
         "k = FrozenHead.load('head').predict(v).kappa; print(bool(k[0] < k[1]))"
     )
@@ -79,7 +79,7 @@ def _text(env: Environment) -> None:
 
 def _serve(env: Environment) -> None:
     env.code(
-        "import aureole.serve.app, aureole.serve.server; from aureole.serve.metrics import Metrics; Metrics()"
+        "import aureole.serve._app, aureole.serve._server; from aureole.serve._metrics import Metrics; Metrics()"
     )
     said = env.aureole("serve", "--index", "g.faiss", status=2)  # it can, but has no engine
     assert "pip install 'aureole[retrieval]'" in said
@@ -92,7 +92,7 @@ def _scale(env: Environment) -> None:
     )
     assert env.code(program).endswith("[1.0, 2.0]")
     env.code(
-        "import numpy as np; from aureole.data.tables import write_columns; from pathlib import Path; "
+        "import numpy as np; from aureole.data._tables import write_columns; from pathlib import Path; "
         "write_columns(Path('v.parquet'), {'v': np.load('v.npy')})"
     )
     env.aureole("embed", "v.parquet", "--encoder", "head", "--out", "e.lance", "--workers", "2")
@@ -102,7 +102,7 @@ def _scale(env: Environment) -> None:
 def _hub(env: Environment) -> None:
     program = (
         "from aureole import FrozenHead; from aureole.errors import AureoleError\n"
-        "from aureole.models.hub import from_pretrained\n"
+        "from aureole.models._hub import from_pretrained\n"
         "try: from_pretrained(FrozenHead, 'nobody/nothing')\n"
         "except AureoleError as error: print(error)"
     )

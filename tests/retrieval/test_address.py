@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from aureole.errors import AureoleError, InvalidInputError
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval.address import shown_address
-from aureole.retrieval.origin import Origin
+from aureole.retrieval import CredibleIndex, Origin, shown_address
 
 SECRET = "hunter2"
 

@@ -7,10 +7,15 @@ import torch
 import aureole as au
 from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval.lance import LanceStore
-from aureole.retrieval.scores import exact_cosines, stored_direction
-from aureole.retrieval.store import check_build, default_lists, probes_of
+from aureole.retrieval import (
+    CredibleIndex,
+    LanceStore,
+    check_build,
+    default_lists,
+    exact_cosines,
+    stored_direction,
+)
+from aureole.retrieval._store import probes_of
 from tests.retrieval.conftest import names, posteriors
 
 EVERYONE = au.VonMisesFisher(torch.eye(4)[0], 0.0)

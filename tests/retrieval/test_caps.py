@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import integrate
 
 import aureole as au
 from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.retrieval import credible, scores
+from aureole.retrieval import _credible as credible, _scores as scores
 
 RNG = torch.Generator()
 

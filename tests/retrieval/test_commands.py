@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.data.tables import write_columns
-from aureole.heads import MINILM_CAPTIONS
+from aureole.data import write_columns
+from aureole.models import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex
 from tests.cli.conftest import run
 from tests.retrieval.conftest import brute_force, posteriors
@@ -72,7 +72,7 @@ def said(*command):
 
 
 def test_a_table_becomes_the_gallery_that_search_finds_all_of(durable, scored, monkeypatch):
-    monkeypatch.setattr("aureole.cli.index.CHUNK", 128)
+    monkeypatch.setattr("aureole.cli._index.CHUNK", 128)
     path, gallery, ids, columns = scored
     where = durable()
     built = said(

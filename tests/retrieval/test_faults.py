@@ -17,10 +17,10 @@ import torch
 
 import aureole as au
 from aureole.errors import AureoleError, InvalidInputError
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval.faiss import FaissStore
-from aureole.retrieval.rows import Rows, strings
-from aureole.retrieval.segments import Folder
+from aureole.retrieval import CredibleIndex, Rows
+from aureole.retrieval._faiss import FaissStore
+from aureole.retrieval._rows import strings
+from aureole.retrieval._segments import Folder
 from tests.retrieval import appender
 from tests.retrieval.conftest import assert_exact, brute_force, names, posteriors
 
@@ -160,7 +160,7 @@ def test_a_lost_connection_is_made_again_and_a_lost_server_is_named(server, monk
         index.append(posteriors(1, 4), ["new"])
         other.execute(kill)
         assert index.delete(["new"]) == 1
-    monkeypatch.setattr("aureole.retrieval.connection._WAITS", (0.0, 0.05))
+    monkeypatch.setattr("aureole.retrieval._connection._WAITS", (0.0, 0.05))
     server.stop()
     try:
         with pytest.raises(AureoleError, match="no connection"):

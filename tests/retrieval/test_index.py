@@ -5,14 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import aureole as au
 from aureole import sphere
 from aureole.errors import AureoleWarning, InvalidInputError
-from aureole.retrieval import CredibleIndex, Hits
-from aureole.retrieval.rows import Schema
+from aureole.retrieval import CredibleIndex, Hits, Schema
 from tests.retrieval.conftest import assert_exact, brute_force, names, posteriors
 
 MASSES = (0.0, 0.5, 0.9, 0.999, 1.0)
@@ -352,13 +350,13 @@ def test_thresholds_at_a_members_cosine_are_inclusive(small, monkeypatch):
     for place in (0, 1, 17, 298):
         t = float(all_of_them[place][1])
         monkeypatch.setattr(
-            "aureole.retrieval.index.cap_cosine",
+            "aureole.retrieval._index.cap_cosine",
             lambda *_, t=t, **__: torch.tensor(t, dtype=torch.float64),
         )
         assert_exact(index.search(query), [hit for hit in all_of_them if hit[1] >= t])
         above = float(np.nextafter(t, 2))
         monkeypatch.setattr(
-            "aureole.retrieval.index.cap_cosine",
+            "aureole.retrieval._index.cap_cosine",
             lambda *_, t=above, **__: torch.tensor(t, dtype=torch.float64),
         )
         assert_exact(index.search(query), [hit for hit in all_of_them if hit[1] > t])

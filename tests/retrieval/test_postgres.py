@@ -9,7 +9,7 @@ import pytest
 import aureole as au
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import CredibleIndex
-from aureole.retrieval.postgres import PostgresStore
+from aureole.retrieval._postgres import PostgresStore
 from tests.retrieval.conftest import names, posteriors
 
 TAKEN = ["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"]

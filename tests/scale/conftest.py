@@ -6,8 +6,8 @@ import torch
 
 import aureole as au
 from aureole.models import CifarResNet
-from aureole.retrieval.lance_tables import lance_package
-from aureole.training.frozen import FrozenHead
+from aureole.retrieval import lance_package
+from aureole.training import FrozenHead
 from benchmarks.pictures import make_pictures
 from tests.cli.conftest import columns
 

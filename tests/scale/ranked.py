@@ -8,11 +8,10 @@ import torch
 import torch.distributed as dist
 
 import aureole as au
-from aureole.data.processes import ControlledProcess, draw_generator
+from aureole.data import ControlledProcess, draw_generator
 from aureole.errors import MissingInputError, MissingPackageError
 from aureole.models import IndependentEncoder, ResidualMLP
-from aureole.training.fit import fit
-from aureole.training.schedule import Phase
+from aureole.training import Phase, fit
 
 DIM, STEPS, FATAL = 4, 20, 12
 

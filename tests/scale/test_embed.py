@@ -12,14 +12,12 @@ from pyarrow import parquet
 
 import aureole as au
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError, told_error
-from aureole.heads import MINILM_CAPTIONS
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval.rows import Schema
-from aureole.scale import embed
-from aureole.scale.embedder import load_embedder
-from aureole.scale.sources import SourceSpec
-from aureole.scale.table import PosteriorTable, exclusive, lower_median
-from aureole.scale.worker import WorkOrder, ahead
+from aureole.models import MINILM_CAPTIONS
+from aureole.retrieval import CredibleIndex, Schema
+from aureole.scale import embed, load_embedder
+from aureole.scale._sources import SourceSpec
+from aureole.scale._table import PosteriorTable, exclusive, lower_median
+from aureole.scale._worker import WorkOrder, ahead
 from benchmarks.pictures import make_corrupt, make_pictures
 from tests.scale.conftest import assert_same, by_id, rows, save_encoder
 
@@ -243,7 +241,7 @@ def test_a_model_that_gives_no_direction_is_a_fault_of_the_input(
     pictures, encoder, tmp_path, monkeypatch
 ):
     """Weights that went to NaN for some inputs: here all whose first pixel is odd."""
-    from aureole.scale.embedder import ImageEmbedder
+    from aureole.scale._embedder import ImageEmbedder
 
     plain = ImageEmbedder.embed
 
@@ -267,7 +265,7 @@ def test_a_package_that_is_missing_stops_the_job(pictures, encoder, tmp_path, mo
 
     embedder = load_embedder(encoder)
     assert embedder.dim == 8
-    monkeypatch.setattr("aureole.data.pictures._pillow", missing)
+    monkeypatch.setattr("aureole.data._pictures._pillow", missing)
     with pytest.raises(AureoleError, match="need Pillow"):
         embed(pictures, encoder, tmp_path / "t.lance")
 
@@ -275,7 +273,7 @@ def test_a_package_that_is_missing_stops_the_job(pictures, encoder, tmp_path, mo
 def test_what_a_worker_lacks_is_missing_for_the_one_who_asked(pictures, tmp_path):
     """The function that Ray runs, on a machine that has no such model."""
     pytest.importorskip("ray")
-    from aureole.scale.ray import _work
+    from aureole.scale._ray import _work
 
     spec = SourceSpec(str(pictures), "image", None, None)
     table = PosteriorTable(str(tmp_path / "t.lance"), Schema(8, {}), "")

@@ -8,10 +8,9 @@ import torch
 from PIL import Image
 
 from aureole.errors import InvalidInputError
-from aureole.heads import MINILM_CAPTIONS
-from aureole.scale.embedder import load_embedder
-from aureole.training.adapters import minilm
-from aureole.training.frozen import FrozenHead
+from aureole.models import MINILM_CAPTIONS
+from aureole.scale import load_embedder
+from aureole.training import FrozenHead, minilm
 from benchmarks.pictures import bomb
 
 

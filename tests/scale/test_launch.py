@@ -8,15 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from aureole.errors import (
-    AureoleError,
-    InvalidInputError,
-    MissingInputError,
-    MissingPackageError,
-)
+from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.scale import launch
-from aureole.scale.launch import _quiet_after
-from aureole.training.ranks import STORE
+from aureole.scale._launch import _quiet_after
+from aureole.training import STORE
 from tests.scale import ranked
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +48,7 @@ def test_an_error_of_ours_is_raised_once_and_a_death_after_the_last_restart_is_s
 def test_over_ray_train_a_killed_rank_is_replaced(tmp_path, monkeypatch):
     """The same over a real Ray: its workers are killed by SIGKILL and go on to the same weights."""
     pytest.importorskip("ray.train")
-    from aureole.scale.ray import run_ranks
+    from aureole.scale import run_ranks
 
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")  # Ray's workers import the function
     whole, killed = run_ranks(

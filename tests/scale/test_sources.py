@@ -13,9 +13,9 @@ import pytest
 from pyarrow import ipc, parquet
 
 from aureole.errors import InvalidInputError
-from aureole.retrieval.lance_tables import lance_package
-from aureole.scale.source import Broken, Chunk
-from aureole.scale.sources import SourceSpec, guess_modality, open_source
+from aureole.retrieval import lance_package
+from aureole.scale._source import Broken, Chunk
+from aureole.scale._sources import SourceSpec, guess_modality, open_source
 from benchmarks.pictures import make_pictures
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
-from aureole.scale import embed
-from aureole.scale.lists import build_lists
+from aureole.scale import build_lists, embed
 
 _MEMORY = 100 * 2**20
 

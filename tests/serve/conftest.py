@@ -15,18 +15,12 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("faiss")
 pytest.importorskip("PIL")
 
-from aureole.data.pictures import write_picture
+from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
-from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder
-from aureole.models.card import Card
-from aureole.retrieval import ConformalMass, CredibleIndex
-from aureole.retrieval.origin import Origin
-from aureole.scale.embedder import load_embedder
-from aureole.serve.app import create_app
-from aureole.serve.client import Client
-from aureole.serve.pictures import Pictures
-from aureole.serve.server import Server, address_of, bound_socket
-from aureole.serve.service import Service
+from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder
+from aureole.retrieval import ConformalMass, CredibleIndex, Origin
+from aureole.scale import load_embedder
+from aureole.serve import Client, Pictures, Server, Service, address_of, bound_socket, create_app
 
 N = 60
 NASTY = ["../../etc/passwd", "<script>alert(1)</script>", "a/b c", "ünï%2F", "..", "x" * 200]

@@ -12,14 +12,12 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex, cap_cosine, latent_in_cap
-from aureole.retrieval.origin import Origin
-from aureole.retrieval.scores import class_entropy
-from aureole.scale.embedder import load_embedder
-from aureole.serve.client import ServiceError
-from aureole.serve.encoding import spoil
-from aureole.serve.engine import _Search
-from aureole.serve.models import (
+from aureole.retrieval import CredibleIndex, Origin, cap_cosine, class_entropy, latent_in_cap
+from aureole.scale import load_embedder
+from aureole.serve import Service, ServiceError
+from aureole.serve._encoding import spoil
+from aureole.serve._engine import _Search
+from aureole.serve._models import (
     AboutAnswer,
     ItemAnswer,
     ItemsAnswer,
@@ -27,8 +25,7 @@ from aureole.serve.models import (
     SearchAnswer,
     SearchRequest,
 )
-from aureole.serve.questions import plan_of
-from aureole.serve.service import Service
+from aureole.serve._questions import plan_of
 from tests.serve.conftest import NASTY, N, ask, error_of, in_base64, names, running
 
 

@@ -9,8 +9,7 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
-from aureole.serve.client import Client, ServiceError
-from aureole.serve.limits import Limits
+from aureole.serve import Client, Limits, ServiceError
 from tests.serve.conftest import running
 
 

@@ -6,9 +6,7 @@ import time
 
 import pytest
 
-from aureole.serve.limits import Limits
-from aureole.serve.pictures import Pictures
-from aureole.serve.service import Service
+from aureole.serve import Limits, Pictures, Service
 from tests.serve.conftest import ask, error_of, in_base64, running
 
 

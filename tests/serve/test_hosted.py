@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
-from aureole.heads import MINILM_CAPTIONS
-from aureole.scale.embedder import load_embedder
-from aureole.serve.caps import MASSES, CapTable, credible_cosines
-from aureole.serve.frames import read_frame, write_frame
-from aureole.serve.hosted import HostedEmbedder, HostGoneError, _Host
-from aureole.serve.service import Service
+from aureole.models import MINILM_CAPTIONS
+from aureole.scale import load_embedder
+from aureole.serve import HostedEmbedder, Service
+from aureole.serve._caps import MASSES, CapTable, credible_cosines
+from aureole.serve._frames import read_frame, write_frame
+from aureole.serve._hosted import HostGoneError, _Host
 from tests.serve.conftest import ask, error_of, in_base64, running
 
 

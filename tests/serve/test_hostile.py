@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aureole.serve.limits import Limits
+from aureole.serve import Limits
 from tests.serve.conftest import ask, error_of, names, running
 
 SCRIPT = "<script>alert(1)</script>"
@@ -114,8 +114,8 @@ def test_bodies_that_make_no_sense(hostile_place, text):
 def hostile_place(made):
     """One server for all the bodies."""
     from aureole.retrieval import CredibleIndex
-    from aureole.scale.embedder import load_embedder
-    from aureole.serve.service import Service
+    from aureole.scale import load_embedder
+    from aureole.serve import Service
 
     with CredibleIndex.open(made[0] / "gallery.faiss") as index:
         service = Service(index, load_embedder(made[0] / "encoder"), label_column="label")
@@ -264,7 +264,7 @@ def test_what_is_no_http(hostile_place, content):
 
 
 def test_headers_that_never_end_are_cut(service, monkeypatch):
-    monkeypatch.setattr("aureole.serve.server._HEADERS", 0.5)
+    monkeypatch.setattr("aureole.serve._server._HEADERS", 0.5)
     with running(service) as place:
         for begin in (b"", b"GET / HTTP/1.1\r\nHost: x\r\n"):
             start = time.monotonic()

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from aureole.data.pictures import write_picture
+from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
-from aureole.heads import MINILM_CAPTIONS
-from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder
-from aureole.models.last_layer import whiten_last_layer
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval.origin import Origin
-from aureole.scale.embedder import load_embedder
+from aureole.models import (
+    MINILM_CAPTIONS,
+    CifarResNet,
+    KappaFromNorm,
+    PosteriorEncoder,
+    whiten_last_layer,
+)
+from aureole.retrieval import CredibleIndex, Origin
+from aureole.scale import load_embedder
 from benchmarks.explorer_visit import Visit, browser, chromium, serving
 
 pytest.importorskip("playwright")

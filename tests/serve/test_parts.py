@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data.pictures import write_picture
+from aureole.data import write_picture
 from aureole.errors import InvalidInputError
-from aureole.serve.batching import Batcher
-from aureole.serve.encoding import decode_picture
-from aureole.serve.faults import Fault
-from aureole.serve.gallery import Certainty
-from aureole.serve.limits import Buckets, allowed
-from aureole.serve.map import azimuthal_map
-from aureole.serve.page import read_static
-from aureole.serve.pictures import Pictures, find_picture
+from aureole.serve import Pictures
+from aureole.serve._batching import Batcher
+from aureole.serve._encoding import decode_picture
+from aureole.serve._faults import Fault
+from aureole.serve._gallery import Certainty
+from aureole.serve._limits import Buckets, allowed
+from aureole.serve._map import azimuthal_map
+from aureole.serve._page import read_static
+from aureole.serve._pictures import find_picture
 
 
 def test_an_empty_gallery_has_empty_pages():

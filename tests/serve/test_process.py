@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from aureole.serve.client import Client, ServiceError
+from aureole.serve import Client, ServiceError
 from tests.cli.conftest import run
 from tests.serve.conftest import ask, error_of, in_base64
 

@@ -6,11 +6,10 @@ import mpmath as mp
 import pytest
 import scipy.special
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aureole import sphere
-from aureole.sphere import bessel
+from aureole.sphere import _bessel as bessel
 
 ORDERS = (0.0, 0.5, 1.0, 3.5, 23.5, 24.0, 100.0, 511.0, 2047.0)
 ARGUMENTS = (1e-6, 1e-3, 1.0, 10.0, 100.0, 1e4, 1e6)

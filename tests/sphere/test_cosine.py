@@ -5,8 +5,7 @@ import math
 import pytest
 import scipy.stats
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aureole import sphere
 from tests.oracles.vmf import DIMS

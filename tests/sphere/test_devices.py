@@ -11,8 +11,7 @@ import torch
 
 import aureole as au
 from aureole import sphere
-from aureole.sphere import angle, predictive
-from aureole.sphere.interpolation import interpolated_log_positivity
+from aureole.sphere import _angle as angle, _predictive as predictive, interpolated_log_positivity
 
 N = 2000
 COSINE = torch.linspace(-0.5, 0.5, N, dtype=torch.float64)

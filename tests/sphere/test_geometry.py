@@ -117,7 +117,7 @@ def test_wrap_gradient_by_blocks_is_the_whole_gradient(monkeypatch):
         return torch.autograd.grad((sphere.wrap(normals, angle, mu) * weight).sum(), (angle, mu))
 
     whole = gradients()
-    monkeypatch.setattr("aureole.sphere.geometry._BLOCK", 30)
+    monkeypatch.setattr("aureole.sphere._geometry._BLOCK", 30)
     for a, b in zip(whole, gradients(), strict=True):
         assert torch.allclose(a, b, atol=1e-6)
 

@@ -4,13 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.sphere import positivity, zonal
-from aureole.sphere.bessel import bessel_ratios
+from aureole.sphere import _positivity as positivity, _zonal as zonal, bessel_ratios
 from tests.oracles import positivity as oracle
 
 GRID = oracle.load()

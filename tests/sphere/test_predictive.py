@@ -7,7 +7,13 @@ import torch
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.sphere import cap_angle, cap_mass, predictive, predictive_angle, predictive_mass
+from aureole.sphere import (
+    _predictive as predictive,
+    cap_angle,
+    cap_mass,
+    predictive_angle,
+    predictive_mass,
+)
 
 MASSES = torch.tensor([0.01, 0.5, 0.9, 0.999], dtype=torch.float64)
 

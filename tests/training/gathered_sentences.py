@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import aureole as au
-from aureole.training.adapters import SentencePairLoss, SentencePosterior
+from aureole.training import SentencePairLoss, SentencePosterior
 
 N = 6
 

@@ -8,14 +8,11 @@ import torch.distributed as dist
 from torch import nn
 
 import aureole as au
-from aureole.data.pairs import Triplets
-from aureole.data.processes import ControlledProcess, draw_generator
-from aureole.losses.negatives import n_ranks
+from aureole.data import ControlledProcess, Triplets, draw_generator
+from aureole.losses import n_ranks
 from aureole.models import IndependentEncoder, ResidualMLP
-from aureole.training.fit import fit
-from aureole.training.objective import objective, seeded, shared_objective
-from aureole.training.ranks import joined
-from aureole.training.schedule import Phase, three_phases
+from aureole.training import Phase, fit, joined, three_phases
+from aureole.training._objective import objective, seeded, shared_objective
 
 DIM, ITEMS = 4, 37  # a number that neither two nor three ranks divide
 PROCESS = ControlledProcess(draw_generator(DIM, (8.0, 32.0), kind="whitened", seed=4))

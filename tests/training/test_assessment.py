@@ -8,14 +8,13 @@ import torch
 from jaxtyping import install_import_hook
 
 with install_import_hook("aureole.training", "beartype.beartype"):
-    import aureole.training.assessment
+    import aureole.training._assessment
 
 from aureole.errors import InvalidInputError
 from aureole.evaluation import area_under_rejection, nearest_label_matches
-from aureole.training.assessment import assess, histogram
-from aureole.training.frozen import FrozenHead
+from aureole.training import FrozenHead, assess, histogram
 
-assert aureole.training.assessment
+assert aureole.training._assessment
 
 
 def views(things, each, seed):
@@ -60,7 +59,7 @@ def test_rows_alone_in_their_group_are_not_asked_and_large_tables_are_sampled(he
     assert some.asked == 50
     assert assess(head, vectors, groups, items=50).recall == some.recall
     assert not np.array_equal(assess(head, vectors, groups, items=50, seed=1).kept, some.kept)
-    monkeypatch.setattr("aureole.training.assessment._GALLERY", 80)
+    monkeypatch.setattr("aureole.training._assessment._GALLERY", 80)
     few = assess(head, vectors, groups)
     assert few.asked == 80
     assert few.recall > whole.recall  # fewer others that could be the nearest

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 import aureole as au
-import aureole.training.fit as fitting
-from aureole.data.pairs import PairBatch, Triplets
-from aureole.data.processes import ControlledProcess, draw_generator
+import aureole.training._fit
+from aureole.data import ControlledProcess, PairBatch, Triplets, draw_generator
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.models import IndependentEncoder, ResidualMLP
-from aureole.training.checkpoint import load_checkpoint, save_checkpoint
-from aureole.training.diagnostics import diagnose, warn_of_collapse
-from aureole.training.fit import DivergenceError, fit, step_seed
-from aureole.training.schedule import Phase, locate, paper_phases, three_phases
+from aureole.training import Phase, diagnose, fit, paper_phases, three_phases
+from aureole.training._checkpoint import load_checkpoint, save_checkpoint
+from aureole.training._diagnostics import warn_of_collapse
+from aureole.training._fit import DivergenceError, step_seed
+from aureole.training._schedule import locate
 
 DIM = 4
 

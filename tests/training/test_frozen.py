@@ -11,10 +11,9 @@ from safetensors.torch import load_file, save_file
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.evaluation import recall_at_1, spearman
-from aureole.evaluation.calibration import Calibration
-from aureole.training import frozen
-from aureole.training.frozen import FrozenHead, NotFittedError
+from aureole.evaluation import Calibration, recall_at_1, spearman
+from aureole.training import FrozenHead, _frozen as frozen
+from aureole.training._frozen import NotFittedError
 
 
 def draw(seed):
@@ -241,7 +240,7 @@ def test_a_stopped_fit_goes_on(data, tmp_path):
 
     path = tmp_path / "head.safetensors"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("aureole.training.fit.time.monotonic", iter(range(10**6)).__next__)
+        patch.setattr("aureole.training._fit.time.monotonic", iter(range(10**6)).__next__)
         with pytest.raises(KeyboardInterrupt):
             small(steps=10).fit(vectors, groups, checkpoint=path, observer=stop)
     assert path.exists()

@@ -12,10 +12,9 @@ from torch import nn
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.models import CifarResNet
-from aureole.models.backbones import hold_statistics
-from aureole.training import ranks
-from aureole.training.objective import part_of
+from aureole.models import CifarResNet, hold_statistics
+from aureole.training import _ranks as ranks
+from aureole.training._objective import part_of
 
 ROOT = Path(__file__).parents[2]
 

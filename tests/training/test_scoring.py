@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from aureole import VonMisesFisher
-from aureole.training.scoring import partner_cosines
+from aureole.training import partner_cosines
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch import nn
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.models import Card, MixtureHead
-from aureole.training.adapters import (
+from aureole.training import (
     SentencePairLoss,
     SentencePosterior,
     encode_posterior,
@@ -153,7 +153,7 @@ def test_hostile_files_are_refused(kind, tmp_path):
 
 def test_the_adapter_imports_without_the_library():
     code = (
-        "import sys, aureole.training.adapters\n"
+        "import sys, aureole.training\n"
         "assert not {'sentence_transformers', 'transformers', 'datasets'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -184,7 +184,7 @@ def test_encode_gives_mu_and_posteriors_have_kappa(minilm, monkeypatch):
     assert minilm.get_embedding_dimension() == 32
     assert found.kappa.median().item() == pytest.approx(20.0, rel=0.2)
     assert found.kappa.std() > 0.1
-    monkeypatch.setattr("aureole.training.adapters.sentence_transformers._CHUNK", 3)
+    monkeypatch.setattr("aureole.training._sentence_transformers._CHUNK", 3)
     chunked = encode_posterior(minilm, SENTENCES, batch_size=2)
     torch.testing.assert_close(chunked.kappa, found.kappa)
     torch.testing.assert_close(chunked.mu, found.mu)
@@ -217,7 +217,7 @@ def test_the_pipelines_own_files_need_the_librarys_trust(minilm, library, tmp_pa
     names = [
         entry["type"] for entry in json.loads((tmp_path / "pipeline/modules.json").read_text())
     ]
-    assert names[-1] == "aureole.training.adapters.sentence_transformers.SentencePosterior"
+    assert names[-1] == "aureole.training._sentence_transformers.SentencePosterior"
     with pytest.raises(ValueError, match="trust_remote_code"):  # as of sentence-transformers 6
         library.SentenceTransformer(folder, device="cpu")
     again = library.SentenceTransformer(folder, device="cpu", trust_remote_code=True)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.training.schedule import Phase
-from aureole.training.starts import best_start
+from aureole.training import Phase, best_start
 from tests.training.test_fit import batches, new_encoder, process
 
 assert process  # a fixture

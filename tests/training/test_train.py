@@ -5,11 +5,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from aureole.data.tables import write_columns
+from aureole.data import write_columns
 from aureole.errors import InvalidInputError
-from aureole.training import train as training
-from aureole.training.config import read_config
-from aureole.training.train import hashes, train
+from aureole.training import _train as training, read_config, train
+from aureole.training._train import hashes
 
 
 @pytest.fixture

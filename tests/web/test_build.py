@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aureole.reports.explorer import page_folder
+from aureole.explorer._explorer import page_folder
 
 WEB = Path(__file__).parents[2] / "web"
 

@@ -1,5 +1,13 @@
 """The command line: ``aureole VERB``, one file per verb."""
 
-from aureole.cli.app import main
+from aureole.cli._app import (
+    main,
+)
+from aureole.cli._progress import (
+    sweep_bar,
+    training_bar,
+)
 
-__all__ = ["main"]
+__all__ = [
+    "main",
+]

@@ -1,11 +1,26 @@
 """Distributions on the sphere, as torch.distributions know them."""
 
-from aureole.distributions.constraint import unit_sphere
-from aureole.distributions.fusion import fuse
-from aureole.distributions.kernels import expected_positivity, log_expected_positivity
-from aureole.distributions.mixture import MixtureVMF
-from aureole.distributions.uniform import SphereUniform
-from aureole.distributions.von_mises_fisher import VonMisesFisher
+from aureole.distributions._constraint import (
+    check_kappa,
+    check_unit,
+    unit_sphere,
+)
+from aureole.distributions._fusion import (
+    fuse,
+)
+from aureole.distributions._kernels import (
+    expected_positivity,
+    log_expected_positivity,
+)
+from aureole.distributions._mixture import (
+    MixtureVMF,
+)
+from aureole.distributions._uniform import (
+    SphereUniform,
+)
+from aureole.distributions._von_mises_fisher import (
+    VonMisesFisher,
+)
 
 __all__ = [
     "MixtureVMF",

@@ -3,13 +3,35 @@
 Each module holds its loss as a pure function and the class that stores the options.
 """
 
-from aureole.losses.closed_form import ClosedFormInfoNCE
-from aureole.losses.contrastive import ContrastiveLoss, profile_kappa_pos
-from aureole.losses.elk import ELK
-from aureole.losses.hedged import HedgedInstance
-from aureole.losses.infonce import InfoNCE
-from aureole.losses.mcinfonce import MCInfoNCE
-from aureole.losses.negatives import Negatives, gather_posteriors, resolve_negatives
+from aureole.losses._closed_form import (
+    ClosedFormInfoNCE,
+    closed_form_infonce,
+)
+from aureole.losses._contrastive import (
+    ContrastiveLoss,
+    check_posteriors,
+    profile_kappa_pos,
+)
+from aureole.losses._elk import (
+    ELK,
+)
+from aureole.losses._hedged import (
+    HedgedInstance,
+)
+from aureole.losses._infonce import (
+    InfoNCE,
+)
+from aureole.losses._mcinfonce import (
+    MCInfoNCE,
+    log_fraction,
+)
+from aureole.losses._negatives import (
+    Negatives,
+    gather_posteriors,
+    n_ranks,
+    rank,
+    resolve_negatives,
+)
 
 __all__ = [
     "ELK",

@@ -1,7 +1,17 @@
 """Pure functions on the unit sphere in R^D: Bessel functions, normalisers, the law of the cosine, geometry."""
 
-from aureole.sphere.bessel import bessel_ratios, log_bessel_i
-from aureole.sphere.cosine import (
+from aureole.sphere._angle import (
+    gauss_legendre,
+    log_area_ratio,
+)
+from aureole.sphere._bessel import (
+    bessel_ratios,
+    log_bessel_i,
+    log_hyp0f1,
+    log_hyp0f1_of_square,
+    log_hyp0f1_scaled,
+)
+from aureole.sphere._cosine import (
     cap_angle,
     cap_height,
     cap_mass,
@@ -10,8 +20,17 @@ from aureole.sphere.cosine import (
     cosine_log_pdf,
     cosine_quantile,
 )
-from aureole.sphere.geometry import align, normalize, reflect, unit_tolerance, wrap
-from aureole.sphere.normalizer import (
+from aureole.sphere._geometry import (
+    align,
+    normalize,
+    reflect,
+    unit_tolerance,
+    wrap,
+)
+from aureole.sphere._interpolation import (
+    interpolated_log_positivity,
+)
+from aureole.sphere._normalizer import (
     entropy,
     information,
     inverse_mean_resultant_length,
@@ -23,8 +42,23 @@ from aureole.sphere.normalizer import (
     mean_resultant_slope,
     transverse_variance,
 )
-from aureole.sphere.positivity import log_pair_likelihood, log_positivity, pairwise_positivity
-from aureole.sphere.predictive import predictive_angle, predictive_log_pdf, predictive_mass
+from aureole.sphere._positivity import (
+    log_pair_likelihood,
+    log_positivity,
+    log_series,
+    n_terms,
+    pairwise_from_ratios,
+    pairwise_positivity,
+    positive_terms,
+)
+from aureole.sphere._predictive import (
+    predictive_angle,
+    predictive_log_pdf,
+    predictive_mass,
+)
+from aureole.sphere._zonal import (
+    zonal_basis,
+)
 
 __all__ = [
     "align",

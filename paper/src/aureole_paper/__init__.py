@@ -1,0 +1,1 @@
+"""The experiments of the paper, their data sets and their reports; adds ``aureole reproduce``."""

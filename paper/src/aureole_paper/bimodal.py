@@ -1,0 +1,135 @@
+"""Posteriors with two modes (the paper's future work): what a mixture recovers where a single vMF cannot."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from aureole.data import BimodalProcess
+from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.evaluation import align_mixtures, divergence, mode_recovery, rotate_mixture
+from aureole.losses import ClosedFormInfoNCE
+from aureole.models import IndependentEncoder, MixtureEncoder, ResidualMLP
+from aureole.training import Fit, Observer, Phase, fit
+
+_EVALUATION, _INITIALISATION = 10_000_019, 20_000_003
+
+
+@dataclass(frozen=True)
+class BimodalSetting:
+    """A run on the bimodal process, with posteriors of one or two components."""
+
+    name: str
+    components: int
+    dim: int = 3
+    kappa_range: tuple[float, float] = (16.0, 32.0)
+    kappa_pos: float = 20.0
+    items: int = 256
+    pairs: int = 1000
+    steps: int = 1500
+    lr: float = 4e-3
+    width: int = 256
+    preset: str = "fast"
+
+    def shortened(self, max_batches: int | None) -> "BimodalSetting":
+        """The setting with at most that many steps."""
+        return self if max_batches is None else replace(self, steps=min(self.steps, max_batches))
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self) | {"kappa_range": list(self.kappa_range)}
+
+
+def train(
+    setting: BimodalSetting, seed: int, *, checkpoint: Path, observer: Observer | None = None
+) -> tuple[Fit, BimodalProcess]:
+    """(The fitted encoder, the process it was trained on)."""
+    process = BimodalProcess.draw(
+        setting.dim, setting.kappa_range, kappa_pos=setting.kappa_pos, seed=seed
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_INITIALISATION + seed)
+        encoder = _encoder(setting)
+        encoder.initialise(process.inputs(4096))
+    fitted = fit(
+        encoder,
+        ClosedFormInfoNCE(setting.kappa_pos, centring=0.02),
+        lambda _, rng: process.batch(setting.items, setting.pairs, rng),
+        phases=[
+            Phase("mu", round(0.2 * setting.steps), setting.lr),
+            Phase("joint", setting.steps - round(0.2 * setting.steps), setting.lr),
+        ],
+        seed=seed,
+        checkpoint=checkpoint,
+        evaluate_every=max(1, setting.steps // 10),
+        evaluate=lambda model: {"divergence": evaluate(model, process, n=1000)["divergence"]},
+        observer=observer,
+    )
+    return fitted, process
+
+
+def _encoder(setting: BimodalSetting) -> IndependentEncoder:
+    dim, count, width = setting.dim, setting.components, setting.width
+    if count == 1:
+        networks = (ResidualMLP(dim, dim, width=width), ResidualMLP(dim, 1, width=width))
+        return IndependentEncoder(*networks, n_in=dim)
+    networks = (
+        ResidualMLP(dim, count * dim, width=width),
+        ResidualMLP(dim, 2 * count, width=width),
+    )
+    return MixtureEncoder(*networks, n_in=dim, n_components=count)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, process: BimodalProcess, *, n: int = 5000) -> dict[str, Any]:
+    """All figures on n inputs, after a rotation fitted on n others."""
+    rng = torch.Generator().manual_seed(_EVALUATION)
+    other, x = process.inputs(n, rng), process.inputs(n, rng)
+    truth = process.posterior(x)
+    rotation = align_mixtures(_as_mixture(model(other)), process.posterior(other))
+    found = rotate_mixture(_as_mixture(model(x)), rotation)
+    metrics: dict[str, Any] = {"divergence": divergence(found, truth, generator=rng)}
+    separation = torch.rad2deg(torch.acos((truth.mu[:, 0] * truth.mu[:, 1]).sum(-1).clamp(-1, 1)))
+    metrics["separation_degrees"] = separation.mean().item()
+    torn = truth.weights.min(-1).values > 0.2
+    metrics["torn_share"] = torn.double().mean().item()
+    metrics["divergence_torn"] = divergence(_rows(found, torn), _rows(truth, torn), generator=rng)
+    if found.weights.shape[-1] == 2:
+        metrics |= mode_recovery(_rows(found, torn), _rows(truth, torn))
+    if process.dim == 3:
+        metrics["examples"] = _examples(found, truth, separation)
+    return metrics
+
+
+def _rows(posterior: MixtureVMF, rows: torch.Tensor) -> MixtureVMF:
+    return MixtureVMF(
+        posterior.weights[rows], posterior.mu[rows], posterior.kappa[rows], validate_args=False
+    )
+
+
+def _as_mixture(posterior: VonMisesFisher | MixtureVMF) -> MixtureVMF:
+    if isinstance(posterior, MixtureVMF):
+        return posterior
+    kappa = posterior.kappa.unsqueeze(-1)
+    return MixtureVMF(
+        torch.ones_like(kappa), posterior.mu.unsqueeze(-2), kappa, validate_args=False
+    )
+
+
+def _examples(found: MixtureVMF, truth: MixtureVMF, separation: torch.Tensor) -> dict[str, Any]:
+    """Three posteriors with evenly weighted modes that are about 60, 90 and 140 degrees apart."""
+    lopsided = 100 * (truth.weights[:, 0] - 0.5).abs()
+    chosen = [int(((separation - wanted).abs() + lopsided).argmin()) for wanted in (60, 90, 140)]
+
+    def parts(mixture: MixtureVMF) -> dict[str, Any]:
+        values = {"mu": mixture.mu, "kappa": mixture.kappa, "weight": mixture.weights}
+        return {name: _short(value[chosen].tolist()) for name, value in values.items()}
+
+    return {"true": parts(truth), "found": parts(found)}
+
+
+def _short(values: Any) -> Any:
+    """Nested lists with numbers of five digits."""
+    return [_short(v) for v in values] if isinstance(values, list) else float(f"{values:.5g}")

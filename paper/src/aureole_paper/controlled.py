@@ -1,0 +1,164 @@
+"""The controlled experiment (the paper's section 5.1): what an encoder recovers where the posteriors are known."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from aureole.data import ControlledProcess, PairBatch, Triplets
+from aureole.distributions import VonMisesFisher
+from aureole.evaluation import latent_coverage, partner_coverage, recovery
+from aureole.models import IndependentEncoder, PaperEncoder
+from aureole.sphere import align
+from aureole.training import Fit, Observer, Phase, best_start, diagnose, fit, keyed
+from aureole_paper.settings import Setting
+
+# seeds of what is drawn beside training, far from the seeds of steps
+_EVALUATION, _INITIALISATION = 10_000_019, 20_000_003
+
+
+def train(
+    setting: Setting, seed: int, *, checkpoint: Path, observer: Observer | None = None
+) -> tuple[Fit, ControlledProcess]:
+    """(The fitted encoder, the process it was trained on)."""
+    process = setting.process(seed)
+    paper = setting.preset == "paper"
+    loss, batches = setting.objective(), _batches(setting, process)
+    encoder = _new_encoder(setting, process, seed)
+    if setting.starts > 1 and not checkpoint.exists():
+        encoder, _ = best_start(
+            lambda k: _new_encoder(setting, process, seed + 1000 * k),
+            loss,
+            batches,
+            starts=setting.starts,
+            phase=Phase("joint", min(150, max(1, setting.steps // 10)), setting.lr),
+            seed=seed,
+            checkpoint=checkpoint,
+        )
+    fitted = fit(
+        encoder,
+        loss,
+        batches,
+        phases=setting.schedule(),
+        seed=seed,
+        average=0.0 if paper else 0.998,
+        betas=(0.9, 0.999) if paper else (0.9, 0.99),
+        clip=math.inf if paper else 1.0,
+        precision="32-true" if paper else "auto",
+        checkpoint=checkpoint,
+        evaluate=lambda model: _brief_scores(model, process),
+        evaluate_every=max(1, setting.steps // 10),
+        observer=observer,
+    )
+    return fitted, process
+
+
+def _new_encoder(setting: Setting, process: ControlledProcess, seed: int) -> IndependentEncoder:
+    """An encoder initialised on a sample of inputs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_INITIALISATION + seed)
+        encoder = setting.encoder()
+        sample = process.inputs(4096)
+        if isinstance(encoder, PaperEncoder):
+            encoder.match_range(sample, _finite_range(setting))
+        else:
+            encoder.initialise(sample)
+    return encoder
+
+
+def _finite_range(setting: Setting) -> tuple[float, float]:
+    """The range that the paper's encoder starts from; for points, the clear setting's."""
+    return (64.0, 128.0) if math.isinf(setting.kappa_range[0]) else setting.kappa_range
+
+
+def _batches(
+    setting: Setting, process: ControlledProcess
+) -> Callable[[int, torch.Generator], PairBatch | Triplets]:
+    def among(_: int, rng: torch.Generator) -> PairBatch:
+        return process.batch(setting.items, setting.pairs, rng)
+
+    def separate(step: int, rng: torch.Generator) -> Triplets:
+        anchor, positive = process.pairs(setting.items, rng)
+        count = setting.negatives or 0
+        # the paper found in-batch negatives better while mu is learned
+        if count == 0 or (setting.phases == "paper" and step < setting.steps // 2):
+            return Triplets(anchor, positive)
+        fresh = process.inputs(setting.items * count, rng)
+        return Triplets(anchor, positive, fresh.view(setting.items, count, -1))
+
+    return among if setting.negatives is None else separate
+
+
+@torch.no_grad()
+def _brief_scores(model: nn.Module, process: ControlledProcess) -> dict[str, float]:
+    x = process.inputs(2000, torch.Generator().manual_seed(_EVALUATION + 1))
+    found = recovery(model(x), *process.generator(x), max_items=1000)
+    return {
+        name: found[name]
+        for name in ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae")
+        if name in found
+    }
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, process: ControlledProcess) -> dict[str, Any]:
+    """All figures of a fitted encoder on 10,000 fresh inputs."""
+    rng = torch.Generator().manual_seed(_EVALUATION)
+    x = process.inputs(10_000, rng)
+    mu, kappa = process.generator(x)
+    found: VonMisesFisher = model(x)
+    spread = process.family.spread(mu, kappa)
+    metrics: dict[str, Any] = recovery(
+        found, mu, kappa, spread=spread if bool((spread > 0).all()) else None
+    )
+    state = diagnose(found)
+    moment = torch.linalg.eigvalsh(mu.T @ mu / len(mu))[0].item() * process.dim
+    metrics |= {
+        "mean_length": state.mean_length,
+        "smallest_eigenvalue": state.smallest_eigenvalue,
+        "true_smallest_eigenvalue": moment,
+        "information": process.information(4096, rng),
+    }
+    order = torch.randperm(len(x), generator=rng)[:400]
+    metrics["scatter"] = {"true": _short(kappa[order]), "found": _short(found.kappa[order])}
+    if found.dim == process.dim:
+        rotation = align(found.mu[:5000], mu[:5000])
+        latents = process.latents(x[5000:], 20, rng)
+        held_out = VonMisesFisher(found.mu[5000:], found.kappa[5000:], validate_args=False)
+        metrics["latent_coverage"] = keyed(latent_coverage(held_out, latents, rotation=rotation))
+        metrics["partner_coverage"] = keyed(_partner_coverage(model, process, rng))
+        if process.dim == 2:
+            metrics["posteriors"] = _examples(found, mu, kappa, rotation)
+    return metrics
+
+
+def _partner_coverage(
+    model: nn.Module, process: ControlledProcess, rng: torch.Generator
+) -> dict[float, float]:
+    """Coverage of predictive caps: partners drawn from a gallery of 4,096 inputs by the true process."""
+    query, gallery = process.inputs(2000, rng), process.inputs(4096, rng)
+    rate = process.intensity(query, gallery, rng)
+    partner = torch.multinomial(rate, 1, generator=rng).squeeze(1)
+    return partner_coverage(model(query), model(gallery), partner, kappa_pos=process.kappa_pos)
+
+
+def _examples(found: VonMisesFisher, mu: Tensor, kappa: Tensor, rotation: Tensor) -> dict[str, Any]:
+    """Five posteriors of the circle, true and found: those nearest to five even angles."""
+    angle = torch.atan2(mu[:, 1], mu[:, 0])
+    wanted = torch.linspace(-math.pi, math.pi, 6)[:-1] + math.pi / 5
+    gap = torch.remainder(angle.unsqueeze(1) - wanted + math.pi, 2 * math.pi) - math.pi
+    chosen = gap.abs().argmin(0).unique()  # a process may leave part of the circle out
+    turned = found.mu[chosen] @ rotation.T
+    return {
+        "true_angle": _short(angle[chosen]),
+        "true_kappa": _short(kappa[chosen]),
+        "found_angle": _short(torch.atan2(turned[:, 1], turned[:, 0])),
+        "found_kappa": _short(found.kappa[chosen]),
+    }
+
+
+def _short(values: Tensor) -> list[float | str]:
+    return [float(f"{v:.5g}") if math.isfinite(v) else "inf" for v in values.tolist()]

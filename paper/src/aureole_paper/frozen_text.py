@@ -1,0 +1,265 @@
+"""Frozen text: a head on MiniLM's sentence vectors, fitted on captions of one photo.
+
+Judged on captions of other photos (how often a caption finds the other four of its photo), and far from captions: on
+ambiguous sentences and their readings (AmbiEnt), and on the votes of people on pairs of sentences (ChaosNLI). Settings
+were chosen on the validation photos.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from aureole.evaluation import bootstrap, partial_spearman, rejection_curve, spearman
+from aureole.records import file_hash
+from aureole.sphere import normalize
+from aureole.training import FrozenHead, Observer
+from aureole_paper.ambient import load_ambient
+from aureole_paper.captions import CAPTIONS, load_captions
+from aureole_paper.chaos_nli import load_chaos_nli
+from aureole_paper.stsb import load_stsb
+
+Views = Literal["captions", "dropped", "stsb"]
+Embed = Callable[[list[str], str], np.ndarray]
+_SIMILAR = 4.0  # the score from which two sentences of STS-B are taken to say the same
+_WORDS = 21_000_003  # the seed of the words that are dropped
+_CHAOS = ("snli", "mnli_m")
+
+
+@dataclass(frozen=True)
+class FrozenTextSetting:
+    """All that decides a run, but the seed.
+
+    ``views`` are what a group holds: the captions of a photo; those and one of them with half of its words dropped;
+    or captions, and beside them pairs of STS-B that people find alike.
+    """
+
+    name: str = "text"
+    views: Views = "captions"
+    dim: int = 32
+    kappa_pos: float = 64.0
+    width: int = 128
+    steps: int = 400
+    items: int = 1024
+    lr: float = 4e-3
+    photos: int | None = None
+
+    def shortened(self, max_batches: int | None) -> "FrozenTextSetting":
+        """The setting with at most that many steps."""
+        return self if max_batches is None else replace(self, steps=min(self.steps, max_batches))
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+SETTINGS = (
+    FrozenTextSetting(),
+    FrozenTextSetting("text-dropped", views="dropped"),
+    FrozenTextSetting("text-stsb", views="stsb"),
+)
+
+
+def data_hashes(folder: Path) -> dict[str, str]:
+    """The hashes of the files of captions and of ambiguous sentences."""
+    names = ("multi30k_train.1.en.gz", "multi30k_test_2016.1.en.gz", "ambient_full.jsonl.gz")
+    return {f"text/{name}": file_hash(folder / "text" / name) for name in names}
+
+
+def train(
+    setting: FrozenTextSetting,
+    seed: int,
+    embed: Embed,
+    *,
+    folder: Path,
+    checkpoint: Path | None = None,
+    observer: Observer | None = None,
+) -> FrozenHead:
+    """The head, fitted on the vectors of the training photos' captions (and further views)."""
+    parts = views_of(setting, folder)
+    vectors = np.concatenate([embed(sentences, name) for name, sentences, _ in parts])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    groups = np.concatenate([labels for _, _, labels in parts])
+    head = FrozenHead(
+        setting.dim,
+        kappa_pos=setting.kappa_pos,
+        width=setting.width,
+        steps=setting.steps,
+        items=setting.items,
+        lr=setting.lr,
+        seed=seed,
+    )
+    return head.fit(vectors, groups, checkpoint=checkpoint, observer=observer)
+
+
+def views_of(setting: FrozenTextSetting, folder: Path) -> list[tuple[str, list[str], np.ndarray]]:
+    """(Name, sentences, the group of each sentence) of all there is to learn from."""
+    photos = load_captions(folder, "train")[: setting.photos]
+    count = np.arange(len(photos))
+    sentences = [caption for captions in photos for caption in captions]
+    parts = [("captions-train", sentences, count.repeat(CAPTIONS))]
+    if setting.views == "dropped":
+        rng = random.Random(_WORDS)
+        halves = [_half(rng.choice(captions), rng) for captions in photos]
+        parts.append(("captions-dropped", halves, count))
+    if setting.views == "stsb":
+        alike = [pair for pair in load_stsb(folder, "train") if pair.score >= _SIMILAR]
+        sentences = [sentence for pair in alike for sentence in (pair.first, pair.second)]
+        parts.append(("stsb-train", sentences, len(photos) + np.arange(len(alike)).repeat(2)))
+    return parts
+
+
+def _half(sentence: str, rng: random.Random) -> str:
+    """The sentence with half of its words, in order."""
+    words = sentence.split()
+    kept = sorted(rng.sample(range(len(words)), max(1, len(words) // 2)))
+    return " ".join(words[k] for k in kept)
+
+
+@torch.no_grad()
+def evaluate(head: FrozenHead, embed: Embed, *, folder: Path) -> dict[str, Any]:
+    """The figures of a head on the test photos' captions, and on sentences that are no captions."""
+    captions = load_captions(folder, "test_2016")
+    sentences = [caption for photo in captions for caption in photo]
+    score = _Scores(head, embed, _directions(embed, load_captions(folder, "val")))
+    pooled = torch.from_numpy(np.array(embed(sentences, "captions-test")))
+    vectors = normalize(pooled)
+    groups = torch.arange(len(captions)).repeat_interleave(CAPTIONS)
+    posterior = head.predict(vectors)
+    certainty = score.of(sentences, "captions-test")
+    own, theirs = photo_hits(posterior.mu), photo_hits(vectors)
+    return {
+        "information": head.score(vectors, groups),
+        "coverage": {str(m): c for m, c in head.coverage(vectors, groups).items()},
+        "held_out_coverage": {str(m): c for m, c in head.coverage_.items()},
+        "recall_at_1": theirs.double().mean().item(),
+        "recall_at_1_of_mu": own.double().mean().item(),
+        "gains": {name: _gains(c, theirs) for name, c in certainty.items()},
+        "gains_of_mu": _gains(certainty["kappa"], own),
+        "rejection": rejection_curve(-certainty["kappa"], theirs, 11)[1].tolist()[:-1],
+        "kappa_by_caption": posterior.kappa.view(-1, CAPTIONS).median(0).values.tolist(),
+        "words_rank": spearman(certainty["kappa"], certainty["words"]),
+        "ambient": _ambient(score, folder),
+        "chaos": {part: _chaos(score, folder, part) for part in _CHAOS},
+        "extremes": _extremes(sentences, posterior.kappa),
+    }
+
+
+def photo_hits(vectors: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
+    """Whether each caption's vector is nearest to the mean of the other four captions of its own photo."""
+    photos = vectors.view(-1, CAPTIONS, vectors.shape[-1])
+    total, own = photos.sum(1), torch.arange(len(photos))
+    hits = [
+        (photos[:, k] @ normalize(total - photos[:, k]).T).argmax(1) == own for k in range(CAPTIONS)
+    ]
+    return torch.stack(hits, 1).flatten()
+
+
+class _Scores:
+    """Certainties of sentences by name: kappa, and what else one could take for it, higher for surer."""
+
+    def __init__(self, head: FrozenHead, embed: Embed, signs: dict[str, float]) -> None:
+        self.head, self.embed, self.signs = head, embed, signs
+
+    def of(self, sentences: list[str], name: str) -> dict[str, Tensor]:
+        pooled = torch.from_numpy(np.array(self.embed(sentences, name)))
+        found = {name: sign * _peers(sentences, pooled)[name] for name, sign in self.signs.items()}
+        return {"kappa": self.head.predict(normalize(pooled)).kappa, **found}
+
+
+def _peers(sentences: list[str], pooled: Tensor) -> dict[str, Tensor]:
+    return {
+        "words": torch.tensor([float(len(s.split())) for s in sentences]),
+        "characters": torch.tensor([float(len(s)) for s in sentences]),
+        "norm": pooled.norm(dim=-1),
+    }
+
+
+def _directions(embed: Embed, captions: list[list[str]]) -> dict[str, float]:
+    """Which sign of each peer means surer, by the hits of the validation captions."""
+    sentences = [caption for photo in captions for caption in photo]
+    pooled = torch.from_numpy(np.array(embed(sentences, "captions-val")))
+    hits = photo_hits(normalize(pooled)).double()
+    return {
+        name: 1.0 if spearman(values, hits.float()) >= 0 else -1.0
+        for name, values in _peers(sentences, pooled).items()
+    }
+
+
+def _gains(certainty: Float[Tensor, " n"], hits: Bool[Tensor, " n"]) -> dict[str, float]:
+    """By how much the hits of the surest half, and of the least sure fifth, differ from those of all."""
+    order, n = certainty.argsort(descending=True, stable=True), len(certainty)
+    right = hits[order].double()
+    return {
+        "half": (right[: n // 2].mean() - right.mean()).item(),
+        "fifth": (right[n - n // 5 :].mean() - right.mean()).item(),
+    }
+
+
+def _ambient(score: _Scores, folder: Path) -> dict[str, Any]:
+    """How often a reading gets a higher certainty than the ambiguous sentence it is of; and at equal length."""
+    items = load_ambient(folder)
+    sentences = list(dict.fromkeys(s for item in items for s in (item.sentence, *item.readings)))
+    place = {sentence: k for k, sentence in enumerate(sentences)}
+    rows = [
+        (k, place[item.sentence], place[reading])
+        for k, item in enumerate(items)
+        for reading in item.readings
+    ]
+    cluster, ambiguous, reading = torch.tensor(rows).T
+    words = torch.tensor([len(s.split()) for s in sentences])
+    same = words[ambiguous] == words[reading]
+    found: dict[str, Any] = {"pairs": len(rows), "pairs_of_equal_length": int(same.sum())}
+    for name, certainty in score.of(sentences, "ambient").items():
+        higher = certainty[reading] - certainty[ambiguous]
+        wins = (higher > 0).double() + 0.5 * (higher == 0).double()
+        found[name] = {
+            "all": _interval(wins, cluster),
+            "equal_length": _interval(wins[same], cluster[same]),
+        }
+    return found
+
+
+def _interval(values: Float[Tensor, " n"], clusters: Int[Tensor, " n"]) -> list[float]:
+    return list(bootstrap(lambda rows: values[rows].mean().item(), clusters))
+
+
+def _chaos(score: _Scores, folder: Path, part: Any) -> dict[str, Any]:
+    """The rank correlation of doubt with the entropy of the votes, and the same with the length taken out."""
+    items = load_chaos_nli(folder, part)
+    entropy = torch.tensor([item.entropy for item in items])
+    found: dict[str, Any] = {"pairs": len(items)}
+    for side in ("premise", "hypothesis"):
+        sentences = [getattr(item, side) for item in items]
+        certainties = score.of(sentences, f"chaos-{part}-{side}")
+        words = certainties["words"]
+        for name, certainty in certainties.items():
+            entry = {"all": _rank_interval(-certainty, entropy, None)}
+            if name == "kappa":
+                entry["given_length"] = _rank_interval(-certainty, entropy, words)
+            found.setdefault(side, {})[name] = entry
+    return found
+
+
+def _rank_interval(doubt: Tensor, entropy: Tensor, given: Tensor | None) -> list[float]:
+    def statistic(rows: Tensor) -> float:
+        if given is None:
+            return spearman(doubt[rows], entropy[rows])
+        return partial_spearman(doubt[rows], entropy[rows], given[rows])
+
+    return list(bootstrap(statistic, torch.arange(len(doubt)), draws=300))
+
+
+def _extremes(sentences: list[str], kappa: Float[Tensor, " n"]) -> dict[str, list[Any]]:
+    """The sentences with the highest and the lowest kappa."""
+    order = kappa.argsort(descending=True)
+    return {
+        name: [[sentences[k], round(kappa[k].item(), 1)] for k in chosen.tolist()]
+        for name, chosen in (("highest", order[:8]), ("lowest", order.flip(0)[:8]))
+    }

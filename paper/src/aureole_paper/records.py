@@ -1,0 +1,216 @@
+"""Runs: records by setting, and the mean and standard error of a metric over seeds."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aureole.errors import InvalidInputError, MissingInputError
+from aureole.explorer import Run, format_number
+from aureole.records import read_record
+
+__all__ = [
+    "MISSING",
+    "Groups",
+    "Summary",
+    "counted",
+    "first_with",
+    "format_percent",
+    "format_summary",
+    "group",
+    "mean_curve",
+    "numbers",
+    "read_runs",
+    "setting_values",
+    "summarise",
+    "summary",
+    "value_at",
+]
+
+MISSING = "\N{EN DASH}"  # what a cell shows where there is no value
+
+
+Groups = Mapping[str, Sequence[Run]]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The mean of a metric over ``n`` seeds and its standard error, which needs two or more."""
+
+    mean: float
+    error: float | None
+    n: int
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """All runs below a folder, from its ``<setting>/seed-<n>.json``; an error says where it looked if there is none."""
+    paths = sorted(folder.glob("*/seed-*.json"))
+    if not paths:
+        raise MissingInputError(
+            f"there are no records in {folder} (looked for {folder}/<setting>/seed-<n>.json). Make some with "
+            f"`aureole reproduce ambiguous --out {folder}`, or give the folder that was its --out."
+        )
+    return [Run(p.parent.name, p.relative_to(folder), read_record(p), folder) for p in paths]
+
+
+def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each setting, settings by name and runs by seed.
+
+    Examples
+    --------
+    >>> runs = [Run(s, Path(s), Record(s, {}, "", seed=n)) for s, n in [("b", 4), ("a", 10), ("a", 9)]]
+    >>> {name: [run.record.seed for run in found] for name, found in group(runs).items()}
+    {'a': [9, 10], 'b': [4]}
+    """
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.setting, []).append(run)
+    for name in found:
+        found[name].sort(key=lambda run: -1 if run.record.seed is None else run.record.seed)
+    return dict(sorted(found.items()))
+
+
+def numbers(values: Iterable[Any]) -> list[float]:
+    """The values that are numbers, as floats; "inf" is infinity, and all else is left out."""
+    found = (_number(value) for value in values)
+    return [value for value in found if value is not None]
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    r"""The mean and its standard error :math:`s / \sqrt n`, where s is the sample standard deviation.
+
+    Examples
+    --------
+    >>> summarise([1.0, 3.0])
+    Summary(mean=2.0, error=1.0, n=2)
+    """
+    n = len(values)
+    if n == 0:
+        raise InvalidInputError("values must hold one number or more, but is empty.")
+    mean = math.fsum(values) / n if all(map(math.isfinite, values)) else math.inf
+    if n == 1 or math.isinf(mean):
+        return Summary(mean, None, n)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    return Summary(mean, math.sqrt(variance / n), n)
+
+
+def summary(runs: Sequence[Run], *keys: str) -> Summary | None:
+    """The summary of a metric over the runs that have it, or None if none has; further keys go into nested ones."""
+    values = numbers(value_at(run, *keys) for run in runs)
+    return summarise(values) if values else None
+
+
+def value_at(run: Run, *keys: str | int) -> Any:
+    """What a run's metrics have at the end of the keys and places, or None where they do not go so far.
+
+    Examples
+    --------
+    >>> run = Run("a", Path("a"), Record("a", {"gains": {"half": [0.5, 0.25]}}, ""))
+    >>> value_at(run, "gains", "half", 1), value_at(run, "gains", "half", 2), value_at(run, "gains", "fifth", 1)
+    (0.25, None, None)
+    """
+    found: Any = run.record.metrics
+    for key in keys:
+        if isinstance(key, int):
+            found = found[key] if isinstance(found, list) and key < len(found) else None
+        else:
+            found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def first_with(groups: Groups, setting: str, metric: str) -> Run | None:
+    """The first run of a setting that has a metric."""
+    return next((run for run in groups.get(setting, ()) if run.record.metrics.get(metric)), None)
+
+
+def mean_curve(runs: Sequence[Run], metric: str) -> list[tuple[int, float]]:
+    """(Step, mean over seeds) at the steps at which every run that has a curve has the metric."""
+    curves = [
+        {point["step"]: value for point in curve for value in numbers([point.get(metric)])}
+        for run in runs
+        if (curve := run.record.metrics.get("curve"))
+    ]
+    common = sorted(set.intersection(*map(set, curves))) if curves else []
+    return [(step, summarise([curve[step] for curve in curves]).mean) for step in common]
+
+
+def setting_values(runs: Sequence[Run], key: str) -> list[Any]:
+    """The distinct values that a setting takes in the runs, in their order; mostly one."""
+    found: list[Any] = []
+    for run in runs:
+        value = run.record.settings.get(key)
+        if value is not None and value not in found:
+            found.append(value)
+    return found
+
+
+def format_summary(found: Summary | None) -> str:
+    """The mean ± standard error, with enough decimals for the error to show; the mean alone for one seed.
+
+    Examples
+    --------
+    >>> format_summary(Summary(0.98912, 0.00134, 5)), format_summary(Summary(0.98912, 0.00034, 5))
+    ('0.989 ± 0.001', '0.9891 ± 0.0003')
+    >>> format_summary(Summary(54321.0, 1234.0, 5)), format_summary(Summary(3.14159, None, 1))
+    ('5.4e4 ± 0.1e4', '3.14')
+    """
+    if found is None:
+        return MISSING
+    if found.error is None:
+        return format_number(found.mean)
+    size = abs(found.mean)
+    if size >= 1e4 or 0 < size < 1e-3:
+        power = math.floor(math.log10(size))
+        mean, error = (x / 10.0**power for x in (found.mean, found.error))
+        digits = 1 if error >= 0.05 else 2
+        return f"{mean:.{digits}f}e{power} ± {error:.{digits}f}e{power}"
+    decimals = _decimals(size)
+    if found.error < 0.5 * 10**-decimals:
+        decimals = min(decimals + 1, 4)
+    return f"{format_number(found.mean, decimals)} ± {format_number(found.error, decimals)}"
+
+
+def format_percent(found: Summary | None, *, signed: bool = False) -> str:
+    """The mean ± standard error of a share in percent; of a difference of shares, ``signed``, in points.
+
+    What is the same for every seed has no error to show.
+
+    Examples
+    --------
+    >>> format_percent(Summary(0.8768, 0.0023, 5)), format_percent(Summary(-0.052, 0.0001, 5), signed=True)
+    ('87.7 ± 0.2', '-5.20 ± 0.01')
+    >>> format_percent(Summary(0.5, 1e-17, 5))
+    '50.0'
+    """
+    if found is None:
+        return MISSING
+    mean, sign = 100 * found.mean, "+" if signed else ""
+    if found.error is None or found.error < 1e-9:
+        return f"{mean:{sign}.1f}"
+    error = 100 * found.error
+    decimals = 1 if error >= 0.05 else 2
+    return f"{mean:{sign}.{decimals}f} ± {error:.{decimals}f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """The count with its noun, in the plural unless it is one.
+
+    Examples
+    --------
+    >>> counted(1, "seed"), counted(5, "fold")
+    ('1 seed', '5 folds')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _decimals(size: float) -> int:
+    return 3 if size < 1 else 2 if size < 10 else 1
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str):
+        return math.inf if value == "inf" else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return float(value)

@@ -1,0 +1,160 @@
+"""Settings of the controlled experiment: one run is a setting and a seed."""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from aureole.data import (
+    VMF,
+    ControlledProcess,
+    Dirac,
+    Family,
+    Gaussian,
+    Kind,
+    Laplace,
+    Rule,
+    draw_generator,
+)
+from aureole.errors import InvalidInputError
+from aureole.losses import ContrastiveLoss
+from aureole.models import IndependentEncoder, PaperEncoder, ResidualMLP, SharedEncoder, paper_mlp
+from aureole.training import Phase, paper_phases, three_phases, two_phases
+from aureole_paper.objectives import LossName, objective
+
+_FAMILIES: dict[str, type[Family]] = {
+    family.name: family for family in (VMF, Gaussian, Laplace, Dirac)
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that decides a run, but the seed. Defaults are the fast preset of the ambiguous setting.
+
+    ``items`` and ``pairs`` size the batches: inputs, and positive pairs among them on average. With ``negatives`` other
+    than None batches hold ``items`` separate pairs instead and that many fresh negatives each (0: in-batch), as
+    in the paper. ``phases`` is "joint", "two" (mu, kappa), "three" (mu, kappa, joint) or "paper". With
+    several ``starts`` the best of as many short runs goes on.
+    """
+
+    name: str
+    dim: int = 10
+    encoder_dim: int | None = None
+    kappa_range: tuple[float, float] = (16.0, 32.0)
+    kappa_pos: float = 20.0
+    family: str = "vmf"
+    generator: Kind = "paper"
+    shared_truth: bool = False
+    rule: Rule = "exact"
+    reference: int = 0
+    loss: LossName = "closed-form"
+    n_samples: int = 16
+    hib: tuple[float, float] = (1.0, 0.0)
+    temperature: float | None = None
+    learn_kappa_pos: bool = False
+    centring: float = 0.02
+    architecture: Literal["residual", "shared", "paper", "paper-shared"] = "residual"
+    width: int = 256
+    kappa_start: float = 10.0
+    hold_kappa: bool = False
+    items: int = 512
+    pairs: int = 1500
+    negatives: int | None = None
+    steps: int = 1200
+    lr: float = 4e-3
+    phases: Literal["joint", "two", "three", "paper"] = "joint"
+    starts: int = 1
+    preset: Literal["fast", "paper"] = "fast"
+
+    def __post_init__(self) -> None:
+        if self.family not in _FAMILIES:
+            raise InvalidInputError(
+                f"family must be one of {sorted(_FAMILIES)}, not {self.family!r}."
+            )
+        if min(self.items, self.steps) < 1:
+            raise InvalidInputError("items and steps must be positive.")
+
+    def shortened(self, max_batches: int | None) -> "Setting":
+        """The setting with at most that many steps; its phases shrink along."""
+        if max_batches is None or max_batches >= self.steps:
+            return self
+        return replace(self, steps=max_batches)
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields, infinite numbers as "inf"."""
+        values = asdict(self)
+        values["kappa_range"] = ["inf" if math.isinf(k) else k for k in self.kappa_range]
+        values["hib"] = list(self.hib)
+        return values
+
+    def process(self, seed: int) -> ControlledProcess:
+        """The process of a seed."""
+        generator = draw_generator(
+            self.dim,
+            self.kappa_range,
+            kind=self.generator,
+            shared=self.shared_truth,
+            seed=seed,
+        )
+        return ControlledProcess(
+            generator, _FAMILIES[self.family](), self.kappa_pos, self.rule, self.reference
+        )
+
+    def objective(self) -> ContrastiveLoss:
+        """The loss."""
+        return objective(
+            self.loss,
+            self.kappa_pos,
+            n_samples=self.n_samples,
+            hib=self.hib,
+            temperature=self.temperature,
+            centring=self.centring,
+            learn_kappa_pos=self.learn_kappa_pos,
+        )
+
+    def encoder(self) -> IndependentEncoder:
+        """A new encoder, its weights from torch's global generator."""
+        latent = self.encoder_dim or self.dim
+        n_in = self.dim
+        if self.architecture == "residual":
+            networks = (
+                ResidualMLP(n_in, latent, width=self.width),
+                ResidualMLP(n_in, 1, width=self.width),
+            )
+            return IndependentEncoder(
+                *networks, n_in=n_in, kappa=self.kappa_start, hold_kappa=self.hold_kappa
+            )
+        if self.architecture == "shared":
+            backbone = ResidualMLP(n_in, latent, width=self.width)
+            return SharedEncoder(backbone, ResidualMLP(latent, 1, width=self.width), n_in=n_in)
+        if self.architecture == "paper":
+            return PaperEncoder(paper_mlp(n_in, latent), paper_mlp(n_in, 1), n_in=n_in)
+        backbone = paper_mlp(n_in, latent)
+        return SharedEncoder(backbone, paper_mlp(latent, 1, n_hidden=2), n_in=n_in)
+
+    def schedule(self) -> list[Phase]:
+        """The phases of training."""
+        if self.phases == "joint":
+            return [Phase("joint", self.steps, self.lr)]
+        shapes = {"two": two_phases, "three": three_phases, "paper": paper_phases}
+        return shapes[self.phases](self.steps, self.lr)
+
+
+def paper_setting(setting: Setting) -> Setting:
+    """The same experiment as the paper ran it: its networks, process, loss, optimiser and length (a GPU's work)."""
+    return replace(
+        setting,
+        preset="paper",
+        rule="paper",
+        generator="paper",
+        reference=0,
+        loss="mcinfonce" if setting.loss == "closed-form" else setting.loss,
+        n_samples=512 if setting.dim <= 16 else 256,
+        architecture="paper-shared" if setting.architecture == "shared" else "paper",
+        items=512 if setting.dim <= 16 else 256,
+        negatives=32,
+        steps=8192 if setting.dim == 2 else 100_000,
+        lr=1e-4,
+        phases="paper",
+        starts=1,
+        centring=0.0,
+    )

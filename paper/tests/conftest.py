@@ -1,0 +1,145 @@
+"""Small fabricated records; types of the reports are checked while these tests run."""
+
+import math
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+with install_import_hook("aureole_paper", "beartype.beartype"):
+    import aureole_paper.report
+
+from aureole.explorer import Run
+from aureole.records import Record, write_record
+from aureole_paper.records import group, read_runs
+
+assert aureole_paper.report
+
+MASSES = ("0.5", "0.8", "0.9", "0.95", "0.99")
+
+
+def metrics(**changes):
+    """All metrics of a run in ten dimensions; a change to None leaves one out."""
+    values = {
+        "mu_rank": 0.99,
+        "mu_mae": 0.03,
+        "kappa_rank": 0.95,
+        "kappa_mae": 0.6,
+        "kappa_mean": 25.0,
+        "kappa_median": 24.0,
+        "kappa_true_mean": 24.0,
+        "spread_rank": 0.95,
+        "spread_mae": 0.01,
+        "information": 1.7,
+        "scatter": {"true": [16.0, 24.0, 32.0], "found": [17.0, "inf", 30.0]},
+        "latent_coverage": {mass: float(mass) - 0.01 for mass in MASSES},
+        "partner_coverage": {mass: float(mass) for mass in MASSES},
+        "seconds_training": 12.5,
+        "curve": [
+            {"step": 5, "kappa_mae": 3.0, "kappa_median": 10.0},
+            {"step": 10, "kappa_mae": 2.0, "kappa_median": 20.0, "kappa_rank": 0.5},
+            {"step": 15, "kappa_mae": 1.0, "kappa_median": 30.0, "kappa_rank": 0.9},
+        ],
+    }
+    return {name: value for name, value in (values | changes).items() if value is not None}
+
+
+def settings(**changes):
+    """The settings of a run as a record keeps them."""
+    return {
+        "dim": 10,
+        "kappa_range": [16.0, 32.0],
+        "kappa_pos": 20.0,
+        "family": "vmf",
+        "generator": "paper",
+        "rule": "exact",
+        "loss": "closed-form",
+        "n_samples": 16,
+        "centring": 0.02,
+        "architecture": "residual",
+        "items": 512,
+        "steps": 2000,
+        "preset": "fast",
+    } | changes
+
+
+def writer(folder):
+    """A function that writes a record below a folder and returns the folder."""
+
+    def write(name, seed=4, changes=None, *, command="aureole reproduce", **setting):
+        record = Record(
+            f"controlled/{name}",
+            metrics(**(changes or {})),
+            command=command,
+            seed=seed,
+            settings=settings(**setting),
+        )
+        write_record(record, folder / name / f"seed-{seed}.json")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a record below a folder of the test's own and returns that folder."""
+    return writer(tmp_path / "records")
+
+
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory):
+    """A folder with a record or two for every section; not to be changed."""
+    write = writer(tmp_path_factory.mktemp("everything"))
+    write("ambiguous", 4)
+    write("ambiguous", 5, {"kappa_rank": 0.97, "kappa_mae": 0.8})
+    write("ambiguous-paper", 4, preset="paper", steps=100_000)
+    write("clear", kappa_range=[64.0, 128.0])
+    points = {
+        "kappa_rank": None,
+        "kappa_mae": None,
+        "kappa_true_mean": None,
+        "kappa_median": 31_000.0,
+    }
+    write("injective", 4, points, kappa_range=["inf", "inf"], family="dirac")
+    angles, kappas = [-2.0, 0.0, 2.0, 2.0], [16.0, 20.0, 30.0, 30.0]
+    circle = dict.fromkeys(("true_angle", "found_angle"), angles)
+    circle |= dict.fromkeys(("true_kappa", "found_kappa"), kappas)
+    write("two-dim", 4, {"posteriors": circle}, dim=2)
+    for name in ("gaussian", "laplace"):
+        write(name, family=name)
+    write("base", steps=1000)
+    write("losses-elk", loss="elk", temperature=1.0)
+    write("losses-infonce", 4, {"kappa_rank": None}, loss="infonce")
+    for count in (4, 16, 512):
+        write(f"mc-samples-{count}", loss="mcinfonce", n_samples=count)
+    for dim in (8, 64):
+        coverage = {"latent_coverage": None, "partner_coverage": None}
+        write(f"encoder-dim-{dim}", 4, coverage, encoder_dim=dim)
+    for dim in (16, 32):
+        write(f"high-dim-fixed-{dim}", 4, {"information": 10 / dim}, dim=dim)
+        write(f"high-dim-matched-{dim}", dim=dim)
+    write("shared-backbone", architecture="shared")
+    write("sources-full-rank-mc", generator="whitened", loss="mcinfonce")
+    write("bimodal-mixture", 4, {"divergence": 0.125, "example_modes": {"true": [[0.5]]}})
+    write(
+        "tuning-elk-1-fixed-joint", 3, loss="elk", negatives=1, phases="joint", learn_kappa_pos=False
+    )  # fmt: skip
+    write("tuning-hib-a0.5-b-8", 3, loss="hib", hib=[0.5, -8.0], negatives=0, phases="three")
+    write("tuning-hib-a1-b0", 3, {"kappa_rank": 0.25}, loss="hib", hib=[1.0, 0.0], phases="three")
+    return write("my-own-run", 0, {"kappa_mae": 123_456.0, "kappa_mean": math.pi})
+
+
+@pytest.fixture(scope="session")
+def groups(everything):
+    """The runs of ``everything`` by setting."""
+    return group(read_runs(everything))
+
+
+@pytest.fixture
+def run():
+    """Makes a run of metrics without a file."""
+
+    def run(name="ambiguous", seed=4, **values):
+        return Run(name, Path(f"{name}/seed-{seed}.json"), Record(name, values, "made", seed=seed))
+
+    return run

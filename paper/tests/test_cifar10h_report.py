@@ -1,0 +1,381 @@
+"""The report of CIFAR-10H: every section, what is missing, pictures, and how a folder's report is picked."""
+
+import base64
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from aureole.cli._app import app
+from aureole.data import read_picture, write_picture
+from aureole.errors import InvalidInputError
+from aureole.explorer import Run
+from aureole.records import Record, write_record
+from aureole_paper import curves, thumbnails
+from aureole_paper.agreement_tables import LOSSES, foreign_ratios, leading
+from aureole_paper.cifar10h_report import main_results
+from aureole_paper.columns import COLUMNS
+from aureole_paper.records import MISSING, group, read_runs
+from aureole_paper.report import read_report, write_report
+from paper.tests.conftest import writer
+from paper.tests.test_tables import cells
+from tests.explorer.test_page import HOSTILE, Outline
+
+SECTIONS = ["losses", "labels", "rejection", "gallery", "retrieval", "foreign", "learning"]
+TILES = 10 * 10 + 3  # five and five of ten classes; a query with two images in its cap
+TRAINED = ("closed-form", "closed-form-norm", "closed-form-ensemble", "mcinfonce", "elk", "hib", "infonce",
+           "labels-hard", "labels-cifar10", "scratch", "resnet56", "resnet56-norm", "cropped")  # fmt: skip
+
+
+def metrics(**changes):
+    """All metrics of a fold; a change to None leaves one out."""
+    values = {
+        "entropy_rank": 0.4,
+        "crop_rank": 0.75,
+        "recall_at_1": 0.9,
+        "neighbour_entropy_rank": 0.31,
+        "neighbour_crop_rank": 0.41,
+        "r_auroc": 0.8,
+        "r_auroc_softmax": 0.85,
+        "aurc": 0.04,
+        "augrc": 0.03,
+        "rejection_area": 0.96,
+        "rejection_area_softmax": 0.97,
+        "rejection_area_oracle": 0.99,
+        "rejection": {
+            "kept": [0.9 + 0.005 * i for i in range(21)],
+            "softmax": [0.9 + 0.1 * (i / 20) ** 0.5 for i in range(21)],
+        },
+        "foreign": {
+            "noise": [30.0, 40.0, 50.0],
+            "test images": [10.0, 20.0, 30.0],
+            "upside down": [4.0, 15.0, 20.0],
+            "one grey": [5.0, 5.0, 5.0],
+        },
+        "curve": [{"step": 20, "crop_rank": 0.6}, {"step": 40, "crop_rank": 0.7}],
+        "seconds_training": 65.0,
+    }
+    return {name: value for name, value in (values | changes).items() if value is not None}
+
+
+def pictures():
+    """Which tile is what: the gallery of ten classes, and one query."""
+    classes = [
+        {"lowest": [*range(10 * c, 10 * c + 5)], "highest": [*range(10 * c + 5, 10 * c + 10)]}
+        for c in range(10)
+    ]
+    query = {"query": 100, "kappa": 12.34, "cosine": 0.5, "inside": 54, "shown": [101, 102]}
+    query["classes"] = [0, 0, 0, 41, 1, 11, 0, 0, 1, 0]
+    return {"tiles": TILES, "classes": classes, "queries": [query]}
+
+
+def tile(number):
+    """The colour that a thumbnail has, different for each."""
+    return [number, 255 - number, 7]
+
+
+def add(folder, name, fold=0, changes=None, *, bare=False, command="aureole reproduce", **setting):
+    """Write the record of a fold; where it has pictures, thumbnails beside it. Returns the folder."""
+    values = (changes or {}) if bare else metrics(**(changes or {}))
+    settings = {"preset": "fast", "steps": 120, "backbone": "resnet20", "loss": name} | setting
+    record = Record(f"cifar10h/{name}", values, command=command, seed=fold, settings=settings)
+    path = write_record(record, folder / name / f"seed-{fold}.json")
+    if "pictures" in values:
+        colours = torch.tensor([tile(i) for i in range(TILES)], dtype=torch.uint8)
+        column = colours.T[:, :, None].repeat_interleave(32, 1).expand(3, -1, 32)
+        write_picture(column, path.with_suffix(".png"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with records for every section; not to be changed."""
+    folder = tmp_path_factory.mktemp("cifar10h")
+    for name in TRAINED:
+        add(folder, name)
+    add(folder, "closed-form", 0, {"pictures": pictures()})
+    add(folder, "closed-form", 1, {"entropy_rank": 0.42})
+    add(folder, "scratch", 0, {"rejection_area_softmax": None, "r_auroc_softmax": None})
+    softmax = {
+        "entropy_rank": 0.36, "crop_rank": 0.65, "softmax_entropy_rank": 0.37,
+        "softmax_entropy_crop_rank": 0.66, "accuracy": 0.926,
+    }  # fmt: skip
+    add(folder, "softmax", 0, softmax, bare=True)
+    add(folder, "ceiling", 0, {"split_half_rank": 0.55, "ceiling_rank": 0.84}, bare=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def groups(folder):
+    """The runs of ``folder`` by setting."""
+    return group(read_runs(folder))
+
+
+@pytest.fixture(scope="module")
+def tables(folder):
+    """The tables of the whole report by title."""
+    return {t.title: t for section in read_report(folder).sections for t in section.tables}
+
+
+def page(folder, tmp_path):
+    return write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_whole_report(folder, tmp_path):
+    html = page(folder, tmp_path)
+    assert re.findall(r'<section id="([^"]+)">', html) == SECTIONS
+    found = Outline(html)
+    assert len(found.ids) == len(set(found.ids))
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in found.links)
+    assert "img-src data:" in html
+    assert "script" not in found.tags
+    assert found.tags.count("svg") == 5
+    assert "Krizhevsky (2009)" in html
+    assert page(folder, tmp_path) == html
+
+
+def test_every_record_is_listed(folder, groups):
+    listed = {run.path for section in read_report(folder).sections for run in section.runs}
+    assert listed == {run.path for runs in groups.values() for run in runs}
+
+
+def test_tables_are_rectangular(tables):
+    for table in tables.values():
+        assert {len(row) for row in table.rows} == {len(table.header)}
+        assert not table.spans or sum(width for _, width in table.spans) == len(table.header)
+        assert all(isinstance(cell, str) for row in table.rows for cell in row)
+
+
+@pytest.mark.parametrize(
+    ("title", "label", "entropy", "crop", "recall"),
+    [
+        ("Losses", "closed form (ours)", MISSING, MISSING, MISSING),
+        ("Losses", "MCInfoNCE", "0.29 ± 0.01", "0.68 ± 0.01", "0.863"),
+        ("Losses", "ELK", "0.14 ± 0.05", "0.51 ± 0.03", MISSING),
+        ("Losses", "HIB", "0.28 ± 0.00", "0.69 ± 0.02", MISSING),
+        ("Losses", "InfoNCE, untrained κ", MISSING, MISSING, "0.858"),
+        ("Labels", "CIFAR-10H, soft", "0.29 ± 0.01", "0.68 ± 0.01", MISSING),
+        ("Labels", "CIFAR-10H, hard", "0.24 ± 0.01", "0.64 ± 0.02", MISSING),
+        ("Labels", "CIFAR-10, hard", "0.28 ± 0.01", "0.69 ± 0.02", MISSING),
+        ("Pretraining", "with pretraining", "0.33", "0.70", MISSING),
+        ("Pretraining", "from scratch", "0.31", "0.62", MISSING),
+    ],
+)  # fmt: skip
+def test_the_papers_numbers(tables, title, label, entropy, crop, recall):
+    row = cells(tables[title], label)
+    assert row["entropy rank corr. ↑ paper"] == entropy
+    assert row["crop rank corr. ↑ paper"] == crop
+    assert row["Recall@1 ↑ paper"] == recall
+
+
+@pytest.mark.parametrize(
+    ("label", "entropy", "crop", "recall"),
+    [
+        ("closed form (ours)", "0.410 ± 0.010", "0.7500 ± 0.0000", "0.9000 ± 0.0000"),
+        ("InfoNCE, neighbours' distance", "0.310", "0.410", "0.900"),
+        ("InfoNCE, untrained κ", "0.400", "0.750", "0.900"),
+        ("classifier, 1 - max softmax", "0.360", "0.650", "accuracy 0.926"),
+        ("classifier, entropy of softmax", "0.370", "0.660", "accuracy 0.926"),
+        ("votes: half against half", "0.550", MISSING, MISSING),
+        ("votes: noise ceiling", "0.840", MISSING, MISSING),
+    ],
+)
+def test_our_numbers(tables, label, entropy, crop, recall):
+    row = cells(tables["Losses"], label)
+    found = [row[f"{c} ↑ ours"] for c in ("entropy rank corr.", "crop rank corr.", "Recall@1")]
+    assert found == [entropy, crop, recall]
+
+
+def test_rejection_and_out_of_domain_tables(tables):
+    row = cells(tables["Rejection"], "MCInfoNCE")
+    area = [
+        row[f"area under the rejection curve ↑ {by}"]
+        for by in ("random", "by κ", "by softmax", "best")
+    ]
+    assert area == ["0.900", "0.960", "0.970", "0.990"]
+    assert (row["R-AUROC ↑ by κ"], row["AURC ↓"], row["AUGRC ↓"]) == ("0.800", "0.040", "0.030")
+    foreign = tables["Out of domain"]
+    assert [line[0] for line in foreign.rows] == ["test images", "noise", "upside down", "one grey"]
+    assert cells(foreign, "noise")["κ, quantile 95 %"].startswith("50.0")
+    assert cells(foreign, "noise")["median, relative"].startswith("2.00")
+
+
+def test_the_text_on_foreign_images_is_read_off_the_numbers(folder, tmp_path):
+    (section,) = (s for s in read_report(folder).sections if s.anchor == "foreign")
+    assert (
+        "lower than on test images for upside down, one grey, and not lower for noise."
+        in section.text
+    )
+    assert section.text.endswith("images of these kinds: noise, upside down.")
+    foreign = {"test images": [10.0, 20.0, 30.0], "noise": [1.0, 2.0, 3.0]}
+    other = add(tmp_path / "other", "closed-form", 0, {"foreign": foreign})
+    (section,) = (s for s in read_report(other).sections if s.anchor == "foreign")
+    assert "lower than on test images for noise. " in section.text
+    assert section.text.endswith("images of these kinds: none.")
+
+
+def test_main_results(groups):
+    results = main_results(groups)
+    assert results[0] == (
+        "Closed form (ours), 2 folds: rank correlation of κ with people's agreement 0.410 ± 0.010 (paper, MCInfoNCE: "
+        "0.29 ± 0.01), with the crop size 0.7500 ± 0.0000 (paper, MCInfoNCE: 0.68 ± 0.01), Recall@1 0.9000 ± 0.0000 "
+        "(paper, MCInfoNCE: 0.863)."
+    )
+    assert "about 0.840 with it" in results[-2]
+    assert results[-1].endswith("Recall@1 goes from 0.900 to 0.950 (by softmax: 0.971).")
+    assert main_results({}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out", "expected"),
+    [
+        ("closed-form", (), ["losses", "rejection", "foreign", "learning"]),
+        ("closed-form", ("curve", "foreign"), ["losses", "rejection"]),
+        ("closed-form", ("rejection", "rejection_area", "curve", "foreign"), ["losses"]),
+        ("infonce", ("curve",), ["losses", "rejection", "foreign"]),
+        ("labels-hard", (), ["labels"]),
+        ("scratch", (), ["labels"]),
+        ("mcinfonce-paper", (), ["losses"]),
+        ("unheard-of", (), ["other"]),
+    ],
+)
+def test_what_has_no_records_is_left_out(tmp_path, name, left_out, expected):
+    folder = add(tmp_path / "records", name, 0, dict.fromkeys(left_out))
+    assert re.findall(r'<section id="([^"]+)">', page(folder, tmp_path)) == expected
+
+
+def test_records_without_metrics_do_not_stop_the_report(folder, tmp_path):
+    bare, mixed = tmp_path / "bare", tmp_path / "mixed"
+    shutil.copytree(folder, mixed)
+    for into in (bare, mixed):
+        for name in (path.name for path in folder.iterdir()):
+            record = Record(f"cifar10h/{name}", {}, command="bare")
+            write_record(record, into / name / "seed-9.json")
+        Outline(page(into, tmp_path))
+
+
+def test_hostile_records_come_out_escaped(tmp_path):
+    foreign = {"test images": [1.0, 2.0, 3.0], HOSTILE: [1.0, 2.0, 3.0]}
+    folder = add(
+        tmp_path / "records", "closed-form", 0, {"foreign": foreign},
+        command=HOSTILE, preset=HOSTILE, backbone=HOSTILE,
+    )  # fmt: skip
+    add(folder, "<b>bold<", command=HOSTILE)
+    html = page(folder, tmp_path)
+    found = Outline(html)
+    assert not {"script", "img", "b"} & set(found.tags)
+    assert not [name for name in found.attributes if name.startswith("on")]
+    assert "&lt;script&gt;alert" in html
+
+
+def embedded(svg, tmp_path):
+    """The pictures in an SVG, as tensors [3, h, w]."""
+    found = []
+    for text in re.findall(r'"data:image/png;base64,([^"]+)"', svg):
+        (tmp_path / "picture.png").write_bytes(base64.b64decode(text))
+        found.append(read_picture(tmp_path / "picture.png"))
+    return found
+
+
+def corner(picture, row, column):
+    return picture[:, 34 * row + 1, 34 * column + 1].tolist()
+
+
+def test_the_gallery_has_the_least_certain_left_and_the_most_certain_right(groups, tmp_path):
+    svg = thumbnails.gallery_figure(groups)
+    least, most = embedded(svg, tmp_path)
+    assert least.shape == most.shape == (3, 10 * 34 - 2, 5 * 34 - 2)
+    for row, column in ((0, 0), (3, 4), (9, 2)):
+        assert corner(least, row, column) == tile(10 * row + column)
+        assert corner(most, row, column) == tile(10 * row + column + 5)
+    assert svg.index("least certain") < svg.index("most certain")
+    assert all(name in svg for name in ("airplane", "automobile", "truck"))
+
+
+def test_retrieval_shows_query_counts_and_images(groups, tmp_path):
+    svg = thumbnails.retrieval_figure(groups)
+    query, inside = embedded(svg, tmp_path)
+    assert corner(query, 0, 0) == tile(100)
+    assert [corner(inside, 0, 0), corner(inside, 0, 1)] == [tile(101), tile(102)]
+    assert corner(inside, 1, 5) == [255, 255, 255]  # two are shown, the rest is paper
+    for words in ("κ 12.3", "54 images:", "cat 41", "dog 11", "deer 1", "others 1"):
+        assert words in svg
+
+
+def test_without_thumbnails_there_are_no_pictures(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "closed-form" / "seed-0.png").unlink()
+    anchors = [section.anchor for section in read_report(tmp_path / "copy").sections]
+    assert anchors == [name for name in SECTIONS if name not in ("gallery", "retrieval")]
+
+
+def test_thumbnails_of_another_record_are_an_error(tmp_path):
+    folder = add(tmp_path / "records", "closed-form", 0, {"pictures": pictures()})
+    write_picture(torch.zeros(3, 64, 32, dtype=torch.uint8), folder / "closed-form" / "seed-0.png")
+    with pytest.raises(InvalidInputError, match=r"seed-0\.png has 32 x 64 pixels.*103 thumbnails"):
+        read_report(folder)
+
+
+def test_curves_are_means_over_folds_of_the_same_length(tmp_path):
+    kept = [[0.5, 0.6, 1.0], [0.7, 0.8, 1.0], [0.1, 0.2]]
+    for fold, curve in enumerate(kept):
+        folder = add(tmp_path / "records", "elk", fold, {"rejection": {"kept": curve}})
+    groups = group(read_runs(folder))
+    assert curves.mean_rejection(groups["elk"], "kept").tolist() == pytest.approx([0.6, 0.7, 1.0])
+    assert curves.mean_rejection(groups["elk"], "softmax") is None
+    assert curves.loss_rejection_figure(groups) is None  # one loss is no comparison
+    assert "softmax" not in curves.rejection_figure(groups)
+
+
+def test_the_rejection_figure_has_its_references(groups):
+    svg = curves.rejection_figure(groups)
+    assert all(name in svg for name in ("best order", "softmax", "random order"))
+
+
+def test_the_first_row_with_records_leads(groups, tmp_path):
+    assert leading(groups, "rejection") is LOSSES[0]
+    folder = add(tmp_path / "records", "hib")
+    add(folder, "elk", 0, {"foreign": None})
+    found = group(read_runs(folder))
+    row = leading(found, "foreign")
+    assert row is not None
+    assert row.setting == "hib"
+    assert list(foreign_ratios(found, row)) == ["noise", "upside down", "one grey"]
+    assert leading({}, "foreign") is None
+
+
+def test_the_command_picks_the_report(folder, write, tmp_path):
+    for records, title in (
+        (folder, "CIFAR-10H"),
+        (write("ambiguous"), "The controlled experiment"),
+    ):
+        out = tmp_path / "page.html"
+        result = CliRunner().invoke(app, ["report", str(records), "--out", str(out)])
+        assert result.exit_code == 0, result.output
+        assert f"<h1>{title}: the paper" in out.read_text(encoding="utf-8").replace("&#39;", "'")
+
+
+def test_a_folder_of_two_experiments_is_refused(tmp_path):
+    add(tmp_path / "records", "closed-form")
+    writer(tmp_path / "records")("ambiguous")
+    with pytest.raises(
+        InvalidInputError, match=r"two experiments: closed-form/seed-0.*ambiguous/seed-4"
+    ):
+        write_report(tmp_path / "records", tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({"backbone": "resnet20"}, "ResNet-20"),
+        ({"backbone": "resnet20", "also": []}, "ResNet-20"),
+        ({"backbone": "resnet20", "also": ["resnet56"]}, "ResNet-20 + ResNet-56"),
+    ],
+)
+def test_an_ensemble_names_all_its_backbones(settings, shown):
+    run = Run("x", Path("x"), Record("cifar10h/x", {}, command="", settings=settings))
+    assert COLUMNS["backbone"]([run]) == shown

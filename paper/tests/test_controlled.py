@@ -1,0 +1,131 @@
+"""The controlled experiment end to end, short; and the catalogue."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from aureole.errors import InvalidInputError
+from aureole.records import read_record
+from aureole_paper.bimodal import BimodalSetting
+from aureole_paper.catalogue import CATALOGUE, find_experiment
+from aureole_paper.runs import record_path, run
+from aureole_paper.settings import Setting, paper_setting
+
+SMALL = Setting("small", dim=4, generator="whitened", width=32, items=48, pairs=100, steps=20)
+
+
+def test_a_run_is_recorded_and_not_repeated(tmp_path):
+    record = run(SMALL, 4, tmp_path, command="test")
+    path = record_path(tmp_path, SMALL, 4)
+    assert read_record(path).metrics == record.metrics
+    assert [p.name for p in path.parent.iterdir()] == ["seed-4.json"]
+    metrics = record.metrics
+    assert set(metrics["latent_coverage"]) == {"0.5", "0.8", "0.9", "0.95", "0.99"}
+    assert metrics["information"] > 0
+    assert metrics["curve"][-1]["step"] == 20
+    stamp = path.stat().st_mtime_ns
+    run(SMALL, 4, tmp_path, command="test")
+    assert path.stat().st_mtime_ns == stamp
+    run(SMALL.shortened(10), 4, tmp_path, command="test")
+    assert read_record(path).settings["steps"] == 10
+
+
+def test_runs_of_one_seed_agree_and_of_two_differ(tmp_path):
+    first, again, other = (
+        run(SMALL, seed, tmp_path / folder, command="test").metrics
+        for seed, folder in ((4, "a"), (4, "b"), (5, "c"))
+    )
+    for name in ("mu_rank", "kappa_mae", "information"):
+        assert first[name] == again[name] != other[name]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"family": "gaussian"},
+        {"family": "laplace"},
+        {"family": "dirac", "kappa_range": (math.inf, math.inf)},
+        {"rule": "paper"},
+        {"encoder_dim": 6},
+        {"architecture": "shared"},
+        {"loss": "mcinfonce", "n_samples": 2},
+        {"loss": "hib", "n_samples": 2},
+        {"loss": "elk", "temperature": 1.0},
+        {"loss": "infonce"},
+        {"negatives": 0},
+        {"negatives": 2, "rule": "paper", "loss": "mcinfonce", "n_samples": 2},
+        {"reference": 64, "dim": 8},
+        {"dim": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:kappa has collapsed", "ignore:mu has collapsed")
+def test_every_kind_of_setting_runs(tmp_path, changes):
+    from dataclasses import replace
+
+    setting = replace(SMALL, steps=4, **changes)
+    metrics = run(setting, 4, tmp_path, command="test").metrics
+    assert -1 <= metrics["mu_rank"] <= 1
+    assert ("kappa_rank" in metrics) == (changes.get("family") != "dirac")
+    assert ("latent_coverage" in metrics) == ("encoder_dim" not in changes)
+    json.dumps(metrics, allow_nan=False)
+
+
+@pytest.mark.parametrize("components", [1, 2])
+def test_bimodal_runs(tmp_path, components):
+    setting = BimodalSetting("b", components, dim=3, items=32, pairs=60, steps=5, width=16)
+    metrics = run(setting, 4, tmp_path, command="test").metrics
+    assert metrics["divergence"] > 0
+    assert ("mode_degrees" in metrics) == (components == 2)
+    assert len(metrics["examples"]["found"]["weight"][0]) == components
+
+
+def test_the_catalogue_names_each_setting_once():
+    settings = {}
+    for experiment in CATALOGUE.values():
+        for setting in experiment.settings:
+            assert settings.setdefault(setting.name, setting) == setting
+            json.dumps(setting.as_json(), allow_nan=False)
+    wanted = "ambiguous clear injective two-dim families mc-samples encoder-dim losses high-dim"
+    assert {*wanted.split(), "shared-backbone", "tuning", "bimodal"} <= set(CATALOGUE)
+    with pytest.raises(InvalidInputError, match="Choose one of: ambiguous"):
+        find_experiment("unclear")
+    with pytest.raises(InvalidInputError, match="the paper has no experiment"):
+        find_experiment("bimodal").of_preset("paper")
+
+
+def test_the_papers_preset_is_the_papers():
+    (setting,) = find_experiment("ambiguous").of_preset("paper")
+    assert (setting.items, setting.n_samples, setting.negatives, setting.steps) == (
+        512,
+        512,
+        32,
+        100_000,
+    )
+    assert (setting.loss, setting.rule, setting.lr) == ("mcinfonce", "paper", 1e-4)
+    widths = [m.in_features for m in setting.encoder().location if isinstance(m, torch.nn.Linear)]
+    assert widths == [10, 100, 500, 500, 500, 500, 500, 100]
+    assert paper_setting(Setting("two", dim=2)).steps == 8192
+
+
+@pytest.mark.slow
+def test_400_batches_recover_kappa(tmp_path):
+    """The fast preset, shortened; the paper's kappa ends at a rank correlation of 0.82."""
+    (setting,) = find_experiment("ambiguous").of_preset("fast")
+    metrics = run(setting.shortened(400), 4, tmp_path, command="test").metrics
+    assert metrics["mu_rank"] > 0.98
+    assert metrics["kappa_rank"] > 0.95
+    assert metrics["kappa_mae"] < 1.0
+    for mass, share in metrics["latent_coverage"].items():
+        assert share == pytest.approx(float(mass), abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:mu has collapsed")
+def test_the_papers_preset_runs(tmp_path):
+    (setting,) = find_experiment("ambiguous").of_preset("paper")
+    metrics = run(setting.shortened(2), 4, tmp_path, command="test").metrics
+    assert metrics["curve"][-1]["step"] == 2
+    assert math.isfinite(metrics["kappa_mae"])

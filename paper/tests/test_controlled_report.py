@@ -1,0 +1,105 @@
+"""The report of a folder of records."""
+
+import re
+import shutil
+
+import pytest
+
+from aureole.errors import InvalidInputError
+from aureole.records import Record, write_record
+from aureole_paper.controlled_report import main_results
+from aureole_paper.records import group, read_runs
+from aureole_paper.report import write_report
+from aureole_paper.sections import build_sections
+from tests.explorer.test_page import HOSTILE, Outline
+
+
+def anchors(folder):
+    return [section.anchor for section in build_sections(group(read_runs(folder)))]
+
+
+def test_the_whole_report(everything, tmp_path):
+    out = tmp_path / "pages" / "report.html"
+    assert write_report(everything, out) == out
+    html = out.read_text(encoding="utf-8")
+    found = Outline(html)
+    assert len(found.ids) == len(set(found.ids))
+    inside = [link for link in found.links if link.startswith("#")]
+    assert inside == found.links  # nothing is loaded and nothing leads elsewhere
+    assert {link[1:] for link in inside} <= set(found.ids)
+    assert "script" not in found.tags
+    assert found.tags.count("svg") == 8
+    assert list(out.parent.iterdir()) == [out]  # no temporary file is left
+    write_report(everything, out)
+    assert out.read_text(encoding="utf-8") == html
+
+
+def test_every_section_is_there_and_every_record_is_listed(everything, groups):
+    assert anchors(everything) == [
+        "recovery", "families", "losses", "mc-samples", "encoder-dim", "high-dim", "shared-backbone",
+        "sources", "coverage", "bimodal", "tuning", "other",
+    ]  # fmt: skip
+    sections = build_sections(groups)
+    listed = {run.path for section in sections for run in section.runs}
+    assert listed == {run.path for runs in groups.values() for run in runs}
+    assert [run.setting for run in sections[-1].runs] == ["my-own-run"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ambiguous", ["recovery", "coverage"]),
+        ("ambiguous-paper", ["recovery", "coverage"]),
+        ("gaussian", ["families", "coverage"]),
+        ("base", ["coverage", "other"]),
+        ("mc-samples-16", ["mc-samples"]),
+        ("mc-samples-16-paper", ["mc-samples"]),
+        ("tuning-elk-1-fixed-joint", ["tuning"]),
+        ("tuning-hib-a1-b0", ["other"]),  # without its a and b there is no table for it
+        ("bimodal-single", ["bimodal"]),
+        ("unheard-of", ["other"]),
+    ],
+)
+def test_a_section_is_there_only_if_it_has_runs_of_its_own(write, tmp_path, name, expected):
+    folder = write(name)
+    assert anchors(folder) == expected
+    html = write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert re.findall(r'<section id="([^"]+)">', html) == expected
+
+
+def test_records_without_metrics_or_settings_do_not_stop_the_report(everything, tmp_path):
+    bare, mixed = tmp_path / "bare", tmp_path / "mixed"
+    shutil.copytree(everything, mixed)
+    for folder in (bare, mixed):
+        for name in (path.name for path in everything.iterdir()):
+            write_record(Record(name, {}, command="bare"), folder / name / "seed-99.json")
+        Outline(write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8"))
+
+
+def test_hostile_records_come_out_escaped(write, tmp_path):
+    folder = write("ambiguous", command=HOSTILE, preset=HOSTILE, family=HOSTILE, rule=HOSTILE)
+    write("<b>bold</b>".replace("/", "-"), command=HOSTILE)
+    html = write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8")
+    found = Outline(html)
+    assert not {"script", "img", "b"} & set(found.tags)
+    assert not [name for name in found.attributes if name.startswith("on")]
+    assert "&lt;script&gt;alert" in html
+
+
+def test_the_main_results_name_the_papers_numbers(groups):
+    results = main_results(groups)
+    assert results[0] == (
+        "Ambiguous (preset fast, 2 seeds): κ is found with rank correlation 0.960 ± 0.010 (paper: 0.82 ± 0.04) and "
+        "mean absolute error 0.700 ± 0.100 (paper: 6.15 ± 0.61)."
+    )
+    assert results[-1].startswith(
+        "Credible caps that promise to hold 90 % of the latents hold 89.0"
+    )
+    assert main_results({}) == []
+
+
+def test_a_folder_without_records_is_an_error_that_says_what_to_do(tmp_path):
+    empty = tmp_path / "empty"
+    with pytest.raises(InvalidInputError, match=r"no records in .*empty.*aureole reproduce"):
+        write_report(empty, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()

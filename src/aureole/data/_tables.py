@@ -1,0 +1,371 @@
+"""Tables on disk: vectors, groups, pairs and ids in Parquet, Arrow or CSV files, and columns written to such files.
+
+Vectors of any number of rows are read in memory that does not grow with them: they are streamed to a file without a
+name, which is mapped and gone when the array is. A vector has 65,536 entries at most. Other columns are held in memory
+where they are needed as a whole, up to 2 GiB; ids are streamed. Nothing is ever unpickled.
+"""
+
+import json
+import tempfile
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from aureole.data import _arrow as arrow
+from aureole.data._arrays import ARRAYS, map_array, map_vectors
+from aureole.errors import AureoleError, InvalidInputError
+
+_JSON = (".jsonl", ".ndjson")
+_PIECE_ROWS, _PIECE_BYTES = 65_536, 2**26
+_LARGEST_COLUMN = 2**31  # bytes of a column that is held in memory
+
+
+def read_vectors(
+    path: Path | str,
+    column: str | None = None,
+    *,
+    work: Path | None = None,
+    observer: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """The vectors [n, d] of a column of lists of floats, or of an ``.npy`` or ``.safetensors`` file, memory-mapped.
+
+    Parameters
+    ----------
+    path
+        A Parquet, Arrow or Feather file, a folder of them (rows in the order of the files' names), ``.npy``, or
+        ``.safetensors``.
+    column
+        Its name, or that of a tensor; may be left out where there is but one that fits.
+    work
+        A folder with room for a copy of a table's vectors; default: that for temporary files. The copy has no name and
+        is gone when the array is, or the process, however it ends.
+    observer
+        Called with the number of rows read so far.
+
+    Examples
+    --------
+    >>> path = Path(tempfile.mkdtemp()) / "vectors.parquet"
+    >>> _ = write_columns(path, {"v": np.eye(3, dtype=np.float32), "g": np.array(["b", "a", "b"])})
+    >>> read_vectors(path, "v").shape, read_groups(path, "g").tolist()
+    ((3, 3), [1, 0, 1])
+    """
+    path = Path(path)
+    if path.suffix in ARRAYS:
+        return map_vectors(path, column)
+    name = _only_lists(path) if column is None else column
+    total, dim, kind = 0, None, np.dtype(np.float32)
+    with _staging(work) as file:
+        for where, first, array in arrow.pieces(path, name):
+            if not len(array):
+                continue
+            rows = arrow.matrix(array, dim, first, where)
+            dim, kind = rows.shape[1], rows.dtype
+            file.write(rows.data)
+            total += len(rows)
+            if observer is not None:
+                observer(total)
+        if dim is None:
+            raise InvalidInputError(f"{path} has no rows, so there are no vectors.")
+        file.flush()
+        return np.memmap(file, kind, "c", shape=(total, dim))
+
+
+def read_column(path: Path | str, column: str | None = None) -> np.ndarray:
+    """The values [n] of a column of numbers, strings or times; what is missing is None, and strings are as they are.
+
+    ``path`` is as in ``read_vectors``, or a CSV file with a header, whose values are all strings.
+    """
+    path = Path(path)
+    if path.suffix in ARRAYS:
+        return _labels(path, column)
+    values = _whole(path, column)
+    if not values.null_count:
+        return values.to_numpy()
+    found = np.empty(len(values), dtype=object)
+    found[:] = values.to_pylist()
+    return found
+
+
+def read_groups(path: Path | str, column: str | None = None) -> np.ndarray:
+    """Numbers [n] from 0 on, the same for rows of the same value, in the order of the values; none may be missing."""
+    path = Path(path)
+    if path.suffix in ARRAYS:
+        labels = _labels(path, column)
+        codes = np.unique(labels, return_inverse=True)[1]
+        missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
+    else:
+        codes, missing = arrow.ordered_codes(_whole(path, column))
+    if missing.any():
+        place = f"{path}" if column is None else f"the column {column!r} of {path}"
+        raise InvalidInputError(
+            f"row {int(missing.argmax())} (counted from 0) of {place} has no group. Drop such rows, or give each a "
+            "group of its own."
+        )
+    return codes
+
+
+def read_pairs(
+    path: Path | str, left: str, right: str, *, ids: tuple[Path, str] | None = None
+) -> np.ndarray:
+    """The pairs [p, 2] of rows in two columns: row numbers from 0 on, or ids to look up in the column ``ids``.
+
+    ``ids`` is (table, column); no two rows may have the same.
+    """
+    path = Path(path)
+    known = None if ids is None else _whole(*ids).combine_chunks()
+    if ids and known is not None and len(known.unique()) < len(known):
+        raise InvalidInputError(f"ids must differ, but {ids[0]} has some twice in {ids[1]!r}.")
+    sides = []
+    for column in (left, right):
+        values = _whole(path, column)
+        try:
+            rows = arrow.places(values, known)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"in the column {column!r} of {path}, {error}") from error
+        if (rows < 0).any():
+            row = int((rows < 0).argmax())
+            what = "row number" if known is None else "id of the vectors"
+            raise InvalidInputError(
+                f"row {row} of {path} (counted from 0) has {arrow.short(values[row].as_py())} as {column!r}, which "
+                f"is no {what}."
+            )
+        sides.append(rows)
+    return np.stack(sides, 1)
+
+
+def table_files(path: Path | str) -> list[Path]:
+    """The files that a path stands for: itself, or those of a folder in the order in which they are read."""
+    path = Path(path)
+    return [path] if path.suffix in ARRAYS and path.is_file() else arrow.files(path)
+
+
+def scan_column(path: Path | str, column: str | None = None) -> Iterator[Any]:
+    """The values of a column in pieces of about 65,536 rows or 64 MiB, arrays of Arrow or numpy, all of one type."""
+    path = Path(path)
+    if path.suffix in ARRAYS:
+        values = _labels(path, column)
+        yield from (values[i : i + _PIECE_ROWS] for i in range(0, len(values), _PIECE_ROWS))
+        return
+    found, rows, size = [], 0, 0
+    for array in _plain_pieces(path, column):
+        found.append(array)
+        rows, size = rows + len(array), size + array.nbytes
+        if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
+            yield arrow.joined(found)
+            found, rows, size = [], 0, 0
+    if rows:
+        yield arrow.joined(found)
+
+
+def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict[int, Any]:
+    """The values of some rows of a column, by row; the others are passed over.
+
+    Examples
+    --------
+    >>> path = write_columns(Path(tempfile.mkdtemp()) / "t.parquet", {"t": np.array(["a", "b", "c"])})
+    >>> pick_rows(path, "t", [2, 0])
+    {2: 'c', 0: 'a'}
+    """
+    rows = list(rows)
+    wanted, first = sorted(set(rows)), 0
+    found: dict[int, Any] = {}
+    for piece in scan_column(path, column):
+        for row in wanted[bisect_left(wanted, first) : bisect_left(wanted, first + len(piece))]:
+            value = piece[row - first]
+            found[row] = value.item() if isinstance(value, np.generic) else value.as_py()
+        first += len(piece)
+    absent = [row for row in wanted if not 0 <= row < first]
+    if absent:
+        raise InvalidInputError(
+            f"{path} has {first} rows, so there is no row {absent[0]} (counted from 0)."
+        )
+    return {row: found[row] for row in rows}
+
+
+def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
+    """The vector [d] of one row, from 0 on; those before are passed over, and those after are not read.
+
+    Examples
+    --------
+    >>> path = write_columns(Path(tempfile.mkdtemp()) / "t.parquet", {"v": np.eye(3, dtype=np.float32)})
+    >>> pick_vector(path, "v", 2)
+    array([0., 0., 1.], dtype=float32)
+    """
+    path, first = Path(path), 0
+    if path.suffix in ARRAYS:
+        found = map_vectors(path, column, rows=slice(row, row + 1))
+        if 0 <= row < len(found):
+            return found[row]
+        first = len(found)
+    else:
+        name = _only_lists(path) if column is None else column
+        for where, start, array in arrow.pieces(path, name):
+            if 0 <= row - first < len(array):
+                at = row - first
+                return arrow.matrix(array.slice(at, 1), None, start + at, where)[0]
+            first += len(array)
+    raise InvalidInputError(f"{path} has {first} rows, so there is no row {row} (counted from 0).")
+
+
+def as_vectors(vectors: Any) -> Tensor | np.ndarray:
+    """The vectors as a tensor or an array [n, d]; an Arrow column is not copied where it is of one piece.
+
+    Takes tensors, arrays, and what speaks Arrow's protocol, such as columns of pyarrow and polars.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> as_vectors(pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)))
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
+    """
+    if isinstance(vectors, Tensor | np.ndarray):
+        return vectors
+    column = arrow.from_protocol(vectors)
+    if column is None:
+        raise InvalidInputError(
+            f"vectors must be a tensor, an array or an Arrow column, but are {type(vectors).__name__}. "
+            "numpy.asarray makes an array of a list of lists."
+        )
+    if not len(column):
+        raise InvalidInputError("the column has no rows, so there are no vectors.")
+    return arrow.matrix(column, None, 0, "the column")
+
+
+class ColumnWriter:
+    """Writes a table piece by piece to a Parquet, CSV or JSON-lines file, which is whole or not there.
+
+    Each piece is a dict of columns: arrays [n], arrays [n, d] (lists; in CSV one column for each entry), tensors, or
+    Arrow arrays. JSON has no infinity or NaN: they are null there.
+
+    Examples
+    --------
+    >>> path = Path(tempfile.mkdtemp()) / "scored.csv"
+    >>> with ColumnWriter(path) as table:
+    ...     table.write({"id": np.array(["a", "b"]), "kappa": np.array([3.5, 4.0])})
+    >>> path.read_text().split()
+    ['"id","kappa"', '"a",3.5', '"b",4']
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if self.path.suffix not in (*arrow.PARQUET, *arrow.CSV, *_JSON):
+            raise InvalidInputError(
+                f"{self.path} must end in .parquet, .csv or .jsonl, which says how to write it."
+            )
+        self._part = self.path.with_name(f".{self.path.name}.part")
+        self._file: Any = None
+        self._sink: Any = None
+
+    def __enter__(self) -> "ColumnWriter":
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._part.open("wb")
+        return self
+
+    def write(self, columns: Mapping[str, Any]) -> None:
+        """Append rows: the same columns each time."""
+        csv = self.path.suffix in arrow.CSV
+        batch = arrow.arrow_table(columns, flat=csv)
+        if self.path.suffix in _JSON:
+            for row in batch.to_pylist():
+                line = json.dumps(_plain(row), allow_nan=False, ensure_ascii=False)
+                self._file.write(line.encode() + b"\n")
+            return
+        if self._sink is None:
+            self._sink = arrow.arrow_writer(self._file, batch.schema, csv=csv)
+        self._sink.write_table(batch)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._sink is not None:
+            self._sink.close()
+        self._file.close()
+        if kind is None:
+            self._part.replace(self.path)
+        else:
+            self._part.unlink()
+
+
+def write_columns(path: Path | str, columns: Mapping[str, Any]) -> Path:
+    """Write columns of as many rows each to a Parquet, CSV or JSON-lines file, and return its path."""
+    with ColumnWriter(path) as table:
+        table.write(columns)
+    return Path(path)
+
+
+def _only_lists(path: Path) -> str:
+    """The name of the one column of lists."""
+    found = arrow.list_columns(path)
+    if len(found) != 1:
+        kind = "several columns" if found else "no column"
+        raise InvalidInputError(
+            f"{path} has {kind} of lists, so the column of vectors must be named; "
+            f"{arrow.listed(arrow.column_names(path))}."
+        )
+    return found[0]
+
+
+def _plain_pieces(path: Path, column: str | None) -> Iterator[Any]:
+    """Arrow arrays of a column that has one value a row."""
+    if column is None:
+        raise InvalidInputError(
+            f"name a column of {path}; {arrow.listed(arrow.column_names(path))}."
+        )
+    for where, _, array in arrow.pieces(path, column):
+        if not arrow.is_plain(array):
+            raise InvalidInputError(
+                f"the column {column!r} of {where} has {array.type}, but one plain value a row is needed."
+            )
+        yield array
+
+
+def _whole(path: Path, column: str | None) -> Any:
+    """A column of plain values in memory."""
+    found, size = [], 0
+    for array in _plain_pieces(path, column):
+        found.append(array)
+        size += array.nbytes
+        if size > _LARGEST_COLUMN:
+            raise InvalidInputError(
+                f"the column {column!r} of {path} has more than {_LARGEST_COLUMN >> 30} GiB, the largest that is "
+                "held in memory. Use shorter values, such as numbers."
+            )
+    if not sum(map(len, found)):
+        raise InvalidInputError(f"{path} has no rows.")
+    return arrow.joined(found)
+
+
+def _labels(path: Path, name: str | None) -> np.ndarray:
+    values = map_array(path, name)
+    if values.ndim != 1 or not len(values):
+        raise InvalidInputError(f"{path} must hold one value a row, but has shape {values.shape}.")
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, dict):
+        return {name: _plain(entry) for name, entry in value.items()}
+    return value if isinstance(value, bool | int | str | None) else str(value)
+
+
+@contextmanager
+def _staging(work: Path | None) -> Iterator[Any]:
+    """A file without a name in the folder; its errors name the folder."""
+    place = Path(tempfile.gettempdir()) if work is None else work
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            yield file
+    except OSError as error:
+        raise AureoleError(
+            f"the vectors cannot be copied to {place}: {error.strerror}. Name a work folder with more room."
+        ) from error

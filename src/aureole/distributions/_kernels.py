@@ -1,0 +1,141 @@
+"""Kernels between posteriors: divergences, registered with torch.distributions, and expected positivity."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import register_kl
+
+from aureole import sphere
+from aureole.distributions._mixture import MixtureVMF
+from aureole.distributions._uniform import SphereUniform
+from aureole.distributions._von_mises_fisher import VonMisesFisher
+from aureole.errors import InvalidInputError
+from aureole.sphere import log_positivity
+
+Posterior = VonMisesFisher | MixtureVMF
+
+
+def expected_positivity(
+    first: Posterior, second: Posterior, kappa_pos: Tensor | float
+) -> Float[Tensor, "..."]:
+    r"""How many times likelier than chance two things are a positive pair, :math:`S\,h`: 1 is chance.
+
+    The exponential of ``log_expected_positivity``; it can overflow where that cannot.
+
+    Examples
+    --------
+    >>> q = VonMisesFisher(torch.eye(10)[:2], 30.0)
+    >>> expected_positivity(q, VonMisesFisher(torch.eye(10)[0], 30.0), kappa_pos=20.0)
+    tensor([2.0337e+02, 3.6062e-02])
+    """
+    return log_expected_positivity(first, second, kappa_pos).exp()
+
+
+def log_expected_positivity(
+    first: Posterior, second: Posterior, kappa_pos: Tensor | float
+) -> Float[Tensor, "..."]:
+    r"""The log of :math:`S \iint Q_1(z)\,Q_2(z^+)\,\mathrm{vMF}(z^+; z, \kappa_{pos})\,dz\,dz^+`; batches broadcast.
+
+    In closed form (:mod:`aureole.sphere._positivity`), bilinear in the weights of mixtures, and differentiable in them
+    down to 0.
+
+    Examples
+    --------
+    >>> q = VonMisesFisher(torch.eye(3), 1e4)
+    >>> log_expected_positivity(q, q, kappa_pos=200.0)
+    tensor([5.9522, 5.9522, 5.9522])
+    """
+    _check_dims(first.dim, second.dim)
+    if isinstance(first, VonMisesFisher) and isinstance(second, VonMisesFisher):
+        cosine = (first.mu * second.mu).sum(-1).clamp(-1, 1)
+        return log_positivity(cosine, first.kappa, second.kappa, kappa_pos, first.dim)
+    (weights1, mu1, kappa1), (weights2, mu2, kappa2) = (_components(q) for q in (first, second))
+    cosine = (mu1.unsqueeze(-2) * mu2.unsqueeze(-3)).sum(-1).clamp(-1, 1)
+    each = log_positivity(cosine, kappa1.unsqueeze(-1), kappa2.unsqueeze(-2), kappa_pos, first.dim)
+    return _log_weighted_sum(each, weights1, weights2)
+
+
+def _log_weighted_sum(each: Tensor, weights1: Tensor, weights2: Tensor) -> Tensor:
+    r"""The log of :math:`\sum_{ab} w_a w'_b e^{v_{ab}}` over the last two dimensions.
+
+    The log of a weight of 0 has no slope, but the sum has: :math:`\sum_b w'_b e^{v_{ab}}`. It comes from a linear term
+    that is 0 itself, and ends below the largest float.
+    """
+    absent1, absent2 = weights1 == 0, weights2 == 0
+    log1, log2 = (
+        torch.where(absent, -torch.inf, torch.where(absent, 1.0, w).log())
+        for w, absent in ((weights1, absent1), (weights2, absent2))
+    )
+    first, second = each + log2.unsqueeze(-2), each + log1.unsqueeze(-1)
+    total = torch.logsumexp(first + log1.unsqueeze(-1), (-2, -1))
+    value, largest = total, math.log(torch.finfo(total.dtype).max) - 1
+    for weights, absent, terms, axis in (
+        (weights1, absent1, first, -1),
+        (weights2, absent2, second, -2),
+    ):
+        if bool(absent.any()):
+            rest = torch.logsumexp(terms, axis) - total.unsqueeze(-1)
+            slope = torch.where(absent & torch.isfinite(rest), rest, -torch.inf)
+            value = value + (weights * slope.clamp(max=largest).exp()).sum(-1)
+    return value
+
+
+def _components(posterior: Posterior) -> tuple[Tensor, Tensor, Tensor]:
+    """(weights [*batch, k], mu [*batch, k, D], kappa [*batch, k]) of a mixture, or of a vMF as a mixture of one."""
+    if isinstance(posterior, MixtureVMF):
+        return posterior.weights, posterior.mu, posterior.kappa
+    kappa = posterior.kappa.unsqueeze(-1)
+    return torch.ones_like(kappa), posterior.mu.unsqueeze(-2), kappa
+
+
+@register_kl(VonMisesFisher, VonMisesFisher)
+def _kl_vmf_vmf(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
+    r"""Log C(k_p) - log C(k_q) + A(k_p) (k_p - k_q mu_p.mu_q); inf if either is a point.
+
+    Written with k + log C, 1 - A and |mu_p - mu_q|^2, so that nothing large cancels.
+    """
+    _check_dims(p.dim, q.dim)
+    points = torch.isinf(p.kappa) | torch.isinf(q.kappa)
+    kp, kq = (torch.where(points, 1.0, k) for k in (p.kappa, q.kappa))
+    dim = p.dim
+    gap = 0.5 * (p.mu - q.mu).square().sum(-1)
+    value = (
+        sphere.log_scaled_normalizer(kp, dim)
+        - sphere.log_scaled_normalizer(kq, dim)
+        + (kq - kp) * sphere.mean_resultant_complement(kp, dim)
+        + kq * sphere.mean_resultant_length(kp, dim) * gap
+    )
+    return torch.where(points, torch.inf, value)
+
+
+@register_kl(VonMisesFisher, SphereUniform)
+def _kl_vmf_uniform(p: VonMisesFisher, q: SphereUniform) -> Tensor:
+    """The information of p: k A(k) - log F(k)."""
+    _check_dims(p.dim, q.dim)
+    value = sphere.information(p.kappa, p.dim)
+    return value.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
+
+
+@register_kl(SphereUniform, VonMisesFisher)
+def _kl_uniform_vmf(p: SphereUniform, q: VonMisesFisher) -> Tensor:
+    """Log F(k), since mu.z is 0 on average."""
+    _check_dims(p.dim, q.dim)
+    value = sphere.log_hyp0f1(q.dim / 2 - 1, q.kappa)
+    return value.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
+
+
+@register_kl(SphereUniform, SphereUniform)
+def _kl_uniform_uniform(p: SphereUniform, q: SphereUniform) -> Tensor:
+    _check_dims(p.dim, q.dim)
+    return torch.zeros(
+        torch.broadcast_shapes(p.batch_shape, q.batch_shape), dtype=p.dtype, device=p.device
+    )
+
+
+def _check_dims(dim_p: int, dim_q: int) -> None:
+    if dim_p != dim_q:
+        raise InvalidInputError(
+            f"distributions on different spheres cannot be compared: R^{dim_p} and R^{dim_q}."
+        )

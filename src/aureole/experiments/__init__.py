@@ -1,1 +1,0 @@
-"""Experiments: each table or figure of the paper, and ours, from one command."""

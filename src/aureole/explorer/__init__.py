@@ -1,0 +1,67 @@
+"""Pages and figures: the explorer of a gallery, the report of a head, the quickstart."""
+
+from aureole.explorer._caps import (
+    caps_figure,
+)
+from aureole.explorer._drawing import (
+    BLUE,
+    COLOURS,
+    GREEN,
+    GREY,
+    MARKERS,
+    ORANGE,
+    SKY,
+    VERMILION,
+    WIDTH,
+    canvas,
+    place,
+    sheet,
+)
+from aureole.explorer._explorer import (
+    write_explorer,
+)
+from aureole.explorer._explorer_data import (
+    MASSES,
+    choose_columns,
+    explorer_data,
+)
+from aureole.explorer._head import (
+    extremes,
+    picture_items,
+    text_items,
+    write_head_report,
+)
+from aureole.explorer._page import (
+    Gallery,
+    Item,
+    Picture,
+    Report,
+    Run,
+    Section,
+    Table,
+    format_number,
+    render,
+)
+from aureole.explorer._quickstart import (
+    QuickstartSetting,
+)
+from aureole.explorer._quickstart_run import (
+    EXTRAS,
+    Quickstart,
+    missing_packages,
+    next_steps,
+    run_quickstart,
+)
+from aureole.explorer._record_table import (
+    record_rows,
+    write_record_table,
+)
+
+__all__ = [
+    "caps_figure",
+    "explorer_data",
+    "record_rows",
+    "write_explorer",
+    "write_head_report",
+    "write_record_table",
+]

@@ -1,0 +1,291 @@
+"""What the explorer shows of a gallery without a service: some items, what lies around them, and how sure they are."""
+
+import base64
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from aureole.data import find_picture, read_thumbnail
+from aureole.distributions import VonMisesFisher
+from aureole.errors import InvalidInputError, MissingInputError
+from aureole.evaluation import SAMPLED, kappa_rejection
+from aureole.retrieval import (
+    CredibleIndex,
+    cap_cosine,
+    exact_cosines,
+    log_hit_positivity,
+    stored_direction,
+)
+
+MASSES = tuple(round(0.01 * percent, 2) for percent in range(50, 100))
+_ENDS = 8  # items from either end of each class
+_CLASSES, _NAMED = 40, 100  # classes whose ends are picked, and classes that are told
+_NEIGHBOURS = 6
+_SCORED = 48  # pairs of an item whose positivity is kept
+_SIDE = 96  # pixels of a picture
+_BYTES = 7_000_000  # of all pictures, so that the file stays below 10 MB
+_LONGEST = 2000  # characters of a text
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """All items of a gallery in the order of their certainty, the least certain first."""
+
+    ids: list[str]
+    kappa: np.ndarray
+    labels: list[Any] | None
+
+
+def explorer_data(
+    index: CredibleIndex,
+    *,
+    pictures: Path | None = None,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    items: int = 240,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The data of the page, as plain values: ``items`` items of all certainties, with the nearest of each.
+
+    Cost: one search for each item that is kept, of which there are some six times ``items`` at most.
+    """
+    whole = _read_whole(index, label_column)
+    picked = [whole.ids[place] for place in pick_items(len(whole.ids), whole.labels, items)]
+    thumbnails, names = _thumbnails(pictures, _with_neighbours(index, picked))
+    posterior, payload = index.fetch(names, columns=list(index.schema.columns))
+    caps = torch.stack([cap_cosine(posterior, mass) for mass in MASSES], -1)
+    counts = _counts(index, posterior, caps.numpy(), progress)
+    rank = np.searchsorted(whole.kappa, posterior.kappa.numpy()) / max(1, len(whole.ids))
+    near = _scored(posterior, index.origin.kappa_pos)
+    rows = [
+        {
+            "id": name,
+            "kappa": _plain(posterior.kappa[i].item()),
+            "label": payload[label_column][i] if label_column else None,
+            "text": payload[text_column][i][:_LONGEST] if text_column else None,
+            "picture": thumbnails.get(name),
+            "payload": {c: _short(v[i]) for c, v in payload.items()},
+            "rank": round(float(rank[i]), 6),
+            "near": near[i],
+        }
+        for i, name in enumerate(names)
+    ]
+    return {
+        "format": "aureole-explorer-1",
+        "about": _about(index, whole, label_column, text_column, pictures is not None),
+        "rejection": _rejection(index, whole),
+        "masses": list(MASSES),
+        "items": rows,
+        "mu": _base64(stored_direction(posterior.mu), np.float32),
+        "caps": _base64(caps.numpy(), np.float32),
+        "counts": _base64(counts, np.int32),
+    }
+
+
+def choose_columns(
+    columns: Mapping[str, str], label_column: str | None, text_column: str | None
+) -> tuple[str | None, str | None]:
+    """(The column of labels, that of texts): those asked for, or those of that name, if there are any.
+
+    Examples
+    --------
+    >>> choose_columns({"label": "text", "price": "number"}, None, None)
+    ('label', None)
+    """
+    for wanted in (label_column, text_column):
+        if wanted is not None and wanted not in columns:
+            raise InvalidInputError(
+                f"there is no payload column {wanted!r}; there are {sorted(columns)}."
+            )
+    if text_column is not None and columns[text_column] != "text":
+        raise InvalidInputError(
+            f"column {text_column!r} holds no text, but {columns[text_column]}s."
+        )
+    if label_column is None and "label" in columns:
+        label_column = "label"
+    if text_column is None and columns.get("text") == "text":
+        text_column = "text"
+    return label_column, text_column
+
+
+def pick_items(n: int, labels: Sequence[Any] | None, items: int) -> list[int]:
+    """Places of ``items`` items or a few more in the order of certainty: the ends of each class, then evenly.
+
+    Examples
+    --------
+    >>> pick_items(10, None, 4)
+    [0, 3, 6, 9]
+    >>> pick_items(40, list("ab" * 20), 2)[:9]
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+    chosen: set[int] = set()
+    if labels is not None:
+        places: dict[Any, list[int]] = {}
+        for place, label in enumerate(labels):
+            places.setdefault(label, []).append(place)
+        for label, _ in Counter(labels).most_common(_CLASSES):
+            own = places[label]
+            chosen.update(own[:_ENDS] + own[-_ENDS:])
+    even = np.linspace(0, n - 1, min(n, max(2, items))) if n else np.zeros(0)
+    missing = [int(place) for place in even if int(place) not in chosen]
+    room = max(0, items - len(chosen))
+    step = max(1, math.ceil(len(missing) / room)) if room else len(missing) + 1
+    chosen.update(missing[::step] if room else [])
+    return sorted(chosen)
+
+
+def _read_whole(index: CredibleIndex, label_column: str | None) -> _Whole:
+    """All ids, kappas and labels, by one pass over the gallery; items of one kappa in the order of their ids."""
+    ids: list[str] = []
+    kappas: list[np.ndarray] = []
+    labels: list[Any] = []
+    for names, kappa, payload in index.scan(columns=[label_column] if label_column else []):
+        ids += names
+        kappas.append(np.asarray(kappa, np.float32))
+        labels += payload[label_column] if label_column else []
+    kappa = np.concatenate(kappas) if kappas else np.zeros(0, np.float32)
+    order = sorted(range(len(ids)), key=lambda i: (kappa[i], ids[i]))
+    found = [labels[i] for i in order] if label_column else None
+    return _Whole([ids[i] for i in order], kappa[order], found)
+
+
+def _with_neighbours(index: CredibleIndex, picked: list[str]) -> list[str]:
+    """The picked items and the nearest of each, those with the nearest neighbours first."""
+    if not picked:
+        return []
+    posterior, _ = index.fetch(picked)
+    wide = VonMisesFisher(posterior.mu, torch.zeros_like(posterior.kappa), validate_args=False)
+    found = index.search(wide, 1.0, limit=_NEIGHBOURS + 1)
+    names = dict.fromkeys(picked)
+    for rank in range(
+        _NEIGHBOURS + 1
+    ):  # all first neighbours, then all second ones: a limit takes the farthest
+        names.update(dict.fromkeys(hits.ids[rank] for hits in found if rank < len(hits)))
+    return list(names)
+
+
+def _thumbnails(folder: Path | None, names: list[str]) -> tuple[dict[str, str], list[str]]:
+    """(Small pictures as data URIs, of those that can be read; the names up to where they fill the file)."""
+    if folder is None:
+        return {}, names
+    if not folder.is_dir():
+        raise MissingInputError(f"{folder} is no folder of pictures. Check the name.")
+    root, found, used, fault = folder.resolve(), {}, 0, None
+    for place, name in enumerate(names):
+        path = find_picture(root, name)
+        if path is None:
+            continue
+        try:
+            content = read_thumbnail(path, _SIDE)
+        except InvalidInputError as error:  # the item is shown without it
+            fault = error
+            continue
+        uri = "data:image/jpeg;base64," + base64.b64encode(content).decode()
+        used += len(uri)
+        if used > _BYTES:
+            return found, names[:place]
+        found[name] = uri
+    if not found and fault is not None:
+        raise InvalidInputError(f"no picture in {folder} can be read; the last: {fault}") from fault
+    if not found and names:
+        raise InvalidInputError(
+            f"{folder} holds no picture of an item: there is no {names[0]}.png, .jpg or .webp, for one."
+        )
+    return found, names
+
+
+def _counts(
+    index: CredibleIndex, posterior: VonMisesFisher, caps: np.ndarray, progress: Progress | None
+) -> np.ndarray:
+    """How many items of the whole gallery lie in the cap of each mass, [n, masses]."""
+    counts = np.zeros(caps.shape, np.int32)
+    for i in range(len(caps)):
+        query = VonMisesFisher(posterior.mu[i], posterior.kappa[i], validate_args=False)
+        cosine = np.sort(index.search(query, MASSES[-1], exact=True).cosine.numpy())
+        counts[i] = len(cosine) - np.searchsorted(cosine, caps[i])
+        if progress is not None:
+            progress(i + 1, len(caps))
+    return counts
+
+
+def _scored(posterior: VonMisesFisher, kappa_pos: float | None) -> list[list[list[float | None]]]:
+    """The nearest kept items of each with their log positivity; nothing where kappa_pos is not known."""
+    mu = stored_direction(posterior.mu)
+    if kappa_pos is None or not len(mu):
+        return [[] for _ in mu]
+    cosine = np.stack([exact_cosines(own, mu) for own in mu])
+    near = np.argsort(-cosine, axis=1, kind="stable")[:, :_SCORED]
+    kappa = posterior.kappa.double()
+    score = log_hit_positivity(
+        torch.from_numpy(np.take_along_axis(cosine, near, 1)).reshape(-1),
+        kappa.repeat_interleave(near.shape[1]),
+        kappa[torch.from_numpy(near).reshape(-1)],
+        kappa_pos,
+        posterior.dim,
+    )
+    values = score.reshape(near.shape).numpy().round(2)
+    return [
+        [[int(place), _plain(float(value))] for place, value in zip(*pair, strict=True)]
+        for pair in zip(near, values, strict=True)
+    ]
+
+
+def _about(
+    index: CredibleIndex,
+    whole: _Whole,
+    label_column: str | None,
+    text_column: str | None,
+    pictures: bool,
+) -> dict[str, Any]:
+    from aureole import __version__
+
+    n = len(whole.ids)
+    places = [round(i / 100 * (n - 1)) for i in range(101)] if n else []
+    quantiles = [[i / 100, _plain(float(whole.kappa[at]))] for i, at in enumerate(places)]
+    classes = Counter(whole.labels or []).most_common(_NAMED)
+    return {
+        "rows": n,
+        "dim": index.schema.dim,
+        "engine": index.engine,
+        "modality": None,
+        "kappa_pos": index.origin.kappa_pos,
+        "label_column": label_column,
+        "text_column": text_column,
+        "pictures": pictures,
+        "kappa": {"quantiles": quantiles, "median": quantiles[50][1] if n else None},
+        "classes": [{"label": label, "count": count} for label, count in classes],
+        "version": __version__,
+    }
+
+
+def _rejection(index: CredibleIndex, whole: _Whole) -> dict[str, Any]:
+    """The rejection curve of items spread evenly over the order of certainty."""
+    n = len(whole.ids)
+    if whole.labels is None or n < 2:
+        return {"available": False, "curve": []}
+    places = np.unique(np.linspace(0, n - 1, min(SAMPLED, n)).astype(int))
+    posterior, _ = index.fetch([whole.ids[i] for i in places])
+    curve = kappa_rejection(posterior, [whole.labels[i] for i in places])
+    return {"available": True, "curve": curve}
+
+
+def _base64(values: np.ndarray, dtype: Any) -> str:
+    little = np.ascontiguousarray(values, np.dtype(dtype).newbyteorder("<"))
+    return base64.b64encode(little.tobytes()).decode()
+
+
+def _plain(value: float) -> float | None:
+    """JSON has no infinity: it is null."""
+    return value if math.isfinite(value) else None
+
+
+def _short(value: Any) -> Any:
+    return value[:_LONGEST] if isinstance(value, str) else value

@@ -1,0 +1,143 @@
+"""The page: sections of tables and figures as one self-contained HTML file. The one file that imports jinja2."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aureole.errors import MissingPackageError
+from aureole.records import Record
+
+
+@dataclass(frozen=True)
+class Run:
+    """A record, the setting it is of, and where it was read: a path below a folder."""
+
+    setting: str
+    path: Path
+    record: Record
+    folder: Path = Path()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a caption, a header and rows of as many strings; ``spans`` heads groups of columns, "" for none.
+
+    ``marked`` are the cells to stress, as (row, column).
+    """
+
+    title: str
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    spans: tuple[tuple[str, int], ...] = ()
+    marked: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG of ours (put into the page as it is), its caption, and what it shows for who cannot see it."""
+
+    svg: str
+    caption: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item of a gallery: its text, what is to say of it, and its picture as a data URI, if it has one."""
+
+    text: str
+    note: str
+    picture: str = ""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Items under a title, first to last."""
+
+    title: str
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: an anchor, a title, a text, tables, pictures, the runs behind them, and galleries.
+
+    An empty line in the text begins a paragraph.
+    """
+
+    anchor: str
+    title: str
+    text: str
+    tables: tuple[Table, ...]
+    figures: tuple[Picture, ...]
+    runs: tuple[Run, ...] = ()
+    galleries: tuple[Gallery, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page says: a title, what it is about, sentences on the main results, and the sections."""
+
+    title: str
+    about: str
+    results: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+
+def render(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    about: str,
+    results: Sequence[str],
+    footer: Sequence[str],
+    footer_title: str = "How these records were made",
+) -> str:
+    """The page as HTML: styles and figures inline, no scripts, nothing loaded; all text is escaped.
+
+    ``about`` and the list of main ``results`` stand above the contents, ``footer`` below all sections.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as error:
+        raise MissingPackageError("pages need jinja2: pip install 'aureole[reports]'.") from error
+    environment = Environment(
+        loader=PackageLoader("aureole.explorer", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    template = environment.get_template("page.html.jinja")
+    return template.render(
+        title=title,
+        sections=sections,
+        about=about,
+        results=results,
+        footer=footer,
+        footer_title=footer_title,
+    )
+
+
+def format_number(value: float, decimals: int | None = None) -> str:
+    """The number in a few characters: decimals by its size unless given, powers of ten beyond 1e4 and below 1e-3.
+
+    Examples
+    --------
+    >>> [format_number(x) for x in (0.98912, 3.14159, 125.02, 12345.6, 0.00021, 0.0, math.inf)]
+    ['0.989', '3.14', '125.0', '1.2e4', '2.1e-4', '0', '∞']
+    """
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == 0 and decimals is None:
+        return "0"
+    size = abs(value)
+    if size >= 1e4 or (size < 1e-3 and decimals is None):
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:.{_decimals(size) if decimals is None else decimals}f}"
+
+
+def _decimals(size: float) -> int:
+    return 3 if size < 1 else 2 if size < 10 else 1

@@ -1,0 +1,341 @@
+"""What all contrastive losses share: one signature, checks, negatives, reduction, and the profile over kappa_pos."""
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from aureole._validation import first_index
+from aureole.distributions import MixtureVMF, VonMisesFisher, check_kappa, check_unit
+from aureole.errors import AureoleWarning, InvalidInputError
+from aureole.losses._negatives import InBatch, Negatives, resolve_negatives
+
+
+class ContrastiveLoss(nn.Module):
+    """Base of the losses ``loss(anchor, positive, negative=None)`` over posteriors; subclasses give ``per_anchor``.
+
+    Parameters
+    ----------
+    kappa_pos
+        Concentration of a partner's latent around its anchor's. The learned kappa is relative to it.
+    in_batch
+        Where negatives come from when none are given: the partner of the "next" anchor (the paper's M = 0) or of "all"
+        others. Fresh negatives from the data's marginal are better.
+    gather
+        Whether shared and in-batch negatives come from all ranks of torch.distributed.
+    learn_kappa_pos
+        Make kappa_pos a parameter. To leading order only 1/kappa1 + 1/kappa2 + 1/kappa_pos is identified, so its
+        optimum means little: look at ``profile_kappa_pos`` instead. Nothing keeps its steps above 0; a loss at a
+        kappa_pos that is not positive is an error.
+    reduction
+        "mean", or "none" for one value per anchor.
+    """
+
+    kappa_pos: Tensor
+
+    def __init__(
+        self,
+        kappa_pos: float,
+        *,
+        in_batch: InBatch = "next",
+        gather: bool = False,
+        learn_kappa_pos: bool = False,
+        reduction: Literal["mean", "none"] = "mean",
+    ) -> None:
+        super().__init__()
+        if not 0 < kappa_pos < math.inf:
+            raise InvalidInputError(f"kappa_pos must be positive and finite, but is {kappa_pos!r}.")
+        if in_batch not in ("next", "all") or reduction not in ("mean", "none"):
+            raise InvalidInputError(
+                f"in_batch must be 'next' or 'all' and reduction 'mean' or 'none', but they are {in_batch!r} and "
+                f"{reduction!r}."
+            )
+        value = torch.tensor(float(kappa_pos), dtype=torch.float64)
+        if learn_kappa_pos:
+            warnings.warn(
+                "kappa_pos is learnable, but contrastive pairs identify little more than 1/kappa1 + 1/kappa2 + "
+                "1/kappa_pos: kappa is only known relative to kappa_pos. Look at losses.profile_kappa_pos before "
+                "trusting its optimum.",
+                AureoleWarning,
+                stacklevel=3,
+            )
+            self.kappa_pos = nn.Parameter(value)
+        else:
+            self.register_buffer("kappa_pos", value)
+        self.in_batch: InBatch = in_batch
+        self.gather = gather
+        self.reduction = reduction
+
+    def forward(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None = None,
+    ) -> Float[Tensor, "..."]:
+        """The loss of anchors [B], their partners [B] and negatives [M], [B, M] or None."""
+        self.check_kappa_pos()
+        check_posteriors(anchor, positive, negative)
+        with torch.autocast(anchor.mu.device.type, enabled=False):
+            negatives = resolve_negatives(
+                anchor, positive, negative, in_batch=self.in_batch, gather=self.gather
+            )
+            value = self.per_anchor(anchor, positive, negatives)
+        return value.mean() if self.reduction == "mean" else value
+
+    def per_anchor(
+        self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
+    ) -> Float[Tensor, " batch"]:
+        """The loss of each anchor."""
+        raise NotImplementedError
+
+    def among(
+        self, posterior: VonMisesFisher | MixtureVMF, pairs: Int[Tensor, "..."]
+    ) -> Float[Tensor, "..."]:
+        """The loss of P positive pairs among N items [N], each pair's negatives all items but its own two.
+
+        ``pairs`` holds indices [P, 2] (anchor, partner); a pair seen twice is listed twice. Where the items are drawn
+        from the data's marginal and a pair is kept by a chance that depends on its own two items alone, the other
+        items are fresh negatives, so this is InfoNCE as exact as with separate ones, at N encodings instead of
+        2P + M. A constant factor of that chance per anchor changes nothing.
+
+        Examples
+        --------
+        >>> from aureole.losses import ClosedFormInfoNCE
+        >>> q = VonMisesFisher(torch.eye(4), 10.0)
+        >>> ClosedFormInfoNCE(20.0).among(q, torch.tensor([[0, 1], [1, 0], [2, 3]]))
+        tensor(1.0986)
+        """
+        self.check_kappa_pos()
+        check_pairs(pairs, check_items(posterior))
+        with torch.autocast(posterior.mu.device.type, enabled=False):
+            if isinstance(posterior, MixtureVMF):
+                value = self.per_pair_of_mixtures(posterior, pairs)
+            else:
+                value = self.per_pair(posterior, pairs)
+        return value.mean() if self.reduction == "mean" else value
+
+    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
+        """The loss of each pair among the posteriors, all others its negatives."""
+        i, j = pairs.unbind(-1)
+        anchor, positive = (
+            VonMisesFisher(posterior.mu[k], posterior.kappa[k], validate_args=False) for k in (i, j)
+        )
+        items = torch.arange(posterior.batch_shape[0], device=pairs.device)
+        own = (items == i.unsqueeze(-1)) | (items == j.unsqueeze(-1))
+        return self.per_anchor(anchor, positive, Negatives(posterior, own))
+
+    def per_pair_of_mixtures(
+        self, posterior: MixtureVMF, pairs: Int[Tensor, "p 2"]
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair among mixtures, for losses that are defined on them."""
+        raise InvalidInputError(
+            f"{type(self).__name__} takes single vMF posteriors, but got {len(posterior.kappa)} mixtures with "
+            f"{len(pairs)} pairs; ClosedFormInfoNCE takes mixtures."
+        )
+
+    def per_pair_of_anchors(
+        self,
+        posterior: VonMisesFisher,
+        pairs: Int[Tensor, "p 2"],
+        anchors: slice,  # noqa: ARG002
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair, whose anchors are all among some items; a loss may save the work for others."""
+        return self.per_pair(posterior, pairs)
+
+    def share_among(
+        self, posterior: VonMisesFisher | MixtureVMF, pairs: Int[Tensor, "..."], anchors: slice
+    ) -> Float[Tensor, ""]:
+        """The sum of the losses of those of the pairs whose anchor is one of some items, e.g. those of a rank.
+
+        Over slices that make up all items, the sum of these is P times ``among``. Losses that draw need the same state
+        of torch's generator in each.
+
+        Examples
+        --------
+        >>> from aureole.losses import ClosedFormInfoNCE
+        >>> q, pairs = VonMisesFisher(torch.eye(4), 10.0), torch.tensor([[0, 1], [1, 0], [2, 3]])
+        >>> [ClosedFormInfoNCE(20.0).share_among(q, pairs, s) for s in (slice(0, 2), slice(2, 4))]
+        [tensor(2.1972), tensor(1.0986)]
+        """
+        self.check_kappa_pos()
+        check_pairs(pairs, check_items(posterior))
+        first, last, _ = anchors.indices(posterior.batch_shape[0])
+        own = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < last)]
+        if not len(own):  # 0, and a graph all the same: other ranks wait for this one's gradient
+            return posterior.mu[:0].sum() + posterior.kappa[:0].sum()
+        with torch.autocast(posterior.mu.device.type, enabled=False):
+            if isinstance(posterior, MixtureVMF):
+                return self.per_pair_of_mixtures(posterior, own).sum()
+            return self.per_pair_of_anchors(posterior, own, slice(first, last)).sum()
+
+    def share(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None,
+        anchors: slice,
+    ) -> Float[Tensor, ""]:
+        """The sum of the losses of some of the anchors, e.g. a rank's; negatives are those of the whole batch."""
+        self.check_kappa_pos()
+        check_posteriors(anchor, positive, negative)
+        own, partner = (
+            VonMisesFisher(q.mu[anchors], q.kappa[anchors], validate_args=False)
+            for q in (anchor, positive)
+        )
+        if not len(own.kappa):
+            return anchor.mu[:0].sum() + anchor.kappa[:0].sum()
+        with torch.autocast(anchor.mu.device.type, enabled=False):
+            negatives = resolve_negatives(anchor, positive, negative, in_batch=self.in_batch)
+            return self.per_anchor(own, partner, negatives.of_anchors(anchors)).sum()
+
+    def check_kappa_pos(self) -> None:
+        """Raise an error where kappa_pos is no concentration: a learned one may have stepped past 0."""
+        if not 0 < (value := self.kappa_pos.item()) < math.inf:
+            raise InvalidInputError(
+                f"kappa_pos must be positive and finite, but has become {value!r}: if it is learned, lower its "
+                "learning rate, or hold it fixed and look at profile_kappa_pos."
+            )
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return (
+            f"kappa_pos={self.kappa_pos.item():g}, in_batch={self.in_batch!r}, gather={self.gather}"
+        )
+
+
+def check_posteriors(
+    anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None
+) -> None:
+    """Raise an error that names what is wrong with the posteriors given to a loss."""
+    named = {"anchor": anchor, "positive": positive, "negative": negative}
+    for name, posterior in named.items():
+        if posterior is None and name == "negative":
+            continue
+        if not isinstance(posterior, VonMisesFisher):
+            raise InvalidInputError(
+                f"{name} must be a VonMisesFisher posterior, but is {type(posterior).__name__}. Wrap point embeddings "
+                "as VonMisesFisher(sphere.normalize(embedding), kappa)."
+            )
+        if posterior.dim != anchor.dim:
+            raise InvalidInputError(
+                f"{name} lies on the sphere in R^{posterior.dim}, but anchor in R^{anchor.dim}."
+            )
+        check_unit(f"{name}.mu", posterior.mu)
+        check_kappa(posterior.kappa)
+    if len(anchor.batch_shape) != 1 or anchor.batch_shape != positive.batch_shape:
+        raise InvalidInputError(
+            "anchor and positive must hold B posteriors each, batch shape (B,), item i of one the partner of item i of "
+            f"the other; but they have {tuple(anchor.batch_shape)} and {tuple(positive.batch_shape)}."
+        )
+    if anchor.batch_shape[0] == 0:
+        raise InvalidInputError("the batch is empty: a loss needs at least one pair.")
+
+
+def check_items(posterior: VonMisesFisher | MixtureVMF) -> int:
+    """The number of items N, if these are N posteriors or mixtures that a loss can take."""
+    shape = tuple(posterior.batch_shape)
+    if len(shape) != 1:
+        raise InvalidInputError(
+            f"the items must be N posteriors, batch shape (N,), but have batch shape {shape}."
+        )
+    check_unit("posterior.mu", posterior.mu)
+    check_kappa(posterior.kappa)
+    if isinstance(posterior, MixtureVMF):
+        bad = ~((posterior.weights >= 0) & torch.isfinite(posterior.weights))
+        if bool(bad.any()):
+            raise InvalidInputError(
+                f"weights must be at least 0 and finite, but weights{first_index(bad)} is "
+                f"{posterior.weights[bad][0].item():.6g} ({int(bad.sum())} of {bad.numel()} are off)."
+            )
+    return shape[0]
+
+
+def check_pairs(pairs: Tensor, n_items: int) -> None:
+    """Raise an error that names what is wrong with the pairs among n items."""
+    if pairs.dim() != 2 or pairs.shape[-1] != 2 or len(pairs) == 0 or pairs.is_floating_point():
+        raise InvalidInputError(
+            "pairs must hold the indices (anchor, partner) of at least one pair, shape (P, 2), but has shape "
+            f"{tuple(pairs.shape)} and dtype {pairs.dtype}."
+        )
+    if n_items < 3:
+        raise InvalidInputError(
+            f"{n_items} items hold no negatives for a pair of them: give three or more."
+        )
+    low, high = pairs.aminmax()
+    if low < 0 or high >= n_items:
+        raise InvalidInputError(
+            f"pairs must index {n_items} items, but they run from {low} to {high}."
+        )
+    same = pairs[:, 0] == pairs[:, 1]
+    if bool(same.any()):
+        first = int(same.int().argmax())
+        raise InvalidInputError(f"pairs[{first}] pairs item {int(pairs[first, 0])} with itself.")
+
+
+def cross_entropy(
+    positive: Float[Tensor, "*batch"], negative: Float[Tensor, "*batch m"]
+) -> Float[Tensor, "*batch"]:
+    r"""The InfoNCE loss :math:`-\log\frac{e^p}{e^p + \sum_m e^{n_m}}` of log scores; log(M + 1) at chance."""
+    return torch.nn.functional.softplus(torch.logsumexp(negative, -1) - positive)
+
+
+def cross_entropy_among(
+    scores: Float[Tensor, "n n"], pairs: Int[Tensor, "p 2"]
+) -> Float[Tensor, " p"]:
+    r"""The InfoNCE loss :math:`-\log\frac{e^{s_{ij}}}{\sum_{k \ne i} e^{s_{ik}}}` of pairs (i, j) among n items."""
+    i, j = pairs.unbind(-1)
+    itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+    return torch.logsumexp(scores.masked_fill(itself, -torch.inf), -1)[i] - scores[i, j]
+
+
+def pair_cosines(
+    anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
+) -> tuple[Float[Tensor, " b"], Float[Tensor, "b m"]]:
+    """(Cosines of the pairs [B], of each anchor with its negatives [B, M])."""
+    pairs = (anchor.mu * positive.mu).sum(-1)
+    if negatives.shared:
+        others = anchor.mu @ negatives.posterior.mu.T
+    else:
+        others = torch.einsum("bd,bmd->bm", anchor.mu, negatives.posterior.mu)
+    return pairs.clamp(-1, 1), others.clamp(-1, 1)
+
+
+def profile_kappa_pos(
+    loss: ContrastiveLoss,
+    anchor: VonMisesFisher,
+    positive: VonMisesFisher,
+    negative: VonMisesFisher | None = None,
+    *,
+    grid: Iterable[float] = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0),
+) -> dict[float, float]:
+    """The mean loss at each kappa_pos of a grid: nearly flat where kappa_pos is not identified.
+
+    The values of the grid must be positive and finite.
+
+    Examples
+    --------
+    >>> from aureole.losses import ClosedFormInfoNCE
+    >>> q = VonMisesFisher(torch.eye(8), 50.0)
+    >>> profile = profile_kappa_pos(ClosedFormInfoNCE(20.0), q, q, grid=(10.0, 20.0))
+    >>> sorted(profile)
+    [10.0, 20.0]
+    """
+    values = [float(value) for value in grid]
+    if not values or not all(0 < value < math.inf for value in values):
+        raise InvalidInputError(
+            f"the grid must hold positive, finite values of kappa_pos, one or more, but is {values}."
+        )
+    found = {}
+    kept = loss.kappa_pos.detach().clone()
+    with torch.no_grad():
+        try:
+            for value in values:
+                loss.kappa_pos.fill_(value)
+                found[value] = loss(anchor, positive, negative).mean().item()
+        finally:
+            loss.kappa_pos.copy_(kept)
+    return found

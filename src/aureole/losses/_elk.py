@@ -1,0 +1,77 @@
+"""Contrastive expected likelihood kernel (the paper's supplement B.5)."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from aureole._validation import first_index
+from aureole.distributions import VonMisesFisher
+from aureole.errors import InvalidInputError
+from aureole.losses._contrastive import (
+    ContrastiveLoss,
+    cross_entropy,
+    cross_entropy_among,
+    pair_cosines,
+)
+from aureole.losses._negatives import Negatives
+from aureole.sphere import log_pair_likelihood
+
+
+def elk(
+    anchor: VonMisesFisher,
+    positive: VonMisesFisher,
+    negatives: Negatives,
+    *,
+    kappa_pos: Tensor | float,
+) -> Float[Tensor, " batch"]:
+    r"""InfoNCE with the score :math:`\kappa_{pos} \log S\int Q(z|x)\,Q(z|x')\,dz`, for finite kappa.
+
+    Points, kappa = inf, are refused: two of them have no finite score.
+    """
+    _check_finite(anchor, positive, negatives.posterior)
+    pairs, others = pair_cosines(anchor, positive, negatives)
+    dim = anchor.dim
+    log_pairs = log_pair_likelihood(pairs, anchor.kappa, positive.kappa, dim)
+    log_others = log_pair_likelihood(
+        others, anchor.kappa.unsqueeze(1), negatives.posterior.kappa, dim
+    )
+    if negatives.excluded is not None:
+        log_others = log_others.masked_fill(negatives.excluded, -torch.inf)
+    return cross_entropy(kappa_pos * log_pairs, kappa_pos * log_others)
+
+
+def _check_finite(*posteriors: VonMisesFisher) -> None:
+    for posterior in posteriors:
+        points = torch.isinf(posterior.kappa)
+        if bool(points.any()):
+            raise InvalidInputError(
+                f"ELK takes finite concentrations, but kappa{first_index(points)} is inf ({int(points.sum())} of "
+                f"{points.numel()} are): two points have no finite score. ClosedFormInfoNCE takes points."
+            )
+
+
+class ELK(ContrastiveLoss):
+    """InfoNCE over expected likelihoods: the positivity of kappa_pos = inf, with kappa_pos as inverse temperature.
+
+    Concentrations must be finite.
+
+    Examples
+    --------
+    >>> q = VonMisesFisher(torch.eye(4), 10.0)
+    >>> ELK(kappa_pos=1.0)(q, q, VonMisesFisher(torch.eye(4)[:3], 10.0))
+    tensor(0.5270)
+    """
+
+    def per_anchor(
+        self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
+    ) -> Float[Tensor, " batch"]:
+        """The loss of each anchor."""
+        return elk(anchor, positive, negatives, kappa_pos=self.kappa_pos.to(anchor.mu.dtype))
+
+    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
+        """The loss of each pair among the posteriors, all others its negatives. Cost N^2 D."""
+        _check_finite(posterior)
+        cosines = (posterior.mu @ posterior.mu.T).clamp(-1, 1)
+        kappa = posterior.kappa
+        scores = log_pair_likelihood(cosines, kappa.unsqueeze(1), kappa, posterior.dim)
+        return cross_entropy_among(self.kappa_pos.to(scores.dtype) * scores, pairs)

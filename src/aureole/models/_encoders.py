@@ -1,0 +1,174 @@
+"""Encoders of two parts, mu and log kappa, that can be trained one after the other and return vMF posteriors."""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.errors import InvalidInputError
+from aureole.models._heads import MAX_LOG_KAPPA, mixture_from
+from aureole.models._last_layer import last_linear, whiten_last_layer
+from aureole.sphere import normalize
+
+Part = Literal["mu", "kappa", "joint"]
+
+
+class IndependentEncoder(nn.Module):
+    r"""Two networks: :math:`\hat\mu(x) = f(\bar x)/|f(\bar x)|` and :math:`\log\hat\kappa(x) = b + g(\bar x)`.
+
+    The inputs are standardised to :math:`\bar x` and both last layers set by ``initialise``. log kappa is unbounded but
+    stops at log 1e8. While the part "mu" is trained, one kappa, e^b, serves all inputs and is learned along.
+
+    Parameters
+    ----------
+    location, certainty
+        Networks f, with D outputs, and g, with one output.
+    n_in
+        The number of features of an input.
+    kappa
+        Where e^b starts.
+    hold_kappa
+        Keep e^b there while "mu" is trained. Losses by few draws need it: while mu is wrong, they want kappa infinite.
+    """
+
+    floor = 0.0  # of kappa
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        location: nn.Module,
+        certainty: nn.Module,
+        *,
+        n_in: int,
+        kappa: float = 10.0,
+        hold_kappa: bool = False,
+    ) -> None:
+        super().__init__()
+        self.location, self.certainty = location, certainty
+        self.log_kappa = nn.Parameter(torch.tensor(math.log(kappa)))
+        self.register_buffer("centre", torch.zeros(n_in))
+        self.register_buffer("scale", torch.ones(n_in))
+        self.hold_kappa = hold_kappa
+        self.enter("joint")
+
+    def forward(self, x: Float[Tensor, "*batch n"]) -> VonMisesFisher:
+        """The posteriors of inputs; parameters stay in float32 where hidden layers run in bfloat16."""
+        x = (x - self.centre) / self.scale
+        mu, deviation = self._outputs(x)
+        log_kappa = self.log_kappa + deviation.float().squeeze(-1)
+        kappa = self.floor + torch.exp(log_kappa.clamp(max=MAX_LOG_KAPPA))
+        return VonMisesFisher(normalize(mu.float()), kappa, validate_args=False)
+
+    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        deviation = self.certainty(x) if self.part != "mu" else x.new_zeros(*x.shape[:-1], 1)
+        return self.location(x), deviation
+
+    def enter(self, part: str) -> None:
+        """Train only this part from now on: "mu", "kappa" or "joint"."""
+        if part not in ("mu", "kappa", "joint"):
+            raise InvalidInputError(f"an encoder trains 'mu', 'kappa' or 'joint', not {part!r}.")
+        self.part: Part = part
+        self.location.requires_grad_(part != "kappa")
+        self.certainty.requires_grad_(part != "mu")
+        self.log_kappa.requires_grad_(part != "mu" or not self.hold_kappa)
+
+    def parameter_groups(self, lr: float) -> Iterator[dict]:
+        """What the current part trains, with learning rates: ten times higher for the one shared log kappa."""
+        if self.log_kappa.requires_grad:
+            yield {"params": [self.log_kappa], "lr": 10 * lr}
+        for network in (self.location, self.certainty):
+            chosen = [p for p in network.parameters() if p.requires_grad]
+            if chosen:
+                yield {"params": chosen, "lr": lr}
+
+    @torch.no_grad()
+    def standardise(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Set the standardisation on a sample of inputs, and return them standardised.
+
+        A feature that varies less than a millionth of the one that varies most is dead, as some of real encoders are:
+        it gets the scale of that one, so that a vector which is not dead there is no outlier.
+        """
+        spread = x.std(0)
+        most = spread.max() if bool(spread.max() > 0) else spread.new_ones(())
+        self.centre.copy_(x.mean(0))
+        self.scale.copy_(torch.where(spread > 1e-6 * most, spread, most))
+        return (x - self.centre) / self.scale
+
+    @torch.no_grad()
+    def initialise(self, x: Float[Tensor, "n d"]) -> None:
+        """Set the standardisation, whiten mu's outputs and flatten kappa's, on a sample of inputs.
+
+        Without it every mu starts in one direction, and training spends its first thousand steps on leaving it.
+        """
+        standard = self.standardise(x)
+        whiten_last_layer(self.location, standard)
+        last = last_linear(self.certainty)
+        last.weight.mul_(0.1)
+        last.bias.zero_()
+
+
+class SharedEncoder(IndependentEncoder):
+    """One backbone: mu is its output (on the sphere) and log kappa a head on that output (the paper's B.8)."""
+
+    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        embedding = self.location(x)
+        if self.part == "mu":
+            return embedding, x.new_zeros(*x.shape[:-1], 1)
+        return embedding, self.certainty(embedding)
+
+
+class PaperEncoder(IndependentEncoder):
+    """The paper's encoder: kappa = 1 + exp(g(x)), raw inputs, and g scaled to the true range before training."""
+
+    floor = 1.0
+
+    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.location(x), self.certainty(x)
+
+    @torch.no_grad()
+    def match_range(self, x: Float[Tensor, "n d"], kappa_range: tuple[float, float]) -> None:
+        """Scale g so that kappa spans the range on a sample of inputs."""
+        low, high = (math.log(kappa - self.floor) for kappa in kappa_range)
+        outputs = self.certainty(x)
+        smallest, largest = outputs.min(), outputs.max()
+        gain = (high - low) / (largest - smallest)
+        last = last_linear(self.certainty)
+        last.weight.mul_(gain)
+        last.bias.sub_(smallest).mul_(gain).add_(low)
+        self.log_kappa.zero_()
+
+
+class MixtureEncoder(IndependentEncoder):
+    """Posteriors of c components: mu from one network (c D outputs), log kappa and log weights from another (2 c).
+
+    While the part "mu" is trained, all components are one. Then they part: each but the first is the first plus an
+    offset. Components that start apart compete before any has found a mode, and training fails.
+    """
+
+    def __init__(
+        self,
+        location: nn.Module,
+        certainty: nn.Module,
+        *,
+        n_in: int,
+        n_components: int = 2,
+        kappa: float = 10.0,
+    ) -> None:
+        super().__init__(location, certainty, n_in=n_in, kappa=kappa)
+        self.n_components = n_components
+
+    def forward(self, x: Float[Tensor, "*batch n"]) -> MixtureVMF:  # type: ignore[override]
+        """The posteriors of inputs."""
+        x = (x - self.centre) / self.scale
+        raw = self.location(x).float().unflatten(-1, (self.n_components, -1))
+        if self.part == "mu":
+            deviation = scores = x.new_zeros(*x.shape[:-1], self.n_components)
+            raw = torch.cat([raw[..., :1, :], torch.zeros_like(raw[..., 1:, :])], -2)
+        else:
+            deviation, scores = self.certainty(x).float().chunk(2, -1)
+        return mixture_from(raw, self.log_kappa + deviation, scores)

@@ -1,0 +1,211 @@
+r"""Zonal series: sums over the Gegenbauer polynomials :math:`G_l(c) = C_l^\lambda(c)/C_l^\lambda(1)`.
+
+With :math:`\lambda = D/2 - 1` (the Chebyshev polynomials for D = 2). A zonal function of two points of the sphere
+depends on their cosine c alone and has such a series; convolving zonal functions multiplies their coefficients. The
+derivative stays in the family, two dimensions up:
+
+.. math:: G_l'(c) = \frac{l (l + 2\lambda)}{2\lambda + 1}\,G_{l-1}^{(\lambda+1)}(c).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_BLOCK = 2**18  # pairs at a time on a CPU: the recurrence's few arrays stay in the cache
+_STRIPE = 64  # rows of a symmetric matrix at a time, each stripe from its diagonal on
+
+
+def log_zonal_weights(
+    dim: int, n_terms: int, device: torch.device | None = None
+) -> Float[Tensor, " terms"]:
+    r"""Logs of :math:`w_l = \frac{l+\lambda}{\lambda}\,C_l^\lambda(1)`, the dimensions of the spaces of harmonics.
+
+    Examples
+    --------
+    >>> log_zonal_weights(3, 4).exp()  # 2 l + 1
+    tensor([1.0000, 3.0000, 5.0000, 7.0000], dtype=torch.float64)
+    """
+    terms = torch.arange(n_terms, dtype=torch.float64, device=device)
+    if dim == 2:
+        return torch.where(terms == 0, 0.0, math.log(2))
+    # log C_l(1) by summing the logs of C_l(1)/C_(l-1)(1) = (l + D - 3)/l: no difference of large log-gammas
+    growth = torch.log1p((dim - 3) / terms[1:])
+    log_c = torch.cat([terms[:1], growth.cumsum(0)])
+    return log_c + torch.log1p(terms / (dim / 2 - 1))
+
+
+def zonal_basis(
+    cosine: Float[Tensor, "*batch"], dim: int, n_terms: int
+) -> Float[Tensor, "*batch terms"]:
+    r"""The polynomials :math:`G_0(c), \dots, G_{n-1}(c)`; differentiable any number of times.
+
+    Examples
+    --------
+    >>> zonal_basis(torch.tensor(0.5), 3, 3)  # Legendre: 1, c, (3 c^2 - 1) / 2
+    tensor([ 1.0000,  0.5000, -0.1250])
+    """
+    return _ZonalBasis.apply(cosine, dim, n_terms)
+
+
+def zonal_sum(
+    cosine: Float[Tensor, "n m"],
+    left: Float[Tensor, "n terms"],
+    right: Float[Tensor, "m terms"],
+    dim: int,
+    *,
+    symmetric: bool = False,
+) -> Float[Tensor, "n m"]:
+    r"""The pairwise sums :math:`\sum_l a_{il}\,b_{jl}\,G_l(c_{ij})`, differentiable once in all three.
+
+    Two passes over memory per term forward and six backward, in blocks that fit the cache; no array of pairs times
+    terms is ever made. Cost n m terms, memory n m. If the sums are known to be ``symmetric`` (c is, and
+    :math:`a_{il} b_{jl} = a_{jl} b_{il}`), little more than half of them are computed, and gradients flow to that half.
+
+    Examples
+    --------
+    >>> zonal_sum(torch.tensor([[0.5]]), torch.ones(1, 3), torch.ones(1, 3), 3)
+    tensor([[1.3750]])
+    """
+    return _ZonalSum.apply(cosine, left, right, dim, symmetric)
+
+
+class _ZonalBasis(torch.autograd.Function):
+    @staticmethod
+    def forward(cosine: Tensor, dim: int, n_terms: int) -> Tensor:
+        before, now = torch.zeros_like(cosine), torch.ones_like(cosine)
+        basis = [now]
+        for n in range(n_terms - 1):
+            ratio = n / (n + dim - 2) if n else 0.0
+            before, now = now, (1 + ratio) * cosine * now - ratio * before
+            basis.append(now)
+        return torch.stack(basis, -1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        cosine, ctx.dim, ctx.n_terms = inputs
+        ctx.save_for_backward(cosine)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (cosine,) = ctx.saved_tensors
+        if ctx.n_terms == 1:
+            return torch.zeros_like(cosine), None, None
+        factors = _derivative_factors(ctx.dim, ctx.n_terms, cosine.device).to(cosine)
+        slopes = factors * _ZonalBasis.apply(cosine, ctx.dim + 2, ctx.n_terms - 1)
+        return (grads[0][..., 1:] * slopes).sum(-1), None, None
+
+
+class _ZonalSum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, cosine: Tensor, left: Tensor, right: Tensor, dim: int, symmetric: bool
+    ) -> Tensor:
+        ctx.save_for_backward(cosine, left, right)
+        ctx.dim, ctx.symmetric = dim, symmetric
+        total = _weighted_sum(cosine, left, right, dim, symmetric)
+        return torch.triu(total) + torch.triu(total, 1).T if symmetric else total
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        cosine, left, right = ctx.saved_tensors
+        grad, dim, symmetric = grads[0], ctx.dim, ctx.symmetric
+        if symmetric:  # the upper half stands for both
+            grad = torch.triu(grad) + torch.tril(grad, -1).T
+        grad_cosine = grad_left = grad_right = None
+        if ctx.needs_input_grad[0]:
+            factors = _derivative_factors(dim, left.shape[-1], left.device).to(left)
+            slopes = (left[:, 1:] * factors, right[:, 1:], dim + 2, symmetric)
+            grad_cosine = _weighted_sum(cosine, *slopes)
+            grad_cosine.mul_(grad)
+        if any(ctx.needs_input_grad[1:3]):
+            parts = (cosine, left, right, dim, grad, symmetric)
+            grad_left, grad_right = _coefficient_gradients(*parts)
+        return grad_cosine, grad_left, grad_right, None, None
+
+
+def _derivative_factors(dim: int, n_terms: int, device: torch.device) -> Tensor:
+    """The factors l (l + 2 lambda) / (2 lambda + 1) for l = 1, 2, ..."""
+    terms = torch.arange(1, n_terms, dtype=torch.float64, device=device)
+    return terms * (terms + (dim - 2)) / (dim - 1)
+
+
+def _scaled_recurrence(dim: int, n_terms: int) -> tuple[list[float], list[float]]:
+    """(s, v) with G_l = s_l p_l and p_(l+1) = p_(l-1) + v_l c p_l: one multiply-add in place per term."""
+    scales, steps = [1.0, 1.0], [1.0]
+    for n in range(1, n_terms - 1):
+        ratio = n / (n + dim - 2)
+        scales.append(-ratio * scales[n - 1])
+        steps.append((1 + ratio) * scales[n] / scales[n + 1])
+    return scales[:n_terms], steps
+
+
+def _blocks(cosine: Tensor, symmetric: bool) -> Iterator[tuple[slice, slice]]:
+    """(Rows, columns) of the blocks to compute: all, or of a symmetric matrix those from the diagonal on."""
+    rows, columns = cosine.shape
+    step = max(1, _BLOCK // max(1, columns)) if cosine.device.type == "cpu" else max(1, rows)
+    if symmetric:
+        step = min(step, _STRIPE)
+    for start in range(0, max(rows, 1), max(1, step)):
+        yield slice(start, start + step), slice(start if symmetric else 0, None)
+
+
+def _polynomials(cosine: Tensor, steps: list[float], n_terms: int):
+    """Yield p_0, p_1, ... for a block of cosines, each overwritten two steps later."""
+    before = torch.ones_like(cosine)
+    yield before
+    if n_terms == 1:
+        return
+    now = cosine.clone()
+    yield now
+    for n in range(1, n_terms - 1):
+        before.addcmul_(cosine, now, value=steps[n])
+        before, now = now, before
+        yield now
+
+
+def _weighted_sum(cosine: Tensor, left: Tensor, right: Tensor, dim: int, symmetric: bool) -> Tensor:
+    """Clenshaw's summation b_l = a_l + v_l c b_(l+1) + b_(l+2), where a_l is the outer product of two columns.
+
+    Of symmetric sums the entries left of the diagonal's blocks are 0.
+    """
+    n_terms = left.shape[-1]
+    if n_terms == 0:
+        return torch.zeros_like(cosine)
+    scales, steps = _scaled_recurrence(dim, n_terms)
+    columns, rows = (left * left.new_tensor(scales)).T.contiguous(), right.T.contiguous()
+    total = torch.zeros_like(cosine) if symmetric else torch.empty_like(cosine)
+    for block, across in _blocks(cosine, symmetric):
+        c, column, row = cosine[block, across].contiguous(), columns[:, block], rows[:, across]
+        after, now = torch.zeros_like(c), torch.zeros_like(c)  # b_(l+2), b_(l+1)
+        for l in range(n_terms - 1, 0, -1):  # noqa: E741
+            after.addcmul_(c, now, value=steps[l] if l + 1 < n_terms else 0.0)
+            after.addr_(column[l], row[l])
+            after, now = now, after
+        total[block, across] = after.addcmul_(c, now).addr_(column[0], row[0])
+    return total
+
+
+def _coefficient_gradients(
+    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor, symmetric: bool
+) -> tuple[Tensor, Tensor]:
+    n_terms = left.shape[-1]
+    scales, steps = _scaled_recurrence(dim, n_terms)
+    grad_left, grad_right = torch.zeros_like(left.T), torch.zeros_like(right.T)
+    left_t, right_t = left.T.contiguous(), right.T.contiguous()
+    for block, across in _blocks(cosine, symmetric):
+        c, part = cosine[block, across].contiguous(), grad[block, across].contiguous()
+        product = torch.empty_like(part)
+        for l, p in enumerate(_polynomials(c, steps, n_terms)):  # noqa: E741
+            torch.mul(p, part, out=product)
+            grad_left[l, block] = product @ right_t[l, across]
+            grad_right[l, across] += left_t[l, block] @ product
+    scale = left.new_tensor(scales).unsqueeze(-1)
+    return (grad_left * scale).T, (grad_right * scale).T

@@ -1,0 +1,90 @@
+"""Phases of training and their learning rates, as functions of the step: nothing to save, nothing to restore."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from aureole.errors import InvalidInputError
+from aureole.models import Part
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A number of steps that train one part of the encoder.
+
+    ``shape`` "one-cycle" warms up over the first twentieth (at least 50 steps, or a quarter) and then falls to zero
+    along a cosine; "constant" does not change.
+    """
+
+    part: Part
+    steps: int
+    lr: float
+    shape: Literal["one-cycle", "constant"] = "one-cycle"
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, 0 <= step < steps, as a fraction of ``lr``.
+
+        Examples
+        --------
+        >>> phase = Phase("joint", 1000, 1e-3)
+        >>> [round(phase.rate(step), 3) for step in (0, 50, 500, 999)]
+        [0.04, 1.0, 0.541, 0.0]
+        """
+        if self.shape == "constant":
+            return 1.0
+        warm = max(self.steps // 20, min(50, self.steps // 4))
+        if step < warm:
+            return 0.04 + 0.96 * (1 - math.cos(math.pi * step / warm)) / 2
+        return (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm))) / 2
+
+
+def three_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
+    """First mu with one kappa for all (35 % of the steps), then kappa alone (20 %), then both at a third of the rate.
+
+    The closed form does not need it: one joint phase was both faster and better.
+    """
+    first, second = round(0.35 * steps), round(0.2 * steps)
+    return [
+        Phase("mu", first, lr),
+        Phase("kappa", second, lr),
+        Phase("joint", steps - first - second, lr / 3),
+    ]
+
+
+def two_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
+    """First mu, then kappa with mu as it is, half of the steps each: the paper's phases with one-cycle rates.
+
+    Losses by draws need it: once mu moves again, they shrink it and send kappa to infinity.
+    """
+    return [Phase("mu", steps // 2, lr), Phase("kappa", steps - steps // 2, lr)]
+
+
+def paper_phases(steps: int, lr: float = 1e-4) -> list[Phase]:
+    """The paper's: mu for the first half, kappa for the second; the rate is divided by ten after each quarter.
+
+    Examples
+    --------
+    >>> [(phase.part, phase.steps) for phase in paper_phases(10)]
+    [('mu', 2), ('mu', 3), ('kappa', 2), ('kappa', 3)]
+    """
+    ends = [steps * quarter // 4 for quarter in range(5)]
+    parts: tuple[Part, ...] = ("mu", "mu", "kappa", "kappa")
+    return [
+        Phase(part, ends[k + 1] - ends[k], lr * 0.1**k, "constant") for k, part in enumerate(parts)
+    ]
+
+
+def locate(phases: Sequence[Phase], step: int) -> tuple[int, int]:
+    """(Index of the phase, step within it) of a step counted from the start.
+
+    Examples
+    --------
+    >>> locate(three_phases(100), 40)
+    (1, 5)
+    """
+    for index, phase in enumerate(phases):
+        if step < phase.steps:
+            return index, step
+        step -= phase.steps
+    raise InvalidInputError("the step lies beyond the last phase.")

