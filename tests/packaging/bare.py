@@ -24,7 +24,7 @@ def prepare(env: Environment) -> None:
         "np.save('v.npy', v.astype('float32')); np.save('g.npy', g)"
     )
     (env.work / "p.png").write_bytes(_png(8))
-    head = env.code("from aureole.heads import MINILM_CAPTIONS; print(MINILM_CAPTIONS)")
+    head = env.code("from aureole.models import MINILM_CAPTIONS; print(MINILM_CAPTIONS)")
     link = env.work / "head"
     if not link.exists():
         link.symlink_to(head)
@@ -50,8 +50,8 @@ def check_base(env: Environment, version: str) -> None:
     assert "[data]" in env.run(script, "train", "--example", "vectors")
     files = (
         "from importlib.resources import files; f = files('aureole'); "
-        "assert all((f / n).is_file() for n in ('py.typed', 'reports/page.html.jinja', "
-        "'reports/explorer_page/index.html', 'heads/minilm_captions/weights.safetensors'))"
+        "assert all((f / n).is_file() for n in ('py.typed', 'explorer/page.html.jinja', "
+        "'explorer/explorer_page/index.html', 'models/minilm_captions/weights.safetensors'))"
     )
     env.code(files)
     prepare(env)

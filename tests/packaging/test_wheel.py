@@ -17,14 +17,14 @@ pytestmark = pytest.mark.slow
 NEEDED = (
     *(
         "aureole/py.typed",
-        "aureole/reports/page.html.jinja",
-        "aureole/reports/explorer_page/index.html",
+        "aureole/explorer/page.html.jinja",
+        "aureole/explorer/explorer_page/index.html",
     ),
     *(
-        "aureole/reports/explorer_page/assets/explorer.js",
-        "aureole/heads/minilm_captions/config.json",
+        "aureole/explorer/explorer_page/assets/explorer.js",
+        "aureole/models/minilm_captions/config.json",
     ),
-    *("aureole/heads/minilm_captions/weights.safetensors", "aureole/cli/app.py"),
+    *("aureole/models/minilm_captions/weights.safetensors", "aureole/cli/_app.py"),
 )
 
 
