@@ -31,7 +31,14 @@ import aureole as au
 from aureole.data import pyarrow_package, read_column, write_columns, write_picture
 from aureole.models import MINILM_CAPTIONS, CifarResNet
 from aureole.records import Record, read_record, write_record
-from aureole.scale import Embedder, _worker as worker, embed, load_embedder
+from aureole.scale import (
+    Embedder,
+    EmbedOptions,
+    SourceSpec,
+    _worker as worker,
+    embed,
+    load_embedder,
+)
 from aureole_paper.captions import load_captions
 from aureole_paper.cifar10 import load_cifar10
 from aureole_paper.data_folder import data_folder
@@ -45,8 +52,9 @@ _PEAK = r"""
 import re, sys
 import torch
 torch.set_num_threads(1)
-from aureole.scale import embed, worker
-report = embed(*sys.argv[1:4], id_column="id", batch=int(sys.argv[4]))
+from aureole.scale import EmbedOptions, SourceSpec, embed
+source = SourceSpec(sys.argv[1], id_column="id")
+report = embed(source, *sys.argv[2:4], options=EmbedOptions(batch=int(sys.argv[4])))
 # not ru_maxrss, which a process has from the one that started it
 print(report.rows, re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
 """
@@ -56,7 +64,7 @@ import sys, time
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from aureole.scale._embedder import load_embedder
+from aureole.scale import load_embedder
 from benchmarks.embed import raw_inputs
 table, column, encoder, modality, batch, count, begin, decode = sys.argv[1:]
 batch, begin = int(batch), float(begin)
@@ -159,10 +167,8 @@ def measure(
         for n in workers:
             bare.append(bare_rate(embedder, part, batch))
             out = folder / f"{modality}-{n}-{round_}.lance"
-            report = embed(
-                table, encoder, out, modality=embedder.modality, column=column, id_column="id",
-                workers=n, batch=batch, rows_per_chunk=chunk,
-            )  # fmt: skip
+            source = SourceSpec(str(table), embedder.modality, column, "id", chunk)
+            report = embed(source, encoder, out, workers=n, options=EmbedOptions(batch=batch))
             assert report.rows == rows, report
             bytes_a_row = size_of(out) / rows
             ours[n].append((report.rows_per_second, report.seconds))
@@ -215,9 +221,8 @@ def with_latency(folder: Path, encoder: Path, *, rows: int, seconds: float) -> d
         worker._loaded = late if delay else plain
         try:
             out = folder / f"slow-{delay}-{decoders}.lance"
-            report = embed(
-                source, encoder, out, batch=32, decoders=decoders, rows_per_chunk=rows // 4
-            )
+            spec = SourceSpec(str(source), rows_per_chunk=rows // 4)
+            report = embed(spec, encoder, out, options=EmbedOptions(batch=32, decoders=decoders))
         finally:
             worker._loaded = plain
         found[f"{1000 * delay:.0f} ms, {decoders} decoders"] = report.rows_per_second

@@ -14,9 +14,8 @@ import aureole as au
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError, told_error
 from aureole.models import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex, Schema
-from aureole.scale import embed, load_embedder
-from aureole.scale._sources import SourceSpec
-from aureole.scale._table import PosteriorTable, exclusive, lower_median
+from aureole.scale import EmbedOptions, SourceSpec, embed, load_embedder
+from aureole.scale._posterior_table import PosteriorTable, exclusive, lower_median
 from aureole.scale._worker import WorkOrder, ahead
 from benchmarks.pictures import make_corrupt, make_pictures
 from tests.scale.conftest import assert_same, by_id, rows, save_encoder
@@ -24,9 +23,15 @@ from tests.scale.conftest import assert_same, by_id, rows, save_encoder
 CHUNK = 50
 
 
+def chunked(path, rows=CHUNK):
+    return SourceSpec(str(path), rows_per_chunk=rows)
+
+
 def test_the_table_is_a_gallery_with_a_row_for_each_picture(pictures, encoder, tmp_path):
     out, seen = tmp_path / "t.lance", []
-    report = embed(pictures, encoder, out, rows_per_chunk=CHUNK, batch=16, observer=seen.append)
+    report = embed(
+        chunked(pictures), encoder, out, options=EmbedOptions(batch=16), observer=seen.append
+    )
     assert (report.rows, report.new_rows, report.errors) == (230, 230, 0)
     embedder = load_embedder(encoder)
     found = by_id(out)
@@ -54,7 +59,7 @@ def test_the_table_is_a_gallery_with_a_row_for_each_picture(pictures, encoder, t
 def test_given_again_it_makes_nothing_and_a_grown_folder_its_new_pictures(encoder, tmp_path):
     source, out = tmp_path / "p", tmp_path / "t.lance"
     names = make_pictures(source, 120)
-    embed(source, encoder, out, rows_per_chunk=CHUNK)
+    embed(chunked(source), encoder, out)
     before = rows(out)
     assert embed(source, encoder, out).new_rows == 0  # the size of chunks is the table's
     assert rows(out) == before
@@ -78,7 +83,7 @@ def test_unreadable_inputs_are_in_the_errors_table_and_nothing_else_is_lost(enco
     long = source / "0002" / ("x" * 200) / ("x" * 200) / ("x" * 200) / ("x" * 200) / ("x" * 230)
     long.mkdir(parents=True)
     (long / "deep.png").write_bytes((source / names[1]).read_bytes())
-    report = embed(source, encoder, out, rows_per_chunk=CHUNK, decoders=2)
+    report = embed(chunked(source), encoder, out, options=EmbedOptions(decoders=2))
     assert sorted(by_id(out)) == names
     faults = by_id(tmp_path / "t.errors.lance")
     assert set(bad) | {"0000/pipe.png", "0001/gone.jpg"} < set(faults)
@@ -88,7 +93,7 @@ def test_unreadable_inputs_are_in_the_errors_table_and_nothing_else_is_lost(enco
     assert "empty" in said["empty.png"]
     assert "Truncated" in said["truncated.jpg"]
     assert "none of JPEG" in said["text.png"]
-    assert "no file" in faults["0000/pipe.png"]["reason"]
+    assert "not a regular file" in faults["0000/pipe.png"]["reason"]
     assert embed(source, encoder, out).errors == 13
     assert embed(source, encoder, out).new_errors == 0
 
@@ -131,7 +136,7 @@ def test_a_commit_that_is_cut_in_two_is_made_whole(encoder, tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(PosteriorTable, "commit", dies)
         with pytest.raises(KeyboardInterrupt):
-            embed(source, encoder, out, rows_per_chunk=CHUNK)
+            embed(chunked(source), encoder, out)
     assert rows(out) == []
     assert len(rows(tmp_path / "t.errors.lance")) == 5
     embed(source, encoder, out)
@@ -147,7 +152,7 @@ def test_what_was_made_before_an_error_is_kept(pictures, encoder, tmp_path):
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
-        embed(pictures, encoder, out, rows_per_chunk=CHUNK, observer=stop)
+        embed(chunked(pictures), encoder, out, observer=stop)
     assert len(by_id(out)) == 100
     assert embed(pictures, encoder, out).new_rows == 130
     embed(pictures, encoder, tmp_path / "whole.lance")
@@ -163,7 +168,7 @@ def test_vectors_of_a_table_with_ids_twice_or_none(head, tmp_path):
     table = {"v": pa.FixedSizeListArray.from_arrays(vectors.reshape(-1), 8), "id": ids}
     parquet.write_table(pa.table(table), tmp_path / "t.parquet")
     out = tmp_path / "out.lance"
-    report = embed(tmp_path / "t.parquet", head, out, id_column="id")
+    report = embed(SourceSpec(str(tmp_path / "t.parquet"), id_column="id"), head, out)
     assert (report.rows, report.errors, report.dim) == (36, 4, 4)
     reasons = {row["id"]: row["reason"] for row in rows(tmp_path / "out.errors.lance")}
     assert "not finite" in reasons["id 7"]
@@ -179,10 +184,10 @@ def test_ids_that_are_twice_in_different_chunks_are_counted(head, tmp_path):
     ids = [f"id {i % 38}" for i in range(40)]
     table = {"v": pa.FixedSizeListArray.from_arrays(vectors.reshape(-1), 8), "id": ids}
     parquet.write_table(pa.table(table), tmp_path / "t.parquet")
-    options = {"id_column": "id", "rows_per_chunk": 10}
-    report = embed(tmp_path / "t.parquet", head, tmp_path / "out.lance", **options)
+    source = SourceSpec(str(tmp_path / "t.parquet"), id_column="id", rows_per_chunk=10)
+    report = embed(source, head, tmp_path / "out.lance")
     assert (report.rows, report.repeated) == (40, 2)
-    assert embed(tmp_path / "t.parquet", head, tmp_path / "out.lance", **options).repeated is None
+    assert embed(source, head, tmp_path / "out.lance").repeated is None
 
 
 @pytest.mark.slow
@@ -215,15 +220,15 @@ def test_a_source_whose_rows_have_only_numbers_must_not_change(head, tmp_path):
 def test_tables_of_others_and_other_jobs_are_not_touched(pictures, encoder, tmp_path):
     foreign = tmp_path / "foreign.lance"
     CredibleIndex.create(foreign, au.VonMisesFisher(torch.eye(3), 1.0), ["a", "b", "c"])
-    with pytest.raises(InvalidInputError, match="did not make"):
+    with pytest.raises(InvalidInputError, match="did not write"):
         embed(pictures, encoder, foreign)
     out = tmp_path / "t.lance"
     embed(pictures, encoder, out)
     make_pictures(tmp_path / "p", 3)
-    with pytest.raises(InvalidInputError, match=r"was filled with path .* another --out"):
+    with pytest.raises(InvalidInputError, match=r"was written with path .* another --out"):
         embed(tmp_path / "p", encoder, out)
     with pytest.raises(InvalidInputError, match="rows_per_chunk"):
-        embed(pictures, encoder, out, rows_per_chunk=7)
+        embed(chunked(pictures, 7), encoder, out)
     with pytest.raises(InvalidInputError, match=r"must end in \.lance"):
         embed(pictures, encoder, tmp_path / "t.parquet")
     with exclusive(str(out)), pytest.raises(InvalidInputError, match="another aureole embed"):
@@ -232,7 +237,7 @@ def test_tables_of_others_and_other_jobs_are_not_touched(pictures, encoder, tmp_
         embed(pictures, encoder, out, workers=0)
     for wrong in (0, -5):
         with pytest.raises(InvalidInputError, match="rows_per_chunk must be 1 or more"):
-            embed(pictures, encoder, tmp_path / "none.lance", rows_per_chunk=wrong)
+            embed(chunked(pictures, wrong), encoder, tmp_path / "none.lance")
     assert not (tmp_path / "none.lance").exists()
     assert len(by_id(out)) == 230
 
@@ -275,7 +280,7 @@ def test_what_a_worker_lacks_is_missing_for_the_one_who_asked(pictures, tmp_path
     pytest.importorskip("ray")
     from aureole.scale._ray import _work
 
-    spec = SourceSpec(str(pictures), "image", None, None)
+    spec = SourceSpec(str(pictures), "image")
     table = PosteriorTable(str(tmp_path / "t.lance"), Schema(8, {}), "")
     order = WorkOrder(spec, str(tmp_path / "nowhere"), None, table, 8)
     (told,) = _work({"chunk": ["{}"]}, job="a", order=order)["error"]

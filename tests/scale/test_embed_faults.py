@@ -11,7 +11,7 @@ import pytest
 
 from aureole.errors import AureoleError
 from aureole.retrieval import CredibleIndex
-from aureole.scale import embed
+from aureole.scale import EmbedOptions, SourceSpec, embed
 from benchmarks.embed_faults import Commands, differences, disturbed, make_job
 from tests.scale.conftest import assert_same, by_id
 
@@ -34,7 +34,12 @@ def job(tmp_path_factory):
     source, encoder = make_job(folder, 1500, depth=8)
     reference = folder / "reference.lance"
     began = time.monotonic()
-    embed(source, encoder, reference, rows_per_chunk=64, batch=32, commit_seconds=0.2)
+    embed(
+        SourceSpec(str(source), rows_per_chunk=64),
+        encoder,
+        reference,
+        options=EmbedOptions(batch=32, commit_seconds=0.2),
+    )
     return Commands(source, encoder), folder, reference, time.monotonic() - began
 
 
@@ -112,7 +117,7 @@ def test_a_cluster_of_two_nodes_outlives_one_of_them_and_builds_the_index(job, t
 def test_an_address_where_nobody_listens_is_refused_at_once(job, tmp_path):
     pytest.importorskip("ray")
     _, folder, _, _ = job
-    with pytest.raises(AureoleError, match="no Ray cluster answers"):
+    with pytest.raises(AureoleError, match="no Ray cluster responds"):
         embed(folder / "pictures", folder / "encoder", tmp_path / "n.lance", address="127.0.0.1:1")
 
 

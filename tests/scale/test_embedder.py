@@ -98,7 +98,7 @@ def test_texts_keep_their_order_whatever_their_length():
     own = FrozenHead.load(MINILM_CAPTIONS).predict(minilm().encode(raw))  # as the head was fitted
     torch.testing.assert_close(whole.kappa, own.kappa, rtol=1e-3, atol=0.0)
     for bad in ("", "  ", "x" * 100_001, None, 3):
-        with pytest.raises(InvalidInputError, match="a text has 1 to"):
+        with pytest.raises(InvalidInputError, match="a text must have 1 to"):
             texts.prepare(bad)
 
 

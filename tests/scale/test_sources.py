@@ -14,8 +14,7 @@ from pyarrow import ipc, parquet
 
 from aureole.errors import InvalidInputError
 from aureole.retrieval import lance_package
-from aureole.scale._source import Broken, Chunk
-from aureole.scale._sources import SourceSpec, guess_modality, open_source
+from aureole.scale._sources import Broken, Chunk, SourceSpec, guess_modality, open_source
 from benchmarks.pictures import make_pictures
 
 
@@ -139,7 +138,7 @@ def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path):
     assert ids[0].startswith("test/")
     state = tmp_path / "one" / "state.json"
     state.write_text(json.dumps({"_data_files": [{"filename": "../both/secret.arrow"}]}))
-    with pytest.raises(InvalidInputError, match="not whole"):
+    with pytest.raises(InvalidInputError, match="is incomplete"):
         open_(tmp_path / "one", "text")
 
 
@@ -180,7 +179,7 @@ def test_a_shard_that_ends_early_gives_what_it_has_and_says_so(tmp_path):
     found = everything(open_(tmp_path))
     assert [name for name, raw in found if isinstance(raw, bytes)] == ["s/0", "s/1"]
     assert found[-1][0] == "s.tar"
-    assert "cannot be read to its end" in found[-1][1].reason
+    assert "is damaged" in found[-1][1].reason
     (tmp_path / "s.tar").write_bytes(b"no tar file at all" * 100)
     ((_, raw),) = everything(open_(tmp_path))
     assert isinstance(raw, Broken)
@@ -188,22 +187,22 @@ def test_a_shard_that_ends_early_gives_what_it_has_and_says_so(tmp_path):
 
 def test_what_cannot_be_embedded_is_refused_with_the_reason(tmp_path):
     for path, message in (
-        (tmp_path / "none", "is not there"),
-        (tmp_path / "none.lance", "no Lance table"),
-        (tmp_path, "holds nothing"),
+        (tmp_path / "none", "does not exist"),
+        (tmp_path / "none.lance", "is not a Lance table"),
+        (tmp_path, "contains no supported files"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             open_(path)
     (tmp_path / "a.xlsx").touch()
-    with pytest.raises(InvalidInputError, match="of no kind"):
+    with pytest.raises(InvalidInputError, match="not a supported file type"):
         open_(tmp_path / "a.xlsx")
     table = tmp_path / "t.parquet"
     parquet.write_table(pa.table({"a": ["x"], "b": ["y"], "n": [1]}), table)
-    with pytest.raises(InvalidInputError, match=r"--column; several can: 'a', 'b'"):
+    with pytest.raises(InvalidInputError, match=r"--column; candidates: 'a', 'b'"):
         open_(table, "text")
     with pytest.raises(InvalidInputError, match="has no column 'c'"):
         open_(table, "text", column="c")
-    with pytest.raises(InvalidInputError, match="are no texts"):
+    with pytest.raises(InvalidInputError, match="does not hold texts"):
         open_(table, "text", column="n")
     with pytest.raises(InvalidInputError, match="has no column 'c'"):
         open_(table, "text", column="a", id_column="c")
@@ -214,7 +213,7 @@ def test_what_cannot_be_embedded_is_refused_with_the_reason(tmp_path):
     make_pictures(tmp_path / "p", 1)
     with pytest.raises(InvalidInputError, match="folder of pictures"):
         open_(tmp_path / "p", "text")
-    with pytest.raises(InvalidInputError, match="no columns"):
+    with pytest.raises(InvalidInputError, match="has no columns"):
         open_(tmp_path / "p", id_column="a")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
-from aureole.scale import build_lists, embed
+from aureole.scale import EmbedOptions, SourceSpec, build_lists, embed
 
 _MEMORY = 100 * 2**20
 
@@ -32,8 +32,8 @@ def main(source: str, encoder: str, out: str) -> None:
             cluster.remove_node(second, allow_graceful=False)
 
     report = embed(
-        source, encoder, out, rows_per_chunk=64, batch=32, workers=2, address=cluster.address,
-        commit_seconds=0.2, observer=observe,
+        SourceSpec(source, rows_per_chunk=64), encoder, out, workers=2, address=cluster.address,
+        options=EmbedOptions(batch=32, commit_seconds=0.2), observer=observe,
     )  # fmt: skip
     nodes = len(cluster.list_all_nodes())
     build_lists(out, lists=12, probes=12, workers=2, address=cluster.address)

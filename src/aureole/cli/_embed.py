@@ -13,7 +13,7 @@ from aureole.cli._options import AsJson, IdColumn, Normalized, RayAddress, model
 from aureole.cli._progress import embed_bar
 from aureole.cli._results import print_json
 from aureole.errors import AureoleError
-from aureole.scale import EmbedReport, embed as embed_source
+from aureole.scale import EmbedOptions, EmbedReport, SourceSpec, embed as embed_source
 
 HELP = r"""Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset with a saved model.
 
@@ -78,19 +78,13 @@ def embed(
     # Ray tells of workers that died on standard output, which is for the result alone
     with redirect_stdout(sys.stderr), embed_bar("embedding", shown=not quiet) as observer:
         report = embed_source(
-            source,
+            SourceSpec(source, modality, column, id_column, chunk_rows),
             encoder,
             out,
-            modality=modality,
-            column=column,
-            id_column=id_column,
             normalized=normalized,
             workers=workers,
             address=ray_address,
-            batch=batch,
-            decoders=decoders,
-            rows_per_chunk=chunk_rows,
-            commit_seconds=commit_seconds,
+            options=EmbedOptions(batch, decoders, commit_seconds),
             observer=observer,
         )
     if as_json:

@@ -1,42 +1,21 @@
-"""Many inputs and many runs at once, in this process or over Ray on a laptop or a cluster; one run on several ranks."""
+"""Bulk embedding, sweeps over many runs, and training on several ranks: in this process, or with Ray."""
 
-from aureole.scale._embed import (
-    EmbedReport,
-    Progress,
-    embed,
-)
+from aureole.scale._embed import EmbedOptions, EmbedReport, Progress, embed
 from aureole.scale._embedder import (
     Embedder,
     Modality,
     load_embedder,
-)
-from aureole.scale._inputs import (
     prepare_picture,
     prepare_text,
     prepare_vector,
 )
-from aureole.scale._launch import (
-    launch,
-)
-from aureole.scale._lists import (
-    build_lists,
-)
-from aureole.scale._ray import (
-    run_ranks,
-)
-from aureole.scale._sources import (
-    SourceSpec,
-    open_source,
-)
-from aureole.scale._sweep import (
-    Failure,
-    sweep,
-)
-from aureole.scale._table import (
-    errors_address,
-)
+from aureole.scale._parallel import Failure, launch, sweep
+from aureole.scale._posterior_table import errors_address
+from aureole.scale._ray import build_lists, run_ranks
+from aureole.scale._sources import SourceSpec, open_source
 
 __all__ = [
+    "EmbedOptions",
     "EmbedReport",
     "Embedder",
     "Failure",

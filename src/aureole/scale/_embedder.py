@@ -1,4 +1,4 @@
-"""Embedders: a saved model behind one call, from pictures, texts or vectors as they come to posteriors."""
+"""Embedders: a saved model behind one call that turns raw pictures, texts or vectors into posteriors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aureole.data import read_square
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError, MissingInputError
 from aureole.models import CONFIG, WEIGHTS, CifarResNet, PosteriorEncoder, ResNet18, format_of
 from aureole.records import file_hash
-from aureole.scale._inputs import SIDE, prepare_picture, prepare_text, prepare_vector
 from aureole.training import (
     HEAD_FORMAT,
     POSTERIOR,
@@ -25,30 +25,79 @@ from aureole.training import (
 )
 
 Modality = Literal["image", "text", "vector"]
-_MINILM = 384  # dimensions of its vectors
+_SIDE = 32  # pixels; the input size of this library's image networks
+_MINILM_DIM = 384
+_MAX_CHARACTERS = 100_000  # MiniLM reads the first 256 tokens
+
+
+def prepare_picture(raw: Any) -> Tensor:
+    """Decode the central square of a picture, given as bytes or as a path, to uint8 [3, 32, 32]."""
+    if not isinstance(raw, bytes | Path):
+        raise InvalidInputError(
+            f"a picture must be the bytes of a file or a path, not {type(raw).__name__}."
+        )
+    return read_square(raw, _SIDE)
+
+
+def prepare_text(raw: Any) -> str:
+    """Check that a text is a non-blank string of acceptable length, and return it unchanged.
+
+    Examples
+    --------
+    >>> prepare_text("  ")
+    Traceback (most recent call last):
+    aureole.errors.InvalidInputError: a text must have 1 to 100000 characters that are not all blank, not 2 characters.
+    """
+    if not isinstance(raw, str) or not raw.strip() or len(raw) > _MAX_CHARACTERS:
+        got = f"{len(raw)} characters" if isinstance(raw, str) else type(raw).__name__
+        raise InvalidInputError(
+            f"a text must have 1 to {_MAX_CHARACTERS} characters that are not all blank, not {got}."
+        )
+    return raw
+
+
+def prepare_vector(raw: Any, features: int) -> np.ndarray:
+    """Convert a vector to float32, checking its length and that all entries are finite.
+
+    Examples
+    --------
+    >>> prepare_vector([1, 2], features=2)
+    array([1., 2.], dtype=float32)
+    """
+    try:
+        vector = np.asarray(raw, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"a vector must be a list of numbers: {error}.") from error
+    if vector.shape != (features,):
+        raise InvalidInputError(
+            f"the vector must have shape {(features,)}, but has {vector.shape}."
+        )
+    if not np.isfinite(vector).all():
+        raise InvalidInputError("the vector has an entry that is not finite.")
+    return vector
 
 
 class Embedder(ABC):
-    """A model that makes posteriors of one kind of input.
+    """A model that maps one kind of input to posteriors.
 
-    ``prepare`` checks and decodes one input, cheap and apart from the model, so that it can run beside it; ``embed``
-    makes the posteriors of a batch of prepared inputs. The same input in another batch gives the same posterior to
-    float32 rounding.
+    ``prepare`` checks and decodes one input. It does not use the model, so it can run in parallel with it. ``embed``
+    computes the posteriors of a batch of prepared inputs. The posterior of an input does not depend on its batch, up
+    to float32 rounding.
 
     Attributes
     ----------
     modality
-        What the inputs are: "image" (bytes of a picture file, or a path), "text" (str) or "vector" (numbers).
+        The kind of input: "image" (bytes of a picture file, or a path), "text" (str) or "vector" (numbers).
     dim
-        The D of the posteriors.
+        The dimension D of the posteriors.
     kappa_pos
-        The concentration of partners it was trained with, where that is known.
+        The concentration of positives the model was trained with, where it is known.
     weights
-        The SHA-256 of the weights: two embedders with the same give the same posteriors.
+        The SHA-256 of the weights: embedders with the same hash give the same posteriors.
     features
-        The length of the vectors it takes, if it takes vectors.
+        The length of the input vectors, if the model takes vectors.
     group
-        How many batches to give at once, so that inputs of like length can be put together.
+        The number of batches to pass at once, so that texts of similar length can share a batch.
     """
 
     modality: Modality
@@ -59,20 +108,24 @@ class Embedder(ABC):
     group: int = 1
 
     @abstractmethod
-    def prepare(self, raw: Any) -> Any:
-        """One input in the form that ``embed`` takes; an ``InvalidInputError`` says what is wrong with it."""
+    def prepare(self, raw: Any) -> Tensor | str | np.ndarray:
+        """Decode one input to the form that ``embed`` takes; raises ``InvalidInputError`` if it is not valid."""
 
     @abstractmethod
     def embed(self, prepared: Sequence[Any], *, batch: int | None = None) -> VonMisesFisher:
-        """The posteriors [n] of n prepared inputs, float32 on the CPU; ``batch`` at once, by default all."""
+        """The posteriors [n] of n prepared inputs, float32 on the CPU, computed ``batch`` at a time (default: all)."""
 
     def __call__(self, raw: Sequence[Any]) -> VonMisesFisher:
-        """The posteriors of inputs as they come."""
+        """The posteriors of raw inputs."""
         return self.embed([self.prepare(one) for one in raw])
+
+    def __repr__(self) -> str:
+        known = {"dim": self.dim, "kappa_pos": self.kappa_pos, "weights": self.weights[:12]}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in known.items())})"
 
 
 class ImageEmbedder(Embedder):
-    """A saved ``PosteriorEncoder`` of 32-pixel pictures: the middle square of each, scaled."""
+    """A saved ``PosteriorEncoder`` of pictures; the central square of each is scaled to 32 pixels."""
 
     modality = "image"
 
@@ -80,18 +133,18 @@ class ImageEmbedder(Embedder):
         self._encoder = PosteriorEncoder.load(folder)
         if not isinstance(self._encoder.backbone, CifarResNet | ResNet18):
             raise InvalidInputError(
-                f"the encoder in {folder} has the backbone {type(self._encoder.backbone).__name__}, but pictures go "
-                "through CifarResNet or ResNet18. Write the vectors of other encoders to a table, fit a head on them "
-                "and use that."
+                f"the encoder in {folder} has the backbone {type(self._encoder.backbone).__name__}, but only "
+                "CifarResNet and ResNet18 take pictures. For other encoders, write their vectors to a table and fit a "
+                "head on them."
             )
         self._encoder.eval()
         kappa_pos = self._encoder.card.kappa_pos
         self.kappa_pos = None if kappa_pos is None else float(kappa_pos)
         self.weights = file_hash(folder / WEIGHTS)
-        self.dim = int(self.embed([torch.zeros(3, SIDE, SIDE, dtype=torch.uint8)]).dim)
+        self.dim = int(self.embed([torch.zeros(3, _SIDE, _SIDE, dtype=torch.uint8)]).dim)
 
     def prepare(self, raw: Any) -> Tensor:
-        """The picture in bytes or in a file, as uint8 [3, 32, 32]."""
+        """See ``prepare_picture``."""
         return prepare_picture(raw)
 
     @torch.inference_mode()
@@ -101,7 +154,7 @@ class ImageEmbedder(Embedder):
 
 
 class TextEmbedder(Embedder):
-    """A saved sentence-transformers pipeline with a posterior, or MiniLM and a head on its pooled vectors."""
+    """A saved sentence-transformers pipeline with a posterior, or MiniLM followed by a head on its pooled vectors."""
 
     modality = "text"
     group = 8
@@ -110,10 +163,10 @@ class TextEmbedder(Embedder):
         self._head: FrozenHead | None = None
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             self._head = FrozenHead.load(folder)
-            if self._head.n_features_in_ != _MINILM:
+            if self._head.n_features_in_ != _MINILM_DIM:
                 raise InvalidInputError(
-                    f"MiniLM gives {_MINILM} dimensions, but the head in {folder} was fitted on vectors of "
-                    f"{self._head.n_features_in_}. Give it vectors of your own encoder instead of texts."
+                    f"MiniLM gives {_MINILM_DIM} dimensions, but the head in {folder} was fitted on vectors of "
+                    f"{self._head.n_features_in_}. Pass vectors of your own encoder instead of texts."
                 )
             self._normalized = self._head.takes_unit_vectors if normalized is None else normalized
             self._pipeline = pooling_pipeline(minilm_folder())
@@ -126,12 +179,12 @@ class TextEmbedder(Embedder):
         self.dim = int(self.embed(["a"]).dim)
 
     def prepare(self, raw: Any) -> str:
-        """The text itself, if it says something."""
+        """See ``prepare_text``."""
         return prepare_text(raw)
 
     @torch.inference_mode()
     def embed(self, prepared: Sequence[str], *, batch: int | None = None) -> VonMisesFisher:
-        """The posteriors of texts; those of like length share a batch, since a batch costs as its longest text."""
+        """The posteriors of texts; texts of similar length share a batch, as a batch is padded to its longest text."""
         options = {"show_progress_bar": False, "batch_size": batch or max(1, len(prepared))}
         if self._head is None:
             return _plain(encode_posterior(self._pipeline, list(prepared), **options))
@@ -152,7 +205,7 @@ class VectorEmbedder(Embedder):
         self.weights, self.features = file_hash(folder / WEIGHTS), self._head.n_features_in_
 
     def prepare(self, raw: Any) -> np.ndarray:
-        """The vector as float32, finite and as long as the head's."""
+        """See ``prepare_vector``."""
         return prepare_vector(raw, self._head.n_features_in_)
 
     def embed(self, prepared: Sequence[np.ndarray], *, batch: int | None = None) -> VonMisesFisher:
@@ -163,11 +216,19 @@ class VectorEmbedder(Embedder):
 def load_embedder(
     folder: Path | str, modality: Modality | None = None, *, normalized: bool | None = None
 ) -> Embedder:
-    """The model in a folder, for inputs of a kind; by default of the kind it takes itself.
+    """Load the model in a folder for one kind of input.
 
-    A saved ``PosteriorEncoder`` takes pictures, a pipeline of sentence-transformers texts, and a ``FrozenHead``
-    vectors; with ``modality="text"`` a head on MiniLM's 384 dimensions takes texts. ``normalized`` says
-    whether it was fitted on vectors of length 1; by default the head is asked.
+    A saved ``PosteriorEncoder`` takes pictures, a sentence-transformers pipeline texts, and a ``FrozenHead`` vectors.
+
+    Parameters
+    ----------
+    folder
+        The folder of a saved model.
+    modality
+        The kind of input; default: what the model takes. With "text", a head fitted on MiniLM's 384 dimensions takes
+        texts.
+    normalized
+        Whether such a head was fitted on unit vectors; default: as the head recorded when it was fitted.
 
     Examples
     --------
@@ -182,18 +243,20 @@ def load_embedder(
     if wanted == "text" and own in ("vector", "text"):
         return TextEmbedder(folder, normalized=normalized)
     if wanted != own:
-        raise InvalidInputError(f"what {folder} holds takes {own}s, but {wanted}s were asked for.")
+        raise InvalidInputError(
+            f"the model in {folder} takes {own}s, but {wanted}s were requested."
+        )
     return ImageEmbedder(folder) if own == "image" else VectorEmbedder(folder)
 
 
 def modality_of(folder: Path) -> Modality:
-    """What the model in a folder takes itself, by the files that are there."""
+    """The kind of input that the model in a folder takes, by the files in the folder."""
     if (folder / "modules.json").is_file():
         return "text"
     if not (folder / WEIGHTS).is_file():
         raise MissingInputError(
             f"{folder / WEIGHTS} is missing: {folder} holds no saved model. "
-            "`aureole fit-head` and `aureole train` save one."
+            "Save one with `aureole fit-head` or `aureole train`."
         )
     return "vector" if format_of(folder) == HEAD_FORMAT else "image"
 
@@ -201,16 +264,14 @@ def modality_of(folder: Path) -> Modality:
 def _joined(
     model: Callable[[list[Any]], Any], prepared: Sequence[Any], batch: int | None
 ) -> VonMisesFisher:
-    """The posteriors of all, by batches."""
+    """The posteriors of all inputs, computed batch by batch."""
     size = batch or max(1, len(prepared))
-    found = [model(list(prepared[i : i + size])) for i in range(0, len(prepared), size)]
-    if not all(isinstance(part, VonMisesFisher) for part in found):
+    parts = [model(list(prepared[i : i + size])) for i in range(0, len(prepared), size)]
+    if not all(isinstance(part, VonMisesFisher) for part in parts):
         raise InvalidInputError(
-            "this encoder gives mixtures; a table of posteriors holds one mu and kappa a row."
+            "this encoder gives mixtures, but a table of posteriors stores one mu and kappa per row."
         )
-    if len(found) == 1:
-        return _plain(found[0])
-    mu, kappa = torch.cat([p.mu for p in found]), torch.cat([p.kappa for p in found])
+    mu, kappa = torch.cat([p.mu for p in parts]), torch.cat([p.kappa for p in parts])
     return _plain(VonMisesFisher(mu, kappa, validate_args=False))
 
 

@@ -1,4 +1,4 @@
-"""The adapter to Ray: the one file that imports it, and lance_ray, which builds indexes over it."""
+"""The adapter to Ray: the only file that imports Ray and lance_ray, which builds indexes with it."""
 
 import json
 import logging
@@ -11,50 +11,56 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 
-from aureole.errors import AureoleError, MissingPackageError, tell_error, told_error
-from aureole.scale._source import Chunk
-from aureole.scale._sweep import Failure, attempt
-from aureole.scale._table import Done
+from aureole.errors import (
+    AureoleError,
+    InvalidInputError,
+    MissingPackageError,
+    tell_error,
+    told_error,
+)
+from aureole.retrieval import LanceStore, check_build, default_lists, shown_address
+from aureole.scale._posterior_table import Done, absolute_address
+from aureole.scale._sources import Chunk
 from aureole.scale._worker import ChunkWorker, WorkOrder
 
-_STORE = 200 * 2**20  # bytes of shared memory: jobs and records are small
-_BLOCK = (
-    2**20
-)  # bytes that a task is expected to return at most; Ray keeps room for several of them
-_THREADS = {"env_vars": {"OMP_NUM_THREADS": "1"}}
+Result = TypeVar("Result")
+_STORE_BYTES = 200 * 2**20  # shared memory of a local Ray: jobs and records are small
+_BLOCK_BYTES = 2**20  # upper bound of what a task returns; Ray reserves several of them
+_ONE_THREAD = {"env_vars": {"OMP_NUM_THREADS": "1"}}
 
 
 def run_tasks(
     function: Callable[[Any], Any], jobs: Sequence[Any], *, workers: int, address: str | None
-) -> Iterator[tuple[Any, Any]]:
-    """(Job, result or Failure) of each job as they end; tasks of dead workers are started again up to three times.
+) -> Iterator[tuple[Any, Any, Exception | None]]:
+    """Yield (job, result, None) as jobs end, or (job, None, error) where the worker died more than three times.
 
-    A local Ray is started for the sweep and stopped after it; at an address the cluster is left running. A local Ray
-    listens on all interfaces of this machine while it runs, and has no authentication.
+    A local Ray is started for the sweep and stopped afterwards; a cluster at an address is left running. A local Ray
+    listens on all interfaces of this machine while it runs, without authentication.
     """
     with _running(workers, address) as ray:
         from ray.exceptions import RayError
 
-        task = ray.remote(num_cpus=1, max_retries=3, runtime_env=_THREADS)(_single_threaded)
+        task = ray.remote(num_cpus=1, max_retries=3, runtime_env=_ONE_THREAD)(_single_threaded)
         running = {task.remote(function, job): job for job in jobs}
         while running:
             (done,), _ = ray.wait(list(running), num_returns=1)
             job = running.pop(done)
             try:
-                yield job, ray.get(done)
+                result, death = ray.get(done), None
             except RayError as error:
-                yield job, Failure(f"the worker died too often: {type(error).__name__}", str(error))
+                result, death = None, error
+            yield job, result, death
 
 
 def map_chunks(
     order: WorkOrder, chunks: Iterable[Chunk], *, workers: int, address: str | None
 ) -> Iterator[Done]:
-    """The chunks as they are done by Ray Data, ``workers`` at a time; those of workers or nodes that died come again.
+    """Embed chunks with Ray Data, ``workers`` at a time; chunks of dead workers or nodes are retried.
 
-    The chunks are tasks, not actors: when a node dies for good, its tasks go to any other, where an actor would wait
-    for its place. A process keeps the model for the tasks to come.
+    Chunks run as tasks, not actors: when a node dies, its tasks move to any other node, while an actor would wait for
+    its own. Worker processes keep the model loaded between tasks.
     """
     items = [{"chunk": json.dumps(asdict(chunk))} for chunk in chunks]
     if not items:
@@ -65,7 +71,7 @@ def map_chunks(
 
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
-        context.target_max_block_size = _BLOCK
+        context.target_max_block_size = _BLOCK_BYTES
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         work: Any = partial(_work, job=token_hex(8), order=order)
         try:
@@ -74,7 +80,7 @@ def map_chunks(
                 batch_size=1,
                 compute=ray.data.TaskPoolStrategy(workers),
                 num_cpus=1,
-                runtime_env=_THREADS,
+                runtime_env=_ONE_THREAD,
             )
             for row in done.iter_rows():
                 if row["error"]:
@@ -83,23 +89,62 @@ def map_chunks(
         except RayError as error:
             first = str(error).strip().splitlines() or [type(error).__name__]
             raise AureoleError(
-                f"a worker failed for good: {first[-1][:300]} The same command goes on where it was."
+                f"a worker failed permanently: {first[-1][:300]} Run the same command again to resume."
             ) from error
 
 
-def create_lists(where: str, *, lists: int, rows: int, workers: int, address: str | None) -> None:
-    """Build IVF_FLAT lists on the column mu of a Lance table by several workers, each for a part of the fragments."""
+def build_lists(
+    where: str,
+    *,
+    workers: int,
+    address: str | None = None,
+    lists: int | None = None,
+    probes: int | None = None,
+) -> None:
+    """Build the approximate index (IVF) of a Lance gallery with several Ray workers.
+
+    The calling process learns the centres of the lists from a sample; each worker then assigns the rows of some
+    fragments to lists, and one commit makes all parts the gallery's index.
+
+    Parameters
+    ----------
+    where
+        The address of the gallery.
+    workers, address
+        The number of workers, on this machine or on the Ray cluster at the address.
+    lists, probes
+        As in ``CredibleIndex.build``.
+    """
+    given = {"lists": lists, "probes": probes}
+    sizes = {name: size for name, size in given.items() if size is not None}
+    check_build("ivf", sizes)
+    if not where.removesuffix("/").endswith(".lance"):
+        raise InvalidInputError(
+            f"several workers can only index a Lance table, but {shown_address(where)} is not one. Use one worker."
+        )
+    store = LanceStore.open(where)
+    rows = store.count()
+    lists = lists or default_lists(rows)
+    if rows < 2 * lists:
+        raise InvalidInputError(
+            f"{lists:,} lists need {2 * lists:,} rows or more, but {shown_address(where)} has {rows:,}. Use fewer "
+            "lists, or no index: searching so few rows is fast without one."
+        )
+    _create_lists(absolute_address(where), lists=lists, rows=rows, workers=workers, address=address)
+    store.adopt(lists, sizes)
+
+
+def _create_lists(where: str, *, lists: int, rows: int, workers: int, address: str | None) -> None:
+    """Build IVF_FLAT lists on the column mu of a Lance table, each worker for a part of the fragments."""
     with _running(workers, address) as ray:
         try:
             from lance_ray import create_index
         except ImportError as error:
             raise MissingPackageError(
-                "lists by several workers need lance-ray: pip install 'aureole[scale]', or use one worker."
+                "building lists with several workers needs lance-ray: pip install 'aureole[scale]', or use one worker."
             ) from error
 
-        # a pool larger than the cluster would wait for ever
-        room = max(1, int(ray.cluster_resources().get("CPU", 1)))
-
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
         logging.getLogger("lance_ray").setLevel(logging.ERROR)
         create_index(
             where,
@@ -107,40 +152,40 @@ def create_lists(where: str, *, lists: int, rows: int, workers: int, address: st
             "IVF_FLAT",
             metric="dot",
             replace=True,
-            num_workers=min(workers, room),
+            num_workers=min(workers, cores),  # a larger pool would wait for ever
             num_segments=workers,
             num_partitions=lists,
             sample_rate=max(2, min(256, rows // lists)),
-            ray_remote_args={"num_cpus": 1, "runtime_env": _THREADS},
+            ray_remote_args={"num_cpus": 1, "runtime_env": _ONE_THREAD},
         )
 
 
 def run_ranks(
-    function: Callable[..., Any],
+    function: Callable[..., Result],
     arguments: Sequence[Any],
     *,
     ranks: int,
     address: str,
     restarts: int,
     work: Path,
-) -> Any:
-    """What ``function(*arguments)`` returns on the first of several ranks, workers of Ray Train; it must be JSON.
+) -> Result:
+    """Call ``function(*arguments)`` on several Ray Train workers, and return the first rank's (JSON) result.
 
-    When a worker dies, all are started again, up to ``restarts`` times, and go on from the checkpoint that the function
-    keeps. ``work`` is a folder that all nodes share: the result comes by a file in it, as Ray Train returns metrics
-    with checkpoints of its own alone. At the address "local" a Ray is started on this machine and stopped after it; it
-    listens on all interfaces meanwhile. An ``AureoleError`` is raised here, and not tried again.
+    When a worker dies, all are restarted, up to ``restarts`` times, and resume from the function's own checkpoint.
+    ``work`` is a folder shared by all nodes; the result is passed through a file in it, since Ray Train only returns
+    metrics together with its own checkpoints. With the address "local", a Ray is started on this machine for the run;
+    it listens on all interfaces. An ``AureoleError`` is raised here and not retried.
     """
     outcome = work / "outcome.json"
     work.mkdir(parents=True, exist_ok=True)
     outcome.unlink(missing_ok=True)
-    # the trainer's own process counts as well
+    # one more, as the trainer's own process counts too
     with _running(ranks + 1, None if address == "local" else address) as ray:
         _train(ray, function, arguments, ranks, restarts, outcome)
-    found = json.loads(outcome.read_text())
-    if "error" in found:
-        raise told_error(found)
-    return found["result"]
+    answer = json.loads(outcome.read_text())
+    if "error" in answer:
+        raise told_error(answer)
+    return answer["result"]
 
 
 def _train(
@@ -151,7 +196,7 @@ def _train(
     restarts: int,
     outcome: Path,
 ) -> None:
-    """Run Ray Train until the first rank has left its outcome."""
+    """Run Ray Train until the first rank has written its outcome."""
     import torch
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -180,12 +225,12 @@ def _train(
         if not outcome.exists():
             raise AureoleError(
                 f"training over Ray failed after {restarts} restarts: {type(error).__name__}: {str(error)[:2000]}. "
-                "The same command goes on from the last checkpoint."
+                "Run the same command again to resume from the last checkpoint."
             ) from error
 
 
 def _on_worker(config: dict[str, Any]) -> None:
-    """Run the function on this worker, which Ray has joined with the others; the first leaves the result in a file."""
+    """Run the function on this worker, one rank of Ray's process group; the first rank writes the result to a file."""
     import torch
 
     from aureole.losses import rank
@@ -193,7 +238,7 @@ def _on_worker(config: dict[str, Any]) -> None:
     outcome = Path(config["outcome"])
     if config["environment"]:
         torch.set_num_threads(1)
-    if outcome.exists():  # started again after an error of ours: nothing is left to do
+    if outcome.exists():  # restarted after an AureoleError: nothing is left to do
         return
     try:
         result = config["function"](*config["arguments"])
@@ -212,7 +257,7 @@ def _write(path: Path, value: Any) -> None:
 
 @contextmanager
 def _running(workers: int, address: str | None) -> Iterator[Any]:
-    """Ray: the one that runs in this process, else a cluster at an address, else a local one for as long as needed."""
+    """Ray: the one already initialised in this process, else a cluster at an address, else a temporary local one."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -223,13 +268,13 @@ def _running(workers: int, address: str | None) -> Iterator[Any]:
         ) from error
     started = not ray.is_initialized()
     if started and address is None:
-        with warnings.catch_warnings():  # of a fork that becomes another program at once
+        with warnings.catch_warnings():  # the fork immediately executes another program
             warnings.filterwarnings("ignore", message="lance is not fork-safe")
             ray.init(
-                address="local",  # not one that runs on this machine already
+                address="local",  # not a Ray that already runs on this machine
                 num_cpus=workers,
                 include_dashboard=False,
-                object_store_memory=_STORE,
+                object_store_memory=_STORE_BYTES,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 _node_ip_address="127.0.0.1",
@@ -240,7 +285,7 @@ def _running(workers: int, address: str | None) -> Iterator[Any]:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             first = str(error).strip().splitlines()[0][:300]
-            raise AureoleError(f"no Ray cluster answers at {address}: {first}") from error
+            raise AureoleError(f"no Ray cluster responds at {address}: {first}") from error
     try:
         yield ray
     finally:
@@ -249,7 +294,7 @@ def _running(workers: int, address: str | None) -> Iterator[Any]:
 
 
 def _check_answer(address: str | None) -> None:
-    """Refuse an address where nobody listens; Ray itself would try for minutes."""
+    """Raise at once if nothing listens at an address; Ray itself would retry for minutes."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return  # such as "auto", which Ray resolves
@@ -257,7 +302,7 @@ def _check_answer(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
         raise AureoleError(
-            f"no Ray cluster answers at {address}: {error}. Start one with `ray start --head`, or leave it out."
+            f"no Ray cluster responds at {address}: {error}. Start one with `ray start --head`, or omit the address."
         ) from error
 
 
@@ -265,22 +310,22 @@ def _single_threaded(function: Callable[[Any], Any], job: Any) -> Any:
     import torch
 
     torch.set_num_threads(1)
-    return attempt(function, job)
+    return function(job)
 
 
-_OPEN: dict[str, ChunkWorker] = {}  # what this process holds of the job that it works for
+_WORKERS: dict[str, ChunkWorker] = {}  # of this process: the source and model of the current job
 
 
 def _work(batch: dict[str, Any], *, job: str, order: WorkOrder) -> dict[str, list[str]]:
-    """One chunk, on a worker; errors of ours are handed over as texts."""
+    """Embed one chunk on a worker; an ``AureoleError`` is returned as JSON."""
     import torch
 
     torch.set_num_threads(1)
     try:
-        if job not in _OPEN:
-            _OPEN.clear()
-            _OPEN[job] = ChunkWorker(order)
+        if job not in _WORKERS:
+            _WORKERS.clear()
+            _WORKERS[job] = ChunkWorker(order)
         (text,) = batch["chunk"]
-        return {"done": [_OPEN[job](Chunk(**json.loads(str(text)))).to_json()], "error": [""]}
+        return {"done": [_WORKERS[job](Chunk(**json.loads(str(text)))).to_json()], "error": [""]}
     except AureoleError as error:
         return {"done": [""], "error": [json.dumps(tell_error(error))]}

@@ -1,107 +1,494 @@
-"""Sources by path: what a folder, a file or a table holds, and how it is read."""
+"""Sources of inputs: folders of pictures, tables, Lance tables and WebDataset shards, read chunk by chunk.
 
-from dataclasses import dataclass
+A source lists its inputs in a fixed order and cuts them into chunks. A chunk is the unit of work and of retry: any
+worker can read it on its own, and its key identifies its contents.
+"""
+
+import io
+import json
+import os
+import tarfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, get_args
 
-from aureole.data import ENDINGS, columns_of, read_schema
+import numpy as np
+
+from aureole.data import (
+    ENDINGS,
+    PARQUET,
+    RangeReader,
+    columns_of,
+    count_rows,
+    fitting,
+    listed,
+    read_schema,
+    short,
+    values_of,
+)
 from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval import lance_package, shown_address, table_exists
 from aureole.scale._embedder import Modality
-from aureole.scale._folder import FolderSource, walk
-from aureole.scale._shards import SHARDS, ShardSource
-from aureole.scale._source import Source
-from aureole.scale._tabular import TABLES, LanceSource, TableSource
+
+TABLES = (*PARQUET, ".arrow", ".feather")
+SHARDS = (".tar", ".tar.gz", ".tgz")
+MAX_INPUT_BYTES = 256 * 2**20
+_SHARD_ENDINGS = {"image": ENDINGS, "text": (".txt", ".text"), "vector": (".npy",)}
+_MIN_CHUNK, _MAX_CHUNK, _TARGET_CHUNKS = 1024, 65_536, 256
 
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """What to read, in plain values, so that each worker can open it for itself.
+    """Describes a source in plain values, so that each worker can open it for itself.
 
     Attributes
     ----------
     path
-        A folder of pictures, a ``.parquet``, ``.arrow`` or ``.lance`` table, a folder of such files, a dataset as
-        ``datasets`` saves it to disk, or ``.tar`` files of a WebDataset.
+        A folder of pictures, a ``.parquet``, ``.arrow`` or ``.lance`` table, a folder of such files, a dataset saved to
+        disk by ``datasets``, or the ``.tar`` files of a WebDataset.
     modality
-        What the inputs are.
+        "image", "text" or "vector"; default: whatever the model takes.
     column
-        The column of a table, or the ending in a WebDataset; by default the only one that fits.
+        The column of a table, or the file ending in a WebDataset; default: the only one that fits.
     id_column
-        The column of ids; by default rows have numbers.
+        The column of ids; default: row numbers.
     rows_per_chunk
-        Inputs in a chunk; by default as ``chunk_size`` says.
+        Inputs per chunk; default: see ``chunk_size``.
     """
 
     path: str
-    modality: Modality
+    modality: Modality | None = None
     column: str | None = None
     id_column: str | None = None
     rows_per_chunk: int | None = None
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive inputs of a source: the unit of work and of retry.
+
+    Attributes
+    ----------
+    key
+        Identifies the inputs: as long as the source is unchanged, the same key means the same inputs.
+    place
+        Where the inputs are, in plain values that can be sent to a worker.
+    rows
+        How many inputs, where that is known.
+    """
+
+    key: str
+    place: list[Any]
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An input that the source could not read, and why."""
+
+    reason: str
+
+
+class Source(ABC):
+    """Inputs with ids, read chunk by chunk.
+
+    Attributes
+    ----------
+    named
+        Whether ids belong to the inputs (paths, keys, a column). Otherwise ids are row numbers, which shift when the
+        source changes.
+    """
+
+    named: bool = True
+
+    @abstractmethod
+    def chunks(self) -> Iterator[Chunk]:
+        """All chunks in order; existing chunks keep their keys when inputs are appended at the end."""
+
+    @abstractmethod
+    def read(self, chunk: Chunk) -> Iterator[tuple[str, Any]]:
+        """(Id, input) of each input of a chunk: bytes, a path, a text, a vector, None, or ``Broken``."""
+
+    def rows(self) -> int | None:
+        """The number of inputs, where it is known without reading them."""
+        return None
+
+
+def chunk_size(rows: int | None) -> int:
+    """The default number of inputs per chunk: a few hundred chunks, none tiny and none too large to repeat.
+
+    Examples
+    --------
+    >>> chunk_size(60_000), chunk_size(1_000_000), chunk_size(1_000_000_000)
+    (1024, 4096, 65536)
+    """
+    size = _MIN_CHUNK
+    while size < _MAX_CHUNK and (rows or 0) > size * _TARGET_CHUNKS:
+        size *= 2
+    return size
+
+
 def open_source(spec: SourceSpec) -> Source:
-    """The source that a spec names."""
-    kind, path = kind_of(spec.path), Path(spec.path)
-    if kind in ("folder", "shards") and spec.id_column is not None:
-        raise InvalidInputError(f"{path} is no table: its ids are names, and it has no columns.")
-    options = (spec.modality, spec.column, spec.id_column, spec.rows_per_chunk)
-    if kind == "lance":
-        return LanceSource(spec.path, *options)
-    if kind == "table":
-        return TableSource(path, *options)
-    if kind == "shards":
-        return ShardSource(path, spec.modality, spec.column)
-    if spec.modality != "image" or spec.column is not None:
+    """Open the source that a spec describes; a missing modality is inferred from the type of the column."""
+    kind = kind_of(spec.path)
+    modality = spec.modality or guess_modality(spec.path, spec.column)
+    if modality is None:
         raise InvalidInputError(
-            f"{path} is a folder of pictures, but {spec.modality}s were asked for. Put them in a table."
+            f"cannot tell whether {spec.path} holds images, texts or vectors. Set the modality."
         )
-    return FolderSource(path, spec.rows_per_chunk)
+    spec = replace(spec, modality=modality)
+    if kind in ("folder", "shards") and spec.id_column is not None:
+        raise InvalidInputError(
+            f"{spec.path} is not a table and has no columns: its ids are file names."
+        )
+    if kind == "folder" and (modality != "image" or spec.column is not None):
+        raise InvalidInputError(
+            f"{spec.path} is a folder of pictures, but {modality}s were requested. Put them in a table."
+        )
+    sources = {
+        "lance": LanceSource,
+        "table": TableSource,
+        "shards": ShardSource,
+        "folder": FolderSource,
+    }
+    return sources[kind](spec)
 
 
 def kind_of(path: str) -> str:
-    """'lance', 'table', 'shards' or 'folder': what a path holds, by its ending or by the files below it."""
+    """What a path holds, by its ending or by the files below it: "lance", "table", "shards" or "folder"."""
     if path.removesuffix("/").endswith(".lance"):
         if not table_exists(path):
             raise MissingInputError(
-                f"{shown_address(path)} is not there, or is no Lance table. Check the name."
+                f"{shown_address(path)} does not exist or is not a Lance table. Check the name."
             )
         return "lance"
     place = Path(path)
     if place.is_file():
         name = place.name.lower()
-        if name.endswith((*SHARDS, *TABLES)):
-            return "shards" if name.endswith(SHARDS) else "table"
-        raise InvalidInputError(
-            f"{path} is of no kind that can be embedded; its name must end in "
-            f"{', '.join((*TABLES, *SHARDS, '.lance'))}."
-        )
-    if not place.is_dir():
-        raise MissingInputError(f"{shown_address(path)} is not there. Check the name.")
-    first = next(walk(place, (*TABLES, *SHARDS, *ENDINGS)), None)
-    if first is None:
-        raise InvalidInputError(
-            f"{path} holds nothing that can be embedded: no file's name ends in "
-            f"{', '.join((*ENDINGS, *TABLES, *SHARDS))}."
-        )
-    name = first.lower()
+        if not name.endswith((*SHARDS, *TABLES)):
+            raise InvalidInputError(
+                f"{path} is not a supported file type; supported: {', '.join((*TABLES, *SHARDS, '.lance'))}."
+            )
+    elif place.is_dir():
+        first = next(walk(place, (*TABLES, *SHARDS, *ENDINGS)), None)
+        if first is None:
+            raise InvalidInputError(
+                f"{path} contains no supported files; supported: {', '.join((*ENDINGS, *TABLES, *SHARDS))}."
+            )
+        name = first.lower()
+    else:
+        raise MissingInputError(f"{shown_address(path)} does not exist. Check the name.")
     return "shards" if name.endswith(SHARDS) else "table" if name.endswith(TABLES) else "folder"
 
 
 def guess_modality(path: str, column: str | None) -> Modality | None:
-    """What a source's inputs are where that is plain: pictures in a folder, the type of a table's column."""
+    """The modality of a source where it is unambiguous: pictures in a folder, or the type of a table's column."""
     kind = kind_of(path)
-    if kind == "folder":
-        return "image"
-    if kind == "shards":
-        return None
+    if kind in ("folder", "shards"):
+        return "image" if kind == "folder" else None
     if kind == "lance":
         schema = lance_package().dataset(path).schema
     else:
         place = Path(path)
         schema = read_schema(place if place.is_file() else place / next(walk(place, TABLES)))
-    choices: tuple[Modality, ...] = ("image", "text", "vector")
-    fit: list[Modality] = []
-    for one in choices:
-        if any(column in (None, name) for name in columns_of(schema, one)):
-            fit.append(one)
+    fit: list[Modality] = [
+        modality
+        for modality in get_args(Modality)
+        if any(column in (None, name) for name in columns_of(schema, modality))
+    ]
     return fit[0] if len(fit) == 1 else None
+
+
+class FolderSource(Source):
+    """The pictures below a folder, ordered by name; the id is the path below the folder. Hidden files are skipped.
+
+    Only the names of one chunk, and of the folders on the way to it, are in memory.
+    """
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._path = Path(spec.path)
+        self.rows_per_chunk = spec.rows_per_chunk or chunk_size(self.rows())
+
+    def chunks(self) -> Iterator[Chunk]:
+        """``rows_per_chunk`` files each; the key is a hash of their names."""
+        names: list[str] = []
+        number = 0
+        for name in walk(self._path, ENDINGS):
+            names.append(name)
+            if len(names) == self.rows_per_chunk:
+                yield _files_chunk(number, names)
+                number, names = number + 1, []
+        if names:
+            yield _files_chunk(number, names)
+
+    def read(self, chunk: Chunk) -> Iterator[tuple[str, Path]]:
+        """(Path below the folder, path); the worker reads the file when it decodes it."""
+        for name in chunk.place:
+            yield _printable(name), self._path / name
+
+    def rows(self) -> int:
+        """The number of files, counted by walking the folders."""
+        return sum(1 for _ in walk(self._path, ENDINGS))
+
+
+class _ColumnSource(Source):
+    """What the two table sources share: the column of inputs, the column of ids, and the size of chunks."""
+
+    def _set_columns(self, spec: SourceSpec, schema: Any) -> None:
+        self._spec = spec
+        for name in (spec.column, spec.id_column):
+            if name is not None and name not in schema.names:
+                raise InvalidInputError(
+                    f"{spec.path} has no column {short(name)}; {listed(schema.names)}."
+                )
+        self.column = _pick_column(spec, schema)
+        self.named = spec.id_column is not None
+        self._columns = [self.column] + ([] if spec.id_column is None else [spec.id_column])
+        self.rows_per_chunk = spec.rows_per_chunk or chunk_size(self.rows())
+
+    def _pairs(self, batch: Any, prefix: str, first: int) -> Iterator[tuple[str, Any]]:
+        """(Id, input) of the rows of an Arrow batch, whose first row has the number ``first``."""
+        inputs = values_of(batch.column(self.column), self._spec.modality or "image")
+        if self._spec.id_column is None:
+            for i, value in enumerate(inputs):
+                yield f"{prefix}{first + i}", value
+            return
+        names = batch.column(self._spec.id_column).to_pylist()
+        for i, (name, value) in enumerate(zip(names, inputs, strict=True)):
+            if isinstance(name, str) or (isinstance(name, int) and not isinstance(name, bool)):
+                yield str(name), value
+            else:
+                yield (
+                    f"row {prefix}{first + i}",
+                    Broken(f"its id is {short(name)}; ids must be strings or integers."),
+                )
+
+
+class TableSource(_ColumnSource):
+    """The rows of a Parquet or Arrow file, or of all such files in a folder or saved Hugging Face dataset.
+
+    Ids are a column, or ``file:row``; for a single file without an id column, row numbers from 0.
+    """
+
+    def __init__(self, spec: SourceSpec) -> None:
+        path = Path(spec.path)
+        self._root = path.parent if path.is_file() else path
+        self._files = [path.name] if path.is_file() else _table_files(path)
+        self._single = path.is_file()
+        self._set_columns(spec, read_schema(self._root / self._files[0]))
+        self._reader: tuple[str, RangeReader] | None = None
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        return [count_rows(self._root / name) for name in self._files]
+
+    def chunks(self) -> Iterator[Chunk]:
+        """``rows_per_chunk`` rows of one file each; the key has the file's name, its row count and the first row."""
+        for name, rows in zip(self._files, self._counts, strict=True):
+            digest = sha256(f"{name}\0{rows}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+            for first in range(0, rows, self.rows_per_chunk):
+                count = min(self.rows_per_chunk, rows - first)
+                yield Chunk(f"{digest}-{first}", [name, first, count], count)
+
+    def read(self, chunk: Chunk) -> Iterator[tuple[str, Any]]:
+        """(Id, input) of each row."""
+        name, first, count = chunk.place
+        if self._reader is None or self._reader[0] != name:
+            self._reader = (name, RangeReader(self._root / name, self._columns))
+        prefix = "" if self._single else f"{_printable(name)}:"
+        for batch in self._reader[1].read(first, count):
+            yield from self._pairs(batch, prefix, first)
+            first += len(batch)
+
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(self._counts)
+
+
+class LanceSource(_ColumnSource):
+    """The rows of a Lance table; ids are a column, or row numbers from 0."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._table = lance_package().dataset(spec.path)
+        self._total = self._table.count_rows()
+        self._set_columns(spec, self._table.schema)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """``rows_per_chunk`` rows of one fragment each; the key has the fragment and its row counts."""
+        before = 0
+        for fragment in self._table.get_fragments():
+            rows, physical = fragment.count_rows(), fragment.physical_rows
+            for first in range(0, rows, self.rows_per_chunk):
+                count = min(self.rows_per_chunk, rows - first)
+                key = f"{fragment.fragment_id}-{rows}-{physical}-{first}"
+                yield Chunk(key, [fragment.fragment_id, first, count, before + first], count)
+            before += rows
+
+    def read(self, chunk: Chunk) -> Iterator[tuple[str, Any]]:
+        """(Id, input) of each row."""
+        number, first, count, row = chunk.place
+        scanner = self._table.get_fragment(number).scanner(
+            columns=self._columns, offset=first, limit=count, batch_size=256
+        )
+        for batch in scanner.to_batches():
+            yield from self._pairs(batch, "", row)
+            row += len(batch)
+
+    def rows(self) -> int:
+        """The number of rows."""
+        return self._total
+
+
+class ShardSource(Source):
+    """The samples of a WebDataset's tar files, one chunk per file; ids are ``shard/key``.
+
+    The input of a sample is its first file with a fitting ending, or with the ending that ``column`` names. Shards are
+    read sequentially, so compressed files and pipes work. Nothing is ever unpickled.
+    """
+
+    def __init__(self, spec: SourceSpec) -> None:
+        path, column = Path(spec.path), spec.column
+        self._kind: Any = spec.modality
+        self._endings = (
+            _SHARD_ENDINGS[self._kind] if column is None else (f".{column.lstrip('.').lower()}",)
+        )
+        self._files = [path.name] if path.is_file() else list(walk(path, SHARDS))
+        self._root = path.parent if path.is_file() else path
+
+    def chunks(self) -> Iterator[Chunk]:
+        """One per tar file; the key is a hash of its name and size."""
+        for name in self._files:
+            size = (self._root / name).stat().st_size
+            digest = sha256(f"{name}\0{size}".encode("utf-8", "surrogateescape")).hexdigest()
+            yield Chunk(digest[:24], [name])
+
+    def read(self, chunk: Chunk) -> Iterator[tuple[str, Any]]:
+        """(Shard/key, input) of each sample; the unreadable rest of a damaged shard is one ``Broken``."""
+        (name,) = chunk.place
+        shown = _printable(name)
+        stem = next(shown[: -len(end)] for end in SHARDS if shown.lower().endswith(end))
+        missing = Broken(f"the sample has no file that ends in {', '.join(self._endings)}.")
+        key, value = None, None
+        try:
+            with tarfile.open(self._root / name, "r|*") as shard:
+                for member in shard:
+                    if not member.isfile() or member.name.split("/")[-1].startswith("."):
+                        continue
+                    member_key, ending = _split(member.name)
+                    if member_key != key:
+                        if key is not None:
+                            yield f"{stem}/{key}", missing if value is None else value
+                        key, value = member_key, None
+                    if value is None and ending.endswith(self._endings):
+                        value = self._input(shard, member)
+            if key is not None:
+                yield f"{stem}/{key}", missing if value is None else value
+        except (tarfile.TarError, OSError, EOFError) as error:
+            if key is not None and value is not None:
+                yield f"{stem}/{key}", value
+            yield shown, Broken(f"the shard is damaged; the rest of it is unreadable: {error}.")
+
+    def _input(self, shard: tarfile.TarFile, member: tarfile.TarInfo) -> Any:
+        if member.size > MAX_INPUT_BYTES:
+            return Broken(too_large(member.size))
+        handle = shard.extractfile(member)
+        assert handle is not None  # it is a regular file
+        data = handle.read()
+        if len(data) < member.size:
+            raise EOFError(f"{member.name} is truncated")
+        if self._kind == "image":
+            return data or Broken("the file is empty.")
+        try:
+            if self._kind == "text":
+                return data.decode()
+            return np.load(io.BytesIO(data), allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            return Broken(f"{member.name.split('/')[-1]} cannot be read: {error}.")
+
+
+def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[str]:
+    """Sorted paths, below a folder, of the files with these endings; links to folders are not followed."""
+
+    def below(place: str, prefix: str) -> Iterator[str]:
+        with os.scandir(place) as scan:
+            entries = sorted(
+                (entry.name, entry.is_dir(follow_symlinks=False))
+                for entry in scan
+                if not entry.name.startswith(".")
+            )
+        for name, is_folder in entries:
+            if is_folder:
+                yield from below(f"{place}/{name}", f"{prefix}{name}/")
+            elif name.lower().endswith(endings):
+                yield prefix + name
+
+    yield from below(str(folder), "")
+
+
+def too_large(size: int) -> str:
+    """The reason why a file of this size is not read."""
+    return f"the file has {size:,} bytes; the limit is {MAX_INPUT_BYTES:,}."
+
+
+def _files_chunk(number: int, names: list[str]) -> Chunk:
+    digest = sha256("\0".join(names).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return Chunk(f"{number:08d}-{digest}", list(names), len(names))
+
+
+def _printable(name: str) -> str:
+    """A file name as valid Unicode."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _pick_column(spec: SourceSpec, schema: Any) -> str:
+    """The column of inputs: the one named, or the only one with a fitting type."""
+    kind: Any = spec.modality
+    if spec.column is not None:
+        if not fitting(schema.field(spec.column).type, kind):
+            raise InvalidInputError(
+                f"the column {short(spec.column)} of {spec.path} has type {schema.field(spec.column).type}, "
+                f"which does not hold {kind}s."
+            )
+        return spec.column
+    names = [name for name in columns_of(schema, kind) if name != spec.id_column]
+    if len(names) != 1:
+        choices = f"candidates: {', '.join(map(short, names))}" if names else listed(schema.names)
+        raise InvalidInputError(
+            f"cannot tell which column of {spec.path} holds the {kind}s. Name it with --column; {choices}."
+        )
+    return names[0]
+
+
+def _table_files(folder: Path) -> list[str]:
+    """The table files below a folder, by name; of a saved dataset those that its state.json lists, not its caches."""
+    files = list(walk(folder, TABLES))
+    datasets = {name.rpartition("/")[0] for name in walk(folder, ("state.json",))}
+    if not datasets:
+        return files
+    listed_files = []
+    for place in sorted(datasets):
+        path = folder / place / "state.json"
+        try:
+            names = [entry["filename"] for entry in json.loads(path.read_text())["_data_files"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidInputError(
+                f"{path} does not list the files of a dataset: {error!r}."
+            ) from error
+        listed_files += [f"{place}/{name}" if place else str(name) for name in names]
+    known = set(files)  # excludes names that point outside the folder
+    missing = [name for name in listed_files if name not in known]
+    if missing:
+        raise InvalidInputError(f"{folder / missing[0]} is missing: the dataset is incomplete.")
+    return listed_files
+
+
+def _split(name: str) -> tuple[str, str]:
+    """(Key, ending): a name up to the first dot of its last part, and the rest in lower case."""
+    folder, _, last = name.rpartition("/")
+    stem, _, ending = last.partition(".")
+    key = f"{folder}/{stem}" if folder else stem
+    return _printable(key.removeprefix("./")), f".{ending.lower()}"

@@ -1,4 +1,4 @@
-"""ChunkWorker: what one worker does with one chunk, in this process or on a cluster: read, decode, embed, write."""
+"""ChunkWorker: reads, decodes, embeds and writes one chunk, in this process or on a cluster."""
 
 import os
 import stat
@@ -16,13 +16,19 @@ import numpy as np
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import MAX_ID_BYTES, stored_direction
 from aureole.scale._embedder import Embedder, load_embedder
-from aureole.scale._source import LARGEST_INPUT, Broken, Chunk
-from aureole.scale._sources import SourceSpec, open_source
-from aureole.scale._table import Done, Fault, PosteriorTable
+from aureole.scale._posterior_table import Done, Fault, PosteriorTable
+from aureole.scale._sources import (
+    MAX_INPUT_BYTES,
+    Broken,
+    Chunk,
+    SourceSpec,
+    open_source,
+    too_large,
+)
 
-_PART = 65_536  # rows in memory before they are written
-_REASON = 500  # characters
-_DEPTH = 2  # batches decoded ahead of the model
+_BUFFERED_ROWS = 65_536  # in memory before they are written
+_MAX_REASON = 500  # characters
+_PREFETCHED = 2  # batches decoded ahead of the model
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,7 +36,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class WorkOrder:
-    """All that a worker needs to know, in plain values: the source, the model, the table, and sizes."""
+    """Everything a worker needs, in plain values: the source, the model, the table, sizes, and ids to skip."""
 
     source: SourceSpec
     encoder: str
@@ -42,7 +48,7 @@ class WorkOrder:
 
 
 class ChunkWorker:
-    """An open source and a loaded model; a call makes the rows of one chunk."""
+    """An open source and a loaded model; a call embeds one chunk."""
 
     def __init__(self, order: WorkOrder, embedder: Embedder | None = None) -> None:
         self._order = order
@@ -52,30 +58,30 @@ class ChunkWorker:
         )
 
     def __call__(self, chunk: Chunk) -> Done:
-        """The chunk's rows as fragments, and its faults."""
+        """Embed one chunk: the fragments with its rows, and its faults."""
         return next(self.run([chunk]))
 
     def run(self, chunks: Iterable[Chunk]) -> Iterator[Done]:
-        """The chunks one after the other; the first inputs of one are decoded while the last before are embedded."""
+        """Embed chunks one after the other; the next inputs are decoded while the model runs."""
         faults: list[Fault] = []
         fragments: list[str] = []
-        part = _Part()
+        buffer = _Buffer()
         rows = 0
         for batch in ahead(self._decode, self._pieces(chunks), self._order.decoders):
             faults += batch.faults
             if batch.inputs:
                 mu, kappa = self._embedded(batch, faults)
-                part.add(batch, mu, kappa)
-            if part.ids and (batch.last or len(part.ids) >= _PART):
-                rows += len(part.ids)
-                fragments += part.write(self._order.table, batch.chunk)
-                part = _Part()
+                buffer.add(batch, mu, kappa)
+            if buffer.ids and (batch.last or len(buffer.ids) >= _BUFFERED_ROWS):
+                rows += len(buffer.ids)
+                fragments += buffer.write(self._order.table, batch.chunk)
+                buffer = _Buffer()
             if batch.last:
                 yield Done(batch.chunk, rows, fragments, faults)
                 faults, fragments, rows = [], [], 0
 
     def _pieces(self, chunks: Iterable[Chunk]) -> Iterator["_Piece"]:
-        """The inputs of the chunks, some batches at a time; the last piece of a chunk has what was refused of it."""
+        """The inputs of the chunks, a few batches at a time; a chunk ends with an empty piece that has its faults."""
         size = self._order.batch * self._embedder.group
         for chunk in chunks:
             faults: list[Fault] = []
@@ -87,7 +93,7 @@ class ChunkWorker:
     def _fresh(
         self, inputs: Iterable[tuple[str, Any]], faults: list[Fault]
     ) -> Iterator[tuple[str, Any]]:
-        """Inputs with an id that can be stored, is new in the chunk, and has no row yet."""
+        """The inputs whose id is valid, unique in the chunk, and has no row yet."""
         seen: set[str] = set()
         for name, raw in inputs:
             fault = _id_fault(name, seen)
@@ -99,7 +105,7 @@ class ChunkWorker:
                 yield name, raw
 
     def _decode(self, piece: "_Piece") -> "_Batch":
-        """What can be read of some inputs; beside the model, in a thread of its own."""
+        """Decode some inputs; runs in a separate thread, in parallel with the model."""
         batch = _Batch(piece.chunk, list(piece.faults), last=piece.last)
         for name, raw in piece.items:
             digest = ""
@@ -109,8 +115,8 @@ class ChunkWorker:
                 prepared = self._embedder.prepare(data)
             except Exception as error:
                 if isinstance(error, AureoleError) and not isinstance(error, InvalidInputError):
-                    raise  # a package that is missing is no fault of the input
-                # hostile files raise almost anything in decoders
+                    raise  # such as a missing package: not a fault of this input
+                # decoders raise almost anything on malformed files
                 batch.faults.append(Fault(name, _reason(error), digest))
                 continue
             batch.ids.append(name)
@@ -119,13 +125,15 @@ class ChunkWorker:
         return batch
 
     def _embedded(self, batch: "_Batch", faults: list[Fault]) -> tuple[np.ndarray, np.ndarray]:
-        """Directions [n, D] and kappa [n] of a batch, without the rows of which the model made no posterior."""
+        """Directions [n, D] and kappa [n] of a batch; rows where the model gave no valid posterior become faults."""
         posterior = self._embedder.embed(batch.inputs, batch=self._order.batch)
         mu, kappa = stored_direction(posterior.mu), posterior.kappa.numpy()
         length = np.linalg.norm(mu.astype(np.float64), axis=-1)
         good = (np.abs(length - 1) < 1e-4) & (kappa >= 0)
         for row in np.flatnonzero(~good).tolist():
-            reason = f"the model gave mu of norm {length[row]:.4g} and kappa {kappa[row]:.4g}."
+            reason = (
+                f"the model returned mu with norm {length[row]:.4g} and kappa {kappa[row]:.4g}."
+            )
             faults.append(Fault(batch.ids[row], reason, batch.sources[row]))
         if not good.all():
             batch.ids = [name for name, kept in zip(batch.ids, good, strict=True) if kept]
@@ -135,7 +143,7 @@ class ChunkWorker:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some inputs of a chunk as they come, or its end with what was refused before it was decoded."""
+    """Some raw inputs of a chunk, or its end with the inputs rejected before decoding."""
 
     chunk: str
     items: list[tuple[str, Any]]
@@ -144,7 +152,7 @@ class _Piece:
 
 
 class _Batch:
-    """Decoded inputs of a chunk, and those that could not be."""
+    """Decoded inputs of a chunk, and the faults of the others."""
 
     def __init__(self, chunk: str, faults: list[Fault], *, last: bool) -> None:
         self.chunk, self.faults, self.last = chunk, faults, last
@@ -153,8 +161,8 @@ class _Batch:
         self.inputs: list[Any] = []
 
 
-class _Part:
-    """Rows that wait to be written."""
+class _Buffer:
+    """Rows that are not written yet."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -176,9 +184,9 @@ class _Part:
 def ahead(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int = 1
 ) -> Iterator[Result]:
-    """The results for all items in their order, made in threads a few ahead of the one that is asked for.
+    """Map a function over items in threads, in order, a few items ahead of the consumer.
 
-    An error of the items comes after the results of those before it.
+    An error raised by the items iterator comes after the results of the items before it.
 
     Examples
     --------
@@ -189,17 +197,17 @@ def ahead(
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
     broken: Exception | None = None
     try:
-        found = iter(items)
+        iterator = iter(items)
         while True:
             try:
-                item = next(found)
+                item = next(iterator)
             except StopIteration:
                 break
             except Exception as error:
                 broken = error
                 break
             waiting.append(pool.submit(function, item))
-            if len(waiting) > threads + _DEPTH - 1:
+            if len(waiting) > threads + _PREFETCHED - 1:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -210,31 +218,28 @@ def ahead(
 
 
 def _loaded(raw: Any) -> Any:
-    """The input itself: the bytes of a file, what else is given as it is."""
+    """The raw input; a path is read to bytes."""
     if isinstance(raw, Broken):
         raise InvalidInputError(raw.reason)
     if raw is None:
-        raise InvalidInputError("there is nothing in this row.")
+        raise InvalidInputError("the row has no value.")
     if not isinstance(raw, Path):
         return raw
-    handle = os.open(raw, os.O_RDONLY | os.O_NONBLOCK)  # a pipe of that name must not hold us up
+    handle = os.open(raw, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe must not block
     with open(handle, "rb") as file:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
-            raise InvalidInputError("it is no file.")
-        if about.st_size > LARGEST_INPUT:
-            raise InvalidInputError(
-                f"it has {about.st_size:,} bytes; at most {LARGEST_INPUT:,} are read."
-            )
-        return file.read() or _empty()
-
-
-def _empty() -> Any:
-    raise InvalidInputError("it is empty.")
+            raise InvalidInputError("it is not a regular file.")
+        if about.st_size > MAX_INPUT_BYTES:
+            raise InvalidInputError(too_large(about.st_size))
+        data = file.read()
+    if not data:
+        raise InvalidInputError("the file is empty.")
+    return data
 
 
 def _digest(data: Any) -> str:
-    """The SHA-256 of an input as it was read, cut to 128 bits."""
+    """The SHA-256 of a raw input, truncated to 128 bits."""
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
     elif isinstance(data, np.ndarray):
@@ -246,16 +251,18 @@ def _reason(error: Exception) -> str:
     text = str(error).splitlines()[0] if str(error) else ""
     known = isinstance(error, InvalidInputError)
     text = text if known else f"{type(error).__name__}: {text}"
-    return text[:_REASON].encode("utf-8", "backslashreplace").decode()
+    return text[:_MAX_REASON].encode("utf-8", "backslashreplace").decode()
 
 
 def _id_fault(name: str, seen: set[str]) -> Fault | None:
-    """Why an id cannot be stored, if it cannot."""
+    """Why an id cannot be stored, or None."""
     short = name[:60].encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         return Fault(short, "its id is not valid Unicode.")
     if size > MAX_ID_BYTES or "\0" in name:
-        return Fault(short, f"its id has {size} bytes or NUL; at most {MAX_ID_BYTES} are stored.")
-    return Fault(name, "another input of the chunk has the same id.") if name in seen else None
+        return Fault(
+            short, f"its id has {size} bytes or contains NUL; the limit is {MAX_ID_BYTES} bytes."
+        )
+    return Fault(name, "another input of this chunk has the same id.") if name in seen else None

@@ -1,10 +1,9 @@
-"""PosteriorTable: a gallery in Lance that many workers fill, chunk by chunk, and that knows which chunks are in it.
+"""PosteriorTable: a Lance gallery that many workers fill chunk by chunk, and that records which chunks are done.
 
-Workers write fragments, files that nobody sees; one process commits them. A chunk's rows carry its key, so they and the
-word that it is done are one commit: there is no other bookkeeping that could disagree. What is done is read from that
-one column, which is all but free to store: 8 bytes a row pass through memory when a job starts, and a key for each
-chunk stays. Inputs that could not be read are committed to a second table first; if the process dies in between, they
-are dropped when the next one starts, and made again.
+Workers write Lance fragments, which are invisible until one process commits them. Each row carries the key of its
+chunk, so the rows and the record that the chunk is done are the same commit and cannot disagree. When a job starts, it
+reads that one column (8 bytes per row) to find the finished chunks. Inputs that could not be read are committed to a
+second table first; if the process dies in between, the next run drops them and repeats their chunk.
 """
 
 import fcntl
@@ -35,14 +34,14 @@ from aureole.retrieval import (
 )
 
 COLUMNS = {"source": "text", "model": "text", "chunk": "text"}
-_JOB, _MODELS = "embed", "models"
-_COMPARED = 20_000_000
-_KEEP = timedelta(hours=1)  # how long versions that are no longer the newest can be read
+_JOB, _MODELS = "embed", "models"  # names of notes in the table's metadata
+_MAX_COMPARED = 20_000_000  # rows whose ids are checked for duplicates
+_KEEP = timedelta(hours=1)  # how long old versions stay readable
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An input without a posterior: its id, why, and the hash of what was read, if something was."""
+    """An input without a posterior: its id, the reason, and the hash of its bytes if they could be read."""
 
     id: str
     reason: str
@@ -51,7 +50,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Done:
-    """A chunk that a worker has finished: the fragments with its rows, not yet committed, and its faults."""
+    """A finished chunk: the fragments with its rows, not yet committed, and its faults."""
 
     key: str
     rows: int
@@ -59,19 +58,19 @@ class Done:
     faults: list[Fault]
 
     def to_json(self) -> str:
-        """As text, to be sent."""
+        """Serialise to JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Done":
-        """From text of ``to_json``."""
-        found = json.loads(text)
-        faults = [Fault(**fault) for fault in found["faults"]]
-        return cls(found["key"], found["rows"], found["fragments"], faults)
+        """Parse the output of ``to_json``."""
+        fields = json.loads(text)
+        fields["faults"] = [Fault(**fault) for fault in fields["faults"]]
+        return cls(**fields)
 
 
 def absolute_address(where: str) -> str:
-    """The address from anywhere: workers of a cluster do not run in the folder of the process that asks them.
+    """The absolute form of an address, as cluster workers run in another working directory.
 
     Examples
     --------
@@ -82,7 +81,7 @@ def absolute_address(where: str) -> str:
 
 
 def errors_address(where: str) -> str:
-    """The address of the table with the inputs that could not be read.
+    """The address of the table that lists the inputs that could not be read.
 
     Examples
     --------
@@ -93,10 +92,10 @@ def errors_address(where: str) -> str:
 
 
 def table_address(out: str, weights: str) -> str:
-    """The address of a model's rows: ``out`` for the first model, ``out-HASH`` beside it for any other."""
+    """The address of a model's rows: ``out`` for the first model, ``out-HASH`` for any other."""
     if not out.removesuffix("/").endswith(".lance") or out.endswith(".errors.lance"):
         raise InvalidInputError(
-            f"the table's name must end in .lance, but is {shown_address(out)}."
+            f"the name of the output table must end in .lance, but is {shown_address(out)}."
         )
     if not table_exists(out):
         return out
@@ -104,7 +103,7 @@ def table_address(out: str, weights: str) -> str:
     note, origin = store.read_note(_JOB), _origin(store)
     if note is None and store.count():
         raise InvalidInputError(
-            f"{out} holds a gallery that aureole embed did not make. Choose another place."
+            f"{out} holds a gallery that aureole embed did not write. Choose another --out."
         )
     if note is None or origin.weights == weights:
         return out
@@ -112,10 +111,10 @@ def table_address(out: str, weights: str) -> str:
 
 
 class PosteriorTable:
-    """The rows that one model made of one source: a gallery with the columns source, model and chunk.
+    """The posteriors of one source by one model: a gallery with the columns source, model and chunk.
 
-    ``source`` is the SHA-256 of the input's bytes, cut to 128 bits; ``model`` the first 12 digits of that of the
-    weights, which the gallery's origin has in full.
+    ``source`` is the SHA-256 of the input's bytes, truncated to 128 bits; ``model`` the first 12 hex digits of the
+    SHA-256 of the weights, which the gallery's provenance stores in full.
     """
 
     def __init__(self, where: str, schema: Schema, weights: str) -> None:
@@ -124,21 +123,21 @@ class PosteriorTable:
 
     @classmethod
     def open(cls, out: str, dim: int, origin: Origin, job: dict[str, Any]) -> "PosteriorTable":
-        """The table for a model's rows, made if need be; refused where it holds the rows of another job."""
+        """Open the table for a model's rows, creating it if needed; raises if it holds the rows of another job."""
         weights = origin.weights or ""
         where = table_address(out, weights)
         schema = Schema(dim, COLUMNS)
         if not table_exists(where):
-            none = Rows(
+            no_rows = Rows(
                 np.zeros(0, object),
                 np.zeros((0, dim), np.float32),
                 np.zeros(0, np.float32),
                 {name: np.zeros(0, object) for name in COLUMNS},
             )
-            LanceStore.create(where, schema, none)
+            LanceStore.create(where, schema, no_rows)
         store = LanceStore.open(where)
         held = store.read_note(_JOB)
-        if held is None:  # new, or its maker died at once
+        if held is None:  # new, or the process that created it died at once
             store.write_note("origin", origin.to_json())
             store.write_note(_JOB, json.dumps(job))
         elif json.loads(held) != job:
@@ -153,7 +152,7 @@ class PosteriorTable:
 
     @staticmethod
     def held_job(out: str, weights: str) -> dict[str, Any] | None:
-        """What was embedded into the table for a model's rows, if there is one."""
+        """The job recorded in the table for a model's rows, if that table exists."""
         where = table_address(out, weights)
         if not table_exists(where):
             return None
@@ -161,22 +160,22 @@ class PosteriorTable:
         return None if note is None else json.loads(note)
 
     def from_anywhere(self) -> "PosteriorTable":
-        """The same table by its absolute address, for workers in other folders."""
+        """The same table by its absolute address, for workers in another working directory."""
         return PosteriorTable(absolute_address(self.where), self._schema, self._weights)
 
     def counts(self) -> tuple[int, int]:
-        """(Rows, faults) that are committed."""
+        """The numbers of committed rows and faults."""
         lance = lance_package()
         faults = lance.dataset(self.errors).count_rows() if table_exists(self.errors) else 0
         return lance.dataset(self.where).count_rows(), faults
 
     def recover(self) -> set[str]:
-        """The keys of the chunks that are done; faults of chunks that were not are dropped."""
+        """The keys of the finished chunks; drops the faults of unfinished ones."""
         lance = lance_package()
         done = _distinct(lance.dataset(self.where), None)
         if table_exists(self.errors):
             table = lance.dataset(self.errors)
-            done |= _distinct(table, "whole")
+            done |= _distinct(table, "whole")  # chunks without a single row
             stale = sorted(_distinct(table, None) - done)
             if stale:
                 with locked(self.errors):
@@ -184,8 +183,8 @@ class PosteriorTable:
         return done
 
     def ids(self, keys: Iterable[str]) -> set[str]:
-        """The ids of the rows, and of the faults, of some chunks; all are in memory."""
-        wanted, found = sorted(keys), set()
+        """The ids of the rows and faults of some chunks, all in memory."""
+        wanted, ids = sorted(keys), set()
         for where in (self.where, self.errors):
             if wanted and table_exists(where):
                 scanner = (
@@ -194,11 +193,11 @@ class PosteriorTable:
                     .scanner(columns=["id"], filter=compute_package().field("chunk").isin(wanted))
                 )
                 for batch in scanner.to_batches():
-                    found.update(batch.column("id").to_pylist())
-        return found
+                    ids.update(batch.column("id").to_pylist())
+        return ids
 
     def write(self, key: str, ids: list[str], posterior: Any, sources: list[str]) -> list[str]:
-        """The fragments, as texts, with a chunk's rows: written to the disk, but in no version of the table yet."""
+        """Write a chunk's rows to disk and return the fragments as JSON; they are not part of the table yet."""
         n = len(ids)
         constant = {"model": self._weights[:12], "chunk": key}
         payload = {name: np.full(n, text, object) for name, text in constant.items()}
@@ -209,7 +208,7 @@ class PosteriorTable:
         return [json.dumps(fragment.to_json()) for fragment in written]
 
     def commit(self, chunks: list[Done]) -> None:
-        """Make finished chunks part of the table."""
+        """Commit finished chunks to the table."""
         self._commit_faults([done for done in chunks if done.faults])
         lance = lance_package()
         fragments = [
@@ -227,15 +226,15 @@ class PosteriorTable:
         if not chunks:
             return
         pa = pyarrow_package()
-        found = [(done, fault) for done in chunks for fault in done.faults]
+        faults = [(done, fault) for done in chunks for fault in done.faults]
         data = pa.table(
             {
-                "id": pa.array([fault.id for _, fault in found], pa.string()),
-                "reason": pa.array([fault.reason for _, fault in found], pa.string()),
-                "source": pa.array([fault.source for _, fault in found], pa.string()),
-                "model": pa.array([self._weights[:12]] * len(found), pa.string()),
-                "chunk": pa.array([done.key for done, _ in found], pa.string()),
-                "whole": pa.array([not done.rows for done, _ in found], pa.bool_()),
+                "id": pa.array([fault.id for _, fault in faults], pa.string()),
+                "reason": pa.array([fault.reason for _, fault in faults], pa.string()),
+                "source": pa.array([fault.source for _, fault in faults], pa.string()),
+                "model": pa.array([self._weights[:12]] * len(faults), pa.string()),
+                "chunk": pa.array([done.key for done, _ in faults], pa.string()),
+                "whole": pa.array([not done.rows for done, _ in faults], pa.bool_()),
             }
         )
         with locked(self.errors):
@@ -243,13 +242,13 @@ class PosteriorTable:
             lance_package().write_dataset(data, self.errors, mode=mode)
 
     def repeated(self) -> int | None:
-        """How many rows have an id that a row before them has; None where there are more than 20 million rows.
+        """The number of rows whose id an earlier row has; None for more than 20 million rows.
 
-        Hashes of 8 bytes are compared, so that memory is 8 bytes a row.
+        Compares 8-byte hashes, so it needs 8 bytes of memory per row.
         """
         table = lance_package().dataset(self.where)
         rows = table.count_rows()
-        if rows > _COMPARED:
+        if rows > _MAX_COMPARED:
             return None
         hashes, first = np.empty(rows, np.int64), 0
         for batch in table.scanner(columns=["id"]).to_batches():
@@ -258,8 +257,8 @@ class PosteriorTable:
             first += len(names)
         return rows - len(np.unique(hashes))
 
-    def settle(self) -> None:
-        """Note the median kappa of all rows as the typical one, and let go of versions that are an hour old."""
+    def finish(self) -> None:
+        """Store the median kappa of all rows as the typical kappa, and remove versions older than an hour."""
         lance = lance_package()
         table = lance.dataset(self.where)
 
@@ -278,9 +277,9 @@ class PosteriorTable:
 
 
 def lower_median(pieces: Callable[[], Iterable[np.ndarray]]) -> float | None:
-    """The median of float32 values from 0 on, the lower of the two if they are even; two passes, no growing memory.
+    """The (lower) median of non-negative float32 values, in two passes and constant memory.
 
-    Such floats are in the order of their bits: the first pass finds the upper 16 bits, the second the lower.
+    Non-negative floats sort like their bits: the first pass finds the upper 16 bits, the second the lower 16.
 
     Examples
     --------
@@ -308,7 +307,7 @@ def lower_median(pieces: Callable[[], Iterable[np.ndarray]]) -> float | None:
 
 @contextmanager
 def exclusive(where: str) -> Iterator[None]:
-    """The right to fill a table; refused while another process of this machine has it. Not kept on object stores."""
+    """Lock a table against other processes of this machine; raises if it is locked. Object stores are not locked."""
     if not is_local(where):
         yield
         return
@@ -318,16 +317,16 @@ def exclusive(where: str) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise InvalidInputError(
-                f"another aureole embed is filling {where}. Wait for it, or stop it."
+                f"another aureole embed is writing to {where}. Wait until it ends, or stop it."
             ) from error
         yield
 
 
 def _distinct(table: Any, where: str | None) -> set[str]:
-    found: set[str] = set()
+    keys: set[str] = set()
     for batch in table.scanner(columns=["chunk"], filter=where).to_batches():
-        found.update(batch.column("chunk").unique().to_pylist())
-    return found
+        keys.update(batch.column("chunk").unique().to_pylist())
+    return keys
 
 
 def _origin(store: LanceStore) -> Origin:
@@ -338,6 +337,6 @@ def _origin(store: LanceStore) -> Origin:
 def _refuse(where: str, held: dict[str, Any], job: dict[str, Any]) -> None:
     name = next(name for name in {**held, **job} if held.get(name) != job.get(name))
     raise InvalidInputError(
-        f"{where} was filled with {name} {held.get(name)!r}, not {job.get(name)!r}. Give the same command again to go "
-        "on, or another --out."
+        f"{where} was written with {name} {held.get(name)!r}, not {job.get(name)!r}. Repeat the original command to "
+        "resume it, or choose another --out."
     )
