@@ -32,3 +32,40 @@ accuracy:
 benchmarks:
 	OMP_NUM_THREADS=2 python -m benchmarks.sampling
 	python -m benchmarks.import_time
+
+# Figures about the code itself: sizes and cycles, a sample of the English, duplicated code.
+.PHONY: stats voice clones core wheels lock sbom
+SEED ?= 0
+SOURCES = $(wildcard src/aureole paper/src)
+
+stats:
+	python tools/stats.py $(SOURCES)
+
+voice:
+	python tools/voice.py --seed $(SEED)
+	python tools/voice.py --check
+
+clones:
+	pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --ignore-imports=y \
+	  --ignore-docstrings=y --ignore-signatures=y --ignore-comments=y --score=n $(SOURCES)
+
+# The mathematics alone, for the lowest torch that pyproject.toml allows.
+core:
+	$(PYTEST) tests/sphere tests/distributions tests/losses
+
+wheels:
+	python -m build
+	$(if $(wildcard paper/pyproject.toml),python -m build --outdir dist paper)
+
+# Versions and hashes of the extra `dev` on Linux x86-64 with Python 3.11, without torch, triton and CUDA packages.
+# Where the CPU build of torch is a file: make lock TORCH="--find-links <folder of the wheel>"
+TORCH ?= --torch-backend cpu
+lock:
+	uv pip compile pyproject.toml --quiet --extra dev --constraints constraints.txt $(TORCH) \
+	  --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --generate-hashes --no-annotate \
+	  --no-emit-package torch --custom-compile-command "make lock" --output-file requirements.lock
+	! grep -nE '^(torch|triton|nvidia-.*|cuda-.*)==|://' requirements.lock
+
+sbom:
+	mkdir -p dist
+	cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-format JSON --output-file dist/sbom.json
