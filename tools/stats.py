@@ -282,26 +282,27 @@ def largest(places: list[Place]) -> int:
     return max((place.size for place in places), default=0)
 
 
-Row = tuple[str, Callable[[Report], int], Callable[[Report], int | tuple[int, int] | None]]
+Bound = int | tuple[int, int]  # a maximum, or a range
+Row = tuple[str, Callable[[Report], int], Bound | dict[str, int] | None]
 ROWS: list[Row] = [
-    ("files", lambda r: len(r.files), lambda r: MAX_FILES.get(r.folder)),
-    ("lines", lambda r: r.lines, lambda r: MAX_LINES.get(r.folder)),
-    ("file length, median", lambda r: middle(r.files), lambda r: MEDIAN_FILE),
-    ("file length, p90", lambda r: percentile(r.files, 0.9), lambda r: None),
-    ("longest file", lambda r: largest(r.files), lambda r: None),
-    ("function length, median", lambda r: middle(r.functions), lambda r: None),
-    ("function length, p90", lambda r: percentile(r.functions, 0.9), lambda r: None),
-    ("longest function", lambda r: largest(r.functions), lambda r: MAX_FUNCTION),
-    ("  with its docstring", lambda r: largest(r.documented), lambda r: None),
-    ("most parameters", lambda r: largest(r.parameters), lambda r: MAX_PARAMETERS),
-    ("public names", lambda r: r.names, lambda r: MAX_NAMES.get(r.folder)),
-    ("  in leaf modules", lambda r: r.names - r.package_names, lambda r: None),
-    ("import cycles", lambda r: len(r.cycles), lambda r: 0),
+    ("files", lambda report: len(report.files), MAX_FILES),
+    ("lines", lambda report: report.lines, MAX_LINES),
+    ("file length, median", lambda report: middle(report.files), MEDIAN_FILE),
+    ("file length, p90", lambda report: percentile(report.files, 0.9), None),
+    ("longest file", lambda report: largest(report.files), None),
+    ("function length, median", lambda report: middle(report.functions), None),
+    ("function length, p90", lambda report: percentile(report.functions, 0.9), None),
+    ("longest function", lambda report: largest(report.functions), MAX_FUNCTION),
+    ("  with its docstring", lambda report: largest(report.documented), None),
+    ("most parameters", lambda report: largest(report.parameters), MAX_PARAMETERS),
+    ("public names", lambda report: report.names, MAX_NAMES),
+    ("  in leaf modules", lambda report: report.names - report.package_names, None),
+    ("import cycles", lambda report: len(report.cycles), 0),
 ]
 
 
-def is_over(value: int, target: int | tuple[int, int] | None) -> bool:
-    """Whether a figure misses its target: a maximum, or a range."""
+def is_over(value: int, target: Bound | None) -> bool:
+    """Whether a figure misses its target."""
     if target is None:
         return False
     return not target[0] <= value <= target[1] if isinstance(target, tuple) else value > target
@@ -313,16 +314,17 @@ def print_table(reports: list[Report]) -> bool:
     head = [f"{report.folder:>{width}}" for report, width in zip(reports, widths, strict=True)]
     print(f"{'':24}" + "".join(head))
     met = True
-    for label, value_of, target_of in ROWS:
+    for label, value_of, bound in ROWS:
         cells = []
         for report, width in zip(reports, widths, strict=True):
-            value, target = value_of(report), target_of(report)
+            value = value_of(report)
+            target = bound.get(report.folder) if isinstance(bound, dict) else bound
             over = is_over(value, target)
             met = met and not over
             text = f"{'! ' if over else ''}{value:,}"
             if target is not None:
-                bound = f"{target[0]}-{target[1]}" if isinstance(target, tuple) else f"{target:,}"
-                text += f" / {bound}"
+                shown = "-".join(map(str, target)) if isinstance(target, tuple) else f"{target:,}"
+                text += f" / {shown}"
             cells.append(f"{text:>{width}}")
         print(f"{label:24}" + "".join(cells))
     print("value / target; ! marks a value over its target")
