@@ -33,8 +33,8 @@ benchmarks:
 	OMP_NUM_THREADS=2 python -m benchmarks.sampling
 	python -m benchmarks.import_time
 
-# Figures about the code itself: sizes and cycles, a sample of the English, duplicated code.
-.PHONY: stats voice clones core wheels lock sbom
+# About the code itself: sizes and import cycles, a sample of its English, phrases to replace, duplicated code.
+.PHONY: stats voice voice-check clones core install install-newest install-lowest wheels lock sbom
 SEED ?= 0
 SOURCES = $(wildcard src/aureole paper/src)
 
@@ -43,6 +43,8 @@ stats:
 
 voice:
 	python tools/voice.py --seed $(SEED)
+
+voice-check:
 	python tools/voice.py --check
 
 clones:
@@ -53,11 +55,32 @@ clones:
 core:
 	$(PYTEST) tests/sphere tests/distributions tests/losses
 
+# Development environments, see CONTRIBUTING.md. TORCH_INDEX= takes torch from where pip is configured to look.
+TORCH_INDEX ?= --index-url https://download.pytorch.org/whl/cpu
+NEWEST = $(shell sed -n 's/^torch==//p' constraints.txt)
+LOWEST = $(shell sed -nE 's/.*"torch>=([0-9.]+)".*/\1/p' pyproject.toml)
+PAPER = $(if $(wildcard paper/pyproject.toml),-e ./paper)
+
+install:
+	pip install $(TORCH_INDEX) torch==$(NEWEST)
+	pip install --require-hashes --no-deps -r requirements.lock
+	pip install --no-deps --no-build-isolation -e . $(PAPER)
+
+install-newest:
+	pip install $(TORCH_INDEX) torch==$(NEWEST)
+	pip install -c constraints.txt -e ".[dev]" $(PAPER)
+
+install-lowest:
+	pip install $(TORCH_INDEX) "torch==$(LOWEST).*"
+	pip freeze | grep '^torch==' > .torch-lowest.txt
+	pip install -c .torch-lowest.txt -e ".[test]"
+
 wheels:
 	python -m build
-	$(if $(wildcard paper/pyproject.toml),python -m build --outdir dist paper)
+	$(if $(PAPER),python -m build --outdir dist paper)
 
 # Versions and hashes of the extra `dev` on Linux x86-64 with Python 3.11, without torch, triton and CUDA packages.
+# Versions stay as they are unless you add --upgrade to TORCH or delete the file.
 # Where the CPU build of torch is a file: make lock TORCH="--find-links <folder of the wheel>"
 TORCH ?= --torch-backend cpu
 lock:
@@ -66,6 +89,8 @@ lock:
 	  --no-emit-package torch --custom-compile-command "make lock" --output-file requirements.lock
 	! grep -nE '^(torch|triton|nvidia-.*|cuda-.*)==|://' requirements.lock
 
+# The software bill of materials of an environment; by default, the one that runs `python`.
+SBOM_PYTHON ?= $(shell command -v python)
 sbom:
 	mkdir -p dist
-	cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-format JSON --output-file dist/sbom.json
+	cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o dist/sbom.json $(SBOM_PYTHON)
