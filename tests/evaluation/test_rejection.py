@@ -10,12 +10,14 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy.stats import mannwhitneyu
 
+import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.evaluation import (
     area_under_rejection,
     augrc,
     aurc,
     average_ranks,
+    kappa_rejection,
     oracle_area,
     r_auroc,
     rejection_curve,
@@ -107,8 +109,10 @@ def test_only_the_order_of_uncertainties_matters(drawn, random):
         assert figure(average_ranks(uncertainty), correct) == wanted
         assert figure(torch.where(uncertainty == 9, math.inf, uncertainty), correct) == wanted
         assert figure(shuffled, shuffled_correct) == wanted
-    curve = rejection_curve(uncertainty, correct, 17)[1]
-    assert torch.allclose(rejection_curve(shuffled, shuffled_correct, 17)[1], curve, atol=1e-12)
+    curve = rejection_curve(uncertainty, correct, points=17)[1]
+    assert torch.allclose(
+        rejection_curve(shuffled, shuffled_correct, points=17)[1], curve, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 8])
@@ -166,13 +170,13 @@ def test_one_item_has_a_curve_but_no_pair():
         assert aurc(one, correct) == float(not right)
         assert augrc(one, correct) == float(not right) / 2
         assert math.isnan(r_auroc(one, correct))
-        assert rejection_curve(one, correct, 2)[1].tolist() == [float(right)] * 2
+        assert rejection_curve(one, correct, points=2)[1].tolist() == [float(right)] * 2
 
 
 @pytest.mark.parametrize("figure", [*FIGURES, rejection_curve])
 def test_hostile_input_is_refused(figure):
     uncertainty, correct = torch.rand(4), torch.tensor([True, False, True, True])
-    with pytest.raises(InvalidInputError, match="one item or more"):
+    with pytest.raises(InvalidInputError, match="at least 1"):
         figure(uncertainty[:0], correct[:0])
     with pytest.raises(InvalidInputError, match=r"shapes \(4,\) and \(3,\)"):
         figure(uncertainty, correct[:3])
@@ -184,9 +188,55 @@ def test_hostile_input_is_refused(figure):
 
 
 def test_refusals_of_single_functions():
-    with pytest.raises(InvalidInputError, match="one item or more"):
+    with pytest.raises(InvalidInputError, match="at least 1"):
         oracle_area(torch.zeros(0, dtype=torch.bool))
-    with pytest.raises(InvalidInputError, match="two points or more, but got 1"):
+    with pytest.raises(InvalidInputError, match="at least 2, but is 1"):
         rejection_curve(torch.rand(4), torch.ones(4, dtype=torch.bool), points=1)
     with pytest.raises(InvalidInputError, match="must be boolean, but is"):
         _check(torch.rand(4), torch.ones(4, dtype=torch.long))
+
+
+def gallery(n=20):
+    rng = torch.Generator().manual_seed(5)
+    mu = au.sphere.normalize(torch.randn(n, 3, generator=rng, dtype=torch.float64))
+    kappa = torch.randperm(n, generator=rng).double() + 0.5
+    labels = [("a", "b", None)[i] for i in torch.randint(3, (n,), generator=rng).tolist()]
+    return au.VonMisesFisher(mu, kappa), labels
+
+
+def right(q, labels):
+    """Whether each item's nearest other has its label."""
+    found = []
+    for i in range(len(labels)):
+        others = [j for j in range(len(labels)) if j != i]
+        nearest = max(others, key=lambda j: float(q.mu[i] @ q.mu[j]))
+        found.append(labels[nearest] == labels[i])
+    return found
+
+
+def test_the_curve_by_kappa_is_the_loop_over_the_most_certain():
+    q, labels = gallery()
+    correct = right(q, labels)
+    assert 0 < sum(correct) < 20
+    order = sorted(range(20), key=lambda i: -q.kappa[i].item())
+    curve = kappa_rejection(q, labels, points=21)
+    assert len(curve) == 20  # nothing is kept of the last point
+    for kept, point in zip(range(20, 0, -1), curve, strict=True):
+        assert point["kept"] == pytest.approx(kept / 20)
+        assert point["threshold"] == q.kappa[order[kept - 1]].item()
+        assert point["score"] == pytest.approx(sum(correct[i] for i in order[:kept]) / kept)
+        assert sum((q.kappa >= point["threshold"]).tolist()) == kept
+
+
+def test_items_of_one_kappa_have_the_mean_over_their_orders():
+    q, labels = gallery()
+    kappa = (q.kappa / 5).floor()  # four blocks of five
+    correct = torch.tensor(right(q, labels)).double()
+    curve = kappa_rejection(au.VonMisesFisher(q.mu, kappa), labels, points=21)
+    for kept, point in zip(range(20, 0, -1), curve, strict=True):
+        edge = kappa.sort(descending=True).values[kept - 1]
+        assert point["threshold"] == edge.item()
+        above, block = kappa > edge, kappa == edge
+        share = (kept - int(above.sum())) / int(block.sum())
+        wanted = (correct[above].sum() + share * correct[block].sum()) / kept
+        assert point["score"] == pytest.approx(wanted.item())

@@ -29,7 +29,7 @@ def _train(env: Environment) -> None:
 
 
 def _metrics(env: Environment) -> None:
-    env.code("from aureole.evaluation._metrics import RecallAt1; RecallAt1()")
+    env.code("from aureole.evaluation import RecallAt1; RecallAt1()")
 
 
 def _reports(env: Environment) -> None:

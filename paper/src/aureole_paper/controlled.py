@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from aureole.data import ControlledProcess, PairBatch, Triplets
 from aureole.distributions import VonMisesFisher
-from aureole.evaluation import latent_coverage, partner_coverage, recovery
+from aureole.evaluation import CAP_MASSES, latent_coverage, partner_coverage, recovery
 from aureole.models import IndependentEncoder, PaperEncoder
 from aureole.sphere import align
 from aureole.training import Fit, Observer, Phase, best_start, diagnose, fit, keyed
 from aureole_paper.settings import Setting
+
+MASSES = (*CAP_MASSES, 0.99)  # of the caps whose coverage is recorded
 
 # seeds of what is drawn beside training, far from the seeds of steps
 _EVALUATION, _INITIALISATION = 10_000_019, 20_000_003
@@ -128,7 +130,9 @@ def evaluate(model: nn.Module, process: ControlledProcess) -> dict[str, Any]:
         rotation = align(found.mu[:5000], mu[:5000])
         latents = process.latents(x[5000:], 20, rng)
         held_out = VonMisesFisher(found.mu[5000:], found.kappa[5000:], validate_args=False)
-        metrics["latent_coverage"] = keyed(latent_coverage(held_out, latents, rotation=rotation))
+        metrics["latent_coverage"] = keyed(
+            latent_coverage(held_out, latents, rotation=rotation, masses=MASSES)
+        )
         metrics["partner_coverage"] = keyed(_partner_coverage(model, process, rng))
         if process.dim == 2:
             metrics["posteriors"] = _examples(found, mu, kappa, rotation)
@@ -142,7 +146,9 @@ def _partner_coverage(
     query, gallery = process.inputs(2000, rng), process.inputs(4096, rng)
     rate = process.intensity(query, gallery, rng)
     partner = torch.multinomial(rate, 1, generator=rng).squeeze(1)
-    return partner_coverage(model(query), model(gallery), partner, kappa_pos=process.kappa_pos)
+    return partner_coverage(
+        model(query), model(gallery), partner, kappa_pos=process.kappa_pos, masses=MASSES
+    )
 
 
 def _examples(found: VonMisesFisher, mu: Tensor, kappa: Tensor, rotation: Tensor) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from aureole.distributions import VonMisesFisher
-from aureole.evaluation import MASSES
 from aureole.explorer import BLUE, COLOURS, GREEN, GREY, MARKERS, VERMILION, Run, canvas
+from aureole_paper.controlled import MASSES
 from aureole_paper.paper_values import paper_value
 from aureole_paper.records import Groups, Summary, first_with, mean_curve, numbers, summary
 from aureole_paper.tables import coverage_summary, numbered

@@ -142,7 +142,7 @@ def evaluate(head: FrozenHead, embed: Embed, *, folder: Path) -> dict[str, Any]:
         "recall_at_1_of_mu": own.double().mean().item(),
         "gains": {name: _gains(c, theirs) for name, c in certainty.items()},
         "gains_of_mu": _gains(certainty["kappa"], own),
-        "rejection": rejection_curve(-certainty["kappa"], theirs, 11)[1].tolist()[:-1],
+        "rejection": rejection_curve(-certainty["kappa"], theirs, points=11)[1].tolist()[:-1],
         "kappa_by_caption": posterior.kappa.view(-1, CAPTIONS).median(0).values.tolist(),
         "words_rank": spearman(certainty["kappa"], certainty["words"]),
         "ambient": _ambient(score, folder),

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from aureole.evaluation import MASSES
 from aureole.explorer import Run, Table
 from aureole_paper.columns import COLUMNS, FACTS, run_facts
+from aureole_paper.controlled import MASSES
 from aureole_paper.paper_values import CHOICES, format_paper, paper_value
 from aureole_paper.records import (
     MISSING,

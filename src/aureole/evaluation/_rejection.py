@@ -1,32 +1,39 @@
-r"""Rejection: how right the most certain items are, as functions of an uncertainty and what was correct.
+r"""Rejection curves and selective-prediction metrics, from the uncertainty and the correctness of each item.
 
-All depend on the order of the uncertainties alone. With :math:`C_k` the number of correct items among the k most
-certain of n, and :math:`E_k = k - C_k` that of the wrong ones,
+All metrics depend on the order of the uncertainties alone. With :math:`C_k` the number of correct items among the k
+most certain of n, and :math:`E_k = k - C_k` that of the wrong ones,
 
 - the rejection curve is :math:`C_k / k` over the rejected share :math:`1 - k/n`,
 - its area is the mean of :math:`C_k / k` over k = 1 ... n, and AURC the mean of :math:`E_k / k`,
 - AUGRC is the area under :math:`E_k / n` over the coverage :math:`k/n`.
 
-Items of the same uncertainty are one block, in which :math:`C_k` grows by the block's mean: its expected value over
-random orders of the block. No figure depends on the order of the input.
+Items with the same uncertainty form a block, within which :math:`C_k` grows linearly: its expected value over random
+orders of the block. No metric depends on the order of the input.
 """
 
+from typing import Any
+
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from aureole._validation import first_index
+from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.evaluation._ranks import average_ranks
+from aureole.evaluation._rank_correlation import average_ranks
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
+
+SAMPLED = 2000  # items that callers pass to ``kappa_rejection``; the cost grows with their square
 
 
 def rejection_curve(
-    uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."], points: int = 101
+    uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."], *, points: int = 101
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"]]:
-    r"""Rejected shares from 0 to 1, evenly spaced, and the mean correctness :math:`C_k / k` of what is kept of each.
+    r"""Rejected shares from 0 to 1, evenly spaced, and the accuracy :math:`C_k / k` of the items kept at each share.
 
-    Shares between two items are interpolated linearly in :math:`C_k`. Nothing is kept of the last share, 1: there the
-    curve has its limit, the mean correctness of the most certain item or block.
+    Shares between two items are interpolated linearly in :math:`C_k`. At share 1, where no item is kept, the curve has
+    its limit: the accuracy of the most certain item or block.
 
     Examples
     --------
@@ -39,7 +46,7 @@ def rejection_curve(
     """
     _check(uncertainty, correct)
     if points < 2:
-        raise InvalidInputError(f"a curve from 0 to 1 needs two points or more, but got {points}.")
+        raise InvalidInputError(f"points must be at least 2, but is {points}.")
     rejected = torch.linspace(0, 1, points, dtype=torch.float64, device=uncertainty.device)
     # below one item the mean is that of the first block, as it is at one
     k = (len(correct) * (1 - rejected)).clamp(min=1)
@@ -49,7 +56,7 @@ def rejection_curve(
 def area_under_rejection(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> float:
     r"""The area under the rejection curve, :math:`\frac1n \sum_{k=1}^n C_k / k`: 1 - AURC, higher is better.
 
-    An uncertainty that knows nothing has the share of correct items; the best order has :func:`oracle_area`.
+    A random uncertainty has the share of correct items as its expected area; the best order has :func:`oracle_area`.
 
     Examples
     --------
@@ -62,9 +69,9 @@ def area_under_rejection(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor,
 
 
 def oracle_area(correct: Bool[Tensor, " n"]) -> float:
-    r"""The area under the rejection curve where every wrong item is less certain than every correct one.
+    r"""The largest possible area under the rejection curve: every wrong item is less certain than every correct one.
 
-    With c correct items it is :math:`\frac1n \sum_{k=1}^n \min(k, c) / k`, the largest there is.
+    With c correct items it is :math:`\frac1n \sum_{k=1}^n \min(k, c) / k`.
 
     Examples
     --------
@@ -92,8 +99,8 @@ def aurc(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> floa
 def augrc(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> float:
     r"""The area under the generalised risk-coverage curve of Traub et al. (2024); lower is better, at most 1/2.
 
-    The generalised risk :math:`E_k / n` is the joint chance that an item is kept and wrong. Its area over the coverage
-    k/n, from (0, 0) and straight between items, is
+    The generalised risk :math:`E_k / n` is the joint probability that an item is kept and wrong. Its area over the
+    coverage k/n, from (0, 0) and straight between items, is
 
     .. math:: \frac1n \sum_{k=1}^n \frac{E_{k-1} + E_k}{2n} = (1 - a)\, r\, (1 - r) + \tfrac12 (1 - r)^2
 
@@ -113,11 +120,11 @@ def augrc(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> flo
 
 
 def r_auroc(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> float:
-    r"""The chance that a wrong item is more uncertain than a correct one, :math:`P(u_w > u_c) + P(u_w = u_c)/2`.
+    r"""The probability that a wrong item is more uncertain than a correct one, :math:`P(u_w > u_c) + P(u_w = u_c)/2`.
 
     It is the AUROC of certainty for correctness; with the matches of :func:`nearest_label_matches` it is the R-AUROC of
-    Kirchhof et al. (2023). Exact, from ranks, at cost n log n. NaN where all are correct or none is, since no pair
-    exists.
+    Kirchhof et al. (2023). Computed exactly from ranks, at cost n log n. NaN if all items are correct or all are
+    wrong.
 
     Examples
     --------
@@ -131,6 +138,34 @@ def r_auroc(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> f
         return float("nan")
     ranks = average_ranks(uncertainty)[~correct].sum().item()
     return (ranks - wrong * (wrong + 1) / 2) / pairs
+
+
+def kappa_rejection(
+    posterior: VonMisesFisher, labels: list[Any], *, points: int = 51
+) -> list[dict[str, float]]:
+    """The rejection curve of a gallery by kappa: for each share kept, the kappa threshold and the Recall@1 ("score").
+
+    Neighbours are searched among all items, kept or rejected. Cost: n^2 D products.
+
+    Examples
+    --------
+    >>> mu = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.5, 1.0]])
+    >>> kappa_rejection(VonMisesFisher(mu / mu.norm(dim=-1, keepdim=True), torch.tensor([9.0, 8, 2, 1])), ["a", "a", "b", "c"], points=3)
+    [{'threshold': 1.0, 'kept': 1.0, 'score': 0.5}, {'threshold': 8.0, 'kept': 0.5, 'score': 1.0}]
+    """  # noqa: E501
+    code = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+    codes = torch.tensor([code[label] for label in labels])
+    correct = nearest_label_matches(posterior.mu, codes)
+    kappa = posterior.kappa.double()
+    rejected, score = rejection_curve(-kappa, correct, points=points)
+    falling = np.sort(kappa.numpy())[::-1]
+    curve = []
+    for share, value in zip((1 - rejected).tolist(), score.tolist(), strict=True):
+        kept = round(share * len(falling))
+        if kept:
+            threshold = float(falling[kept - 1])
+            curve.append({"threshold": threshold, "kept": share, "score": value})
+    return curve
 
 
 def _kept(uncertainty: Tensor, correct: Tensor, k: Tensor) -> Tensor:
@@ -147,16 +182,16 @@ def _kept(uncertainty: Tensor, correct: Tensor, k: Tensor) -> Tensor:
 def _check(uncertainty: Tensor, correct: Tensor) -> None:
     if uncertainty.shape != correct.shape or uncertainty.dim() != 1 or len(uncertainty) == 0:
         raise InvalidInputError(
-            "rejection needs an uncertainty and a correctness of each item, one item or more, but got shapes "
+            "uncertainty and correct must be vectors of the same length, at least 1, but have shapes "
             f"{tuple(uncertainty.shape)} and {tuple(correct.shape)}."
         )
     if correct.dtype != torch.bool:
         raise InvalidInputError(
-            f"correct must be boolean, but is {correct.dtype}: give a comparison, such as predicted == label."
+            f"correct must be boolean, but is {correct.dtype}. Pass a comparison such as predicted == label."
         )
     missing = torch.isnan(uncertainty)
     if bool(missing.any()):
         raise InvalidInputError(
             f"uncertainty{first_index(missing)} is NaN, which has no rank ({int(missing.sum())} of {len(missing)} "
-            "are): drop these items or mend what produced them."
+            "are). Drop these items first."
         )

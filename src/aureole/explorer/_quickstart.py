@@ -175,7 +175,7 @@ def measure(
     posterior = embed(encoder, shapes.pictures)
     kappa, entropy = posterior.kappa.double(), shapes.entropy
     matches = nearest_label_matches(posterior.mu, shapes.labels)
-    rejected, kept = rejection_curve(-kappa, matches, _POINTS)
+    rejected, kept = rejection_curve(-kappa, matches, points=_POINTS)
     order = torch.empty(len(kappa), dtype=torch.float64)
     order[entropy.argsort(stable=True)] = torch.arange(len(kappa)).double()
     found: dict[str, Any] = {

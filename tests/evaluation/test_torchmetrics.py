@@ -14,7 +14,7 @@ from jaxtyping import install_import_hook
 pytest.importorskip("torchmetrics")
 
 with install_import_hook("aureole", "beartype.beartype"):
-    from aureole.evaluation import _metrics as metrics
+    from aureole.evaluation import _torchmetrics as metrics
 
 from aureole.errors import InvalidInputError
 from aureole.evaluation import area_under_rejection, augrc, aurc, r_auroc, recall_at_1, spearman
@@ -121,7 +121,9 @@ def test_importing_evaluation_does_not_import_torchmetrics():
 
 
 def test_missing_torchmetrics_says_what_to_install():
-    code = "import sys; sys.modules['torchmetrics'] = None; import aureole.evaluation._metrics"
+    code = (
+        "import sys; sys.modules['torchmetrics'] = None; from aureole.evaluation import RecallAt1"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert "pip install 'aureole[metrics]'" in done.stderr
 

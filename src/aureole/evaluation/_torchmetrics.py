@@ -1,15 +1,18 @@
-"""Metrics over batches and processes: the pure functions as torchmetrics. The one file that imports torchmetrics."""
+"""The metrics of this package as torchmetrics classes, which accumulate over batches and processes.
+
+The only module that imports torchmetrics.
+"""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from aureole.errors import InvalidInputError, MissingPackageError
-from aureole.evaluation._ranking import recall_at_1
-from aureole.evaluation._ranks import spearman
+from aureole.evaluation._rank_correlation import spearman
 from aureole.evaluation._rejection import area_under_rejection, augrc, aurc, r_auroc
+from aureole.evaluation._retrieval_metrics import recall_at_1
 
 try:
     from torchmetrics import Metric
@@ -19,11 +22,15 @@ except ImportError as error:
         "metrics need torchmetrics: pip install 'aureole[metrics]'."
     ) from error
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 class _PairedMetric(Metric):
-    """Keeps two streams whole, since ranks need all items at once, and scores them at the end.
+    """Stores two streams of values, because ranks need all items at once, and scores them in ``compute``.
 
-    Over several processes each must update; one that has no items gives an empty batch of the others' dtype and width.
+    In distributed use every process must call ``update``; one without items passes an empty batch of the same dtype and
+    width.
     """
 
     is_differentiable = False
@@ -32,16 +39,28 @@ class _PairedMetric(Metric):
     first: list[Tensor]
     second: list[Tensor]
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        compute_on_cpu: bool = False,
+        dist_sync_on_step: bool = False,
+        process_group: "ProcessGroup | None" = None,
+        sync_on_compute: bool = True,
+    ) -> None:
+        super().__init__(
+            compute_on_cpu=compute_on_cpu,
+            dist_sync_on_step=dist_sync_on_step,
+            process_group=process_group,
+            sync_on_compute=sync_on_compute,
+        )
         self.add_state("first", default=[], dist_reduce_fx="cat")
         self.add_state("second", default=[], dist_reduce_fx="cat")
 
     def update(self, first: Tensor, second: Tensor) -> None:
-        """Keep a batch of both streams."""
-        if first.shape[:1] != second.shape[:1]:  # else two wrong batches could make one right whole
+        """Add a batch of both streams."""
+        if first.shape[:1] != second.shape[:1]:  # two wrong batches could add up to a right whole
             raise InvalidInputError(
-                f"both streams of a batch need the same length, but got shapes {tuple(first.shape)} and "
+                f"both arguments must have the same length, but have shapes {tuple(first.shape)} and "
                 f"{tuple(second.shape)}."
             )
         self.first.append(first.detach())
@@ -50,7 +69,7 @@ class _PairedMetric(Metric):
     def compute(self) -> Tensor:
         """The score of all items so far, in float64."""
         if len(self.first) == 0:
-            raise InvalidInputError("there is nothing to score yet: call update first.")
+            raise InvalidInputError("there are no items to score: call update first.")
         first, second = dim_zero_cat(self.first), dim_zero_cat(self.second)
         return torch.tensor(
             type(self).score(first, second), dtype=torch.float64, device=self.device
