@@ -154,7 +154,7 @@ def test_a_missing_extra_is_named(without, number):
 @pytest.mark.slow
 def test_a_missing_extra_is_named_in_python(place):
     programs = {
-        "hub": ("huggingface_hub", "from aureole.models._hub import _hub; _hub()"),
+        "hub": ("huggingface_hub", "from aureole.models._pretrained import _hub; _hub()"),
         "metrics": ("torchmetrics", "from aureole.evaluation import RecallAt1"),
     }
     cases = [Case((), (hidden,), program) for hidden, program in programs.values()]

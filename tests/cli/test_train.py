@@ -11,8 +11,7 @@ import torch
 
 import aureole as au
 from aureole.data import write_columns, write_picture
-from aureole.models import WEIGHTS, CifarResNet
-from aureole.models._independent import load_independent
+from aureole.models import WEIGHTS, CifarResNet, IndependentEncoder
 from aureole.records import read_record
 from tests.cli.conftest import columns, run
 
@@ -66,7 +65,7 @@ def test_a_process(tmp_path):
     assert record.settings["training.steps"] == 6
     assert record.command == "aureole train config.toml"
     assert 0 < record.metrics["mu_rank"] <= 1
-    assert load_independent(out)(torch.rand(3, 4)).kappa.shape == (3,)
+    assert IndependentEncoder.load(out)(torch.rand(3, 4)).kappa.shape == (3,)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.toml", "encoder"]
     again = run("train", path, "--out", out)
     assert "holds an encoder already. Give --overwrite" in str(again.exception)

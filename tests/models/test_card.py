@@ -49,7 +49,7 @@ def test_a_card_says_what_was_measured():
         assert line in text.splitlines()
     assert text.index("| 0.5 | 0.488 |") < text.index("| 0.95 |")
     assert "kappa is relative to kappa_pos" in text
-    assert "not a detector of foreign" in text
+    assert "does not detect\n  out-of-distribution inputs" in text
     assert "aureole-posterior-encoder-1" in text
 
 

@@ -24,8 +24,9 @@ from aureole.models import (
     build,
     describe,
     hold_statistics,
+    load_classifier,
 )
-from aureole.models._blueprint import BACKBONES
+from aureole.models._saving import BACKBONES
 
 IMAGES, VECTORS = torch.rand(3, 3, 32, 32), torch.randn(3, 5)
 
@@ -62,7 +63,7 @@ def assert_same(one, two, inputs):
         KappaFromNorm(64, 4),
         KappaFromPrototypes(64, 4, n_prototypes=7, temperature=2.0),
         KappaFromPrototypes(64, 9, n_prototypes=7),
-        MixtureHead(64, 4, 3),
+        MixtureHead(64, 4, n_components=3),
     ],
     ids=lambda head: type(head).__name__,
 )
@@ -222,7 +223,7 @@ HOSTILE = {
     "NaN": (_change_weights(lambda w: w["backbone.first.bias"].fill_(torch.nan)), "NaN"),
     "infinity": (_change_weights(lambda w: w["head.log_scale"].fill_(torch.inf)), "infinity"),
     "a layer too few": (_change_weights(lambda w: w.pop("head.log_scale")), "head.log_scale"),
-    "a layer too many": (_change_weights(lambda w: w.update({"x": torch.zeros(1)})), "look at x"),
+    "a layer too many": (_change_weights(lambda w: w.update({"x": torch.zeros(1)})), "tensors: x"),
     "a giant layer": (_backbone(width=2**40), "from 1 to 65536, but is 1099511627776"),
     "the largest layer": (_backbone(width=65_536), r"has shape \(6,\)"),  # 17 GB, never allocated
     "a giant head": (_head(dim=65_536, n_in=65_536), "has shape"),
@@ -233,15 +234,18 @@ HOSTILE = {
     "a truth": (_backbone(n_blocks=True), "must be an integer"),
     "a text": (_backbone(width="6"), "must be an integer"),
     "a negative": (_backbone(width=-6), "must be an integer"),
-    "an argument too many": (_backbone(code="print(1)"), "not n_in, n_out, width, n_blocks, code"),
-    "an unknown kind": (_backbone(kind="os.system"), "no network of the kind 'os.system'"),
-    "a kind of the other table": (_backbone(kind="KappaFromNorm"), "no network of the kind"),
-    "a kind that is no text": (_backbone(kind=["ResidualMLP"]), "no network of the kind"),
-    "no blueprint": (lambda f: _change_config(f, head="KappaFromNorm"), "kind and numbers"),
+    "an argument too many": (
+        _backbone(code="print(1)"),
+        "not by n_in, n_out, width, n_blocks, code",
+    ),
+    "an unknown kind": (_backbone(kind="os.system"), "unknown kind of network 'os.system'"),
+    "a kind of the other table": (_backbone(kind="KappaFromNorm"), "unknown kind of network"),
+    "a kind that is no text": (_backbone(kind=["ResidualMLP"]), "unknown kind of network"),
+    "no description": (lambda f: _change_config(f, head="KappaFromNorm"), "kind and numbers"),
     "no head": (lambda f: _drop(f, "head"), "no entry 'head'"),
     "an infinite rate": (lambda f: _change_config(f, head_rate=float("inf")), "positive number"),
     "no rate": (lambda f: _change_config(f, head_rate=None), "positive number"),
-    "a card that is none": (lambda f: _change_config(f, card=[]), "a card has the entries"),
+    "a card that is none": (lambda f: _change_config(f, card=[]), "a card must have the entries"),
     "a card's text": (_card(name=7), "name of a card"),
     "a long text": (_card(notes="a" * 10_000), "at most 2000"),
     "a card's kappa_pos": (_card(kappa_pos=-1), "positive and finite"),
@@ -281,7 +285,7 @@ def test_every_kind_is_built_as_it_is_described():
     networks = {
         "KappaFromNorm": KappaFromNorm(6, 3),
         "KappaFromPrototypes": KappaFromPrototypes(6, 3, n_prototypes=4),
-        "MixtureHead": MixtureHead(6, 3, 2),
+        "MixtureHead": MixtureHead(6, 3, n_components=2),
         "CifarResNet": CifarResNet(14),
         "ResNet18": ResNet18(),
         "ResidualMLP": ResidualMLP(6, 3, width=7, n_blocks=2),
@@ -289,6 +293,68 @@ def test_every_kind_is_built_as_it_is_described():
     assert networks.keys() == HEADS.keys() | BACKBONES.keys()
     for name, network in networks.items():
         table = HEADS if name in HEADS else BACKBONES
-        blueprint = describe(network, table)
-        assert blueprint["kind"] == name
-        assert describe(build(json.loads(json.dumps(blueprint)), table), table) == blueprint
+        description = describe(network, table)
+        assert description["kind"] == name
+        assert describe(build(json.loads(json.dumps(description)), table), table) == description
+
+
+def classifier_file(tmp_path, network, classes=10, **changes):
+    weights = {k: v.clone() for k, v in network.state_dict().items() if "tracked" not in k}
+    weights |= {"linear.weight": torch.randn(classes, 64), "linear.bias": torch.randn(classes)}
+    weights |= changes
+    path = tmp_path / "weights.safetensors"
+    save_file({k: v for k, v in weights.items() if v is not None}, path)
+    return path
+
+
+def test_a_classifier_is_loaded(tmp_path):
+    donor, backbone = CifarResNet(8), CifarResNet(8)
+    last = load_classifier(backbone, classifier_file(tmp_path, donor))
+    images = torch.rand(3, 3, 32, 32)
+    torch.testing.assert_close(backbone.eval()(images), donor.eval()(images))
+    assert last(backbone(images)).shape == (3, 10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"conv1.weight": torch.zeros(3, 3)}, "conv1.weight"),
+        ({"bn1.weight": None}, "bn1.weight"),
+        ({"strange": torch.zeros(1)}, "strange"),
+        ({"linear.bias": None}, "linear"),
+        ({"linear.bias": torch.zeros(3)}, "linear"),
+        ({"linear.bias": torch.zeros(())}, "linear"),
+        ({"linear.weight": torch.zeros(10, 63)}, "linear.weight"),
+        ({"bn1.bias": torch.full((16,), float("nan"))}, "bn1.bias holds NaN"),
+        ({"bn1.bias": torch.zeros(16, dtype=torch.int64)}, "bn1.bias has .*int64"),
+        ({"linear.bias": torch.full((10,), float("inf"))}, "linear.bias holds NaN or infinity"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(tmp_path, changes, message):
+    path = classifier_file(tmp_path, CifarResNet(8), **changes)
+    with pytest.raises(InvalidInputError, match=message) as refused:
+        load_classifier(CifarResNet(8), path)
+    assert str(path) in str(refused.value)
+
+
+def test_weights_that_are_no_safetensors_are_named(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(b"<html>not found</html>")
+    with pytest.raises(InvalidInputError, match=r"weights\.safetensors cannot be read"):
+        load_classifier(CifarResNet(8), path)
+
+
+def test_missing_weights_are_named(tmp_path):
+    with pytest.raises(InvalidInputError, match="weights not found"):
+        load_classifier(CifarResNet(8), tmp_path / "none.safetensors")
+
+
+def test_published_classifiers_classify(shared_data):
+    from aureole_paper.cifar10 import load_cifar10
+
+    images, labels = load_cifar10(shared_data, "test")
+    backbone = CifarResNet(20)
+    last = load_classifier(backbone, shared_data / "weights" / "cifar10_resnet20.safetensors")
+    with torch.no_grad():
+        found = last(backbone.eval()(images[:500])).argmax(-1)
+    assert (found == labels[:500]).float().mean() > 0.88

@@ -102,7 +102,7 @@ def _scale(env: Environment) -> None:
 def _hub(env: Environment) -> None:
     program = (
         "from aureole import FrozenHead; from aureole.errors import AureoleError\n"
-        "from aureole.models._hub import from_pretrained\n"
+        "from aureole.models import from_pretrained\n"
         "try: from_pretrained(FrozenHead, 'nobody/nothing')\n"
         "except AureoleError as error: print(error)"
     )

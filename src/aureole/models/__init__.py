@@ -1,28 +1,6 @@
-"""Encoders that return posteriors, and the networks they are made of."""
+"""Encoders that return posteriors, and the networks they are built from."""
 
-from aureole.models._adapters import (
-    ImageFeatures,
-    TextFeatures,
-    mean_pool,
-)
-from aureole.models._backbones import (
-    MEAN,
-    STD,
-    CifarResNet,
-    ResNet18,
-    hold_statistics,
-    load_classifier,
-)
-from aureole.models._blueprint import (
-    HEADS,
-    build,
-    describe,
-    outline,
-)
-from aureole.models._card import (
-    Card,
-    model_card,
-)
+from aureole.models._card import Card, model_card
 from aureole.models._encoders import (
     IndependentEncoder,
     MixtureEncoder,
@@ -30,43 +8,33 @@ from aureole.models._encoders import (
     Part,
     SharedEncoder,
 )
-from aureole.models._heads import (
-    KappaFromNorm,
-    KappaFromPrototypes,
-    MixtureHead,
-)
-from aureole.models._independent import (
-    save_independent,
-)
-from aureole.models._last_layer import (
+from aureole.models._feature_extractors import ImageFeatures, TextFeatures, mean_pool
+from aureole.models._heads import KappaFromNorm, KappaFromPrototypes, MixtureHead
+from aureole.models._networks import (
+    MEAN,
+    STD,
+    CifarResNet,
+    ResidualMLP,
+    ResNet18,
+    bfloat16_in_hardware,
+    hold_statistics,
+    paper_mlp,
     whiten_last_layer,
 )
-from aureole.models._networks import (
-    ResidualMLP,
-    paper_mlp,
-)
-from aureole.models._posterior_encoder import (
-    PosteriorEncoder,
-)
-from aureole.models._precision import (
-    bfloat16_in_hardware,
-)
-from aureole.models._pretrained import (
-    MINILM_CAPTIONS,
-    find_model,
-)
+from aureole.models._posterior_encoder import Ensemble, MirroredViews, PosteriorEncoder
+from aureole.models._pretrained import MINILM_CAPTIONS, find_model, from_pretrained, push_to_hub
 from aureole.models._saving import (
     CARD,
     CONFIG,
+    HEADS,
     WEIGHTS,
+    build,
     check_weights,
+    describe,
     format_of,
+    load_classifier,
     load_folder,
     save_folder,
-)
-from aureole.models._views import (
-    Ensemble,
-    MirroredViews,
 )
 
 __all__ = [
@@ -87,7 +55,9 @@ __all__ = [
     "SharedEncoder",
     "TextFeatures",
     "find_model",
+    "from_pretrained",
     "mean_pool",
     "model_card",
     "paper_mlp",
+    "push_to_hub",
 ]

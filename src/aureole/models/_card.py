@@ -1,11 +1,11 @@
-"""Model cards: what a saved model is, what was measured of it, and what it cannot do, as markdown for people."""
+"""Model cards: the README.md of a saved model, with its data, its measured coverage and its limits."""
 
 import json
 import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from aureole.errors import InvalidInputError
@@ -13,30 +13,56 @@ from aureole.errors import InvalidInputError
 _LONGEST = 2000  # characters of a text
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 
-_LIMITS = """\
-- kappa is relative to kappa_pos, the concentration that was assumed for partners: pairs hardly tell the two apart. Two
-  models' kappas can be compared only where their kappa_pos are the same.
-- kappa is aleatoric: it says how ambiguous an input of the training distribution is. It is not a detector of foreign
-  inputs, and may be large for an input unlike any that was trained on.
-- Coverage was measured on the data named above. Measure it again on yours before you rely on it."""
+_TEMPLATE = """\
+---
+library_name: aureole
+{licence_entry}tags: [uncertainty, von-mises-fisher, embeddings]
+---
+
+# {name}
+
+Returns von Mises-Fisher posteriors (mu, kappa) on the sphere in R^{dim}.
+
+```python
+{usage}
+```
+
+- Data: {data}
+- kappa_pos: {kappa_pos}
+- dim: {dim}
+- Licence of the weights: {licence}
+- Files: safetensors and JSON, format `{format}`; loading them runs no code
+
+## Coverage
+
+{coverage}
+
+## Limits
+
+- kappa is relative to kappa_pos, the concentration that was assumed for partners: pairs hardly distinguish the two. The
+  kappas of two models are comparable only if their kappa_pos are the same.
+- kappa is aleatoric: it measures how ambiguous an input of the training distribution is. It does not detect
+  out-of-distribution inputs, for which it may be large.
+- Coverage was measured on the data named above. Measure it on your data before you rely on it.
+{notes}"""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What its makers say of a model: all of it may be left out, and any text may stand in it.
+    """What the authors of a model state about it; every field is optional and may hold any text.
 
     Parameters
     ----------
     name
-        What the model is called.
+        Name of the model.
     data
-        What it was trained on, and what its coverage was measured on.
+        The data it was trained on and its coverage was measured on.
     kappa_pos
-        The concentration of partners that it was trained with.
+        The kappa_pos it was trained with.
     coverage
-        The share of partners in predictive caps by their mass, as {0.5: 0.48, 0.95: 0.94}.
+        Share of partners inside the predictive cap of each mass, such as {0.5: 0.48, 0.95: 0.94}.
     licence
-        Of the weights, as an SPDX name such as "apache-2.0".
+        Licence of the weights, an SPDX name such as "apache-2.0".
     notes
         Anything else.
 
@@ -62,45 +88,44 @@ class Card:
             "name": self.name,
             "data": self.data,
             "kappa_pos": self.kappa_pos,
-            "coverage": [[float(mass), float(found)] for mass, found in self.coverage.items()],
+            "coverage": [[float(mass), float(share)] for mass, share in self.coverage.items()],
             "licence": self.licence,
             "notes": self.notes,
         }
 
     @classmethod
     def from_json(cls, values: Any) -> "Card":
-        """The card of ``as_json``; an error says what is wrong with anything else."""
+        """The card from the output of ``as_json``; raises for anything else."""
         if not isinstance(values, dict) or values.keys() != cls().as_json().keys():
-            raise InvalidInputError(f"a card has the entries {', '.join(cls().as_json())}.")
+            raise InvalidInputError(f"a card must have the entries {', '.join(cls().as_json())}.")
         try:
-            coverage = dict(values["coverage"])
+            shares = dict(values["coverage"])
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
-                "coverage of a card must be a list of (mass, coverage)."
+                "coverage of a card must be a list of pairs (mass, share)."
             ) from error
-        _check(values | {"coverage": coverage})
-        numbers = {float(mass): float(found) for mass, found in coverage.items()}
-        return replace(
-            cls(**{k: v for k, v in values.items() if k != "coverage"}), coverage=numbers
-        )
+        _check(values | {"coverage": shares})
+        coverage = {float(mass): float(share) for mass, share in shares.items()}
+        texts = {key: value for key, value in values.items() if key != "coverage"}
+        return cls(**texts, coverage=coverage)
 
 
 def model_card(card: Card, *, format: str, dim: int, usage: Sequence[str]) -> str:
-    """The card as markdown with YAML front matter, as README.md of a repository of models.
+    """The card as markdown with YAML front matter: the README.md of a model repository.
 
-    No text of the card can leave its place: line breaks and invisible characters become spaces, and all that markdown
-    or YAML could read as theirs is escaped.
+    Texts of the card are escaped, and line breaks and invisible characters become spaces, so that they cannot inject
+    markdown or YAML.
 
     Parameters
     ----------
     card
-        What the makers say.
+        What the authors state.
     format
-        The format of the files, with its version.
+        Format of the files, with its version.
     dim
-        The D of the posteriors' sphere.
+        Ambient dimension D of the posteriors' sphere.
     usage
-        Lines of Python that load and use the model: code of the library's own, which is not escaped.
+        Lines of Python that load and use the model. They are not escaped, so they must be trusted.
 
     Examples
     --------
@@ -109,38 +134,24 @@ def model_card(card: Card, *, format: str, dim: int, usage: Sequence[str]) -> st
     >>> print(text.splitlines()[5])
     # Birds
     """
-    return "\n".join(
-        [
-            *_front_matter(card),
-            f"# {_escaped(card.name) or 'A posterior encoder'}",
-            "",
-            f"Returns von Mises-Fisher posteriors (mu, kappa) on the sphere in R^{dim}.",
-            "",
-            "```python",
-            *usage,
-            "```",
-            "",
-            f"- Data: {_escaped(card.data) or 'not stated'}",
-            f"- kappa_pos: {'not stated' if card.kappa_pos is None else f'{card.kappa_pos:g}'}",
-            f"- dim: {dim}",
-            f"- Licence of the weights: {_escaped(card.licence) or 'not stated'}",
-            f"- Files: safetensors and JSON, format `{format}`; loading them runs no code",
-            "",
-            "## Coverage",
-            "",
-            *_coverage(card.coverage),
-            "",
-            "## Limits",
-            "",
-            _LIMITS,
-            *(["", "## Notes", "", _escaped(card.notes)] if _escaped(card.notes) else []),
-            "",
-        ]
+    # a JSON string without control characters is a YAML string
+    licence, notes = json.dumps(_plain(card.licence), ensure_ascii=False), _escaped(card.notes)
+    return _TEMPLATE.format(
+        licence_entry=f"license: {licence}\n" if _plain(card.licence) else "",
+        name=_escaped(card.name) or "A posterior encoder",
+        dim=dim,
+        usage="\n".join(usage),
+        data=_escaped(card.data) or "not stated",
+        kappa_pos="not stated" if card.kappa_pos is None else f"{card.kappa_pos:g}",
+        licence=_escaped(card.licence) or "not stated",
+        format=format,
+        coverage=_coverage_table(card.coverage),
+        notes=f"\n## Notes\n\n{notes}\n" if notes else "",
     )
 
 
 def _check(values: Mapping[str, Any]) -> None:
-    """Raise an error that names the first entry that is not what it should be."""
+    """Raise an error that names the first invalid entry."""
     for key in ("name", "data", "licence", "notes"):
         value = values[key]
         if not isinstance(value, str) or len(value) > _LONGEST:
@@ -152,42 +163,31 @@ def _check(values: Mapping[str, Any]) -> None:
         raise InvalidInputError(
             f"kappa_pos of a card must be positive and finite, but is {str(kappa_pos)[:50]}."
         )
-    for mass, found in values["coverage"].items():
-        if not _between(mass, 0.0, 1.0) or not (found in (0, 1) or _between(found, 0.0, 1.0)):
+    for mass, share in values["coverage"].items():
+        if not _between(mass, 0.0, 1.0) or not (share in (0, 1) or _between(share, 0.0, 1.0)):
             raise InvalidInputError(
-                "coverage of a card holds masses between 0 and 1 and the shares that were measured, not "
-                f"{str(mass)[:50]}: {str(found)[:50]}."
+                "coverage of a card maps masses between 0 and 1 to measured shares, but has "
+                f"{str(mass)[:50]}: {str(share)[:50]}."
             )
 
 
-def _front_matter(card: Card) -> list[str]:
-    # a JSON string without control characters is a YAML string
-    licence = json.dumps(_plain(card.licence), ensure_ascii=False)
-    return [
-        "---",
-        "library_name: aureole",
-        *([f"license: {licence}"] if _plain(card.licence) else []),
-        "tags: [uncertainty, von-mises-fisher, embeddings]",
-        "---",
-        "",
-    ]
-
-
-def _coverage(coverage: Mapping[float, float]) -> list[str]:
+def _coverage_table(coverage: Mapping[float, float]) -> str:
     if not coverage:
-        return ["Not measured."]
-    rows = [f"| {mass:g} | {found:.3f} |" for mass, found in sorted(coverage.items())]
-    return ["| mass of the predictive cap | share of partners inside |", "|---|---|", *rows]
+        return "Not measured."
+    rows = [f"| {mass:g} | {share:.3f} |" for mass, share in sorted(coverage.items())]
+    return "\n".join(
+        ["| mass of the predictive cap | share of partners inside |", "|---|---|", *rows]
+    )
 
 
 def _plain(text: str) -> str:
-    """The text on one line, without characters that show nothing."""
+    """The text on one line, without invisible characters."""
     shown = (" " if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text)
     return " ".join("".join(shown).split())
 
 
 def _escaped(text: str) -> str:
-    """The text as markdown that means just this text."""
+    """The text as markdown that renders as exactly this text."""
     return _PUNCTUATION.sub(r"\\\1", _plain(text))
 
 

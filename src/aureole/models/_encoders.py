@@ -1,8 +1,9 @@
-"""Encoders of two parts, mu and log kappa, that can be trained one after the other and return vMF posteriors."""
+"""Encoders with separate networks for mu and log kappa, which can be trained one after the other."""
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -10,18 +11,36 @@ from torch import Tensor, nn
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
+from aureole.models._card import Card, model_card
 from aureole.models._heads import MAX_LOG_KAPPA, mixture_from
-from aureole.models._last_layer import last_linear, whiten_last_layer
+from aureole.models._networks import last_linear, whiten_last_layer
+from aureole.models._saving import (
+    BACKBONES,
+    CUSTOM,
+    LARGEST_LAYER,
+    build,
+    check_weights,
+    describe,
+    load_folder,
+    save_folder,
+)
 from aureole.sphere import normalize
 
 Part = Literal["mu", "kappa", "joint"]
+_FORMAT = "aureole-independent-encoder-1"
+_USAGE = (
+    "from aureole.models import IndependentEncoder",
+    "",
+    'encoder = IndependentEncoder.load("folder")',
+    "posterior = encoder(inputs)  # posterior.mu, posterior.kappa",
+)
 
 
 class IndependentEncoder(nn.Module):
     r"""Two networks: :math:`\hat\mu(x) = f(\bar x)/|f(\bar x)|` and :math:`\log\hat\kappa(x) = b + g(\bar x)`.
 
-    The inputs are standardised to :math:`\bar x` and both last layers set by ``initialise``. log kappa is unbounded but
-    stops at log 1e8. While the part "mu" is trained, one kappa, e^b, serves all inputs and is learned along.
+    ``initialise`` sets the standardisation of the inputs, :math:`\bar x`, and both last layers. log kappa is clamped at
+    log 1e8. While the part "mu" is trained, all inputs share one kappa, e^b, which is learned too.
 
     Parameters
     ----------
@@ -30,9 +49,10 @@ class IndependentEncoder(nn.Module):
     n_in
         The number of features of an input.
     kappa
-        Where e^b starts.
+        Initial value of e^b.
     hold_kappa
-        Keep e^b there while "mu" is trained. Losses by few draws need it: while mu is wrong, they want kappa infinite.
+        Keep e^b fixed while "mu" is trained. Monte Carlo losses with few samples need it: while mu is wrong, they push
+        kappa to infinity.
     """
 
     floor = 0.0  # of kappa
@@ -57,7 +77,7 @@ class IndependentEncoder(nn.Module):
         self.enter("joint")
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> VonMisesFisher:
-        """The posteriors of inputs; parameters stay in float32 where hidden layers run in bfloat16."""
+        """The posteriors of inputs, in float32 even where hidden layers run in bfloat16."""
         x = (x - self.centre) / self.scale
         mu, deviation = self._outputs(x)
         log_kappa = self.log_kappa + deviation.float().squeeze(-1)
@@ -90,8 +110,8 @@ class IndependentEncoder(nn.Module):
     def standardise(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Set the standardisation on a sample of inputs, and return them standardised.
 
-        A feature that varies less than a millionth of the one that varies most is dead, as some of real encoders are:
-        it gets the scale of that one, so that a vector which is not dead there is no outlier.
+        A feature whose standard deviation is below a millionth of the largest is dead, as some features of real
+        encoders are. It gets the largest scale, so that a later vector in which it is active is not an outlier.
         """
         spread = x.std(0)
         most = spread.max() if bool(spread.max() > 0) else spread.new_ones(())
@@ -103,13 +123,64 @@ class IndependentEncoder(nn.Module):
     def initialise(self, x: Float[Tensor, "n d"]) -> None:
         """Set the standardisation, whiten mu's outputs and flatten kappa's, on a sample of inputs.
 
-        Without it every mu starts in one direction, and training spends its first thousand steps on leaving it.
+        Without it all mu start in nearly one direction, and training needs a thousand steps to spread them.
         """
         standard = self.standardise(x)
         whiten_last_layer(self.location, standard)
         last = last_linear(self.certainty)
         last.weight.mul_(0.1)
         last.bias.zero_()
+
+    def save(self, folder: Path | str, *, card: Card | None = None) -> Path:
+        """Write ``config.json``, ``weights.safetensors`` and ``README.md`` into a folder, and return it.
+
+        Both networks must be library backbones, such as ``ResidualMLP``.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from aureole.models import ResidualMLP
+        >>> encoder = IndependentEncoder(ResidualMLP(4, 3, width=8), ResidualMLP(4, 1, width=8), n_in=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = IndependentEncoder.load(encoder.save(folder))
+        >>> x = torch.randn(5, 4)
+        >>> torch.equal(again(x).kappa, encoder(x).kappa)
+        True
+        """
+        networks = {
+            name: describe(getattr(self, name), BACKBONES) for name in ("location", "certainty")
+        }
+        kinds = [network["kind"] for network in networks.values()]
+        if type(self) is not IndependentEncoder or CUSTOM in kinds:
+            raise InvalidInputError(
+                f"{type(self).__name__} cannot be rebuilt from numbers; save its state_dict instead."
+            )
+        config = {"format": _FORMAT, "n_in": len(self.centre), **networks}
+        text = model_card(
+            card or Card(), format=_FORMAT, dim=networks["location"]["n_out"], usage=_USAGE
+        )
+        return save_folder(folder, config, self.state_dict(), card=text)
+
+    @staticmethod
+    def load(folder: Path | str) -> "IndependentEncoder":
+        """The encoder saved in a folder, in ``eval`` mode and frozen; its weights are checked before they are used."""
+        config, weights = load_folder(folder, format=_FORMAT)
+        n_in = config.get("n_in")
+        if type(n_in) is not int or not 1 <= n_in <= LARGEST_LAYER:
+            raise InvalidInputError(f"the config in {folder} is damaged: n_in is {str(n_in)[:50]}.")
+        check_weights(weights, _from_config(config, n_in, device="meta").state_dict())
+        encoder = _from_config(config, n_in)
+        encoder.load_state_dict(weights)
+        return encoder.requires_grad_(False).eval()
+
+
+def _from_config(
+    config: dict[str, Any], n_in: int, *, device: str | None = None
+) -> IndependentEncoder:
+    networks = (
+        build(config.get(name), BACKBONES, device=device) for name in ("location", "certainty")
+    )
+    return IndependentEncoder(*networks, n_in=n_in)
 
 
 class SharedEncoder(IndependentEncoder):
@@ -146,7 +217,7 @@ class PaperEncoder(IndependentEncoder):
 class MixtureEncoder(IndependentEncoder):
     """Posteriors of c components: mu from one network (c D outputs), log kappa and log weights from another (2 c).
 
-    While the part "mu" is trained, all components are one. Then they part: each but the first is the first plus an
+    While the part "mu" is trained, all components coincide. Then they separate: each but the first is the first plus an
     offset. Components that start apart compete before any has found a mode, and training fails.
     """
 

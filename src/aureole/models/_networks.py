@@ -1,17 +1,24 @@
-"""Networks for vectors: the paper's plain MLPs, and residual ones that train faster."""
+"""Networks: MLPs for vectors, residual networks for small images, and tools to prepare them for training."""
 
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
+from torch.nn.functional import pad, relu, silu
+
+from aureole.errors import InvalidInputError
+
+# channel statistics of the images that the published CIFAR-10 classifiers were trained on
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_RIDGE = 0.01  # added to the eigenvalues when whitening, as a fraction of their mean
 
 
 def paper_mlp(n_in: int, n_out: int, *, dim: int | None = None, n_hidden: int = 6) -> nn.Sequential:
     """The paper's encoder network (supplement B.1): widths 10 D, then 50 D, then 10 D, leaky ReLUs, default init.
 
-    ``dim`` is the D of the widths, ``n_in`` unless given. ``n_hidden`` counts the linear layers between the first and
-    the last; 0 leaves three layers of width 10 D in all.
+    ``dim`` is the D of the widths (default: ``n_in``). ``n_hidden`` counts the linear layers between the first and the
+    last; 0 leaves three layers of width 10 D in all.
 
     Examples
     --------
@@ -42,7 +49,8 @@ class ResidualMLP(nn.Module):
     def __init__(self, n_in: int, n_out: int, *, width: int = 256, n_blocks: int = 3) -> None:
         super().__init__()
         self.first = nn.Linear(n_in, width)
-        self.blocks = nn.ModuleList(_Block(width) for _ in range(n_blocks))
+        self.n_blocks = n_blocks
+        self.blocks = nn.ModuleList(_MLPBlock(width) for _ in range(n_blocks))
         self.norm = nn.LayerNorm(width)
         self.last = nn.Linear(width, n_out)
 
@@ -54,7 +62,7 @@ class ResidualMLP(nn.Module):
         return self.last(self.norm(hidden))
 
 
-class _Block(nn.Module):
+class _MLPBlock(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
@@ -65,4 +73,162 @@ class _Block(nn.Module):
         nn.init.zeros_(self.down.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.down(torch.nn.functional.silu(self.up(self.norm(hidden))))
+        return hidden + self.down(silu(self.up(self.norm(hidden))))
+
+
+class _ConvBlock(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut: a convolution or He's option A where the shape changes."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int, *, learned_shortcut: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(n_out)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.stride, self.margin = stride, (n_out - n_in) // 2
+        self.shortcut = (
+            nn.Sequential(
+                nn.Conv2d(n_in, n_out, 1, stride, bias=False),
+                nn.BatchNorm2d(n_out),
+            )
+            if learned_shortcut and (stride != 1 or n_in != n_out)
+            else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = relu(self.bn1(self.conv1(x)))
+        hidden = self.bn2(self.conv2(hidden))
+        if self.shortcut is not None:
+            x = self.shortcut(x)
+        elif self.stride != 1 or self.margin:
+            x = pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, self.margin, self.margin))
+        return relu(hidden + x)
+
+
+class ImageNetwork(nn.Module):
+    """A stem, stages of blocks, and the mean over pixels: uint8 images or floats in [0, 1] to features."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, widths: tuple[int, ...], blocks: tuple[int, ...], *, learned_shortcut: bool
+    ) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
+        self.conv1 = nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.n_stages, self.n_out = len(widths), widths[-1]
+        n_in = widths[0]
+        for stage, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
+            layers = []
+            for index in range(count):
+                stride = 2 if stage > 1 and index == 0 else 1
+                layers.append(_ConvBlock(n_in, width, stride, learned_shortcut=learned_shortcut))
+                n_in = width
+            self.add_module(f"layer{stage}", nn.Sequential(*layers))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+
+    def forward(
+        self, images: UInt8[Tensor, "n 3 h w"] | Float[Tensor, "n 3 h w"]
+    ) -> Float[Tensor, "n features"]:
+        """The features [n, n_out] of images."""
+        if images.dtype == torch.uint8:
+            images = images.float() / 255
+        x = (images - self.mean) / self.std
+        x = x.contiguous(memory_format=torch.channels_last)
+        x = relu(self.bn1(self.conv1(x)))
+        for stage in range(1, self.n_stages + 1):
+            x = getattr(self, f"layer{stage}")(x)
+        return x.mean((2, 3))
+
+
+class CifarResNet(ImageNetwork):
+    r"""He et al.'s ResNet for CIFAR of depth 6 n + 2, option A shortcuts, widths 16, 32, 64, without its classifier.
+
+    Examples
+    --------
+    >>> CifarResNet(20)(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
+    torch.Size([2, 64])
+    """
+
+    def __init__(self, depth: int = 20) -> None:
+        if depth < 8 or (depth - 2) % 6:
+            raise InvalidInputError(f"a CIFAR ResNet has depth 6 n + 2 (20, 56, ...), not {depth}.")
+        super().__init__((16, 32, 64), ((depth - 2) // 6,) * 3, learned_shortcut=False)
+        self.depth = depth
+
+
+class ResNet18(ImageNetwork):
+    """ResNet-18 with a 3 x 3 stem and no pooling after it, as usual for CIFAR; 512 features, 14 times the cost."""
+
+    def __init__(self) -> None:
+        super().__init__((64, 128, 256, 512), (2, 2, 2, 2), learned_shortcut=True)
+
+
+def hold_statistics(network: nn.Module) -> nn.Module:
+    """Freeze the running statistics of all batch norms, in training mode too, and return the network."""
+    for module in network.modules():
+        for name, child in module.named_children():
+            if type(child) is nn.BatchNorm2d:
+                like = child.state_dict().get("running_mean", torch.empty(()))
+                held = _HeldBatchNorm(
+                    child.num_features,
+                    eps=child.eps,
+                    affine=child.affine,
+                    device=like.device,
+                    dtype=like.dtype,
+                )
+                held.load_state_dict(child.state_dict())
+                setattr(module, name, held.eval())
+    return network
+
+
+def holds_statistics(network: nn.Module) -> bool:
+    """Whether all batch norms' statistics are frozen; raises if only some are."""
+    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+    held = sum(isinstance(m, _HeldBatchNorm) for m in norms)
+    if held not in (0, len(norms)):
+        raise InvalidInputError(
+            f"{held} of {len(norms)} batch norms have frozen statistics: freeze all or none."
+        )
+    return held > 0
+
+
+class _HeldBatchNorm(nn.BatchNorm2d):
+    def train(self, mode: bool = True) -> "_HeldBatchNorm":  # noqa: ARG002
+        return super().train(False)
+
+
+@torch.no_grad()
+def whiten_last_layer(network: nn.Module, x: Tensor) -> None:
+    """Scale and shift a network's last linear layer so that its outputs have mean 0 and covariance near the identity.
+
+    Directions with little variance (below 1 % of the mean) are not blown up: where a network has more outputs than its
+    inputs have dimensions, that would make the layer's weights huge and training diverge.
+    """
+    last = last_linear(network)
+    outputs = network(x).float()
+    mean = outputs.mean(0)
+    values, vectors = torch.linalg.eigh(torch.cov(outputs.T).double().reshape(len(mean), -1))
+    scale = ((vectors * (values + _RIDGE * values.mean()).rsqrt()) @ vectors.T).to(last.weight)
+    last.weight.copy_(scale @ last.weight)
+    last.bias.copy_(scale @ (last.bias - mean))
+
+
+def last_linear(network: nn.Module) -> nn.Linear:
+    """The last linear layer; raises if the network has none, or if it has no bias."""
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    if not layers or layers[-1].bias is None:
+        raise InvalidInputError("the network must end in a linear layer with a bias.")
+    return layers[-1]
+
+
+def bfloat16_in_hardware() -> bool:
+    """Whether matrix products in bfloat16 are faster than in float32: on GPUs, and on CPUs with AMX or AVX512-BF16."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported()
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()

@@ -1,18 +1,30 @@
-"""A posterior encoder: any backbone, and a head that makes posteriors of its features."""
+"""Posterior encoders: any backbone with a head, and encoders pooled over mirrored views or ensemble members."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher, fuse
 from aureole.errors import InvalidInputError
-from aureole.models._blueprint import BACKBONES, CUSTOM, HEADS, Kind, build, describe, outline
 from aureole.models._card import Card, model_card
 from aureole.models._heads import MixtureHead
-from aureole.models._saving import check_weights, load_folder, save_folder
+from aureole.models._saving import (
+    BACKBONES,
+    CUSTOM,
+    HEADS,
+    NetworkKind,
+    build,
+    check_weights,
+    describe,
+    load_folder,
+    save_folder,
+)
+from aureole.sphere import align
 
 _FORMAT = "aureole-posterior-encoder-1"
 _USAGE = (
@@ -30,17 +42,16 @@ class PosteriorEncoder(nn.Module):
     ----------
     backbone
         Any module whose output the head takes: features [n, n_in]. ``models.ImageFeatures`` and ``models.TextFeatures``
-        make one of a timm or a transformers model.
+        adapt models of timm and transformers.
     head
-        Returns posteriors, as ``KappaFromNorm`` does.
+        Maps features to posteriors, such as ``KappaFromNorm``.
     head_rate
-        How many times the backbone's learning rate the head has: more than 1 where the backbone is pretrained.
+        Learning rate of the head as a multiple of the backbone's (default 1); use more for a pretrained backbone.
     card
-        What is to be said of the encoder where it is saved: data, kappa_pos, measured coverage.
+        What its README.md reports when it is saved: data, kappa_pos, measured coverage.
 
     Examples
     --------
-    >>> import torch
     >>> from aureole.models import CifarResNet, KappaFromNorm
     >>> encoder = PosteriorEncoder(CifarResNet(20), KappaFromNorm(64, 16))
     >>> encoder(torch.zeros(2, 3, 32, 32)).mu.shape
@@ -59,20 +70,20 @@ class PosteriorEncoder(nn.Module):
         self.backbone, self.head, self.head_rate = backbone, head, head_rate
         self.card = Card() if card is None else card
 
-    def forward(self, *inputs: Any, **options: Any) -> VonMisesFisher | MixtureVMF:
-        """The posteriors of inputs, which go to the backbone as they are."""
-        features = self.backbone(*inputs, **options)
+    def forward(self, *inputs: object, **named_inputs: object) -> VonMisesFisher | MixtureVMF:
+        """The posteriors of inputs, which are passed to the backbone unchanged."""
+        features = self.backbone(*inputs, **named_inputs)
         if not isinstance(features, Tensor):
             raise InvalidInputError(
                 f"the backbone {type(self.backbone).__name__} must return features, a tensor [n, n_in], but returned "
-                f"{type(features).__name__}. Wrap a transformers model as models.TextFeatures(model)."
+                f"{type(features).__name__}. Wrap a transformers model: models.TextFeatures(model)."
             )
         return self.head(features)
 
     def enter(self, part: str) -> None:
-        """Check that both mu and kappa are to be trained: they come from one embedding.
+        """Accept the part "joint" only, since mu and kappa come from one embedding.
 
-        A ``MixtureHead`` can also train "mu", with all its components as one.
+        A ``MixtureHead`` can also train "mu", with all its components merged into one.
         """
         if isinstance(self.head, MixtureHead):
             self.head.enter(part)
@@ -91,12 +102,12 @@ class PosteriorEncoder(nn.Module):
     def save(self, folder: Path | str) -> Path:
         """Write ``config.json``, ``weights.safetensors`` and ``README.md`` into a folder, and return it.
 
-        The networks of ``models.blueprint`` are written as their kind and numbers, so that ``load`` can build them. Of
-        any other only the weights are written, and ``load`` needs the module itself.
+        A backbone or head of this library is described in the config, so that ``load`` can rebuild it. Of any other
+        module only the weights are written, and you must pass the module to ``load``.
 
         Examples
         --------
-        >>> import tempfile, torch
+        >>> import tempfile
         >>> from aureole.models import KappaFromNorm, ResidualMLP
         >>> card = Card(name="Toy", kappa_pos=20.0)
         >>> encoder = PosteriorEncoder(ResidualMLP(5, 8), KappaFromNorm(8, 3), card=card).eval()
@@ -113,8 +124,8 @@ class PosteriorEncoder(nn.Module):
             "head_rate": float(self.head_rate),
             "card": self.card.as_json(),
         }
-        own = [name for name in ("backbone", "head") if config[name]["kind"] == CUSTOM]
-        networks = "".join(f", {name}=my_{name}" for name in own)
+        custom = [name for name in ("backbone", "head") if config[name]["kind"] == CUSTOM]
+        networks = "".join(f", {name}=my_{name}" for name in custom)
         text = model_card(
             self.card,
             format=_FORMAT,
@@ -131,62 +142,124 @@ class PosteriorEncoder(nn.Module):
         *,
         head: nn.Module | None = None,
     ) -> "PosteriorEncoder":
-        """The encoder that was saved in a folder, in ``eval`` mode.
+        """The encoder saved in a folder, in ``eval`` mode.
 
-        A file from anywhere is safe: it holds numbers alone, which are checked before memory is given to them. The
-        names in it are looked up in ``models.blueprint`` and nowhere else.
+        Untrusted files are safe: they hold numbers only, whose shapes are checked before memory is allocated, and
+        nothing is imported by name.
 
         Parameters
         ----------
         folder
             Where it was saved.
         backbone, head
-            Networks of the same make as those that were saved, which take the saved weights. Needed where they are not
-            of ``models.blueprint``.
+            Modules with the same architecture as those that were saved, which receive the saved weights. Required for
+            modules that are not of this library.
         """
         config, weights = load_folder(folder, format=_FORMAT)
-        try:
-            blueprints = {"backbone": config["backbone"], "head": config["head"]}
-            rate, card = config["head_rate"], Card.from_json(config["card"])
-        except KeyError as error:
-            raise InvalidInputError(f"the config in {folder} has no entry {error}.") from error
+        missing = [key for key in ("backbone", "head", "head_rate", "card") if key not in config]
+        if missing:
+            raise InvalidInputError(f"the config in {folder} has no entry {missing[0]!r}.")
+        rate, card = config["head_rate"], Card.from_json(config["card"])
         if type(rate) not in (int, float) or not 0 < rate < math.inf:
             raise InvalidInputError(
                 f"head_rate in {folder} must be a positive number, but is {str(rate)[:50]}."
             )
-        parts = (
-            (backbone, "backbone", blueprints["backbone"], BACKBONES),
-            (head, "head", blueprints["head"], HEADS),
-        )
-        sketch = [
-            _outline(name, blueprint, known) if given is None else given
-            for given, name, blueprint, known in parts
-        ]
-        check_weights(weights, cls(*sketch).state_dict())
-        networks = [
-            build(blueprint, known) if given is None else given
-            for given, _, blueprint, known in parts
-        ]
-        encoder = cls(*networks, head_rate=float(rate), card=card)
+
+        def assembled(device: str | None = None) -> "PosteriorEncoder":
+            parts = (("backbone", backbone, BACKBONES), ("head", head, HEADS))
+            networks = [
+                _rebuilt(name, config[name], kinds, device) if given is None else given
+                for name, given, kinds in parts
+            ]
+            return cls(*networks, head_rate=float(rate), card=card)
+
+        check_weights(weights, assembled("meta").state_dict())  # before any memory is allocated
+        encoder = assembled()
         encoder.load_state_dict(weights)
         return encoder.eval()
 
 
-def _outline(name: str, blueprint: Any, known: Mapping[str, Kind]) -> nn.Module:
-    """The network without its weights, or an error that asks for the network."""
-    if isinstance(blueprint, dict) and blueprint.get("kind") == CUSTOM:
+def _rebuilt(
+    name: str, description: Any, kinds: Mapping[str, NetworkKind], device: str | None
+) -> nn.Module:
+    """The network of a description; raises for a custom one, which the caller must pass."""
+    if isinstance(description, dict) and description.get("kind") == CUSTOM:
         raise InvalidInputError(
-            f"the encoder was saved with a {name} of the class {str(blueprint.get('class'))[:50]!r}, which cannot be "
-            f"rebuilt from numbers. Make one yourself and pass it: load(folder, {name}=module)."
+            f"the encoder was saved with a {name} of the class {str(description.get('class'))[:50]!r}, which cannot be "
+            f"rebuilt from numbers. Create one yourself and pass it: load(folder, {name}=module)."
         )
-    return outline(blueprint, known)
+    return build(description, kinds, device=device)
 
 
 def _dim(head: nn.Module) -> int:
-    """The D of a head's posteriors: that of its blueprint, or its attribute ``dim``."""
-    found = describe(head, HEADS).get("dim", getattr(head, "dim", None))
-    if not isinstance(found, int):
+    """The D of a head's posteriors, from its description or its attribute ``dim``."""
+    dim = describe(head, HEADS).get("dim", getattr(head, "dim", None))
+    if not isinstance(dim, int):
         raise InvalidInputError(
-            f"the head {type(head).__name__} does not say on which sphere its posteriors lie: give it an attribute dim."
+            f"the head {type(head).__name__} needs an attribute dim, the dimension of its posteriors, to be saved."
         )
-    return found
+    return dim
+
+
+def pool(posteriors: list[VonMisesFisher]) -> VonMisesFisher:
+    r"""The vMF with the mean of the natural parameters, :math:`\kappa\mu = \frac1V \sum_v \kappa_v \mu_v`.
+
+    It is the normalised geometric mean of the densities: views that agree keep their kappa, views that disagree get a
+    smaller one. (Their product, ``distributions.fuse``, would count one input as V independent observations.)
+
+    Examples
+    --------
+    >>> mu = torch.eye(2)
+    >>> pool([VonMisesFisher(mu[0], 3.0), VonMisesFisher(mu[1], 4.0)]).kappa
+    tensor(2.5000)
+    """
+    if len(posteriors) == 1:
+        return posteriors[0]
+    product = fuse(*posteriors)
+    return VonMisesFisher(product.mu, product.kappa / len(posteriors), validate_args=False)
+
+
+class MirroredViews(nn.Module):
+    """An image encoder whose posteriors are pooled over each image and its mirror image. Twice the cost."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, images: Float[Tensor, "n c h w"] | Tensor) -> VonMisesFisher:
+        """The pooled posteriors."""
+        return pool([self.encoder(images), self.encoder(images.flip(-1))])
+
+
+class Ensemble(nn.Module):
+    """Several encoders of the same inputs, pooled.
+
+    Encoders trained independently agree only up to a rotation, so all but the first are rotated to match the first on
+    a sample of inputs.
+
+    Examples
+    --------
+    >>> from aureole.models import KappaFromNorm
+    >>> heads, features = [KappaFromNorm(6, 3), KappaFromNorm(6, 3)], torch.randn(50, 6)
+    >>> Ensemble(heads, features)(features).mu.shape
+    torch.Size([50, 3])
+    """
+
+    turns: Tensor
+
+    def __init__(self, encoders: Sequence[nn.Module], sample: Tensor) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+        with torch.no_grad():
+            first, *others = (encoder(sample).mu for encoder in encoders)
+            turns = [align(mu, first) for mu in (first, *others)]
+        self.register_buffer("turns", torch.stack(turns))
+
+    def forward(self, inputs: Tensor) -> VonMisesFisher:
+        """The pooled posteriors."""
+        posteriors = (encoder(inputs) for encoder in self.encoders)
+        aligned = [
+            VonMisesFisher(q.mu @ turn.T, q.kappa, validate_args=False)
+            for q, turn in zip(posteriors, self.turns, strict=True)
+        ]
+        return pool(aligned)

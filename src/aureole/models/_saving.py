@@ -1,20 +1,39 @@
 """Saved models: a folder with ``config.json`` and ``weights.safetensors``. No code is stored, and none is run.
 
-A ``README.md`` may lie beside them, for people; it is never read here.
+A config describes a network by its kind and a few integers. Kinds are looked up in the tables ``HEADS`` and
+``BACKBONES`` below and nowhere else: an unknown kind is an error, and nothing is imported by name. The folder may also
+hold a ``README.md`` for people; it is never read here.
 """
 
 import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aureole._io import atomic_write
 from aureole.errors import InvalidInputError, MissingInputError
+from aureole.models._heads import KappaFromNorm, KappaFromPrototypes, MixtureHead
+from aureole.models._networks import (
+    CifarResNet,
+    ImageNetwork,
+    ResidualMLP,
+    ResNet18,
+    hold_statistics,
+    holds_statistics,
+)
 
 CONFIG, WEIGHTS, CARD = "config.json", "weights.safetensors", "README.md"
+CUSTOM = "custom"  # the kind of a network that cannot be rebuilt from numbers
+LARGEST_LAYER = 65_536  # the widest layer of a network that is built
 _LARGEST_CONFIG = 1_000_000  # bytes
+_COUNTER = "num_batches_tracked"  # of a batch norm; files may omit it
+_CLASSIFIER = ("linear.weight", "linear.bias")  # the last layer of a classifier
 
 
 def save_folder(
@@ -24,12 +43,12 @@ def save_folder(
     *,
     card: str | None = None,
 ) -> Path:
-    """Write a model, and a card about it if there is one, and return its folder; each file is whole or not there."""
+    """Write a model, and its card if there is one, and return the folder; each file is written atomically."""
     from safetensors.torch import save
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / WEIGHTS, save(_apart(weights)))
+    atomic_write(folder / WEIGHTS, save(_unshared(weights)))
     atomic_write(folder / CONFIG, json.dumps(config, indent=1, allow_nan=False) + "\n")
     if card is not None:
         atomic_write(folder / CARD, card)
@@ -37,29 +56,23 @@ def save_folder(
 
 
 def load_folder(folder: Path | str, *, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(Config, weights) of a folder whose config names this format; an error says what is wrong with it.
+    """(Config, weights) of a folder whose config has this format.
 
-    Safetensors hold numbers alone, so that a file from anywhere cannot do anything; what the numbers must be is for
-    ``check_weights`` to say.
+    Safetensors hold numbers only, so an untrusted file cannot run code; ``check_weights`` checks the numbers.
     """
     folder = Path(folder)
-    weights = folder / WEIGHTS
-    config = _config(folder)
-    if not weights.is_file():
-        raise MissingInputError(
-            f"{weights} is missing: {folder} does not hold a saved model. "
-            "`aureole fit-head` and `aureole train` save one."
-        )
-    found = config.get("format")
-    if found != format:
+    config = _read_config(folder)
+    _require(folder / WEIGHTS)
+    if config.get("format") != format:
         raise InvalidInputError(
-            f"{folder / CONFIG} has the format {found!r}, but {format!r} is wanted. It was saved by something else."
+            f"{folder / CONFIG} has the format {config.get('format')!r}, but {format!r} is expected: it is "
+            "another kind of model."
         )
-    return config, read_weights(weights)
+    return config, read_weights(folder / WEIGHTS)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name; an error names the file."""
+    """The tensors of a safetensors file by name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -70,53 +83,186 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def format_of(folder: Path | str) -> str | None:
-    """The format that the config of a saved model names, if it names any."""
-    found = _config(Path(folder)).get("format")
-    return found if isinstance(found, str) else None
+    """The format in the config of a saved model, if any."""
+    format = _read_config(Path(folder)).get("format")
+    return format if isinstance(format, str) else None
 
 
-def check_weights(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    """Refuse weights whose names, shapes or types are not those of the model, or that are not finite."""
-    if found.keys() != wanted.keys():
-        names = sorted(found.keys() ^ wanted.keys())
+def check_weights(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise if names, shapes or types differ from those of the model, or if a value is not finite."""
+    if weights.keys() != expected.keys():
+        names = sorted(weights.keys() ^ expected.keys())
         raise InvalidInputError(
-            f"the weights do not fit the model: look at {', '.join(names[:3])}."
+            f"the weights do not fit the model: missing or unexpected tensors: {', '.join(names[:3])}."
         )
-    for name, value in found.items():
-        expected = wanted[name]
-        if value.shape != expected.shape or value.dtype != expected.dtype:
+    for name, value in weights.items():
+        like = expected[name]
+        if value.shape != like.shape or value.dtype != like.dtype:
             raise InvalidInputError(
                 f"{name} has shape {tuple(value.shape)} and type {value.dtype}, but the model needs "
-                f"{tuple(expected.shape)} and {expected.dtype}."
+                f"{tuple(like.shape)} and {like.dtype}."
             )
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InvalidInputError(f"{name} holds NaN or infinity. The file is damaged.")
 
 
-def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights on the CPU, none sharing memory with another: tied layers are written twice."""
-    plain: dict[str, Tensor] = {}
+def load_classifier(backbone: ImageNetwork, path: Path | str) -> nn.Linear:
+    """Load a classifier's weights (safetensors) into the backbone and return its last layer, trained on the classes."""
+    if not Path(path).is_file():
+        raise MissingInputError(
+            f"weights not found: {path}. Train from scratch, or pass a data folder that contains them."
+        )
+    weights = read_weights(Path(path))
+    expected = {k: v for k, v in backbone.state_dict().items() if not k.endswith(_COUNTER)}
+    # the number of classes is the file's; the number of features is the backbone's
+    bias = weights.get(_CLASSIFIER[1], torch.empty(()))
+    classes = len(bias) if bias.dim() == 1 else 1
+    for name, shape in zip(_CLASSIFIER, ((classes, backbone.n_out), (classes,)), strict=True):
+        expected[name] = torch.empty(shape, device="meta")
+    try:
+        check_weights(weights, expected)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"the weights in {path} do not fit {type(backbone).__name__}: {error}"
+        ) from error
+    weight, bias = (weights.pop(name) for name in _CLASSIFIER)
+    backbone.load_state_dict(weights, strict=False)
+    last = nn.Linear(weight.shape[1], weight.shape[0])
+    last.load_state_dict({"weight": weight, "bias": bias})
+    return last
+
+
+@dataclass(frozen=True)
+class NetworkKind:
+    """A network that can be rebuilt from integers: its class, and for each argument the attribute that holds it."""
+
+    network: type[nn.Module]
+    arguments: Mapping[str, str]
+    batch_norms: bool = False  # whether it has batch norms, whose statistics may be frozen
+
+
+_LINEAR = {"n_in": "linear.in_features", "dim": "linear.out_features"}
+HEADS: Mapping[str, NetworkKind] = {
+    "KappaFromNorm": NetworkKind(KappaFromNorm, _LINEAR),
+    "KappaFromPrototypes": NetworkKind(
+        KappaFromPrototypes, _LINEAR | {"n_prototypes": "votes.out_features"}
+    ),
+    "MixtureHead": NetworkKind(
+        MixtureHead, {"n_in": "location.in_features", "dim": "dim", "n_components": "n_components"}
+    ),
+}
+BACKBONES: Mapping[str, NetworkKind] = {
+    "CifarResNet": NetworkKind(CifarResNet, {"depth": "depth"}, batch_norms=True),
+    "ResNet18": NetworkKind(ResNet18, {}, batch_norms=True),
+    "ResidualMLP": NetworkKind(
+        ResidualMLP,
+        {
+            "n_in": "first.in_features",
+            "n_out": "last.out_features",
+            "width": "first.out_features",
+            "n_blocks": "n_blocks",
+        },
+    ),
+}
+_LIMITS = {"n_components": 1024, "depth": 1024, "n_blocks": 1024}  # others: LARGEST_LAYER
+
+
+def describe(network: nn.Module, kinds: Mapping[str, NetworkKind]) -> dict[str, Any]:
+    """The description from which ``build`` rebuilds a network; kind "custom" and the class name if it cannot.
+
+    Examples
+    --------
+    >>> describe(KappaFromNorm(64, 16), HEADS)
+    {'kind': 'KappaFromNorm', 'n_in': 64, 'dim': 16}
+    >>> describe(nn.Linear(3, 4), BACKBONES)
+    {'kind': 'custom', 'class': 'Linear'}
+    """
+    custom = {"kind": CUSTOM, "class": type(network).__name__}
+    for name, kind in kinds.items():
+        if type(network) is not kind.network:
+            continue
+        try:
+            values = {key: attrgetter(at)(network) for key, at in kind.arguments.items()}
+            description = {"kind": name, **values}
+            if kind.batch_norms:
+                description["held_statistics"] = holds_statistics(network)
+            twin = build(description, kinds, device="meta")
+        except (AttributeError, TypeError, InvalidInputError):  # its layers were replaced
+            return custom
+        return description if _signature(twin) == _signature(network) else custom
+    return custom
+
+
+def build(
+    description: Any, kinds: Mapping[str, NetworkKind], *, device: str | None = None
+) -> nn.Module:
+    """The network of a description, which may come from an untrusted file. torch's random state is left alone.
+
+    On the device "meta" no memory is allocated: use it to compare names and shapes with a file's first.
+    """
+    if not isinstance(description, dict):
+        raise InvalidInputError(
+            f"a network must be described by a kind and numbers, but is {type(description).__name__}."
+        )
+    name = description.get("kind")
+    if not isinstance(name, str) or name not in kinds:
+        raise InvalidInputError(
+            f"unknown kind of network {str(name)[:50]!r}; known kinds: {', '.join(kinds)}."
+        )
+    kind = kinds[name]
+    arguments = {key: value for key, value in description.items() if key != "kind"}
+    held = arguments.pop("held_statistics", None) if kind.batch_norms else False
+    if arguments.keys() != kind.arguments.keys() or not isinstance(held, bool):
+        expected = [*kind.arguments, *(["held_statistics"] if kind.batch_norms else [])]
+        raise InvalidInputError(
+            f"a {name} is described by {', '.join(expected) or 'its kind alone'}, not by "
+            f"{', '.join(str(key)[:50] for key in arguments) or 'its kind alone'} (or an entry has the wrong type)."
+        )
+    for key, value in arguments.items():
+        limit = _LIMITS.get(key, LARGEST_LAYER)
+        if type(value) is not int or not 1 <= value <= limit:
+            raise InvalidInputError(
+                f"{key} of a {name} must be an integer from 1 to {limit}, but is {str(value)[:50]}."
+            )
+    with torch.random.fork_rng(devices=[]), torch.device(device) if device else nullcontext():
+        network = kind.network(**arguments)
+        return hold_statistics(network) if held else network
+
+
+def _signature(network: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (value.shape, value.dtype) for name, value in network.state_dict().items()}
+
+
+def _unshared(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights on the CPU without shared memory, which safetensors rejects: tied layers are written twice."""
+    unshared: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, value in weights.items():
         value = value.detach().cpu().contiguous()
-        where = value.untyped_storage().data_ptr()
-        plain[name] = value.clone() if where in seen else value
-        seen.add(where)
-    return plain
+        address = value.untyped_storage().data_ptr()
+        unshared[name] = value.clone() if address in seen else value
+        seen.add(address)
+    return unshared
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    """The config of a saved model, from a file that may come from anywhere."""
+def _read_config(folder: Path) -> dict[str, Any]:
+    """The config of a saved model, from an untrusted file."""
     path = folder / CONFIG
-    if not path.is_file():
-        raise MissingInputError(
-            f"{path} is missing: {folder} does not hold a saved model. "
-            "`aureole fit-head` and `aureole train` save one."
-        )
+    _require(path)
     if path.stat().st_size > _LARGEST_CONFIG:
-        raise InvalidInputError(f"{path} is larger than {_LARGEST_CONFIG} bytes; it is no config.")
+        raise InvalidInputError(
+            f"{path} is larger than {_LARGEST_CONFIG} bytes, so it is not a model's config."
+        )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{path} is not JSON that can be read: {error}.") from error
+        raise InvalidInputError(f"{path} is not JSON: {error}.") from error
     return config if isinstance(config, dict) else {}
+
+
+def _require(path: Path) -> None:
+    if not path.is_file():
+        raise MissingInputError(
+            f"{path} is missing: {path.parent} does not hold a saved model. "
+            "`aureole fit-head` and `aureole train` save one."
+        )

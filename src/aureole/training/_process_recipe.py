@@ -9,7 +9,7 @@ from torch import nn
 from aureole.data import ControlledProcess, draw_generator
 from aureole.evaluation import recovery
 from aureole.losses import rank
-from aureole.models import Card, IndependentEncoder, ResidualMLP, save_independent
+from aureole.models import Card, IndependentEncoder, ResidualMLP
 from aureole.training._config import Config
 from aureole.training._fit import Observer, fit
 from aureole.training._recipe import figures, make_loss
@@ -54,7 +54,7 @@ def train_process(
     card = Card(
         name="A process with known posteriors", kappa_pos=config["loss.kappa_pos"], data="drawn"
     )
-    save_independent(model, out, card=card)
+    model.save(out, card=card)
     last = fitted.curve[-1]
     named = {name: last[name] for name in last if name.startswith(("mu_", "kappa_r", "kappa_m"))}
     return {"dim": dim, "kappa_pos": config["loss.kappa_pos"], **named, **figures(fitted)}

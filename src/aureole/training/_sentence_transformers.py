@@ -27,7 +27,6 @@ from aureole.models import (
     describe,
     load_folder,
     model_card,
-    outline,
     save_folder,
 )
 
@@ -95,7 +94,7 @@ class SentencePosterior(nn.Module):
             folder = _fetched(model_name_or_path, subfolder, options)
         config, weights = load_folder(folder, format=_FORMAT)
         blueprint = config.get("head")
-        check_weights(weights, outline(blueprint, _SINGLE).state_dict())
+        check_weights(weights, build(blueprint, _SINGLE, device="meta").state_dict())
         head = build(blueprint, _SINGLE)
         head.load_state_dict(weights)
         return cls(head)

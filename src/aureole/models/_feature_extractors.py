@@ -1,6 +1,6 @@
-"""Backbones of other libraries: what they call features, as a tensor [n, n_out] that a head takes.
+"""Backbones of timm and transformers: adapters that return features [n, n_out] for a head.
 
-The models are known by what they offer (duck typing); neither timm nor transformers is imported or needed here.
+The models are duck-typed; neither timm nor transformers is imported here.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from aureole.errors import InvalidInputError
 
 
 def mean_pool(states: Float[Tensor, "n tokens d"], mask: Tensor) -> Float[Tensor, "n d"]:
-    r"""The mean :math:`\sum_t m_t h_t / \sum_t m_t` of the states that the mask [n, tokens] keeps, in float32 or more.
+    r"""The mean :math:`\sum_t m_t h_t / \sum_t m_t` of the states selected by a mask [n, tokens], in float32 or more.
 
-    What the mask leaves out does not enter, whatever it holds. A row of which nothing is kept is an error.
+    Masked states are ignored, even if they are NaN. A row without any selected state is an error.
 
     Examples
     --------
@@ -26,17 +26,16 @@ def mean_pool(states: Float[Tensor, "n tokens d"], mask: Tensor) -> Float[Tensor
     """
     if mask.shape != states.shape[:-1]:
         raise InvalidInputError(
-            f"the mask must have a 0 or 1 for each of the states {tuple(states.shape[:-1])}, but has shape "
-            f"{tuple(mask.shape)}."
+            f"the mask must have the states' shape {tuple(states.shape[:-1])}, but has shape {tuple(mask.shape)}."
         )
     kept = mask != 0
     if bool((kept & (mask != 1)).any()):
-        raise InvalidInputError("the mask must hold 0 and 1 alone.")
+        raise InvalidInputError("the mask must hold only 0 and 1.")
     count = kept.sum(-1)
     if bool((count == 0).any()):
         row = int((count == 0).int().argmax())
         raise InvalidInputError(
-            f"the mask of row {row} keeps no token, so that there is nothing to average. Drop empty inputs first."
+            f"the mask of row {row} selects no token, so there is nothing to average. Drop empty inputs first."
         )
     states = states.to(torch.promote_types(states.dtype, torch.float32))
     total = torch.where(kept.unsqueeze(-1), states, 0.0).sum(-2)
@@ -44,18 +43,18 @@ def mean_pool(states: Float[Tensor, "n tokens d"], mask: Tensor) -> Float[Tensor
 
 
 class ImageFeatures(nn.Module):
-    """The features before the classifier of a timm model, or of any with the same three names.
+    """The features before the classifier of a timm model, or of any model with the same three attributes.
 
-    It needs ``num_features``, ``forward_features(images)`` and ``forward_head(features, pre_logits=True)``.
+    The model needs ``num_features``, ``forward_features(images)`` and ``forward_head(features, pre_logits=True)``.
 
     Parameters
     ----------
     model
-        As ``timm.create_model("resnet50", pretrained=True)``.
+        Such as ``timm.create_model("resnet50", pretrained=True)``.
 
     Examples
     --------
-    ``PosteriorEncoder(ImageFeatures(model), KappaFromNorm(model.num_features, 32))``, and the same by ``n_out``:
+    Use it as ``PosteriorEncoder(ImageFeatures(model), KappaFromNorm(model.num_features, 32))``.
 
     >>> class Model(nn.Linear):
     ...     num_features = 8
@@ -73,11 +72,11 @@ class ImageFeatures(nn.Module):
         missing = [name for name in needed if not hasattr(model, name)]
         if missing:
             raise InvalidInputError(
-                f"{type(model).__name__} has no {' and no '.join(missing)}, as timm's models have. Pass a module that "
-                "returns features [n, n_in] to PosteriorEncoder as it is."
+                f"{type(model).__name__} has no {' and no '.join(missing)}, which timm's models have. A module that "
+                "already returns features [n, n_in] needs no adapter: pass it to PosteriorEncoder."
             )
         self.model: Any = model
-        # where a last layer lies before the classifier, features before and after it differ in number
+        # some models have a hidden layer before the classifier, which changes the number of features
         self.n_out = int(getattr(model, "head_hidden_size", None) or model.num_features)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> Float[Tensor, "n n_out"]:
@@ -85,8 +84,8 @@ class ImageFeatures(nn.Module):
         features = self.model.forward_head(self.model.forward_features(images), pre_logits=True)
         if features.dim() != 2 or features.shape[-1] != self.n_out:
             raise InvalidInputError(
-                f"{type(self.model).__name__} gave features of shape {tuple(features.shape)}, not (n, {self.n_out}). "
-                "Make it with a global pooling."
+                f"{type(self.model).__name__} returned features of shape {tuple(features.shape)}, not "
+                f"(n, {self.n_out}). Create it with global pooling."
             )
         return features
 
@@ -97,13 +96,13 @@ class TextFeatures(nn.Module):
     Parameters
     ----------
     model
-        As ``transformers.AutoModel.from_pretrained(name)``; it takes a tokenised batch by keywords.
+        Such as ``transformers.AutoModel.from_pretrained(name)``; it takes a tokenised batch as keyword arguments.
     pooling
         "mean" over the attention mask, or "pooler" for ``pooler_output``.
 
     Examples
     --------
-    ``PosteriorEncoder(TextFeatures(model), KappaFromNorm(model.config.hidden_size, 32))`` takes what a tokenizer gives:
+    ``PosteriorEncoder(TextFeatures(model), KappaFromNorm(model.config.hidden_size, 32))`` takes a tokenizer's output:
     ``encoder(tokenizer(texts, padding=True, return_tensors="pt"))`` or ``encoder(**batch)``.
     """
 
@@ -114,27 +113,27 @@ class TextFeatures(nn.Module):
         size = getattr(getattr(model, "config", None), "hidden_size", None)
         if not isinstance(size, int):
             raise InvalidInputError(
-                f"{type(model).__name__} has no config.hidden_size, as transformers' models have."
+                f"{type(model).__name__} has no config.hidden_size, which transformers' models have."
             )
         self.model, self.pooling, self.n_out = model, pooling, size
 
     def forward(
-        self, batch: Mapping[str, Any] | None = None, **options: Any
+        self, batch: Mapping[str, object] | None = None, **named_inputs: object
     ) -> Float[Tensor, "n n_out"]:
-        """The features of a tokenised batch, given as a mapping or by keywords."""
-        batch = dict(options if batch is None else {**batch, **options})
+        """The features of a tokenised batch, passed as a mapping or as keyword arguments."""
+        batch = {**(batch or {}), **named_inputs}
         outputs = self.model(**batch)
         if self.pooling == "pooler":
-            found = getattr(outputs, "pooler_output", None)
-            if found is None:
+            pooled = getattr(outputs, "pooler_output", None)
+            if pooled is None:
                 raise InvalidInputError(
-                    f"{type(self.model).__name__} gives no pooler_output. Use pooling='mean'."
+                    f"{type(self.model).__name__} returns no pooler_output. Use pooling='mean'."
                 )
-            return found
+            return pooled
         mask = batch.get("attention_mask")
-        if mask is None:
+        if not isinstance(mask, Tensor):
             raise InvalidInputError(
                 "the batch has no attention_mask, without which padding would count as text. "
-                "Tokenisers give one: tokenizer(texts, padding=True, return_tensors='pt')."
+                "Tokenizers return one: tokenizer(texts, padding=True, return_tensors='pt')."
             )
         return mean_pool(outputs.last_hidden_state, mask)

@@ -1,4 +1,4 @@
-"""The hub: a round trip through huggingface_hub itself, to a small server on this machine; folders and caches."""
+"""Models on the hub: a round trip through huggingface_hub to a local server; folders and caches."""
 
 import os
 import subprocess
@@ -9,8 +9,15 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
-from aureole.models import Card, KappaFromNorm, PosteriorEncoder, ResidualMLP
-from aureole.models._hub import Saveable, from_pretrained, push_to_hub
+from aureole.models import (
+    Card,
+    KappaFromNorm,
+    PosteriorEncoder,
+    ResidualMLP,
+    from_pretrained,
+    push_to_hub,
+)
+from aureole.models._pretrained import Saveable
 from aureole.training import FrozenHead
 from tests.models.hub_server import Hub
 
@@ -21,8 +28,7 @@ ROUND_TRIP = """
 import sys
 from pathlib import Path
 import torch
-from aureole.models import PosteriorEncoder
-from aureole.models._hub import from_pretrained, push_to_hub
+from aureole.models import PosteriorEncoder, from_pretrained, push_to_hub
 
 encoder = PosteriorEncoder.load(sys.argv[1])
 print(push_to_hub(encoder, "owner/name", token="of-no-account"))
@@ -103,7 +109,9 @@ def test_what_was_fetched_once_is_there_without_a_network(encoder, tmp_path):
 
 @pytest.mark.parametrize("name", ["owner/absent", "../../etc/passwd", "no such folder"])
 def test_what_cannot_be_reached_is_named(name, tmp_path):
-    with pytest.raises(InvalidInputError, match=r"neither a folder .* nor a repository"):
+    with pytest.raises(
+        InvalidInputError, match=r"neither an existing folder nor a reachable repository"
+    ):
         from_pretrained(PosteriorEncoder, name, cache_dir=tmp_path)
 
 
@@ -111,13 +119,13 @@ ABSENT = """
 import sys
 from aureole.errors import InvalidInputError
 from aureole.models import PosteriorEncoder
-from aureole.models._hub import from_pretrained
+from aureole.models import from_pretrained
 
 for name, revision in (("owner/absent", None), ("owner/gated", None), ("owner/name", "absent")):
     try:
         from_pretrained(PosteriorEncoder, name, revision=revision, cache_dir=sys.argv[1])
     except InvalidInputError as error:
-        assert f"{name!r} is neither a folder" in str(error), error
+        assert f"{name!r} is neither an existing folder" in str(error), error
     else:
         raise AssertionError(name)
 """

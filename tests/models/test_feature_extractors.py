@@ -49,11 +49,11 @@ def test_padding_does_not_enter_whatever_it_holds():
 
 def test_masks_that_are_none_are_refused():
     states = torch.randn(3, 2, 4)
-    with pytest.raises(InvalidInputError, match="row 1 keeps no token"):
+    with pytest.raises(InvalidInputError, match="row 1 selects no token"):
         mean_pool(states, torch.tensor([[1, 0], [0, 0], [1, 1]]))
     with pytest.raises(InvalidInputError, match=r"shape \(3, 3\)"):
         mean_pool(states, torch.ones(3, 3))
-    with pytest.raises(InvalidInputError, match="0 and 1 alone"):
+    with pytest.raises(InvalidInputError, match="only 0 and 1"):
         mean_pool(states, torch.full((3, 2), 0.5))
 
 
@@ -146,7 +146,7 @@ def test_wrong_texts_are_explained(bert, batch):
     with pytest.raises(InvalidInputError, match=r"no config\.hidden_size"):
         TextFeatures(nn.Linear(3, 4))
     without = type(bert)(bert.config, add_pooling_layer=False)
-    with pytest.raises(InvalidInputError, match="gives no pooler_output"):
+    with pytest.raises(InvalidInputError, match="returns no pooler_output"):
         TextFeatures(without, pooling="pooler")(batch)
 
 
