@@ -26,12 +26,12 @@ KAPPA_POS = 20.0
 
 def contenders() -> dict[str, ContrastiveLoss]:
     return {
-        "InfoNCE": au.InfoNCE(KAPPA_POS),
+        "InfoNCE": au.InfoNCE(temperature=1 / KAPPA_POS),
         "ClosedFormInfoNCE": au.ClosedFormInfoNCE(KAPPA_POS),
         "MCInfoNCE, K = 16": au.MCInfoNCE(KAPPA_POS, 16),
         "MCInfoNCE, K = 512": au.MCInfoNCE(KAPPA_POS, 512),
-        "ELK": au.ELK(1.0),
-        "HedgedInstance, K = 16": au.HedgedInstance(1.0, 0.0, 16),
+        "ELK": au.ELK(temperature=1.0),
+        "HedgedInstance, K = 16": au.HedgedInstance(a=1.0, b=0.0, n_samples=16),
     }
 
 

@@ -128,11 +128,11 @@ def losses() -> dict[str, ContrastiveLoss]:
     """The contenders, those that draw with few samples."""
     return {
         "ClosedFormInfoNCE": au.ClosedFormInfoNCE(KAPPA_POS, reduction="none"),
-        "InfoNCE": au.InfoNCE(KAPPA_POS, reduction="none"),
-        "ELK": au.ELK(1.0, reduction="none"),
+        "InfoNCE": au.InfoNCE(temperature=1 / KAPPA_POS, reduction="none"),
+        "ELK": au.ELK(temperature=1.0, reduction="none"),
         "MCInfoNCE, K = 16": au.MCInfoNCE(KAPPA_POS, 16, reduction="none"),
         "MCInfoNCE, K = 1": au.MCInfoNCE(KAPPA_POS, 1, reduction="none"),
-        "HedgedInstance": au.HedgedInstance(1.0, 0.0, 16, reduction="none"),
+        "HedgedInstance": au.HedgedInstance(a=1.0, b=0.0, n_samples=16, reduction="none"),
     }
 
 

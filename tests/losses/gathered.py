@@ -25,10 +25,10 @@ def make_losses(gather):
     """(name, loss, whether it takes fresh negatives)."""
     kinds = {
         "closed": lambda **o: au.ClosedFormInfoNCE(20.0, centring=0.1, **o),
-        "infonce": lambda **o: au.InfoNCE(10.0, **o),
-        "elk": lambda **o: au.ELK(1.0, **o),
+        "infonce": lambda **o: au.InfoNCE(temperature=0.1, **o),
+        "elk": lambda **o: au.ELK(temperature=1.0, **o),
         "mc": lambda **o: au.MCInfoNCE(20.0, 8, **o),
-        "hib": lambda **o: au.HedgedInstance(2.0, 0.0, 8, **o),
+        "hib": lambda **o: au.HedgedInstance(a=2.0, b=0.0, n_samples=8, **o),
     }
     for name, make in kinds.items():
         for mode in ("shared", "next", "all"):

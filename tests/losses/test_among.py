@@ -42,8 +42,8 @@ def test_scored_losses_match_the_loop(name):
     "loss",
     [
         au.ClosedFormInfoNCE(20.0, reduction="none", centring=0.5),
-        au.InfoNCE(20.0, reduction="none"),
-        au.ELK(2.0, reduction="none"),
+        au.InfoNCE(temperature=0.05, reduction="none"),
+        au.ELK(temperature=0.5, reduction="none"),
     ],
     ids=lambda loss: type(loss).__name__,
 )
@@ -62,7 +62,7 @@ def test_values_and_gradients_match_separate_negatives(loss):
     "loss",
     [
         au.MCInfoNCE(20.0, 4000, reduction="none"),
-        au.HedgedInstance(2.0, -0.5, 4000, reduction="none"),
+        au.HedgedInstance(a=2.0, b=-0.5, n_samples=4000, reduction="none"),
     ],
     ids=lambda loss: type(loss).__name__,
 )
@@ -138,14 +138,14 @@ def test_gradcheck():
 )
 def test_bad_pairs_are_named(pairs, message):
     with pytest.raises(InvalidInputError, match=message):
-        au.InfoNCE(20.0).among(items(), pairs)
+        au.InfoNCE(temperature=0.05).among(items(), pairs)
 
 
 def test_too_few_items_and_mixtures_where_none_are_taken():
     with pytest.raises(InvalidInputError, match="hold no negatives"):
-        au.InfoNCE(20.0).among(items(n=2), torch.tensor([[0, 1]]))
+        au.InfoNCE(temperature=0.05).among(items(n=2), torch.tensor([[0, 1]]))
     with pytest.raises(InvalidInputError, match="ClosedFormInfoNCE takes mixtures"):
-        au.InfoNCE(20.0).among(items(components=2), PAIRS)
+        au.InfoNCE(temperature=0.05).among(items(components=2), PAIRS)
 
 
 def test_sharp_kappas_leave_the_series_and_stay_finite():

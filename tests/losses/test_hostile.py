@@ -12,10 +12,10 @@ from aureole.losses import check_posteriors
 
 LOSSES = [
     au.ClosedFormInfoNCE(20.0),
-    au.InfoNCE(20.0),
-    au.ELK(1.0),
+    au.InfoNCE(temperature=0.05),
+    au.ELK(temperature=1.0),
     au.MCInfoNCE(20.0, 8),
-    au.HedgedInstance(1.0, 0.0, 8),
+    au.HedgedInstance(a=1.0, b=0.0, n_samples=8),
 ]
 IDS = [type(loss).__name__ for loss in LOSSES]
 
@@ -68,7 +68,7 @@ def test_bad_kappa_pos(value):
 
 def test_bad_options():
     with pytest.raises(Exception, match=r"in_batch"):  # the suite's type checks speak first
-        au.InfoNCE(1.0, in_batch="some")
+        au.InfoNCE(temperature=1.0, in_batch="some")
     for n in (0, -1):
         with pytest.raises(InvalidInputError, match="n_samples must be a positive integer"):
             au.MCInfoNCE(1.0, n)
@@ -99,7 +99,7 @@ def test_extreme_kappas_give_finite_losses_and_gradients(loss, dim, dtype):
 def test_points_are_welcome_where_the_closed_form_knows_them():
     point = posterior(torch.eye(4), torch.full((4,), torch.inf))
     value = au.ClosedFormInfoNCE(20.0, reduction="none")(point, point, point)
-    plain = au.InfoNCE(20.0, reduction="none")(point, point, point)
+    plain = au.InfoNCE(temperature=0.05, reduction="none")(point, point, point)
     assert torch.allclose(value, plain, rtol=1e-5)
 
 
@@ -170,7 +170,7 @@ def test_a_learned_kappa_pos_that_has_left_its_range_is_named(value):
 
 @pytest.mark.parametrize("grid", [(), (10.0, 0.0), (10.0, -1.0), (float("nan"),), (float("inf"),)])
 def test_a_bad_grid_of_kappa_pos_is_refused_before_anything_is_computed(grid):
-    loss = au.InfoNCE(20.0)
+    loss = au.InfoNCE(temperature=0.05)
     with pytest.raises(InvalidInputError, match="grid must hold positive, finite values"):
         au.losses.profile_kappa_pos(loss, good(), good(), grid=grid)
     assert loss.kappa_pos.item() == 20.0
@@ -180,7 +180,7 @@ def test_elk_refuses_points():
     """The score of two points is infinite; it used to end in NaN."""
     point = posterior(torch.eye(4), torch.tensor([1.0, 2.0, torch.inf, 3.0]))
     other = posterior(torch.eye(4), torch.ones(4))
-    loss = au.ELK(1.0)
+    loss = au.ELK(temperature=1.0)
     for arguments in ((point, other), (other, point), (other, other, point)):
         with pytest.raises(InvalidInputError, match=r"kappa\[2(, 0)?\] is inf .*ClosedFormInfoNCE"):
             loss(*arguments, *([other] if len(arguments) == 2 else []))

@@ -93,7 +93,7 @@ def test_monte_carlo_losses_match_the_loop_over_their_draws(batch, mode, in_batc
             fractions.append(plus / (plus + minus))
         assert found[i].item() == pytest.approx(-math.log(sum(fractions) / n_samples), rel=1e-10)
 
-    found = au.HedgedInstance(a, b, n_samples, in_batch=in_batch, reduction="none")(
+    found = au.HedgedInstance(a=a, b=b, n_samples=n_samples, in_batch=in_batch, reduction="none")(
         anchor, positive, negative
     )
     z, z_pos, z_neg = drawn
@@ -117,11 +117,11 @@ def sigmoid(x):
     "make",
     [
         lambda **o: au.ClosedFormInfoNCE(15.0, centring=0.1, **o),
-        lambda **o: au.InfoNCE(5.0, **o),
-        lambda **o: au.ELK(1.5, **o),
+        lambda **o: au.InfoNCE(temperature=0.2, **o),
+        lambda **o: au.ELK(temperature=1 / 1.5, **o),
         lambda **o: au.MCInfoNCE(15.0, 3, **o),
         lambda **o: au.MCInfoNCE(15.0, 4, quasi=True, **o),
-        lambda **o: au.HedgedInstance(1.0, 0.5, 3, **o),
+        lambda **o: au.HedgedInstance(a=1.0, b=0.5, n_samples=3, **o),
     ],
     ids=["closed", "infonce", "elk", "mc", "qmc", "hib"],
 )
@@ -208,7 +208,7 @@ def test_mcinfonce_in_blocks_is_the_whole(batch, monkeypatch):
 
 def test_chance_level_is_log_m_plus_one():
     flat = au.VonMisesFisher(torch.eye(6), 0.0)
-    for loss in (au.ClosedFormInfoNCE(20.0), au.ELK(1.0)):
+    for loss in (au.ClosedFormInfoNCE(20.0), au.ELK(temperature=1.0)):
         assert loss(flat, flat, flat).item() == pytest.approx(math.log(7), rel=1e-5)
 
 

@@ -69,8 +69,8 @@ def gradients():
         "drawn": (au.MCInfoNCE(20.0, 4), among),
         "mixture": (au.ClosedFormInfoNCE(20.0), among),
         "shared negatives": (au.ClosedFormInfoNCE(20.0), triplets("shared")),
-        "own negatives": (au.InfoNCE(20.0), triplets("own")),
-        "next": (au.ELK(1.0), triplets("none")),
+        "own negatives": (au.InfoNCE(temperature=0.05), triplets("own")),
+        "next": (au.ELK(temperature=1.0), triplets("none")),
         "all": (au.ClosedFormInfoNCE(20.0, in_batch="all"), triplets("none")),
     }
     found = {}
@@ -97,7 +97,7 @@ def fits():
     found = {}
     for name, loss, phases in (
         ("phases", au.ClosedFormInfoNCE(20.0, centring=0.02), three_phases(30)),
-        ("point estimates", au.InfoNCE(20.0), [Phase("joint", 10, 1e-3)]),
+        ("point estimates", au.InfoNCE(temperature=0.05), [Phase("joint", 10, 1e-3)]),
         ("learned", au.ClosedFormInfoNCE(5.0, learn_kappa_pos=True), [Phase("joint", 10, 1e-3)]),
     ):
         result = fit(

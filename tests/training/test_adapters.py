@@ -15,9 +15,9 @@ from aureole.training._metric_learning import posterior_from_norm
 
 TEMPERATURE = 0.2
 LOSSES = [
-    au.InfoNCE(1 / TEMPERATURE),
+    au.InfoNCE(temperature=TEMPERATURE),
     au.ClosedFormInfoNCE(20.0),
-    au.ELK(1.0),
+    au.ELK(temperature=1.0),
 ]
 UNEVEN = torch.tensor([0, 1, 0, 2, 1, 0, 3, 3, 0])  # classes of 4, 2, 1 and 2
 
@@ -73,7 +73,7 @@ def test_pairs_from_labels_match_a_loop(loss):
 
 def test_the_partner_is_drawn_uniformly_and_only_among_the_others_of_the_label():
     x = raw(len(UNEVEN))
-    loss = au.InfoNCE(5.0, reduction="none")
+    loss = au.InfoNCE(temperature=0.2, reduction="none")
     pairs = {}  # anchor -> the value of each partner
     for i in range(len(x)):
         negatives = torch.nonzero(UNEVEN[i] != UNEVEN).squeeze(1)
@@ -116,7 +116,7 @@ def test_triplets_are_split_and_repeated_pairs_count_again():
 
 def test_references_that_are_the_embeddings_leave_an_anchor_out_of_its_own_pairs():
     x, labels = raw(6), torch.arange(3).repeat(2)
-    adapter = MetricLearningLoss(au.InfoNCE(5.0))
+    adapter = MetricLearningLoss(au.InfoNCE(temperature=0.2))
     assert torch.equal(adapter(x, labels, None, x, labels), adapter(x, labels))
     copied = adapter(x, labels, None, x[:3], labels[:3])  # another set: equal rows are partners
     terms = [
@@ -157,7 +157,7 @@ def test_a_point_head_gives_a_zero_that_is_not_nan():
     def point(e):
         return au.VonMisesFisher(sphere.normalize(e), torch.inf)
 
-    assert MetricLearningLoss(au.InfoNCE(5.0), point)(raw(3), torch.arange(3)) == 0
+    assert MetricLearningLoss(au.InfoNCE(temperature=0.2), point)(raw(3), torch.arange(3)) == 0
 
 
 @pytest.mark.parametrize("adapter", [LightlyLoss, MetricLearningLoss])
@@ -186,7 +186,7 @@ class _Head(nn.Module):
 
 
 def test_wrong_calls_of_the_metric_learning_loss_are_explained():
-    loss = MetricLearningLoss(au.InfoNCE(5.0))
+    loss = MetricLearningLoss(au.InfoNCE(temperature=0.2))
     x, labels, index = raw(4), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1])
     zero = x.detach().clone()
     zero[2] = 0
@@ -209,17 +209,19 @@ def test_wrong_calls_of_the_metric_learning_loss_are_explained():
         with pytest.raises(InvalidInputError, match=message):
             loss(*call)
     with pytest.raises(InvalidInputError, match="gather"):
-        MetricLearningLoss(au.InfoNCE(5.0, gather=True))
+        MetricLearningLoss(au.InfoNCE(temperature=0.2, gather=True))
     with pytest.raises(InvalidInputError, match="head must return a VonMisesFisher"):
-        MetricLearningLoss(au.InfoNCE(5.0), sphere.normalize)(x, labels)
+        MetricLearningLoss(au.InfoNCE(temperature=0.2), sphere.normalize)(x, labels)
     with pytest.raises(InvalidInputError, match="one posterior per row"):
-        MetricLearningLoss(au.InfoNCE(5.0), lambda e: posterior_from_norm(e[:2]))(x, labels)
+        MetricLearningLoss(au.InfoNCE(temperature=0.2), lambda e: posterior_from_norm(e[:2]))(
+            x, labels
+        )
 
 
 def test_it_agrees_with_nt_xent_on_classes_of_two():
     losses = pytest.importorskip("pytorch_metric_learning.losses")
     x, labels = raw(16, dim=8), torch.arange(8).repeat(2)[torch.randperm(16)]
-    ours = MetricLearningLoss(au.InfoNCE(1 / TEMPERATURE))(x, labels)
+    ours = MetricLearningLoss(au.InfoNCE(temperature=TEMPERATURE))(x, labels)
     assert_same(ours, losses.NTXentLoss(TEMPERATURE)(x, labels), (x,))
 
 
@@ -228,7 +230,10 @@ def test_it_agrees_with_nt_xent_on_all_pairs_and_all_triplets():
     from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 
     x = raw(len(UNEVEN))
-    ours, theirs = MetricLearningLoss(au.InfoNCE(1 / TEMPERATURE)), losses.NTXentLoss(TEMPERATURE)
+    ours, theirs = (
+        MetricLearningLoss(au.InfoNCE(temperature=TEMPERATURE)),
+        losses.NTXentLoss(TEMPERATURE),
+    )
     assert_same(ours(x, UNEVEN, lmu.get_all_pairs_indices(UNEVEN)), theirs(x, UNEVEN), (x,))
     triplets = lmu.get_all_triplets_indices(UNEVEN)
     assert_same(ours(x, UNEVEN, triplets), theirs(x, UNEVEN, triplets), (x,))
@@ -241,7 +246,10 @@ def test_it_honours_the_miners(name):
     x, labels = raw(24), torch.randint(0, 5, (24,))
     indices = getattr(miners, name)()(x, labels)
     assert all(len(each) > 1 for each in indices)
-    ours, theirs = MetricLearningLoss(au.InfoNCE(1 / TEMPERATURE)), losses.NTXentLoss(TEMPERATURE)
+    ours, theirs = (
+        MetricLearningLoss(au.InfoNCE(temperature=TEMPERATURE)),
+        losses.NTXentLoss(TEMPERATURE),
+    )
     assert_same(ours(x, labels, indices), theirs(x, labels, indices), (x,))
     references, others = raw(10), torch.randint(0, 5, (10,))
     indices = getattr(miners, name)()(x, labels, references, others)
@@ -253,7 +261,7 @@ def test_one_pair_with_one_negative_counts_here_and_is_zero_in_nt_xent():
     losses = pytest.importorskip("pytorch_metric_learning.losses")
     x = raw(3)
     indices = tuple(torch.tensor([i]) for i in (0, 1, 0, 2))
-    ours = MetricLearningLoss(au.InfoNCE(1 / TEMPERATURE))
+    ours = MetricLearningLoss(au.InfoNCE(temperature=TEMPERATURE))
     assert torch.allclose(ours(x, None, indices), single(ours.loss, x, x, 0, 1, [2]))
     assert losses.NTXentLoss(TEMPERATURE)(x, None, indices) == 0
 
@@ -268,7 +276,7 @@ def test_it_works_inside_the_self_supervised_wrapper(symmetric):
             pass
 
     first, second = raw(6), raw(6)
-    ours = Wrapper(MetricLearningLoss(au.InfoNCE(1 / TEMPERATURE)), symmetric=symmetric)
+    ours = Wrapper(MetricLearningLoss(au.InfoNCE(temperature=TEMPERATURE)), symmetric=symmetric)
     theirs = losses.SelfSupervisedLoss(losses.NTXentLoss(TEMPERATURE), symmetric=symmetric)
     assert_same(ours(first, second), theirs(first, second), (first, second))
 
@@ -281,7 +289,7 @@ def test_it_works_with_a_memory_across_batches():
         def check_loss_support(cls, loss_name):
             pass
 
-    ours = Memory(MetricLearningLoss(au.InfoNCE(1 / TEMPERATURE)), 5, memory_size=20)
+    ours = Memory(MetricLearningLoss(au.InfoNCE(temperature=TEMPERATURE)), 5, memory_size=20)
     theirs = losses.CrossBatchMemory(losses.NTXentLoss(TEMPERATURE), 5, memory_size=20)
     for _ in range(4):
         x, labels = raw(8), torch.randint(0, 4, (8,))
@@ -312,7 +320,7 @@ def test_reduction_none_gives_a_value_per_item():
 
 def test_it_is_nt_xent_without_the_negatives_of_the_own_view():
     first, second = raw(7), raw(7)
-    loss = au.InfoNCE(1 / TEMPERATURE)
+    loss = au.InfoNCE(temperature=TEMPERATURE)
     ours = LightlyLoss(loss)(first, second)
     assert_same(ours, nt_xent_loop(first, second, TEMPERATURE, same_view=False), (first, second))
     excess = []  # log(1 + scores of the own view / scores of the other view)
@@ -328,7 +336,7 @@ def test_it_is_nt_xent_without_the_negatives_of_the_own_view():
 
 
 def test_wrong_calls_of_the_lightly_loss_are_explained():
-    loss = LightlyLoss(au.InfoNCE(5.0))
+    loss = LightlyLoss(au.InfoNCE(temperature=0.2))
     x = raw(4).detach()
     zero = x.clone()
     zero[1] = 0

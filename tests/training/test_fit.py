@@ -167,19 +167,19 @@ def test_a_stopped_run_goes_on_to_the_same_result(process, tmp_path, stop, loss)
 def test_a_finished_run_is_not_trained_again(process, tmp_path):
     path = tmp_path / "run.safetensors"
     options = {"phases": [Phase("joint", 5, 1e-3)], "checkpoint": path}
-    first = fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options)
+    first = fit(new_encoder(process), au.InfoNCE(temperature=0.05), batches(process), **options)
 
     def never(step, rng):
         raise AssertionError("nothing is left to train")
 
-    again = fit(new_encoder(process), au.InfoNCE(20.0), never, **options)
+    again = fit(new_encoder(process), au.InfoNCE(temperature=0.05), never, **options)
     assert torch.equal(parameters(first), parameters(again))
     with pytest.raises(InvalidInputError, match="another seed or other phases") as refused:
-        fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options, seed=9)
+        fit(new_encoder(process), au.InfoNCE(temperature=0.05), batches(process), **options, seed=9)
     assert str(path) in str(refused.value)
     wide = IndependentEncoder(ResidualMLP(DIM, DIM, width=16), ResidualMLP(DIM, 1), n_in=DIM)
     with pytest.raises(InvalidInputError, match="another encoder or loss") as refused:
-        fit(wide, au.InfoNCE(20.0), batches(process), **options)
+        fit(wide, au.InfoNCE(temperature=0.05), batches(process), **options)
     assert str(path) in str(refused.value)
 
 
@@ -192,8 +192,8 @@ def test_a_figure_that_is_no_number_does_not_stop_a_run_with_a_checkpoint(proces
         "evaluate_every": 2,
         "select": "score",
     }
-    found = fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options)
-    again = fit(new_encoder(process), au.InfoNCE(20.0), batches(process), **options)
+    found = fit(new_encoder(process), au.InfoNCE(temperature=0.05), batches(process), **options)
+    again = fit(new_encoder(process), au.InfoNCE(temperature=0.05), batches(process), **options)
     assert torch.equal(parameters(found), parameters(again))
     assert [str(point["score"]) for point in again.curve] == ["nan", "1.0", "nan"]
     assert [path.name for path in tmp_path.iterdir()] == ["run.safetensors"]
@@ -241,16 +241,21 @@ def test_phases_need_an_encoder_that_has_them(process):
             return au.VonMisesFisher(au.sphere.normalize(self.layer(x)), 5.0)
 
     with pytest.warns(AureoleWarning, match="kappa has collapsed"):
-        fit(Plain(), au.InfoNCE(20.0), batches(process), phases=[Phase("joint", 2, 1e-3)])
+        fit(
+            Plain(),
+            au.InfoNCE(temperature=0.05),
+            batches(process),
+            phases=[Phase("joint", 2, 1e-3)],
+        )
     with pytest.raises(InvalidInputError, match="no method enter"):
-        fit(Plain(), au.InfoNCE(20.0), batches(process), phases=[Phase("mu", 2, 1e-3)])
+        fit(Plain(), au.InfoNCE(temperature=0.05), batches(process), phases=[Phase("mu", 2, 1e-3)])
 
 
 def test_a_phase_that_the_loss_does_not_see_is_named(process):
     with pytest.raises(InvalidInputError, match="InfoNCE does not depend on"):
         fit(
             new_encoder(process),
-            au.InfoNCE(20.0),
+            au.InfoNCE(temperature=0.05),
             batches(process),
             phases=[Phase("kappa", 2, 1e-3)],
         )

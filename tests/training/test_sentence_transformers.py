@@ -26,7 +26,7 @@ from aureole.training import (
 )
 from tests.training import gathered_sentences
 
-LOSSES = [au.ClosedFormInfoNCE(20.0), au.InfoNCE(20.0), au.ELK(20.0)]
+LOSSES = [au.ClosedFormInfoNCE(20.0), au.InfoNCE(temperature=0.05), au.ELK(temperature=0.05)]
 SENTENCES = ["A dog runs.", "Two women in colourful dresses sweep water.", "Something.", "A dog."]
 
 

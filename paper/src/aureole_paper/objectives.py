@@ -34,7 +34,7 @@ def objective(
     if name == "mcinfonce":
         return MCInfoNCE(kappa_pos, n_samples, learn_kappa_pos=learn_kappa_pos)
     if name == "elk":
-        return ELK(scale, learn_kappa_pos=learn_kappa_pos)
+        return ELK(temperature=1 / scale, learn_temperature=learn_kappa_pos)
     if name == "hib":
-        return HedgedInstance(*hib, n_samples)
-    return InfoNCE(scale, learn_kappa_pos=learn_kappa_pos)
+        return HedgedInstance(a=hib[0], b=hib[1], n_samples=n_samples)
+    return InfoNCE(temperature=1 / scale, learn_temperature=learn_kappa_pos)

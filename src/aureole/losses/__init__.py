@@ -9,6 +9,8 @@ from aureole.losses._closed_form import (
 )
 from aureole.losses._contrastive import (
     ContrastiveLoss,
+    PositivityLoss,
+    TemperatureLoss,
     check_posteriors,
     profile_kappa_pos,
 )
@@ -41,6 +43,8 @@ __all__ = [
     "InfoNCE",
     "MCInfoNCE",
     "Negatives",
+    "PositivityLoss",
+    "TemperatureLoss",
     "gather_posteriors",
     "profile_kappa_pos",
     "resolve_negatives",

@@ -2,15 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.losses._contrastive import ContrastiveLoss, pair_cosines
-from aureole.losses._negatives import Negatives
+from aureole.losses._contrastive import PositivityLoss, pair_cosines
+from aureole.losses._negatives import InBatch, Negatives
 from aureole.sphere import (
     bessel_ratios,
     interpolated_log_positivity,
@@ -261,7 +261,7 @@ def _log_sum(
     return torch.log(torch.where(clear, total, 1.0)) + scale, clear
 
 
-class ClosedFormInfoNCE(ContrastiveLoss):
+class ClosedFormInfoNCE(PositivityLoss):
     """InfoNCE over expected positivities in closed form: no draws, no Monte Carlo bias.
 
     Parameters
@@ -272,8 +272,8 @@ class ClosedFormInfoNCE(ContrastiveLoss):
         Weight of the squared length of the mean of mu over the negatives, added to the loss. Where mu(x) does not fill
         the space, InfoNCE does not see a tilt of all mu towards a spare direction, which inflates kappa; a weak weight
         such as 0.02 removes it, a strong one (2) wins over the data.
-    options
-        See ``ContrastiveLoss``.
+    learn_kappa_pos, in_batch, gather, reduction
+        See ``PositivityLoss``.
 
     Examples
     --------
@@ -282,8 +282,23 @@ class ClosedFormInfoNCE(ContrastiveLoss):
     tensor(0.5408)
     """
 
-    def __init__(self, kappa_pos: float, *, centring: float = 0.0, **options: Any) -> None:
-        super().__init__(kappa_pos, **options)
+    def __init__(
+        self,
+        kappa_pos: float,
+        *,
+        centring: float = 0.0,
+        learn_kappa_pos: bool = False,
+        in_batch: InBatch = "next",
+        gather: bool = False,
+        reduction: Literal["mean", "none"] = "mean",
+    ) -> None:
+        super().__init__(
+            kappa_pos,
+            learn_kappa_pos=learn_kappa_pos,
+            in_batch=in_batch,
+            gather=gather,
+            reduction=reduction,
+        )
         self.centring = float(centring)
 
     def per_anchor(

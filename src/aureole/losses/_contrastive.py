@@ -1,9 +1,9 @@
-"""What all contrastive losses share: one signature, checks, negatives, reduction, and the profile over kappa_pos."""
+"""What contrastive losses share: one signature, checks, negatives, reduction, and the profile over kappa_pos."""
 
 import math
 import warnings
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -20,52 +20,28 @@ class ContrastiveLoss(nn.Module):
 
     Parameters
     ----------
-    kappa_pos
-        Concentration of a partner's latent around its anchor's. The learned kappa is relative to it.
     in_batch
         Where negatives come from when none are given: the partner of the "next" anchor (the paper's M = 0) or of "all"
         others. Fresh negatives from the data's marginal are better.
     gather
         Whether shared and in-batch negatives come from all ranks of torch.distributed.
-    learn_kappa_pos
-        Make kappa_pos a parameter. To leading order only 1/kappa1 + 1/kappa2 + 1/kappa_pos is identified, so its
-        optimum means little: look at ``profile_kappa_pos`` instead. Nothing keeps its steps above 0; a loss at a
-        kappa_pos that is not positive is an error.
     reduction
         "mean", or "none" for one value per anchor.
     """
 
-    kappa_pos: Tensor
-
     def __init__(
         self,
-        kappa_pos: float,
         *,
         in_batch: InBatch = "next",
         gather: bool = False,
-        learn_kappa_pos: bool = False,
         reduction: Literal["mean", "none"] = "mean",
     ) -> None:
         super().__init__()
-        if not 0 < kappa_pos < math.inf:
-            raise InvalidInputError(f"kappa_pos must be positive and finite, but is {kappa_pos!r}.")
         if in_batch not in ("next", "all") or reduction not in ("mean", "none"):
             raise InvalidInputError(
                 f"in_batch must be 'next' or 'all' and reduction 'mean' or 'none', but they are {in_batch!r} and "
                 f"{reduction!r}."
             )
-        value = torch.tensor(float(kappa_pos), dtype=torch.float64)
-        if learn_kappa_pos:
-            warnings.warn(
-                "kappa_pos is learnable, but contrastive pairs identify little more than 1/kappa1 + 1/kappa2 + "
-                "1/kappa_pos: kappa is only known relative to kappa_pos. Look at losses.profile_kappa_pos before "
-                "trusting its optimum.",
-                AureoleWarning,
-                stacklevel=3,
-            )
-            self.kappa_pos = nn.Parameter(value)
-        else:
-            self.register_buffer("kappa_pos", value)
         self.in_batch: InBatch = in_batch
         self.gather = gather
         self.reduction = reduction
@@ -77,7 +53,7 @@ class ContrastiveLoss(nn.Module):
         negative: VonMisesFisher | None = None,
     ) -> Float[Tensor, "..."]:
         """The loss of anchors [B], their partners [B] and negatives [M], [B, M] or None."""
-        self.check_kappa_pos()
+        self.check_parameters()
         check_posteriors(anchor, positive, negative)
         with torch.autocast(anchor.mu.device.type, enabled=False):
             negatives = resolve_negatives(
@@ -109,7 +85,7 @@ class ContrastiveLoss(nn.Module):
         >>> ClosedFormInfoNCE(20.0).among(q, torch.tensor([[0, 1], [1, 0], [2, 3]]))
         tensor(1.0986)
         """
-        self.check_kappa_pos()
+        self.check_parameters()
         check_pairs(pairs, check_items(posterior))
         with torch.autocast(posterior.mu.device.type, enabled=False):
             if isinstance(posterior, MixtureVMF):
@@ -161,7 +137,7 @@ class ContrastiveLoss(nn.Module):
         >>> [ClosedFormInfoNCE(20.0).share_among(q, pairs, s) for s in (slice(0, 2), slice(2, 4))]
         [tensor(2.1972), tensor(1.0986)]
         """
-        self.check_kappa_pos()
+        self.check_parameters()
         check_pairs(pairs, check_items(posterior))
         first, last, _ = anchors.indices(posterior.batch_shape[0])
         own = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < last)]
@@ -180,7 +156,7 @@ class ContrastiveLoss(nn.Module):
         anchors: slice,
     ) -> Float[Tensor, ""]:
         """The sum of the losses of some of the anchors, e.g. a rank's; negatives are those of the whole batch."""
-        self.check_kappa_pos()
+        self.check_parameters()
         check_posteriors(anchor, positive, negative)
         own, partner = (
             VonMisesFisher(q.mu[anchors], q.kappa[anchors], validate_args=False)
@@ -192,8 +168,55 @@ class ContrastiveLoss(nn.Module):
             negatives = resolve_negatives(anchor, positive, negative, in_batch=self.in_batch)
             return self.per_anchor(own, partner, negatives.of_anchors(anchors)).sum()
 
-    def check_kappa_pos(self) -> None:
-        """Raise an error where kappa_pos is no concentration: a learned one may have stepped past 0."""
+    def check_parameters(self) -> None:
+        """Raise an error if a learned parameter has left its range; a loss without one has nothing to check."""
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"in_batch={self.in_batch!r}, gather={self.gather}"
+
+
+class PositivityLoss(ContrastiveLoss):
+    """Base of the losses that model how close the latents of a positive pair are.
+
+    Parameters
+    ----------
+    kappa_pos
+        Concentration of a partner's latent around its anchor's. The learned kappa is relative to it.
+    learn_kappa_pos
+        Make kappa_pos a parameter. To leading order only 1/kappa1 + 1/kappa2 + 1/kappa_pos is identified, so its
+        optimum means little: look at ``profile_kappa_pos`` instead. Nothing keeps its steps above 0; a loss at a
+        kappa_pos that is not positive is an error.
+    in_batch, gather, reduction
+        See ``ContrastiveLoss``.
+    """
+
+    kappa_pos: Tensor
+
+    def __init__(
+        self,
+        kappa_pos: float,
+        *,
+        learn_kappa_pos: bool = False,
+        in_batch: InBatch = "next",
+        gather: bool = False,
+        reduction: Literal["mean", "none"] = "mean",
+    ) -> None:
+        super().__init__(in_batch=in_batch, gather=gather, reduction=reduction)
+        if not 0 < kappa_pos < math.inf:
+            raise InvalidInputError(f"kappa_pos must be positive and finite, but is {kappa_pos!r}.")
+        if learn_kappa_pos:
+            warnings.warn(
+                "kappa_pos is learnable, but contrastive pairs identify little more than 1/kappa1 + 1/kappa2 + "
+                "1/kappa_pos: kappa is only known relative to kappa_pos. Look at losses.profile_kappa_pos before "
+                "trusting its optimum.",
+                AureoleWarning,
+                stacklevel=3,
+            )
+        register_scalar(self, "kappa_pos", kappa_pos, learned=learn_kappa_pos)
+
+    def check_parameters(self) -> None:
+        """Raise an error if kappa_pos is not a concentration: a learned one may have stepped past 0."""
         if not 0 < (value := self.kappa_pos.item()) < math.inf:
             raise InvalidInputError(
                 f"kappa_pos must be positive and finite, but has become {value!r}: if it is learned, lower its "
@@ -202,9 +225,80 @@ class ContrastiveLoss(nn.Module):
 
     def extra_repr(self) -> str:
         """What print shows."""
-        return (
-            f"kappa_pos={self.kappa_pos.item():g}, in_batch={self.in_batch!r}, gather={self.gather}"
-        )
+        return f"kappa_pos={self.kappa_pos.item():g}, {super().extra_repr()}"
+
+
+class TemperatureLoss(ContrastiveLoss):
+    """Base of the losses whose scores are divided by a temperature.
+
+    Parameters
+    ----------
+    temperature
+        What scores are divided by; positive and finite.
+    learn_temperature
+        Make the temperature learnable. The parameter is ``inverse_temperature``.
+    in_batch, gather, reduction
+        See ``ContrastiveLoss``.
+    kappa_pos
+        The inverse temperature: the name of version 0.1, deprecated.
+    """
+
+    inverse_temperature: Tensor
+
+    def __init__(
+        self,
+        kappa_pos: float | None = None,
+        *,
+        temperature: float | None = None,
+        learn_temperature: bool = False,
+        in_batch: InBatch = "next",
+        gather: bool = False,
+        reduction: Literal["mean", "none"] = "mean",
+    ) -> None:
+        super().__init__(in_batch=in_batch, gather=gather, reduction=reduction)
+        name = type(self).__name__
+        if (kappa_pos is None) == (temperature is None):
+            raise InvalidInputError(
+                f"{name} needs a temperature, such as {name}(temperature=0.05)."
+            )
+        given = ("kappa_pos", kappa_pos) if temperature is None else ("temperature", temperature)
+        if not 0 < cast(float, given[1]) < math.inf:
+            raise InvalidInputError(f"{given[0]} must be positive and finite, but is {given[1]!r}.")
+        if kappa_pos is not None:
+            warnings.warn(
+                f"{name}(kappa_pos) is now {name}(temperature=1 / kappa_pos), here "
+                f"{name}(temperature={1 / kappa_pos:g}); kappa_pos will be removed in 0.3.",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+        inverse = 1 / temperature if temperature is not None else cast(float, kappa_pos)
+        register_scalar(self, "inverse_temperature", inverse, learned=learn_temperature)
+
+    @property
+    def temperature(self) -> float:
+        """What scores are divided by."""
+        return 1 / self.inverse_temperature.item()
+
+    def check_parameters(self) -> None:
+        """Raise an error if the inverse temperature is not positive: a learned one may have stepped past 0."""
+        if not 0 < (value := self.inverse_temperature.item()) < math.inf:
+            raise InvalidInputError(
+                f"inverse_temperature must be positive and finite, but has become {value!r}: lower its learning rate, "
+                "or hold it fixed."
+            )
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"temperature={self.temperature:g}, {super().extra_repr()}"
+
+
+def register_scalar(module: nn.Module, name: str, value: float, *, learned: bool) -> None:
+    """Register a scalar as a parameter of the module if it is learned, else as a buffer."""
+    tensor = torch.tensor(float(value), dtype=torch.float64)
+    if learned:
+        module.register_parameter(name, nn.Parameter(tensor))
+    else:
+        module.register_buffer(name, tensor)
 
 
 def check_posteriors(
@@ -305,7 +399,7 @@ def pair_cosines(
 
 
 def profile_kappa_pos(
-    loss: ContrastiveLoss,
+    loss: PositivityLoss,
     anchor: VonMisesFisher,
     positive: VonMisesFisher,
     negative: VonMisesFisher | None = None,
@@ -329,13 +423,13 @@ def profile_kappa_pos(
         raise InvalidInputError(
             f"the grid must hold positive, finite values of kappa_pos, one or more, but is {values}."
         )
-    found = {}
+    profile = {}
     kept = loss.kappa_pos.detach().clone()
     with torch.no_grad():
         try:
             for value in values:
                 loss.kappa_pos.fill_(value)
-                found[value] = loss(anchor, positive, negative).mean().item()
+                profile[value] = loss(anchor, positive, negative).mean().item()
         finally:
             loss.kappa_pos.copy_(kept)
-    return found
+    return profile

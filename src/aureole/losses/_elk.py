@@ -8,7 +8,7 @@ from aureole._validation import first_index
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.losses._contrastive import (
-    ContrastiveLoss,
+    TemperatureLoss,
     cross_entropy,
     cross_entropy_among,
     pair_cosines,
@@ -22,11 +22,11 @@ def elk(
     positive: VonMisesFisher,
     negatives: Negatives,
     *,
-    kappa_pos: Tensor | float,
+    inverse_temperature: Tensor | float,
 ) -> Float[Tensor, " batch"]:
-    r"""InfoNCE with the score :math:`\kappa_{pos} \log S\int Q(z|x)\,Q(z|x')\,dz`, for finite kappa.
+    r"""InfoNCE with the score :math:`\frac1T \log S\int Q(z|x)\,Q(z|x')\,dz`, for finite kappa.
 
-    Points, kappa = inf, are refused: two of them have no finite score.
+    T is the temperature. Points, kappa = inf, are refused: two of them have no finite score.
     """
     _check_finite(anchor, positive, negatives.posterior)
     pairs, others = pair_cosines(anchor, positive, negatives)
@@ -37,7 +37,7 @@ def elk(
     )
     if negatives.excluded is not None:
         log_others = log_others.masked_fill(negatives.excluded, -torch.inf)
-    return cross_entropy(kappa_pos * log_pairs, kappa_pos * log_others)
+    return cross_entropy(inverse_temperature * log_pairs, inverse_temperature * log_others)
 
 
 def _check_finite(*posteriors: VonMisesFisher) -> None:
@@ -50,15 +50,15 @@ def _check_finite(*posteriors: VonMisesFisher) -> None:
             )
 
 
-class ELK(ContrastiveLoss):
-    """InfoNCE over expected likelihoods: the positivity of kappa_pos = inf, with kappa_pos as inverse temperature.
+class ELK(TemperatureLoss):
+    """InfoNCE over expected likelihoods, the positivity of kappa_pos = inf. See ``TemperatureLoss`` for the parameters.
 
     Concentrations must be finite.
 
     Examples
     --------
     >>> q = VonMisesFisher(torch.eye(4), 10.0)
-    >>> ELK(kappa_pos=1.0)(q, q, VonMisesFisher(torch.eye(4)[:3], 10.0))
+    >>> ELK(temperature=1.0)(q, q, VonMisesFisher(torch.eye(4)[:3], 10.0))
     tensor(0.5270)
     """
 
@@ -66,7 +66,12 @@ class ELK(ContrastiveLoss):
         self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
     ) -> Float[Tensor, " batch"]:
         """The loss of each anchor."""
-        return elk(anchor, positive, negatives, kappa_pos=self.kappa_pos.to(anchor.mu.dtype))
+        return elk(
+            anchor,
+            positive,
+            negatives,
+            inverse_temperature=self.inverse_temperature.to(anchor.mu.dtype),
+        )
 
     def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
         """The loss of each pair among the posteriors, all others its negatives. Cost N^2 D."""
@@ -74,4 +79,4 @@ class ELK(ContrastiveLoss):
         cosines = (posterior.mu @ posterior.mu.T).clamp(-1, 1)
         kappa = posterior.kappa
         scores = log_pair_likelihood(cosines, kappa.unsqueeze(1), kappa, posterior.dim)
-        return cross_entropy_among(self.kappa_pos.to(scores.dtype) * scores, pairs)
+        return cross_entropy_among(self.inverse_temperature.to(scores.dtype) * scores, pairs)

@@ -1,7 +1,7 @@
 """Hedged instance embeddings on the sphere (the paper's supplement B.4, after Oh et al. 2019)."""
 
 import functools
-from typing import Any
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 from aureole.distributions import VonMisesFisher
 from aureole.losses._contrastive import ContrastiveLoss
 from aureole.losses._draws import check_samples, draw, log_mean_exp_over_draws
-from aureole.losses._negatives import Negatives
+from aureole.losses._negatives import InBatch, Negatives
 
 
 def hedged_instance(
@@ -66,7 +66,7 @@ def _log_clash(z: Tensor, z_neg: Tensor, *, a: float, b: float, shared: bool) ->
 
 
 class HedgedInstance(ContrastiveLoss):
-    """HIB over vMF posteriors, without its KL regulariser, as in the paper. kappa_pos does not enter.
+    """HIB over vMF posteriors, without its KL regulariser, as in the paper.
 
     Parameters
     ----------
@@ -74,6 +74,8 @@ class HedgedInstance(ContrastiveLoss):
         Slope and offset of the match probability s(a z.z' + b).
     n_samples
         Draws per posterior.
+    in_batch, gather, reduction
+        See ``ContrastiveLoss``.
 
     Examples
     --------
@@ -82,8 +84,17 @@ class HedgedInstance(ContrastiveLoss):
     tensor(True)
     """
 
-    def __init__(self, a: float = 1.0, b: float = 0.0, n_samples: int = 64, **options: Any) -> None:
-        super().__init__(1.0, **options)
+    def __init__(
+        self,
+        *,
+        a: float = 1.0,
+        b: float = 0.0,
+        n_samples: int = 64,
+        in_batch: InBatch = "next",
+        gather: bool = False,
+        reduction: Literal["mean", "none"] = "mean",
+    ) -> None:
+        super().__init__(in_batch=in_batch, gather=gather, reduction=reduction)
         self.a, self.b, self.n_samples = float(a), float(b), check_samples(n_samples)
 
     def per_anchor(

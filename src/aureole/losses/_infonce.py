@@ -6,7 +6,7 @@ from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
 from aureole.losses._contrastive import (
-    ContrastiveLoss,
+    TemperatureLoss,
     cross_entropy,
     cross_entropy_among,
     pair_cosines,
@@ -19,25 +19,25 @@ def infonce(
     positive: VonMisesFisher,
     negatives: Negatives,
     *,
-    kappa_pos: Tensor | float,
+    inverse_temperature: Tensor | float,
 ) -> Float[Tensor, " batch"]:
-    r"""The loss :math:`-\log\frac{e^{s^+}}{e^{s^+} + \sum_m e^{s^-_m}}` with :math:`s = \kappa_{pos}\mu^T\mu'`.
+    r"""The loss :math:`-\log\frac{e^{s^+}}{e^{s^+} + \sum_m e^{s^-_m}}` with :math:`s = \mu^T\mu'/T`.
 
-    kappa does not enter and gets no gradient.
+    T is the temperature; kappa does not enter and gets no gradient.
     """
     pairs, others = pair_cosines(anchor, positive, negatives)
     if negatives.excluded is not None:
         others = others.masked_fill(negatives.excluded, -torch.inf)
-    return cross_entropy(kappa_pos * pairs, kappa_pos * others)
+    return cross_entropy(inverse_temperature * pairs, inverse_temperature * others)
 
 
-class InfoNCE(ContrastiveLoss):
-    """InfoNCE over mu, with 1 / kappa_pos as its temperature. See ``ContrastiveLoss`` for the parameters.
+class InfoNCE(TemperatureLoss):
+    """InfoNCE over mu, the loss of point embeddings. See ``TemperatureLoss`` for the parameters.
 
     Examples
     --------
     >>> q = VonMisesFisher(torch.eye(4), 10.0)
-    >>> InfoNCE(kappa_pos=2.0)(q, q, VonMisesFisher(torch.eye(4)[:3], 10.0))
+    >>> InfoNCE(temperature=0.5)(q, q, VonMisesFisher(torch.eye(4)[:3], 10.0))
     tensor(0.7002)
     """
 
@@ -45,9 +45,14 @@ class InfoNCE(ContrastiveLoss):
         self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
     ) -> Float[Tensor, " batch"]:
         """The loss of each anchor."""
-        return infonce(anchor, positive, negatives, kappa_pos=self.kappa_pos.to(anchor.mu.dtype))
+        return infonce(
+            anchor,
+            positive,
+            negatives,
+            inverse_temperature=self.inverse_temperature.to(anchor.mu.dtype),
+        )
 
     def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
         """The loss of each pair among the posteriors, all others its negatives. Cost N^2 D."""
         cosines = (posterior.mu @ posterior.mu.T).clamp(-1, 1)
-        return cross_entropy_among(self.kappa_pos.to(cosines.dtype) * cosines, pairs)
+        return cross_entropy_among(self.inverse_temperature.to(cosines.dtype) * cosines, pairs)

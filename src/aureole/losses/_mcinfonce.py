@@ -1,16 +1,16 @@
 """MCInfoNCE, the paper's loss (Formulas 4 and 6): the InfoNCE fraction averaged over draws of all posteriors."""
 
 import functools
-from typing import Any
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.losses._contrastive import ContrastiveLoss
+from aureole.losses._contrastive import PositivityLoss
 from aureole.losses._draws import check_samples, draw, log_mean_exp_over_draws
-from aureole.losses._negatives import Negatives
+from aureole.losses._negatives import InBatch, Negatives
 
 
 def mcinfonce(
@@ -69,8 +69,8 @@ def mcinfonce_among(
     return -log_mean_exp_over_draws(log_fractions, [draws], itself.numel())
 
 
-class MCInfoNCE(ContrastiveLoss):
-    """The paper's loss, by K draws. See ``ContrastiveLoss`` for the other parameters.
+class MCInfoNCE(PositivityLoss):
+    """The paper's loss, by K draws. See ``PositivityLoss`` for the other parameters.
 
     Parameters
     ----------
@@ -90,9 +90,23 @@ class MCInfoNCE(ContrastiveLoss):
     """
 
     def __init__(
-        self, kappa_pos: float, n_samples: int = 64, *, quasi: bool = False, **options: Any
+        self,
+        kappa_pos: float,
+        n_samples: int = 64,
+        *,
+        quasi: bool = False,
+        learn_kappa_pos: bool = False,
+        in_batch: InBatch = "next",
+        gather: bool = False,
+        reduction: Literal["mean", "none"] = "mean",
     ) -> None:
-        super().__init__(kappa_pos, **options)
+        super().__init__(
+            kappa_pos,
+            learn_kappa_pos=learn_kappa_pos,
+            in_batch=in_batch,
+            gather=gather,
+            reduction=reduction,
+        )
         self.n_samples = check_samples(n_samples)
         self.quasi = quasi
 

@@ -18,7 +18,7 @@ class LightlyLoss(nn.Module):
     are n - 1 per anchor.
 
     NT-Xent, ``lightly.loss.NTXentLoss``, also takes the n - 1 other items of the anchor's OWN view. With
-    ``InfoNCE(kappa_pos=1 / temperature)`` its loss of an anchor is this one plus
+    ``InfoNCE(temperature=temperature)`` its loss of an anchor is this one plus
     :math:`\log\left(1 + \sum_{j \ne i} h(q^0_i, q^0_j)\,/\,\sum_j h(q^0_i, q^1_j)\right)`, so it is never smaller. To
     have its value and its negatives with any aureole loss, give both views to
     ``MetricLearningLoss(loss)(torch.cat([out0, out1]), torch.arange(n).repeat(2))``.

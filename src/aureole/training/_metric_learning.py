@@ -61,7 +61,7 @@ class MetricLearningLoss(nn.Module):
       library's pair losses. Triplets (a, p, n) are split into pairs (a, p) and (a, n), so a pair meets every negative
       listed for its anchor.
 
-    With ``InfoNCE(kappa_pos=1 / temperature)`` the value is that of the library's ``NTXentLoss(temperature)``: from
+    With ``InfoNCE(temperature=temperature)`` the value is that of the library's ``NTXentLoss(temperature)``: from
     labels where every class has two members, and for every ``indices_tuple`` with more than one positive or negative
     pair. ``NTXentLoss`` without indices takes all positive pairs, in which a class of k weighs k (k - 1): pass
     ``get_all_pairs_indices(labels)`` of its ``loss_and_miner_utils`` to have the same.

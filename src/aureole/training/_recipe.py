@@ -20,7 +20,7 @@ def make_loss(config: Config) -> ContrastiveLoss:
     if config["loss.name"] == "mcinfonce":
         return MCInfoNCE(kappa_pos, config["loss.n_samples"])
     if config["loss.name"] == "infonce":
-        return InfoNCE(kappa_pos)
+        return InfoNCE(temperature=1 / kappa_pos)
     return ClosedFormInfoNCE(kappa_pos, centring=config["loss.centring"])
 
 

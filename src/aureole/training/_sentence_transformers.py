@@ -165,7 +165,12 @@ class SentencePairLoss(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """What sentence-transformers writes about the loss into its model card."""
-        return {"loss": type(self.loss).__name__, "kappa_pos": float(self.loss.kappa_pos)}
+        parameters = {
+            name: float(getattr(self.loss, name))
+            for name in ("kappa_pos", "temperature")
+            if hasattr(self.loss, name)
+        }
+        return {"loss": type(self.loss).__name__, **parameters}
 
 
 def posterior_of(outputs: Sequence[Mapping[str, Any]]) -> VonMisesFisher:
