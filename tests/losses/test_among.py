@@ -9,7 +9,7 @@ import torch
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.losses import ContrastiveLoss
-from tests.losses.test_values import scores
+from tests.losses.test_values import made, scores
 
 PAIRS = torch.tensor([[0, 1], [1, 0], [4, 2], [4, 2], [5, 0]])
 
@@ -34,7 +34,7 @@ def test_scored_losses_match_the_loop(name):
             math.exp(score(mu[i], kappa[i], mu[k], kappa[k])) for k in range(6) if k != i
         )
         wanted.append(math.log(total) - score(mu[i], kappa[i], mu[j], kappa[j]))
-    found = getattr(au, name)(kappa_pos, reduction="none").among(q, PAIRS)
+    found = made(name, kappa_pos, reduction="none").among(q, PAIRS)
     assert torch.allclose(found, torch.tensor(wanted, dtype=torch.float64), rtol=1e-9)
 
 

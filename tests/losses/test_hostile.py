@@ -170,10 +170,36 @@ def test_a_learned_kappa_pos_that_has_left_its_range_is_named(value):
 
 @pytest.mark.parametrize("grid", [(), (10.0, 0.0), (10.0, -1.0), (float("nan"),), (float("inf"),)])
 def test_a_bad_grid_of_kappa_pos_is_refused_before_anything_is_computed(grid):
-    loss = au.InfoNCE(temperature=0.05)
+    loss = au.ClosedFormInfoNCE(20.0)
     with pytest.raises(InvalidInputError, match="grid must hold positive, finite values"):
         au.losses.profile_kappa_pos(loss, good(), good(), grid=grid)
     assert loss.kappa_pos.item() == 20.0
+
+
+@pytest.mark.parametrize("make", [au.InfoNCE, au.ELK])
+def test_the_temperature_replaces_kappa_pos(make):
+    with pytest.warns(DeprecationWarning, match=r"temperature=0\.05.*removed in 0\.3"):
+        old = make(20.0)
+    new = make(temperature=0.05)
+    anchor, positive = good(), good()
+    assert old(anchor, positive) == new(anchor, positive)
+    assert new.temperature == pytest.approx(0.05)
+    assert "temperature=0.05" in repr(new)
+    assert list(make(temperature=0.05, learn_temperature=True).state_dict()) == [
+        "inverse_temperature"
+    ]
+    for wrong in ({}, {"temperature": 0.0}, {"temperature": float("nan")}):
+        with pytest.raises(InvalidInputError, match="temperature"):
+            make(**wrong)
+
+
+def test_hedged_instance_has_no_parameter_and_takes_keywords_alone():
+    loss = au.HedgedInstance(n_samples=4)
+    assert not [*loss.parameters(), *loss.buffers()]
+    with pytest.raises(TypeError):
+        au.HedgedInstance(20.0)
+    with pytest.raises(TypeError):
+        au.HedgedInstance(learn_kappa_pos=True)
 
 
 def test_elk_refuses_points():

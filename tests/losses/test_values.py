@@ -49,15 +49,22 @@ def scores(kappa_pos):
     return {"ClosedFormInfoNCE": positivity, "InfoNCE": points, "ELK": likelihood}
 
 
+def made(name, kappa_pos, **options):
+    """The loss of this name: kappa_pos is the inverse temperature of InfoNCE and ELK."""
+    if name == "ClosedFormInfoNCE":
+        return au.ClosedFormInfoNCE(kappa_pos, **options)
+    return getattr(au, name)(temperature=1 / kappa_pos, **options)
+
+
 @pytest.mark.parametrize(("mode", "in_batch"), MODES)
 @pytest.mark.parametrize("name", ["ClosedFormInfoNCE", "InfoNCE", "ELK"])
 def test_scored_losses_match_the_loop(batch, name, mode, in_batch):
     kappa_pos = 2.0 if name == "ELK" else 20.0
     posteriors = batch(mode=mode)
-    loss = getattr(au, name)(kappa_pos, in_batch=in_batch, reduction="none")
+    loss = made(name, kappa_pos, in_batch=in_batch, reduction="none")
     truth = loop(scores(kappa_pos)[name], *posteriors, in_batch)
     assert torch.allclose(loss(*posteriors), truth, rtol=1e-9)
-    mean = getattr(au, name)(kappa_pos, in_batch=in_batch)(*posteriors)
+    mean = made(name, kappa_pos, in_batch=in_batch)(*posteriors)
     assert torch.allclose(mean, truth.mean(), rtol=1e-9)
 
 

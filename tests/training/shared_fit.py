@@ -105,7 +105,9 @@ def fits():
             evaluate=lambda model: {"rank": model(PROCESS.inputs(8)).kappa.max().item()},
             evaluate_every=5, select="rank" if name == "learned" else None,
         )  # fmt: skip
-        parameters = [p.flatten() for p in (*result.encoder.parameters(), loss.kappa_pos)]
+        parameters = [
+            p.flatten() for p in (*result.encoder.parameters(), *loss.state_dict().values())
+        ]
         found[name] = torch.cat([p.detach().double() for p in parameters]).tolist()
         found[f"{name}, losses"] = [point["loss"] for point in result.curve]
     return found
