@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, and moved there when all is written."""
+"""Atomic writes: a file is written under a temporary name in its folder and renamed when it is complete."""
 
 import os
 import tempfile
@@ -10,9 +10,9 @@ from typing import IO
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which takes the place of ``path`` when the block ends; if it fails, nothing is left of it.
+    """A file to write to that replaces ``path`` when the block ends; if the block fails, it is removed.
 
-    Its folder is made if need be. Others may read the file, as they may one that is written the usual way.
+    Missing parent folders are created. The file is readable by everyone (mode 644), like one written with ``open``.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def atomic_write(path: Path, content: bytes | str) -> Path:
-    """Write bytes, or a text as UTF-8, whole or not at all, and return the path."""
+    """Write bytes, or text as UTF-8, atomically, and return the path."""
     with atomic_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
     return path

@@ -1,4 +1,4 @@
-"""Checks of dimensions and shapes that every room shares."""
+"""Checks of dimensions and shapes that all packages share."""
 
 import math
 

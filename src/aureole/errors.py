@@ -1,4 +1,4 @@
-"""The errors that aureole raises: each says what is wrong, where, how far, and what to do."""
+"""The errors that aureole raises. Messages state what is wrong, where, by how much, and what to do."""
 
 from collections.abc import Mapping
 
@@ -25,15 +25,15 @@ class InvalidInputError(AureoleError, ValueError):
 
 
 class MissingInputError(InvalidInputError):
-    """A file or folder is not there; the message names it, and says where it could come from."""
+    """A file or folder does not exist; the message names it and how to get it."""
 
 
 class MissingPackageError(AureoleError, ImportError):
-    """An optional package is not installed; the message names the extra of aureole that brings it."""
+    """An optional package is not installed; the message names the extra of aureole that installs it."""
 
 
 class AureoleWarning(UserWarning):
-    """Base of every warning that aureole gives."""
+    """Base of every warning that aureole issues."""
 
 
 class ConvergenceWarning(AureoleWarning):
@@ -41,12 +41,12 @@ class ConvergenceWarning(AureoleWarning):
 
 
 def tell_error(error: BaseException) -> dict[str, str]:
-    """The error as plain data, for another process: its message, and the nearest of the kinds above.
+    """The error as plain data, to send to another process: its message and the closest of the classes above.
 
     Examples
     --------
-    >>> tell_error(MissingInputError("photos is not there."))
-    {'error': 'photos is not there.', 'kind': 'MissingInputError'}
+    >>> tell_error(MissingInputError("photos does not exist."))
+    {'error': 'photos does not exist.', 'kind': 'MissingInputError'}
     >>> tell_error(ZeroDivisionError("division by zero"))
     {'error': 'ZeroDivisionError: division by zero', 'kind': 'AureoleError'}
     """
@@ -56,12 +56,12 @@ def tell_error(error: BaseException) -> dict[str, str]:
 
 
 def told_error(told: Mapping[str, str]) -> AureoleError:
-    """The error that ``tell_error`` told; of a kind that nobody knows, an ``AureoleError``.
+    """The error in the data of ``tell_error``; an ``AureoleError`` if its class is unknown.
 
     Examples
     --------
-    >>> told_error({"error": "photos is not there.", "kind": "MissingInputError"})
-    MissingInputError('photos is not there.')
+    >>> told_error({"error": "photos does not exist.", "kind": "MissingInputError"})
+    MissingInputError('photos does not exist.')
     """
     kinds = {kind.__name__: kind for kind in _KINDS}
     return kinds.get(told["kind"], AureoleError)(told["error"])

@@ -1,6 +1,6 @@
-"""Records: a result together with what made it (command, commit, seed, versions, data), as JSON.
+"""Records: a result with its provenance (command, commit, seed, versions, data), as JSON.
 
-Every number in README, docs or a report comes from a record that the build reads.
+Every number in README, docs or a report is read from a record.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Record:
-    """A named result: metrics, and all that is needed to get them again.
+    """A named result: metrics, and everything needed to reproduce them.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class Record:
 
 
 def write_record(record: Record, path: Path | str) -> Path:
-    """Write the record as JSON, whole or not at all, and return the path.
+    """Write the record as JSON, atomically, and return the path.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def write_record(record: Record, path: Path | str) -> Path:
 
 
 def read_record(path: Path | str) -> Record:
-    """The record in a JSON file; an error names the file and what is wrong with it."""
+    """Read a record from a JSON file; errors name the file and the problem."""
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
         if values["format"] != _FORMAT:
@@ -80,7 +80,7 @@ def file_hash(path: Path | str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the working tree this package runs from, '+' appended if it has changes; or 'unknown'."""
+    """The commit this package runs from, with '+' if there are uncommitted changes; or 'unknown'."""
     folder = Path(__file__).parent
     try:
         head = subprocess.run(
