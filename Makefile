@@ -1,13 +1,17 @@
-# make check: what CI runs, in the current environment, but for .ci/readme. make quick: the same without the slow tests.
+# make check: what CI runs, in the current environment, except .ci/readme. make quick: the same without the slow tests.
 export OMP_NUM_THREADS ?= 1
 PYTEST = python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: check quick lint types contracts test docs accuracy benchmarks
+.PHONY: check quick sweeps lint types contracts test docs accuracy benchmarks
 
 check: lint types contracts docs test
 
 quick: lint types contracts
 	$(PYTEST) -m "not slow"
+
+# Every case of every test, with the long fault injections: hours.
+sweeps:
+	$(PYTEST) --sweeps
 
 lint:
 	ruff check .
@@ -55,8 +59,8 @@ clones:
 core:
 	$(PYTEST) tests/sphere tests/distributions tests/losses
 
-# Development environments, see CONTRIBUTING.md. TORCH_INDEX= takes torch from where pip is configured to look.
-TORCH_INDEX ?= --index-url https://download.pytorch.org/whl/cpu
+# Development environments, see CONTRIBUTING.md. TORCH_INDEX: the options of pip that select PyTorch's CPU build.
+TORCH_INDEX ?=
 NEWEST = $(shell sed -n 's/^torch==//p' constraints.txt)
 LOWEST = $(shell sed -nE 's/.*"torch>=([0-9.]+)".*/\1/p' pyproject.toml)
 PAPER = $(if $(wildcard paper/pyproject.toml),-e ./paper)
