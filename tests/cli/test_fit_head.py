@@ -129,7 +129,7 @@ def test_hostile_tables_are_named(table, tmp_path):
         *out,
     )
     refused("no column 'w'", "fit-head", table, "--vector-column", "w", "--group-column", "g", *out)
-    refused("is not there", "fit-head", tmp_path / "no.parquet", "--group-column", "g", *out)
+    refused("does not exist", "fit-head", tmp_path / "no.parquet", "--group-column", "g", *out)
     given = columns()
     given["g"][7] = None
     holes = write_columns(tmp_path / "holes.parquet", given)

@@ -245,8 +245,8 @@ def test_a_picture_asks_through_its_encoder(tmp_path):
     assert said(*query, tmp_path / "wide.png")["query"]["kappa"] != found["query"]["kappa"]
     (tmp_path / "bad.png").write_bytes(b"%!PS-Adobe-3.0\n" + b"\0" * 100)
     for match, path in {
-        "can't be read": tmp_path / "bad.png",
-        "is not there": tmp_path / "no.png",
+        "cannot be read": tmp_path / "bad.png",
+        "does not exist": tmp_path / "no.png",
     }.items():
         done = run(*query, path)
         assert done.exit_code == 1

@@ -31,10 +31,10 @@ def test_coefficients_match_draws(family, dim):
     mu = torch.eye(dim)[:1].expand(2, dim)
     kappa = torch.tensor([4.0, 30.0])
     rng = torch.Generator().manual_seed(0)
-    cosine = (family.sample(mu, kappa, 200_000, rng) * mu).sum(-1).double().clamp(-1, 1)
+    cosine = (family.sample(mu, kappa, n=200_000, generator=rng) * mu).sum(-1).double().clamp(-1, 1)
     basis = zonal_basis(cosine, dim, 6)
     error = basis.std(0) / math.sqrt(200_000)
-    gap = (basis.mean(0) - family.coefficients(kappa, dim, 6)).abs()
+    gap = (basis.mean(0) - family.coefficients(kappa, dim, count=6)).abs()
     assert bool((gap <= 4.5 * error + 1e-6).all())
     assert torch.allclose(family.spread(mu, kappa).double(), 1 - basis.mean(0)[:, 1], atol=2e-3)
 
@@ -47,7 +47,7 @@ def test_gaussian_table_interpolates_to_nine_digits():
     along, across = 10 * x, 8 * (x + 1)
     weight = torch.exp(-along.square() / 2).unsqueeze(1) * w.unsqueeze(1)
     weight = weight * (across ** (dim - 2) * torch.exp(-across.square() / 2) * w)
-    for k, row in zip(kappa, family.coefficients(kappa, dim, 8), strict=True):
+    for k, row in zip(kappa, family.coefficients(kappa, dim, count=8), strict=True):
         t = k.sqrt() + along.unsqueeze(1)
         basis = zonal_basis(t / torch.sqrt(t * t + across.square()), dim, 8)
         wanted = (weight.unsqueeze(-1) * basis).sum((0, 1)) / weight.sum()
@@ -56,10 +56,10 @@ def test_gaussian_table_interpolates_to_nine_digits():
 
 def test_laplace_draws_have_the_promised_scale():
     mu, kappa = torch.tensor([[1.0, 0.0]]), torch.tensor([1e4])
-    z = Laplace().sample(mu, kappa, 100_000, torch.Generator().manual_seed(0))
+    z = Laplace().sample(mu, kappa, n=100_000, generator=torch.Generator().manual_seed(0))
     # near the pole the second coordinate is the noise itself, with variance 2 / kappa^2
     assert z[..., 1].var().item() * 1e8 == pytest.approx(2.0, rel=0.05)
-    assert Laplace().coefficients(kappa, 2, 4) is None
+    assert Laplace().coefficients(kappa, 2, count=4) is None
     assert Laplace().spread(mu, torch.tensor([20.0])).item() == pytest.approx(1 / 400, rel=0.2)
 
 
@@ -90,10 +90,10 @@ def test_intensity_is_the_expected_match_of_latents(generator, family):
     process = ControlledProcess(generator, family, kappa_pos=6.0)
     x, rng = process.inputs(6), torch.Generator().manual_seed(0)
     if family.name == "laplace":
-        found = torch.stack([process.intensity(x, x, rng) for _ in range(300)]).mean(0)
+        found = torch.stack([process.intensity(x, x, generator=rng) for _ in range(300)]).mean(0)
     else:
         found = process.intensity(x, x)
-    z = process.latents(x, 4000, rng)
+    z = process.latents(x, 4000, generator=rng)
     wanted = process._match(torch.einsum("rid,sjd->rsij", z[:200], z[200:400])).mean((0, 1))
     for start in range(400, 4000, 400):
         a, b = z[start : start + 200], z[start + 200 : start + 400]
@@ -119,7 +119,7 @@ def test_pairs_of_batches_follow_their_law(generator, reference):
     edges = torch.linspace(-1, 1, 9)
     seen, wanted, total = torch.zeros(8), torch.zeros(8), 0
     for _ in range(60):
-        batch = process.batch(128, 2000.0, rng)
+        batch = process.batch(128, 2000.0, generator=rng)
         mu, _ = generator(batch.inputs)
         cosine = mu @ mu.T
         i, j = batch.pairs.T
@@ -141,7 +141,7 @@ def test_separate_pairs_follow_the_same_law(generator, rule):
     rng = torch.Generator().manual_seed(0)
     x, partner = process.pairs(4000, rng)
     cosine = (generator(x)[0] * generator(partner)[0]).sum(-1)
-    batches = [process.batch(256, 2000.0, rng) for _ in range(4)]
+    batches = [process.batch(256, 2000.0, generator=rng) for _ in range(4)]
     among = torch.cat([(generator(b.inputs)[0][b.pairs]).prod(1).sum(-1) for b in batches])
     # the exact rule of pairs() sees all anchors equally often, that of batches in proportion to their density
     assert cosine.mean().item() == pytest.approx(among.mean().item(), abs=0.06)
@@ -181,7 +181,7 @@ def test_bimodal_intensity_is_expected_positivity():
 
 def test_poisson_pairs_have_the_rates():
     rate = torch.tensor([[9.0, 1.0, 0.0], [0.5, 9.0, 2.0], [1.5, 1.0, 9.0]])
-    pairs = poisson_pairs(rate, 60_000.0, torch.Generator().manual_seed(0))
+    pairs = poisson_pairs(rate, 60_000.0, generator=torch.Generator().manual_seed(0))
     counts = torch.zeros(3, 3).index_put(
         (pairs[:, 0], pairs[:, 1]), torch.ones(len(pairs)), accumulate=True
     )
@@ -198,7 +198,7 @@ def test_networks_of_deficient_rank_are_drawn_again():
 
 @pytest.mark.parametrize("kind", ["paper", "whitened"])
 def test_a_shared_truth_spans_its_range_with_a_head_on_mus_network(kind, monkeypatch):
-    monkeypatch.setattr("aureole.data._generators._SHAPING_STEPS", 20)
+    monkeypatch.setattr("aureole.data._processes._SHAPING_STEPS", 20)
     generator = draw_generator(5, (8.0, 32.0), kind=kind, shared=True, seed=4)
     x = generator.inputs(4000)
     _, kappa = generator(x)

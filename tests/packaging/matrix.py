@@ -39,7 +39,7 @@ def _reports(env: Environment) -> None:
 
 
 def _images(env: Environment) -> None:
-    read = "from pathlib import Path; from aureole.data._pictures import read_square as r; "
+    read = "from pathlib import Path; from aureole.data import read_square as r; "
     assert env.code(f"{read}print(*r(Path('p.png'), 32).shape)") == "3 32 32"
 
 
@@ -92,7 +92,7 @@ def _scale(env: Environment) -> None:
     )
     assert env.code(program).endswith("[1.0, 2.0]")
     env.code(
-        "import numpy as np; from aureole.data._tables import write_columns; from pathlib import Path; "
+        "import numpy as np; from aureole.data import write_columns; from pathlib import Path; "
         "write_columns(Path('v.parquet'), {'v': np.load('v.npy')})"
     )
     env.aureole("embed", "v.parquet", "--encoder", "head", "--out", "e.lance", "--workers", "2")

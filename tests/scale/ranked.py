@@ -31,7 +31,7 @@ def fitted(folder, fatal):
             os.kill(os.getpid(), signal.SIGKILL)
         if again and step < FATAL - 1:
             raise AssertionError("it began afresh instead of from the checkpoint")
-        return process.batch(32, 80.0, rng)
+        return process.batch(32, 80.0, generator=rng)
 
     result = fit(
         encoder, au.ClosedFormInfoNCE(20.0), draw, phases=[Phase("joint", STEPS, 1e-3)], precision="32-true",

@@ -92,7 +92,7 @@ def test_unreadable_inputs_are_in_the_errors_table_and_nothing_else_is_lost(enco
     assert "decompression bomb" in said["bomb.png"]
     assert "empty" in said["empty.png"]
     assert "Truncated" in said["truncated.jpg"]
-    assert "none of JPEG" in said["text.png"]
+    assert "not one of JPEG" in said["text.png"]
     assert "not a regular file" in faults["0000/pipe.png"]["reason"]
     assert embed(source, encoder, out).errors == 13
     assert embed(source, encoder, out).new_errors == 0
@@ -270,7 +270,7 @@ def test_a_package_that_is_missing_stops_the_job(pictures, encoder, tmp_path, mo
 
     embedder = load_embedder(encoder)
     assert embedder.dim == 8
-    monkeypatch.setattr("aureole.data._pictures._pillow", missing)
+    monkeypatch.setattr("aureole.data._image_files._pillow", missing)
     with pytest.raises(AureoleError, match="need Pillow"):
         embed(pictures, encoder, tmp_path / "t.lance")
 

@@ -54,7 +54,7 @@ def test_the_middle_square_of_a_picture_counts(images):
     ("raw", "message"),
     [
         (b"", "picture"),
-        (b"a text", "none of JPEG"),
+        (b"a text", "not one of JPEG"),
         (png(np.zeros((64, 64, 3), np.uint8), "JPEG")[:300], "picture"),
         ("a path as text", "not str"),
         (None, "not NoneType"),

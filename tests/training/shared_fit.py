@@ -47,7 +47,7 @@ def new_encoder():
 
 
 def among(step, rng):
-    return PROCESS.batch(ITEMS, 90.0, rng)
+    return PROCESS.batch(ITEMS, 90.0, generator=rng)
 
 
 def triplets(negatives):

@@ -40,7 +40,7 @@ def new_encoder(process):
 
 
 def batches(process, n=64):
-    return lambda step, rng: process.batch(n, 150.0, rng)
+    return lambda step, rng: process.batch(n, 150.0, generator=rng)
 
 
 def parameters(result):

@@ -56,7 +56,7 @@ def train(
     fitted = fit(
         encoder,
         ClosedFormInfoNCE(setting.kappa_pos, centring=0.02),
-        lambda _, rng: process.batch(setting.items, setting.pairs, rng),
+        lambda _, rng: process.batch(setting.items, setting.pairs, generator=rng),
         phases=[
             Phase("mu", round(0.2 * setting.steps), setting.lr),
             Phase("joint", setting.steps - round(0.2 * setting.steps), setting.lr),

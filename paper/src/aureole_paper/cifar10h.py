@@ -210,7 +210,7 @@ class _Batches:
         chosen = torch.randperm(len(self.images), generator=rng)[: self.items]
         images = augment(self.images[chosen], self.cropped, rng)
         rates = label_rates(self.labels[chosen], self.prior)
-        return PairBatch(images, poisson_pairs(rates, self.pairs, rng), float(self.pairs))
+        return PairBatch(images, poisson_pairs(rates, self.pairs, generator=rng), float(self.pairs))
 
 
 def new_encoder(setting: Cifar10HSetting, split: Split, folder: Path) -> PosteriorEncoder:

@@ -80,7 +80,7 @@ def _batches(
     setting: Setting, process: ControlledProcess
 ) -> Callable[[int, torch.Generator], PairBatch | Triplets]:
     def among(_: int, rng: torch.Generator) -> PairBatch:
-        return process.batch(setting.items, setting.pairs, rng)
+        return process.batch(setting.items, setting.pairs, generator=rng)
 
     def separate(step: int, rng: torch.Generator) -> Triplets:
         anchor, positive = process.pairs(setting.items, rng)
@@ -128,7 +128,7 @@ def evaluate(model: nn.Module, process: ControlledProcess) -> dict[str, Any]:
     metrics["scatter"] = {"true": _short(kappa[order]), "found": _short(found.kappa[order])}
     if found.dim == process.dim:
         rotation = align(found.mu[:5000], mu[:5000])
-        latents = process.latents(x[5000:], 20, rng)
+        latents = process.latents(x[5000:], 20, generator=rng)
         held_out = VonMisesFisher(found.mu[5000:], found.kappa[5000:], validate_args=False)
         metrics["latent_coverage"] = keyed(
             latent_coverage(held_out, latents, rotation=rotation, masses=MASSES)
@@ -144,7 +144,7 @@ def _partner_coverage(
 ) -> dict[float, float]:
     """Coverage of predictive caps: partners drawn from a gallery of 4,096 inputs by the true process."""
     query, gallery = process.inputs(2000, rng), process.inputs(4096, rng)
-    rate = process.intensity(query, gallery, rng)
+    rate = process.intensity(query, gallery, generator=rng)
     partner = torch.multinomial(rate, 1, generator=rng).squeeze(1)
     return partner_coverage(
         model(query), model(gallery), partner, kappa_pos=process.kappa_pos, masses=MASSES

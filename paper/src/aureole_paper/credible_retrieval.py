@@ -183,7 +183,7 @@ def _validation_pairs(split: Split, partners: str, fold: int) -> Int[Tensor, "p 
     rows = split.fold.validation
     soft = soft_labels(split.data.labels[rows], split.data.probabilities[rows], partners)
     rng = torch.Generator().manual_seed(_PAIRS + fold)
-    return disjoint_pairs(label_rates(soft, soft.mean(0)), 3 * len(rows) // 8, rng)
+    return disjoint_pairs(label_rates(soft, soft.mean(0)), 3 * len(rows) // 8, generator=rng)
 
 
 def _sets(

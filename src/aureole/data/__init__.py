@@ -1,82 +1,50 @@
-"""Data: batches of pairs, and processes and drawn shapes whose truth is known."""
+"""Data: positive pairs, tables of vectors, image files, and synthetic data whose truth is known."""
 
-from aureole.data._arrays import (
-    ARRAYS,
-)
-from aureole.data._arrow import (
+from aureole.data._array_files import ARRAYS
+from aureole.data._arrow_files import (
     PARQUET,
+    RangeReader,
+    columns_of,
     compute_package,
+    count_rows,
+    fitting,
     listed,
     pyarrow_package,
+    read_schema,
     short,
+    values_of,
 )
-from aureole.data._bimodal import (
-    BimodalProcess,
-)
-from aureole.data._blur import (
-    blur_pictures,
-)
-from aureole.data._crops import (
-    augment,
-    deteriorate,
-)
-from aureole.data._drawn import (
-    KINDS,
-    DrawnShapes,
-    drawn_shapes,
-)
-from aureole.data._families import (
-    VMF,
-    Dirac,
-    Family,
-    Gaussian,
-    Laplace,
-)
-from aureole.data._generators import (
-    Generator,
-    Kind,
-    draw_generator,
-)
-from aureole.data._groups import (
-    Groups,
-)
-from aureole.data._labelled import (
+from aureole.data._image_files import (
+    ENDINGS,
+    find_picture,
     list_pictures,
+    read_picture,
     read_pictures,
+    read_square,
+    read_thumbnail,
+    write_picture,
 )
-from aureole.data._links import (
-    Links,
-)
+from aureole.data._image_transforms import augment, blur_pictures, deteriorate
 from aureole.data._pairs import (
+    Groups,
     PairBatch,
+    PairIndex,
     Triplets,
     disjoint_pairs,
     label_rates,
     partner_chances,
     poisson_pairs,
 )
-from aureole.data._picture_folder import (
-    find_picture,
-)
-from aureole.data._pictures import (
-    ENDINGS,
-    read_picture,
-    read_square,
-    read_thumbnail,
-    write_picture,
-)
-from aureole.data._process import (
+from aureole.data._posterior_families import VMF, Dirac, Family, Gaussian, Laplace
+from aureole.data._processes import (
+    BimodalProcess,
     ControlledProcess,
+    Generator,
+    Kind,
     Rule,
+    draw_generator,
 )
-from aureole.data._ranges import (
-    RangeReader,
-    columns_of,
-    count_rows,
-    fitting,
-    read_schema,
-    values_of,
-)
+from aureole.data._synthetic_shapes import KINDS, DrawnShapes, drawn_shapes
 from aureole.data._tables import (
     ColumnWriter,
     as_vectors,

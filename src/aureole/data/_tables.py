@@ -1,28 +1,29 @@
-"""Tables on disk: vectors, groups, pairs and ids in Parquet, Arrow or CSV files, and columns written to such files.
+"""Tables: vectors, groups, pairs and ids in Parquet, Arrow, CSV and array files, and a writer of columns.
 
-Vectors of any number of rows are read in memory that does not grow with them: they are streamed to a file without a
-name, which is mapped and gone when the array is. A vector has 65,536 entries at most. Other columns are held in memory
-where they are needed as a whole, up to 2 GiB; ids are streamed. Nothing is ever unpickled.
+Vectors are read in bounded memory: they are streamed to an unnamed temporary file, which is memory-mapped and deleted
+with the array. A vector has at most 65,536 entries. Other columns are held in memory if they are needed as a whole, up
+to 2 GiB; ids are streamed. Nothing is ever unpickled.
 """
 
 import json
 import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from aureole.data import _arrow as arrow
-from aureole.data._arrays import ARRAYS, map_array, map_vectors
+from aureole._io import atomic_file
+from aureole.data import _arrow_files as arrow
+from aureole.data._array_files import ARRAYS, map_array, map_vectors
 from aureole.errors import AureoleError, InvalidInputError
 
 _JSON = (".jsonl", ".ndjson")
 _PIECE_ROWS, _PIECE_BYTES = 65_536, 2**26
-_LARGEST_COLUMN = 2**31  # bytes of a column that is held in memory
+_LARGEST_COLUMN = 2**31  # bytes of a column held in memory
 
 
 def read_vectors(
@@ -40,10 +41,10 @@ def read_vectors(
         A Parquet, Arrow or Feather file, a folder of them (rows in the order of the files' names), ``.npy``, or
         ``.safetensors``.
     column
-        Its name, or that of a tensor; may be left out where there is but one that fits.
+        Name of the column or tensor (default: the only one of a suitable type).
     work
-        A folder with room for a copy of a table's vectors; default: that for temporary files. The copy has no name and
-        is gone when the array is, or the process, however it ends.
+        Folder with room for a copy of a table's vectors (default: the folder for temporary files). The copy is deleted
+        with the array, or when the process ends.
     observer
         Called with the number of rows read so far.
 
@@ -70,41 +71,41 @@ def read_vectors(
             if observer is not None:
                 observer(total)
         if dim is None:
-            raise InvalidInputError(f"{path} has no rows, so there are no vectors.")
+            raise InvalidInputError(f"{path} has no rows.")
         file.flush()
         return np.memmap(file, kind, "c", shape=(total, dim))
 
 
 def read_column(path: Path | str, column: str | None = None) -> np.ndarray:
-    """The values [n] of a column of numbers, strings or times; what is missing is None, and strings are as they are.
+    """The values [n] of a column of numbers, strings or times, with None for missing values.
 
     ``path`` is as in ``read_vectors``, or a CSV file with a header, whose values are all strings.
     """
     path = Path(path)
     if path.suffix in ARRAYS:
-        return _labels(path, column)
-    values = _whole(path, column)
+        return _array_column(path, column)
+    values = _whole_column(path, column)
     if not values.null_count:
         return values.to_numpy()
-    found = np.empty(len(values), dtype=object)
-    found[:] = values.to_pylist()
-    return found
+    with_none = np.empty(len(values), dtype=object)
+    with_none[:] = values.to_pylist()
+    return with_none
 
 
 def read_groups(path: Path | str, column: str | None = None) -> np.ndarray:
-    """Numbers [n] from 0 on, the same for rows of the same value, in the order of the values; none may be missing."""
+    """Group numbers [n]: the rank of each row's value among the sorted distinct values. None may be missing."""
     path = Path(path)
     if path.suffix in ARRAYS:
-        labels = _labels(path, column)
+        labels = _array_column(path, column)
         codes = np.unique(labels, return_inverse=True)[1]
         missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
     else:
-        codes, missing = arrow.ordered_codes(_whole(path, column))
+        codes, missing = arrow.ordered_codes(_whole_column(path, column))
     if missing.any():
         place = f"{path}" if column is None else f"the column {column!r} of {path}"
         raise InvalidInputError(
-            f"row {int(missing.argmax())} (counted from 0) of {place} has no group. Drop such rows, or give each a "
-            "group of its own."
+            f"row {int(missing.argmax())} (counted from 0) of {place} has no group. Drop such rows, or give each its "
+            "own group."
         )
     return codes
 
@@ -112,58 +113,59 @@ def read_groups(path: Path | str, column: str | None = None) -> np.ndarray:
 def read_pairs(
     path: Path | str, left: str, right: str, *, ids: tuple[Path, str] | None = None
 ) -> np.ndarray:
-    """The pairs [p, 2] of rows in two columns: row numbers from 0 on, or ids to look up in the column ``ids``.
+    """Pairs of rows [p, 2] from two columns: row numbers from 0, or ids to look up in the column ``ids``.
 
-    ``ids`` is (table, column); no two rows may have the same.
+    ``ids`` is (table, column); its values must be unique.
     """
     path = Path(path)
-    known = None if ids is None else _whole(*ids).combine_chunks()
+    known = None if ids is None else _whole_column(*ids).combine_chunks()
     if ids and known is not None and len(known.unique()) < len(known):
-        raise InvalidInputError(f"ids must differ, but {ids[0]} has some twice in {ids[1]!r}.")
+        raise InvalidInputError(f"ids must be unique, but {ids[0]} has duplicates in {ids[1]!r}.")
     sides = []
     for column in (left, right):
-        values = _whole(path, column)
+        values = _whole_column(path, column)
         try:
-            rows = arrow.places(values, known)
+            rows = arrow.row_numbers(values, known)
         except InvalidInputError as error:
             raise InvalidInputError(f"in the column {column!r} of {path}, {error}") from error
         if (rows < 0).any():
             row = int((rows < 0).argmax())
-            what = "row number" if known is None else "id of the vectors"
+            expected = "a row number" if known is None else "an id of the vectors"
             raise InvalidInputError(
                 f"row {row} of {path} (counted from 0) has {arrow.short(values[row].as_py())} as {column!r}, which "
-                f"is no {what}."
+                f"is not {expected}."
             )
         sides.append(rows)
     return np.stack(sides, 1)
 
 
 def table_files(path: Path | str) -> list[Path]:
-    """The files that a path stands for: itself, or those of a folder in the order in which they are read."""
+    """The files of a path: the file itself, or those of a folder in reading order."""
     path = Path(path)
     return [path] if path.suffix in ARRAYS and path.is_file() else arrow.files(path)
 
 
 def scan_column(path: Path | str, column: str | None = None) -> Iterator[Any]:
-    """The values of a column in pieces of about 65,536 rows or 64 MiB, arrays of Arrow or numpy, all of one type."""
+    """The values of a column in pieces of about 65,536 rows or 64 MiB: Arrow or numpy arrays of one type."""
     path = Path(path)
     if path.suffix in ARRAYS:
-        values = _labels(path, column)
+        values = _array_column(path, column)
         yield from (values[i : i + _PIECE_ROWS] for i in range(0, len(values), _PIECE_ROWS))
         return
-    found, rows, size = [], 0, 0
-    for array in _plain_pieces(path, column):
-        found.append(array)
+    join = arrow.pyarrow_package().chunked_array
+    arrays, rows, size = [], 0, 0
+    for array in _scalar_pieces(path, column):
+        arrays.append(array)
         rows, size = rows + len(array), size + array.nbytes
         if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
-            yield arrow.joined(found)
-            found, rows, size = [], 0, 0
+            yield join(arrays)
+            arrays, rows, size = [], 0, 0
     if rows:
-        yield arrow.joined(found)
+        yield join(arrays)
 
 
 def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict[int, Any]:
-    """The values of some rows of a column, by row; the others are passed over.
+    """The values of some rows of a column, by row number.
 
     Examples
     --------
@@ -173,22 +175,20 @@ def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict
     """
     rows = list(rows)
     wanted, first = sorted(set(rows)), 0
-    found: dict[int, Any] = {}
+    values: dict[int, Any] = {}
     for piece in scan_column(path, column):
         for row in wanted[bisect_left(wanted, first) : bisect_left(wanted, first + len(piece))]:
             value = piece[row - first]
-            found[row] = value.item() if isinstance(value, np.generic) else value.as_py()
+            values[row] = value.item() if isinstance(value, np.generic) else value.as_py()
         first += len(piece)
     absent = [row for row in wanted if not 0 <= row < first]
     if absent:
-        raise InvalidInputError(
-            f"{path} has {first} rows, so there is no row {absent[0]} (counted from 0)."
-        )
-    return {row: found[row] for row in rows}
+        raise _no_row(path, first, absent[0])
+    return {row: values[row] for row in rows}
 
 
 def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
-    """The vector [d] of one row, from 0 on; those before are passed over, and those after are not read.
+    """The vector [d] of one row, counted from 0; rows after it are not read.
 
     Examples
     --------
@@ -198,10 +198,10 @@ def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
     """
     path, first = Path(path), 0
     if path.suffix in ARRAYS:
-        found = map_vectors(path, column, rows=slice(row, row + 1))
-        if 0 <= row < len(found):
-            return found[row]
-        first = len(found)
+        vectors = map_vectors(path, column, rows=slice(row, row + 1))
+        if 0 <= row < len(vectors):
+            return vectors[row]
+        first = len(vectors)
     else:
         name = _only_lists(path) if column is None else column
         for where, start, array in arrow.pieces(path, name):
@@ -209,13 +209,17 @@ def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
                 at = row - first
                 return arrow.matrix(array.slice(at, 1), None, start + at, where)[0]
             first += len(array)
-    raise InvalidInputError(f"{path} has {first} rows, so there is no row {row} (counted from 0).")
+    raise _no_row(path, first, row)
+
+
+def _no_row(path: Path | str, rows: int, row: int) -> InvalidInputError:
+    return InvalidInputError(f"{path} has {rows} rows, so there is no row {row} (counted from 0).")
 
 
 def as_vectors(vectors: Any) -> Tensor | np.ndarray:
-    """The vectors as a tensor or an array [n, d]; an Arrow column is not copied where it is of one piece.
+    """The vectors as a tensor or an array [n, d]; an Arrow column is not copied unless it has several chunks.
 
-    Takes tensors, arrays, and what speaks Arrow's protocol, such as columns of pyarrow and polars.
+    Takes tensors, arrays, and objects with Arrow's C data interface, such as columns of pyarrow and polars.
 
     Examples
     --------
@@ -230,18 +234,18 @@ def as_vectors(vectors: Any) -> Tensor | np.ndarray:
     if column is None:
         raise InvalidInputError(
             f"vectors must be a tensor, an array or an Arrow column, but are {type(vectors).__name__}. "
-            "numpy.asarray makes an array of a list of lists."
+            "numpy.asarray converts a list of lists."
         )
     if not len(column):
-        raise InvalidInputError("the column has no rows, so there are no vectors.")
+        raise InvalidInputError("the column has no rows.")
     return arrow.matrix(column, None, 0, "the column")
 
 
 class ColumnWriter:
-    """Writes a table piece by piece to a Parquet, CSV or JSON-lines file, which is whole or not there.
+    """Writes a table piece by piece to a Parquet, CSV or JSON-lines file, atomically.
 
     Each piece is a dict of columns: arrays [n], arrays [n, d] (lists; in CSV one column for each entry), tensors, or
-    Arrow arrays. JSON has no infinity or NaN: they are null there.
+    Arrow arrays. Infinity and NaN become null in JSON.
 
     Examples
     --------
@@ -256,19 +260,21 @@ class ColumnWriter:
         self.path = Path(path)
         if self.path.suffix not in (*arrow.PARQUET, *arrow.CSV, *_JSON):
             raise InvalidInputError(
-                f"{self.path} must end in .parquet, .csv or .jsonl, which says how to write it."
+                f"{self.path} must end in .parquet, .csv or .jsonl, which selects the format."
             )
-        self._part = self.path.with_name(f".{self.path.name}.part")
+        self._stack = ExitStack()
         self._file: Any = None
         self._sink: Any = None
 
+    def __repr__(self) -> str:
+        return f"ColumnWriter({str(self.path)!r})"
+
     def __enter__(self) -> "ColumnWriter":
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._part.open("wb")
+        self._file = self._stack.enter_context(atomic_file(self.path))
         return self
 
     def write(self, columns: Mapping[str, Any]) -> None:
-        """Append rows: the same columns each time."""
+        """Append rows; the columns must be the same each time."""
         csv = self.path.suffix in arrow.CSV
         batch = arrow.arrow_table(columns, flat=csv)
         if self.path.suffix in _JSON:
@@ -278,76 +284,73 @@ class ColumnWriter:
             return
         if self._sink is None:
             self._sink = arrow.arrow_writer(self._file, batch.schema, csv=csv)
+            self._stack.callback(self._sink.close)
         self._sink.write_table(batch)
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._sink is not None:
-            self._sink.close()
-        self._file.close()
-        if kind is None:
-            self._part.replace(self.path)
-        else:
-            self._part.unlink()
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
 
 def write_columns(path: Path | str, columns: Mapping[str, Any]) -> Path:
-    """Write columns of as many rows each to a Parquet, CSV or JSON-lines file, and return its path."""
+    """Write columns of equal length to a Parquet, CSV or JSON-lines file, and return its path."""
     with ColumnWriter(path) as table:
         table.write(columns)
     return Path(path)
 
 
 def _only_lists(path: Path) -> str:
-    """The name of the one column of lists."""
-    found = arrow.list_columns(path)
-    if len(found) != 1:
-        kind = "several columns" if found else "no column"
+    """The name of the only column of lists."""
+    names = arrow.list_columns(path)
+    if len(names) != 1:
+        kind = "several columns" if names else "no column"
         raise InvalidInputError(
             f"{path} has {kind} of lists, so the column of vectors must be named; "
             f"{arrow.listed(arrow.column_names(path))}."
         )
-    return found[0]
+    return names[0]
 
 
-def _plain_pieces(path: Path, column: str | None) -> Iterator[Any]:
-    """Arrow arrays of a column that has one value a row."""
+def _scalar_pieces(path: Path, column: str | None) -> Iterator[Any]:
+    """Arrow arrays of a column with one scalar per row."""
     if column is None:
         raise InvalidInputError(
             f"name a column of {path}; {arrow.listed(arrow.column_names(path))}."
         )
     for where, _, array in arrow.pieces(path, column):
-        if not arrow.is_plain(array):
+        if arrow.pyarrow_package().types.is_nested(array.type):
             raise InvalidInputError(
-                f"the column {column!r} of {where} has {array.type}, but one plain value a row is needed."
+                f"the column {column!r} of {where} has {array.type}, but one scalar per row is needed."
             )
         yield array
 
 
-def _whole(path: Path, column: str | None) -> Any:
-    """A column of plain values in memory."""
-    found, size = [], 0
-    for array in _plain_pieces(path, column):
-        found.append(array)
+def _whole_column(path: Path, column: str | None) -> Any:
+    """A column of scalars in memory, as an Arrow chunked array."""
+    arrays, size = [], 0
+    for array in _scalar_pieces(path, column):
+        arrays.append(array)
         size += array.nbytes
         if size > _LARGEST_COLUMN:
             raise InvalidInputError(
-                f"the column {column!r} of {path} has more than {_LARGEST_COLUMN >> 30} GiB, the largest that is "
+                f"the column {column!r} of {path} has more than {_LARGEST_COLUMN >> 30} GiB, the limit for a column "
                 "held in memory. Use shorter values, such as numbers."
             )
-    if not sum(map(len, found)):
+    if not sum(map(len, arrays)):
         raise InvalidInputError(f"{path} has no rows.")
-    return arrow.joined(found)
+    return arrow.pyarrow_package().chunked_array(arrays)
 
 
-def _labels(path: Path, name: str | None) -> np.ndarray:
+def _array_column(path: Path, name: str | None) -> np.ndarray:
     values = map_array(path, name)
     if values.ndim != 1 or not len(values):
-        raise InvalidInputError(f"{path} must hold one value a row, but has shape {values.shape}.")
+        raise InvalidInputError(
+            f"{path} must hold one value per row, but has shape {values.shape}."
+        )
     return values
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it."""
+    """The value as JSON can represent it."""
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     if isinstance(value, list):
@@ -359,7 +362,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _staging(work: Path | None) -> Iterator[Any]:
-    """A file without a name in the folder; its errors name the folder."""
+    """An unnamed temporary file in the folder; errors name the folder."""
     place = Path(tempfile.gettempdir()) if work is None else work
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -367,5 +370,5 @@ def _staging(work: Path | None) -> Iterator[Any]:
             yield file
     except OSError as error:
         raise AureoleError(
-            f"the vectors cannot be copied to {place}: {error.strerror}. Name a work folder with more room."
+            f"the vectors cannot be copied to {place}: {error.strerror}. Choose a work folder with more space."
         ) from error

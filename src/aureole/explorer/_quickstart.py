@@ -131,7 +131,7 @@ def _new_encoder(setting: QuickstartSetting, shapes: DrawnShapes) -> PosteriorEn
     head.initialise(features, kappa=setting.kappa_start)
     card = Card(
         name="Drawn shapes",
-        data=f"{len(shapes):,} pictures of aureole.data._drawn with the votes of {setting.annotators} annotators each",
+        data=f"{len(shapes):,} pictures of data.drawn_shapes with the votes of {setting.annotators} annotators each",
         kappa_pos=setting.kappa_pos,
         licence="apache-2.0",
         notes="Made by aureole quickstart. It knows eight shapes of 32 pixels and nothing else.",
@@ -152,7 +152,9 @@ class _Batches:
         chosen = torch.randperm(len(self.pictures), generator=rng)[: self.items]
         pictures = augment(self.pictures[chosen], 0.0, rng)
         rates = label_rates(self.labels[chosen], self.prior)
-        return PairBatch(pictures, poisson_pairs(rates, self.pairs, rng), float(self.pairs))
+        return PairBatch(
+            pictures, poisson_pairs(rates, self.pairs, generator=rng), float(self.pairs)
+        )
 
 
 @torch.inference_mode()

@@ -39,7 +39,7 @@ def train_process(
     fitted = fit(
         encoder,
         make_loss(config),
-        lambda _, rng: process.batch(items, pairs, rng),
+        lambda _, rng: process.batch(items, pairs, generator=rng),
         phases=[Phase("joint", config["training.steps"], config["training.lr"])],
         seed=seed,
         checkpoint=work / "checkpoint.safetensors",

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole.data import Groups, Links, PairBatch
+from aureole.data import Groups, PairBatch, PairIndex
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.losses import ClosedFormInfoNCE
 
 Vectors = Tensor | np.ndarray
-Partners = Groups | Links
+Partners = Groups | PairIndex
 MASSES = (0.5, 0.8, 0.9, 0.95)  # of predictive caps whose coverage is told
 _ROUNDS = 4
 
@@ -53,7 +53,7 @@ def partners_of(
 ) -> Partners:
     """What belongs together, from a label per row or from pairs of rows."""
     if pairs is not None and groups is None:
-        return Links.of(pairs, len(vectors))
+        return PairIndex.of(pairs, len(vectors))
     if pairs is not None or groups is None:
         raise InvalidInputError("give either groups, one label per vector, or pairs of rows.")
     if len(groups) != len(vectors):
@@ -61,7 +61,9 @@ def partners_of(
     return Groups.of(groups)
 
 
-def halves(partners: Groups | Links, rng: torch.Generator) -> tuple[Groups | Links, Groups | Links]:
+def halves(
+    partners: Groups | PairIndex, rng: torch.Generator
+) -> tuple[Groups | PairIndex, Groups | PairIndex]:
     """Two halves that share no row, or twice the whole where a half would be too small to hold a pair's negatives."""
     if isinstance(partners, Groups) and not partners.classes and len(partners.sizes) < 4:
         return partners, partners

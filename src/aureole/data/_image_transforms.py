@@ -1,4 +1,4 @@
-"""Crops of a batch of images, each to a window of its own, resized back to the frame in one step."""
+"""Image transforms of a batch, with a separate blur width or crop window for each image."""
 
 import torch
 from jaxtyping import Float, UInt8
@@ -8,13 +8,59 @@ from aureole._validation import first_index
 from aureole.errors import InvalidInputError
 
 
+def blur_batch(
+    images: Float[Tensor, "n c h w"], widths: Float[Tensor, " n"]
+) -> Float[Tensor, "n c h w"]:
+    """Images blurred by Gaussians of standard deviations ``widths``, in pixels; a width of 0 leaves an image unchanged.
+
+    At the edge, the Gaussian is truncated to the image and renormalised.
+
+    Examples
+    --------
+    >>> image = torch.tensor([[[[0.0, 0.0, 1.0, 0.0, 0.0]]]])
+    >>> blur_batch(image, torch.tensor([1.0])).round(decimals=2)
+    tensor([[[[0.0800, 0.2600, 0.4000, 0.2600, 0.0800]]]])
+    """
+    outside = ~((widths >= 0) & widths.isfinite())
+    if bool(outside.any()):
+        raise InvalidInputError(
+            f"widths must be finite and not negative, but widths{first_index(outside)} is {widths[outside][0]:g}."
+        )
+    down, across = (_kernel(widths.to(images), n)[:, None] for n in images.shape[-2:])
+    return down @ images @ across.mT
+
+
+def blur_pictures(
+    pictures: UInt8[Tensor, "n c h w"], widths: Float[Tensor, " n"]
+) -> UInt8[Tensor, "n c h w"]:
+    """Pictures blurred by Gaussians of standard deviations ``widths``, in pixels, and rounded to bytes.
+
+    Examples
+    --------
+    >>> picture = torch.tensor([[[[0, 0, 200, 0, 0]]]], dtype=torch.uint8)
+    >>> blur_pictures(picture, torch.tensor([1.0]))[0, 0, 0]
+    tensor([15, 51, 81, 51, 15], dtype=torch.uint8)
+    """
+    return blur_batch(pictures.float(), widths).round().clamp(0, 255).to(torch.uint8)
+
+
+def _kernel(widths: Float[Tensor, " n"], pixels: int) -> Float[Tensor, "n pixels pixels"]:
+    """The weights of all pixels of an axis in each blurred pixel."""
+    at = torch.arange(pixels).to(widths)
+    squares = (at[:, None] - at).square()
+    sharp = widths == 0
+    scale = torch.where(sharp, 1.0, widths)
+    soft = torch.softmax(-squares / (2 * scale.square()[:, None, None]), -1)
+    return torch.where(sharp[:, None, None], torch.eye(pixels).to(widths), soft)
+
+
 def crop_batch(
     images: Float[Tensor, "n c h w"], boxes: Float[Tensor, "n 4"]
 ) -> Float[Tensor, "n c h w"]:
     """Images whose boxes (left, top, width, height, as fractions of the image's sides) fill the frame.
 
-    Bilinear, and equal to cutting the window out and resizing it when its edges lie on edges of pixels: what lies
-    outside of a window does not enter. A window that reaches over the edge of its image sees it reflected.
+    Interpolation is bilinear and ignores pixels outside of the window: the result equals cropping and then resizing if
+    the edges of the window are edges of pixels. Beyond the edge of the image, a window sees its reflection.
 
     Examples
     --------
@@ -39,8 +85,8 @@ def deteriorate(
 ) -> UInt8[Tensor, "n c h w"]:
     """Images cropped to windows of ``sizes`` (fractions of the sides, in (0, 1]) and enlarged again to the frame.
 
-    The windows lie anywhere in the image, uniformly; without a generator in the middle, as in the paper's code. A
-    size of 1 gives the image back exactly.
+    The windows are uniform in the image; without a generator they are central, as in the paper's code. A size of 1
+    returns the image unchanged.
 
     Examples
     --------
@@ -64,7 +110,7 @@ def deteriorate(
 def _positions(
     start: Float[Tensor, "n 1"], length: Float[Tensor, "n 1"], pixels: int
 ) -> Float[Tensor, "n {pixels}"]:
-    """Where an axis is read, from -1 to 1: evenly in the window, but not within half a pixel of its ends."""
+    """Sampling positions on an axis from -1 to 1: even in the window, but not within half a pixel of its ends."""
     steps = (torch.arange(pixels).to(start) + 0.5) / pixels
     margin = (length / 2).clamp(max=0.5 / pixels)
     at = (start + length * steps).clamp(start + margin, start + length - margin)
@@ -72,7 +118,7 @@ def _positions(
 
 
 def augment(images: Tensor, cropped: float, rng: torch.Generator) -> Tensor:
-    """Images in [0, 1], half of them mirrored, and a share of them cropped as the deteriorated ones are."""
+    """Images in [0, 1], half of them mirrored, and a share ``cropped`` of them cropped to 25-100 % of their sides."""
     n = len(images)
     images = images.float() / 255
     if cropped > 0:

@@ -1,4 +1,4 @@
-"""Arrays in ``.npy`` and ``.safetensors`` files, memory-mapped: read as they are needed, and never unpickled."""
+"""Arrays in ``.npy`` and ``.safetensors`` files, memory-mapped and never unpickled."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ _TYPES = {
 
 
 def map_array(path: Path, name: str | None = None) -> np.ndarray:
-    """The array in a file, or the tensor of this name; mapped copy-on-write, so that the file stays as it is.
+    """The array in a file, or the tensor of this name, mapped copy-on-write: the file is never modified.
 
     Examples
     --------
@@ -35,39 +35,39 @@ def map_array(path: Path, name: str | None = None) -> np.ndarray:
     (3, 3)
     """
     if not path.is_file():
-        raise MissingInputError(f"{path} is not there, or is no file. Check the name.")
+        raise MissingInputError(f"{path} does not exist or is not a file. Check the path.")
     return _map_npy(path) if path.suffix == ".npy" else _map_safetensors(path, name)
 
 
 def map_vectors(path: Path, name: str | None = None, *, rows: slice | None = None) -> np.ndarray:
     """The vectors [n, d] in a file, float16, 32 or 64; an error names the first row that is not finite.
 
-    ``rows`` are those that are looked at, if not all.
+    ``rows`` limits the check to these rows.
     """
-    found = map_array(path, name)
-    if found.dtype not in (np.float16, np.float32, np.float64):
+    vectors = map_array(path, name)
+    if vectors.dtype not in (np.float16, np.float32, np.float64):
         raise InvalidInputError(
-            f"{path} holds {found.dtype}, but vectors are float16, float32 or float64. Convert it with astype."
+            f"{path} holds {vectors.dtype}, but vectors are float16, float32 or float64. Convert it with astype."
         )
-    if found.ndim != 2 or 0 in found.shape:
-        raise InvalidInputError(f"{path} must hold vectors [n, d], but has shape {found.shape}.")
-    check_width(found.shape[1], str(path))
-    start, stop, _ = (rows or slice(None)).indices(len(found))
+    if vectors.ndim != 2 or 0 in vectors.shape:
+        raise InvalidInputError(f"{path} must hold vectors [n, d], but has shape {vectors.shape}.")
+    check_width(vectors.shape[1], str(path))
+    start, stop, _ = (rows or slice(None)).indices(len(vectors))
     for first in range(start, stop, _ROWS):
-        check_finite(found[first : min(first + _ROWS, stop)], first, str(path))
-    return found
+        check_finite(vectors[first : min(first + _ROWS, stop)], first, str(path))
+    return vectors
 
 
 def check_width(dim: int, where: str) -> None:
-    """Refuse vectors of no entry, or of more than 65,536."""
+    """Raise for vectors without entries or with more than 65,536."""
     if not 1 <= dim <= LARGEST_DIM:
         raise InvalidInputError(
-            f"the vectors of {where} have {dim} entries; from 1 to {LARGEST_DIM} are possible."
+            f"the vectors of {where} have {dim} entries, but must have 1 to {LARGEST_DIM}."
         )
 
 
 def check_finite(rows: np.ndarray, first: int, where: str) -> None:
-    """Refuse NaN and infinity; ``first`` is the number of the first of these rows."""
+    """Raise for NaN and infinity; ``first`` is the number of the first row."""
     bad = ~np.isfinite(rows).all(1)
     if bad.any():
         raise InvalidInputError(
@@ -81,8 +81,7 @@ def _map_npy(path: Path) -> np.ndarray:
         return np.load(path, mmap_mode="c", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise InvalidInputError(
-            f"{path} cannot be read as an array of numbers or strings: {error}. Files of pickled objects are never "
-            "opened."
+            f"{path} cannot be read as an array of numbers or strings: {error}. Pickled objects are never loaded."
         ) from error
 
 
@@ -90,24 +89,22 @@ def _map_safetensors(path: Path, name: str | None) -> np.ndarray:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(
-            path, framework="np"
-        ) as handle:  # checks the header, and that all offsets are in the file
+        # checks the header, and that all offsets are inside the file
+        with safe_open(path, framework="np") as handle:
             names = list(handle.keys())
     except (SafetensorError, OSError) as error:
         raise InvalidInputError(f"{path} cannot be read as safetensors: {error}.") from error
     if name is None and len(names) == 1:
         (name,) = names
     if name not in names:
-        lead = "several tensors, so that one must be named" if name is None else f"no {name!r}"
-        raise InvalidInputError(f"{path} has {lead}; it has {', '.join(map(repr, names[:20]))}.")
+        problem = "several tensors, so you must name one" if name is None else f"no tensor {name!r}"
+        raise InvalidInputError(f"{path} has {problem}: {', '.join(map(repr, names[:20]))}.")
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         entry = json.loads(file.read(length))[name]
     if entry["dtype"] not in _TYPES:
-        known = ", ".join(_TYPES)
         raise InvalidInputError(
-            f"{name!r} in {path} is {entry['dtype']}, which numpy does not have; possible are {known}."
+            f"{name!r} in {path} is {entry['dtype']}, which numpy does not support. Use one of {', '.join(_TYPES)}."
         )
     shape, start = tuple(entry["shape"]), 8 + length + entry["data_offsets"][0]
     if 0 in shape:

@@ -1,4 +1,4 @@
-"""Families of posteriors around mu(x) with concentration kappa(x): how to draw from them and how they spread."""
+"""Families of posteriors around mu(x) with concentration kappa(x): sampling, zonal coefficients and spread."""
 
 import functools
 import math
@@ -20,18 +20,18 @@ from aureole.sphere import (
 
 @runtime_checkable
 class Family(Protocol):
-    """A family of posteriors, given mu and kappa."""
+    """A family of posteriors with parameters mu and kappa."""
 
     name: str
 
     def sample(
-        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch dim"]:
-        """Draws of the latent."""
+        """Samples of the latent."""
         ...
 
-    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
-        """The coefficients E[G_l(mu.z)] [*batch, count] if the family is zonal, else None."""
+    def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
+        """The coefficients E[G_l(mu.z)] [*batch, count] if the family is zonal, otherwise None."""
         ...
 
     def spread(self, mu: Tensor, kappa: Tensor) -> Float[Tensor, "*batch"]:
@@ -39,18 +39,25 @@ class Family(Protocol):
         ...
 
 
-class VMF:
+class _NamedFamily:
+    """A ``repr`` for the families, which have no parameters of their own."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class VMF(_NamedFamily):
     """von Mises-Fisher posteriors."""
 
     name = "vmf"
 
     def sample(
-        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws of the latent."""
+        """Samples of the latent."""
         return VonMisesFisher(mu, kappa, validate_args=False).sample((n,), generator=generator)
 
-    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
+    def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
         """The ratios A_l(kappa) of Bessel functions."""
         return bessel_ratios(dim / 2 - 1, kappa.double(), count)
 
@@ -59,18 +66,18 @@ class VMF:
         return mean_resultant_complement(kappa, mu.shape[-1])
 
 
-class Dirac:
-    """Points: the latent is mu(x) itself, the injective process."""
+class Dirac(_NamedFamily):
+    """Point masses: the latent is mu(x) itself, the injective process."""
 
     name = "dirac"
 
     def sample(
-        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The latent, n times."""
+        """The latent mu, n times."""
         return mu.expand(n, *mu.shape)
 
-    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
+    def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
         """All 1."""
         return torch.ones(*kappa.shape, count, dtype=torch.float64)
 
@@ -79,19 +86,19 @@ class Dirac:
         return torch.zeros_like(kappa)
 
 
-class Gaussian:
+class Gaussian(_NamedFamily):
     r"""Gaussians pushed to the sphere, :math:`z = (\mu + \sigma\epsilon)/|\mu + \sigma\epsilon|`, sigma^2 = 1/kappa."""
 
     name = "gaussian"
 
     def sample(
-        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws of the latent."""
+        """Samples of the latent."""
         noise = torch.randn(n, *mu.shape, generator=generator)
         return normalize(mu + noise / kappa.sqrt().unsqueeze(-1))
 
-    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
+    def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
         """E[G_l] by quadrature at Chebyshev nodes in log kappa, interpolated: to 1e-9 for kappa in [2, 4096]."""
         return _interpolate(_gaussian_table(dim, count), kappa.double())
 
@@ -101,29 +108,29 @@ class Gaussian:
         return (1 - _interpolate(_gaussian_table(dim, 2), kappa.double())[..., 1]).to(kappa.dtype)
 
 
-class Laplace:
+class Laplace(_NamedFamily):
     """Laplace noise of scale b = 1/kappa on each coordinate of mu, pushed to the sphere: not zonal."""
 
     name = "laplace"
 
     def sample(
-        self, mu: Tensor, kappa: Tensor, n: int, generator: torch.Generator | None = None
+        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws of the latent."""
+        """Samples of the latent."""
         uniform = torch.rand(n, *mu.shape, generator=generator, dtype=torch.float64) - 0.5
         noise = -uniform.sign() * torch.log1p(-2 * uniform.abs())
         return normalize((mu + noise / kappa.unsqueeze(-1)).to(mu.dtype))
 
-    def coefficients(self, kappa: Tensor, dim: int, count: int) -> Tensor | None:
+    def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
         """None: the family is not zonal."""
         return None
 
     def spread(self, mu: Tensor, kappa: Tensor) -> Tensor:
-        """The mean over 4,096 draws with fixed noise: its standard error is below 2 % of the spread."""
+        """The mean over 4,096 samples with a fixed seed: its standard error is below 2 % of the spread."""
         generator = torch.Generator().manual_seed(0)
         total = torch.zeros_like(kappa)
         for _ in range(64):
-            z = self.sample(mu, kappa, 64, generator)
+            z = self.sample(mu, kappa, n=64, generator=generator)
             total += (1 - (z * mu).sum(-1)).abs().mean(0) / 64
         return total
 

@@ -1,4 +1,4 @@
-"""Drawn shapes: pictures whose label distributions are known, made anew from a seed and free to pass on."""
+"""Synthetic shapes: images generated from a seed whose label distributions are known."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from aureole.data._blur import blur_batch
+from aureole.data._image_transforms import blur_batch
 from aureole.errors import InvalidInputError
 
 SHAPES = ("circle", "square", "triangle", "star", "flower", "heart", "cross", "drop")
 KINDS = ("clear", "morph", "faded")
 _SHARES = (0.5, 0.8)  # half of the pictures are clear, three in ten are morphs, the others fade
 _ANGLES = 720
-_TURN = 0.45  # radians to either side: a heart stays a heart, and a square no diamond
+_TURN = 0.45  # largest rotation in radians: a square must not become a diamond
 _SOFTEST = 0.75  # the widest blur, as a fraction of the shape's radius
 _BATCH = 128
 
@@ -25,8 +25,8 @@ _BATCH = 128
 class DrawnShapes:
     """Pictures [n, 3, side, side] with their label distributions and votes, both [n, classes].
 
-    ``probabilities`` is the truth by which the votes were drawn, ``labels`` the class with most votes (the first of
-    them if several have as many), and ``kinds`` says how a picture was made: its index in ``KINDS``.
+    ``probabilities`` is the true distribution from which the votes were sampled, ``labels`` the class with most votes
+    (the first one in a tie), and ``kinds`` the index in ``KINDS`` of how each picture was made.
     """
 
     pictures: UInt8[Tensor, "n 3 side side"]
@@ -44,21 +44,26 @@ class DrawnShapes:
     def __len__(self) -> int:
         return len(self.pictures)
 
+    def __repr__(self) -> str:
+        side = self.pictures.shape[-1]
+        return f"DrawnShapes({len(self)} pictures of {side} x {side} pixels, names={self.names})"
+
 
 def drawn_shapes(count: int, *, side: int = 32, seed: int = 0, annotators: int = 20) -> DrawnShapes:
-    r"""``count`` pictures of one shape each, with the distribution of their labels and votes drawn from it.
+    r"""``count`` pictures of one shape each, with their label distributions and votes sampled from them.
 
-    Colour, size, place and turn are random, and say nothing of the shape. The truth is ours to set, and this is it:
+    Colour, size, position and rotation are random and independent of the shape. The label distribution is defined as
+    follows:
 
-    - clear (half of them): a sharp outline. Everybody names the shape: its probability is 1.
+    - clear (half of them): a sharp outline. Every annotator names the shape: its probability is 1.
     - morph (three in ten): an outline between two shapes, :math:`(1 - w) r_a + w r_b` for their radii as functions of
-      the angle. An annotator says b with probability w and a otherwise.
-    - faded (the others): a blur of width s (a fraction of the shape's radius, up to 0.75), and less contrast. Shapes
-      that look alike melt together first: an annotator says c with a probability in proportion to
+      the angle. An annotator votes b with probability w and a otherwise.
+    - faded (the others): a blur of width s (a fraction of the shape's radius, up to 0.75), and less contrast. Similar
+      shapes become indistinguishable first: an annotator votes c with a probability proportional to
       :math:`\exp(-d_{ac}^2 / 2 (s / 3)^2)`, where d is the root mean square difference of two outlines' radii.
 
-    The probabilities are not those of any human: people may see a morph otherwise. What holds is that the votes are
-    independent draws from them. The first pictures of a longer set are those of a shorter one with the same seed.
+    The probabilities are a model: people may judge a morph differently. The votes are independent samples from them.
+    The first pictures of a longer set equal those of a shorter one with the same seed.
 
     Examples
     --------
@@ -93,7 +98,7 @@ def _check(**numbers: object) -> None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is drawn in each picture, one row for each."""
+    """The random choices of each picture, one row per picture."""
 
     NUMBERS = 17
 
@@ -109,7 +114,7 @@ class _Plan:
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> "_Plan":
-        """A plan from numbers that are uniform in [0, 1)."""
+        """The plan of random numbers uniform in [0, 1)."""
         u = torch.from_numpy(numbers)
         kind = torch.bucketize(u[:, 0].contiguous(), torch.tensor(_SHARES).double(), right=True)
         first = (u[:, 1] * len(SHAPES)).long()
@@ -135,7 +140,7 @@ class _Plan:
 
 
 def _paint(plan: _Plan, part: slice, side: int) -> UInt8[Tensor, "n 3 side side"]:
-    """The pictures of a part of a plan."""
+    """The pictures of a slice of the plan."""
     looks = plan.looks[part].float()
     cover = _cover(plan, part, side)[:, None]
     low, right = max(side // 24, 1), max(side // 32, 1)
@@ -163,11 +168,11 @@ def _paint(plan: _Plan, part: slice, side: int) -> UInt8[Tensor, "n 3 side side"
 
 
 def _cover(plan: _Plan, part: slice, side: int) -> Float[Tensor, "n side side"]:
-    """How much of each pixel lies in the shape, from four points in each and their distance to the outline."""
+    """The fraction of each pixel inside the shape, from the distances of four points in it to the outline."""
     outlines = _outlines().float()
     weight = plan.weight[part].float()[:, None]
     radius = (1 - weight) * outlines[plan.first[part]] + weight * outlines[plan.second[part]]
-    # the outline is not met at a right angle from the centre: the distance to it is shorter by its slope
+    # a ray from the centre does not meet the outline at a right angle: its slope shortens the distance
     slope = (radius.roll(-1, 1) - radius.roll(1, 1)) * (_ANGLES / (4 * torch.pi))
     steep = torch.rsqrt(1 + (slope / radius).square())
     at = (torch.arange(2 * side) + 0.5) / (2 * side)
@@ -191,7 +196,7 @@ def _colour(
 
 @cache
 def _outlines() -> Float[Tensor, "classes angles"]:
-    """The radius of each shape as a function of the angle, all of the area of the unit circle."""
+    """The radius of each shape as a function of the angle, scaled to the area of the unit circle."""
     angle = np.arange(_ANGLES) * (2 * np.pi / _ANGLES)
     t = np.linspace(0, 2 * np.pi, 4001)[:-1]
     heart = np.stack(
@@ -201,7 +206,7 @@ def _outlines() -> Float[Tensor, "classes angles"]:
     drop = np.stack([np.sin(t) * np.sin(t / 2) ** 1.6, np.cos(t) + 0.15])
     arm = 1.12 / 3  # half the width of a cross's arm
     half = [(arm, 1.0), (arm, arm), (1.0, arm), (1.0, -arm), (arm, -arm), (arm, -1.0)]
-    found = {
+    radii = {
         "circle": np.ones(_ANGLES),
         "square": _polygon([(1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0), (1.0, -1.0)], angle),
         "triangle": _polygon(_ring(3, [1.0]), angle),
@@ -211,13 +216,13 @@ def _outlines() -> Float[Tensor, "classes angles"]:
         "cross": _polygon(half + [(-x, -y) for x, y in half], angle),
         "drop": _radius(drop, angle),
     }  # fmt: skip
-    radius = np.stack([found[name] for name in SHAPES])
+    radius = np.stack([radii[name] for name in SHAPES])
     radius /= np.sqrt((radius**2).mean(-1, keepdims=True))
     return torch.from_numpy(radius)
 
 
 def _ring(corners: int, radii: list[float]) -> list[tuple[float, float]]:
-    """Corners evenly around the centre, the first at the top, with radii in turn."""
+    """Evenly spaced corners around the centre, starting at the top, with alternating radii."""
     angles = np.pi / 2 + np.arange(corners) * (2 * np.pi / corners)
     return [
         (float(radii[i % len(radii)] * np.cos(a)), float(radii[i % len(radii)] * np.sin(a)))
@@ -226,7 +231,7 @@ def _ring(corners: int, radii: list[float]) -> list[tuple[float, float]]:
 
 
 def _polygon(corners: list[tuple[float, float]], angle: np.ndarray) -> np.ndarray:
-    """The radius of a polygon around the origin at some angles."""
+    """The radius of a polygon around the origin at these angles."""
     ends = np.array(corners + corners[:1], dtype=float)
     along = np.linspace(0, 1, 400, endpoint=False)[:, None]
     points = [a + along * (b - a) for a, b in pairwise(ends)]
@@ -234,7 +239,7 @@ def _polygon(corners: list[tuple[float, float]], angle: np.ndarray) -> np.ndarra
 
 
 def _radius(points: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """The radius at some angles of an outline that is given by points around the origin."""
+    """The radius at these angles of an outline given by points around the origin."""
     around = np.arctan2(points[1], points[0]) % (2 * np.pi)
     order = np.argsort(around)
     return np.interp(angle, around[order], np.hypot(*points)[order], period=2 * np.pi)

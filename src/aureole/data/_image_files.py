@@ -1,0 +1,182 @@
+"""Image files: reading and writing them, and finding them in folders. The only file that imports Pillow."""
+
+import hashlib
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # decoders of others may start programs
+_WARNINGS = Lock()
+_LONGEST_NAME = 1024  # bytes, the limit for ids
+_LARGEST_FILE = 2**28  # bytes
+
+
+def read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
+    """The image in a file, in RGB."""
+    try:
+        with _pillow().open(path) as picture:
+            pixels = np.array(picture.convert("RGB"))
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be read as an image: {error}.") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def read_thumbnail(path: Path, side: int) -> bytes:
+    """A JPEG of the image in a file, at most ``side`` pixels wide and high."""
+    with _opened(path) as picture:
+        picture.thumbnail((side, side))
+        buffer = io.BytesIO()
+        picture.convert("RGB").save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
+
+
+def read_square(source: Path | bytes, side: int) -> UInt8[Tensor, "3 side side"]:
+    """The central square of an untrusted image file, or of its bytes, in RGB, scaled to ``side`` pixels."""
+    with _opened(source) as picture:
+        short = min(picture.size)
+        left, top = ((length - short) // 2 for length in picture.size)
+        box = (left, top, left + short, top + short)
+        square = picture.convert("RGB").resize((side, side), box=box)
+        pixels = np.array(square)
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def write_picture(picture: UInt8[Tensor, "3 h w"], path: Path) -> None:
+    """Write an image in the format of the path's suffix."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = picture.permute(1, 2, 0).contiguous().numpy()
+    _pillow().fromarray(pixels).save(path, optimize=True)
+
+
+def find_picture(folder: Path, name: str) -> Path | None:
+    """The image ``folder/name`` or ``folder/name.png`` (.jpg, ...), or None; never a file outside of the folder.
+
+    ``folder`` must be resolved. The name may contain slashes. ``..``, absolute names, links to the outside, folders and
+    suffixes of other formats give None.
+    """
+    parts = name.split("/")
+    if not name or "\0" in name or "\\" in name or any(part in ("", ".", "..") for part in parts):
+        return None
+    if len(name.encode(errors="replace")) > _LONGEST_NAME:
+        return None
+    for ending in ("", *ENDINGS):
+        path = folder / f"{name}{ending}"
+        if path.suffix.lower() not in ENDINGS:
+            continue
+        try:
+            real = path.resolve(strict=True)
+        except (OSError, RuntimeError, ValueError):
+            continue
+        if real.is_relative_to(folder) and real.is_file():
+            return real
+    return None
+
+
+def list_pictures(folder: Path) -> tuple[list[Path], list[str]]:
+    """(Images in the subfolders of a folder sorted by name, the name of each one's subfolder as its label).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name in ("dog/2.png", "cat/1.jpg", "cat/notes.txt"):
+    ...     (folder / name).parent.mkdir(exist_ok=True)
+    ...     (folder / name).touch()
+    >>> [path.name for path in list_pictures(folder)[0]], list_pictures(folder)[1]
+    (['1.jpg', '2.png'], ['cat', 'dog'])
+    """
+    if not folder.is_dir():
+        raise MissingInputError(
+            f"{folder} is not a folder of images such as label/name.jpg. Check the path."
+        )
+    labels = sorted(path for path in folder.iterdir() if path.is_dir())
+    images = [
+        (path, label.name)
+        for label in labels
+        for path in sorted(label.rglob("*"))
+        if path.suffix.lower() in ENDINGS and path.is_file()
+    ]
+    if len({label for _, label in images}) < 2:
+        raise InvalidInputError(
+            f"{folder} needs images ({', '.join(ENDINGS)}) of at least two labels, such as {folder}/cat/1.jpg and "
+            f"{folder}/dog/2.jpg, but has {len(images)} in {len(labels)} folders."
+        )
+    return [path for path, _ in images], [label for _, label in images]
+
+
+def read_pictures(
+    paths: list[Path], side: int, observer: Callable[[int], None] | None = None
+) -> tuple[np.ndarray, str]:
+    """(The central squares of images, uint8 [n, 3, side, side], the SHA-256 of all their bytes)."""
+    squares = np.empty((len(paths), 3, side, side), np.uint8)
+    digest = hashlib.sha256()
+    for row, path in enumerate(paths):
+        if path.stat().st_size > _LARGEST_FILE:
+            raise InvalidInputError(
+                f"{path} is larger than {_LARGEST_FILE >> 20} MiB. Remove it from the folder."
+            )
+        content = path.read_bytes()
+        digest.update(content)
+        try:
+            squares[row] = read_square(content, side).numpy()
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{path}: {error} Remove it from the folder.") from error
+        if observer is not None and row % 100 == 99:
+            observer(row + 1)
+    return squares, digest.hexdigest()
+
+
+@contextmanager
+def _opened(source: Path | bytes) -> Iterator[Any]:
+    """An image of a known format whose size fits memory; decoding errors name the file."""
+    image = _pillow()
+    name = "the input" if isinstance(source, bytes) else source
+    try:
+        # warning filters are shared by all threads: hold the lock, but not while pixels are decoded
+        with _WARNINGS, warnings.catch_warnings():
+            warnings.simplefilter("error", image.DecompressionBombWarning)
+            picture = image.open(
+                io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS
+            )
+        with picture:
+            yield picture
+    except _unidentified() as error:
+        raise InvalidInputError(
+            f"{name} cannot be read as an image: its format is not one of {', '.join(_FORMATS)}."
+        ) from error
+    except FileNotFoundError as error:
+        raise MissingInputError(f"{name} does not exist. Check the path.") from error
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        image.DecompressionBombError,
+        image.DecompressionBombWarning,
+    ) as error:
+        raise InvalidInputError(f"{name} cannot be read as an image: {error}.") from error
+
+
+def _unidentified() -> type[Exception]:
+    from PIL import UnidentifiedImageError
+
+    return UnidentifiedImageError
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingPackageError("images need Pillow: pip install 'aureole[images]'.") from error
+    return Image
