@@ -53,9 +53,9 @@ def test_the_middle_square_of_a_picture_counts(images):
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"", "picture"),
+        (b"", "as an image"),
         (b"a text", "not one of JPEG"),
-        (png(np.zeros((64, 64, 3), np.uint8), "JPEG")[:300], "picture"),
+        (png(np.zeros((64, 64, 3), np.uint8), "JPEG")[:300], "as an image"),
         ("a path as text", "not str"),
         (None, "not NoneType"),
         (bomb(30_000), "decompression bomb"),

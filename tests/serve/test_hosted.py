@@ -51,7 +51,7 @@ def test_it_is_the_same_embedder(hosted, made):
     torch.testing.assert_close(posterior.kappa, wanted.kappa)
     truth = credible_cosines(wanted.kappa, MASSES, own.dim)
     assert np.allclose(cosines, truth, atol=1e-6)
-    with pytest.raises(InvalidInputError, match="picture"):
+    with pytest.raises(InvalidInputError, match="as an image"):
         hosted.prepare(b"no picture")
 
 
