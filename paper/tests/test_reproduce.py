@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from aureole.cli._app import app
 from aureole_paper.catalogue import CATALOGUE
-from aureole_paper.reproduce import _experiments, _jobs
+from aureole_paper.reproduce import SeedOptions, _experiments, _jobs
 
 RUNNER = CliRunner()
 
@@ -56,7 +56,7 @@ def test_of_all_experiments_those_run_that_have_something_to_run():
     paper = _experiments(["all"], {}, "paper")
     assert {"ambiguous", "families"} <= {experiment.name for experiment in paper}
     assert "cifar10h" not in {experiment.name for experiment in paper}
-    jobs = _jobs(paper, "paper", 1, None, 2)
+    jobs = _jobs(paper, "paper", SeedOptions(seeds=1, max_batches=2))
     assert len(jobs) > 10
     assert all(setting.name.endswith("-paper") for setting, _ in jobs)
     some = _experiments(["all"], {"name": ["bimodal-mixture-3"]}, "fast")

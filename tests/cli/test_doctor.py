@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from aureole.cli import _checkup as checkup
-from aureole.cli._checkup import (
+from aureole.cli import _doctor as doctor
+from aureole.cli._doctor import (
     EXTRAS,
     Check,
     Package,
@@ -60,7 +60,7 @@ def test_extras_are_those_of_the_project():
 
 
 def test_data_sets_are_where_loaders_look(tmp_path):
-    for files in checkup.DATA.values():
+    for files in doctor.DATA.values():
         for file in files:
             (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / file).touch()
@@ -90,8 +90,8 @@ def test_nan_and_a_wrong_number_fail():
 
 def test_wrong_numbers_are_status_1(monkeypatch):
     """An installation whose log-normaliser is off by a millionth is found out."""
-    right = checkup.log_normalizer
-    monkeypatch.setattr(checkup, "log_normalizer", lambda kappa, dim: right(kappa, dim) + 1e-6)
+    right = doctor.log_normalizer
+    monkeypatch.setattr(doctor, "log_normalizer", lambda kappa, dim: right(kappa, dim) + 1e-6)
     done = run("doctor")
     assert done.exit_code == 1
     assert "do not use this installation" in done.stdout
@@ -106,8 +106,8 @@ def test_the_global_generator_is_left_alone():
 
 @pytest.mark.parametrize(
     ("asked", "cores", "said"),
-    [(None, 4, "not set"), ("8", 2, "set it to 2 or less"), ("4", 1, "set it to 1."), ("two", 4, "no number"),
-     ("0", 4, "no number"), ("2", 4, None), (None, 1, None)],
+    [(None, 4, "not set"), ("8", 2, "set it to 2 or less"), ("4", 1, "set it to 1."), ("two", 4, "not a number"),
+     ("0", 4, "not a number"), ("2", 4, None), (None, 1, None)],
 )  # fmt: skip
 def test_hints_about_threads(asked, cores, said):
     found = hints({"omp_num_threads": asked, "cores": cores, "threads": cores})
@@ -132,8 +132,6 @@ def test_it_is_quick_and_imports_nothing_heavy():
 
 
 def test_a_missing_package_has_its_pip_line(monkeypatch):
-    from aureole.cli import _doctor as doctor
-
     monkeypatch.setattr(
         doctor,
         "find_packages",

@@ -46,7 +46,7 @@ def test_what_is_said_in_plain(table, tmp_path):
     command = ("fit-head", table, "--vector-column", "v", "--group-column", "g", *QUICK)
     done = run(*command, "--out", tmp_path / "head")
     assert done.exit_code == 0, done.output
-    for words in ("320 rows; dim 4; κ_pos 8", "nats", "promised", "90 %", "saved in"):
+    for words in ("320 rows; dim 4; κ_pos 8", "nats", "nominal", "90 %", "saved in"):
         assert words in done.stdout
     assert max(map(len, done.stdout.splitlines()[:-2])) <= 80
 
@@ -55,14 +55,14 @@ def test_a_head_is_replaced_only_when_asked(table, fitted, tmp_path):
     out = shutil.copytree(fitted[0], tmp_path / "head")
     command = ("fit-head", table, "--group-column", "g", "--out", out, *QUICK, "--seed", "1")
     before = (out / "weights.safetensors").read_bytes()
-    refused("holds a head already. Give --overwrite", *command)
+    refused("already holds a saved head. Add --overwrite", *command)
     assert (out / "weights.safetensors").read_bytes() == before
     assert run(*command, "--overwrite").exit_code == 0
     assert (out / "weights.safetensors").read_bytes() != before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "photo.jpg").write_text("precious")
     mine = (*command[:4], "--out", tmp_path / "mine", "--overwrite")
-    refused("is no head", *mine)
+    refused("is not a saved head", *mine)
     assert (tmp_path / "mine" / "photo.jpg").read_text() == "precious"
 
 
@@ -80,7 +80,7 @@ def test_vectors_and_labels_of_two_files(tmp_path):
         assert (out / "weights.safetensors").is_file()
     write_columns(tmp_path / "short.csv", {"g": given["g"][:-1]})
     refused(
-        "320 vectors need as many groups, but there are 319",
+        "there are 320 vectors, but 319 groups",
         *("fit-head", tmp_path / "v.npy", "--columns-from", tmp_path / "short.csv", "--group-column", "g"),
         *("--out", tmp_path / "none"),
     )  # fmt: skip
@@ -100,7 +100,9 @@ def test_pairs_by_row_number_and_by_id(table, tmp_path):
     for name, value in weights[0].items():
         torch.testing.assert_close(value, weights[1][name])
     far = write_columns(tmp_path / "far.parquet", {"left": [0, 1], "right": [1, 320]})
-    refused("row 1 of .* names row 320", "fit-head", table, "--pairs", far, "--out", tmp_path / "h")
+    refused(
+        "row 1 of .* refers to row 320", "fit-head", table, "--pairs", far, "--out", tmp_path / "h"
+    )
 
 
 @pytest.mark.parametrize(

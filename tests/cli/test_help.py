@@ -15,8 +15,9 @@ ROOT = typer.main.get_command(app)
 def walk(command, path=()):
     """(Words, command) of a command and of all below it."""
     yield path, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from walk(below, (*path, name))
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(None):
+            yield from walk(command.get_command(None, name), (*path, name))
 
 
 COMMANDS = dict(walk(ROOT))
@@ -65,8 +66,8 @@ def test_examples_are_commands_that_there_are(path):
     assert found
     for words in found:
         below, given = ROOT, list(words)
-        while hasattr(below, "commands") and given[0] in below.commands:
-            below = below.commands[given.pop(0)]
+        while hasattr(below, "get_command") and below.get_command(None, given[0]):
+            below = below.get_command(None, given.pop(0))
         mine = words[: len(path)] == list(path)
         assert mine, f"{words} is no example of {path}"
         for word in given:

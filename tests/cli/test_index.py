@@ -126,7 +126,7 @@ def test_what_cannot_be_built_is_named_and_nothing_is_left(table, fitted, tmp_pa
         "row 1 .* has no value": (broken, *head, "--id-column", "id"),
         "float32": (broken, *head, "--id-column", "x"),
         "cannot name a payload column": (broken, *head, "--payload-column", "Price"),
-        "named twice": (broken, *head, "--payload-column", "x", "--payload-column", "x=Price"),
+        "given twice": (broken, *head, "--payload-column", "x", "--payload-column", "x=Price"),
         "no column 'name'": (table, *head, "--id-column", "name"),
         "no column 'size'": (table, *head, "--payload-column", "size"),
         "more than once": (twice, *head, "--id-column", "id"),
@@ -136,7 +136,7 @@ def test_what_cannot_be_built_is_named_and_nothing_is_left(table, fitted, tmp_pa
         "unit vectors": (stretched,),
         "column of numbers": (stretched, "--kappa-column", "text"),
         "does not hold a saved model": (table, "--head", tmp_path),
-        "as many values": (table, *head, "--columns-from", broken, "--payload-column", "x"),
+        "not match row by row": (table, *head, "--columns-from", broken, "--payload-column", "x"),
     }.items():
         done = run("index", "build", source, "--out", out, *options)
         assert done.exit_code == 1, match
@@ -156,7 +156,7 @@ def test_a_gallery_is_not_replaced(table, fitted, out):
     assert build(table, fitted, out).exit_code == 0
     done = build(table, fitted, out)
     assert done.exit_code == 1
-    assert "is there already" in str(done.exception)
+    assert "already exists" in str(done.exception)
     with CredibleIndex.open(out) as index:
         assert index.count() == 320
 

@@ -98,7 +98,7 @@ def test_a_finished_run_is_not_repeated(finished):
     before = (out / "encoder" / "weights.safetensors").stat().st_mtime_ns
     again = run("quickstart", "--out", out, *SHORT)
     assert again.exit_code == 0
-    assert "holds this quickstart already" in again.stdout
+    assert "already holds this quickstart" in again.stdout
     assert (out / "encoder" / "weights.safetensors").stat().st_mtime_ns == before
     found = json.loads(run("quickstart", "--out", out, *SHORT, "--json").stdout)
     assert found["recall_at_1"] == read_record(out / "quickstart.json").metrics["recall_at_1"]

@@ -94,7 +94,7 @@ def test_what_cannot_be_scored_is_named(table, fitted, tmp_path):
     np.save(tmp_path / "narrow.npy", columns()["v"][:, 1:])
     head = ("--head", fitted[0])
     for match, command in {
-        "as many ids": (
+        "not match row by row": (
             "score",
             table,
             *head,
@@ -106,7 +106,7 @@ def test_what_cannot_be_scored_is_named(table, fitted, tmp_path):
         "or more": ("score", table, *head, "--columns-from", tmp_path / "more.npy", "--out", out),
         "no column 'name'": ("score", table, *head, "--id-column", "name", "--out", out),
         "of 8 dimensions, not 7": ("score", tmp_path / "narrow.npy", *head, "--out", out),
-        "would replace": ("score", table, *head, "--out", table),
+        "would overwrite": ("score", table, *head, "--out", table),
         r"must end in \.parquet": ("score", table, *head, "--out", tmp_path / "s.xlsx"),
         "does not hold a saved model": ("score", table, "--head", tmp_path, "--out", out),
     }.items():

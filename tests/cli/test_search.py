@@ -101,7 +101,7 @@ def test_reasons_are_those_of_the_formulas(gallery):
     first = found["hits"][0]
     assert f"1. {first['id']}\n" in text
     assert f"cosine {first['cosine']:.4f} >= {t:.4f}" in text
-    for part in ("credible cap", "log S h", "P(positive)", "its own latent lies in the cap", "κ"):
+    for part in ("credible cap", "log S h", "P(positive)", "its own latent is inside the cap", "κ"):
         assert part in text
 
 
@@ -162,7 +162,9 @@ def test_people_see_twenty_and_are_told_of_the_rest(gallery):
         "3 results, the limit"
         in run("search", gallery, "--id", "view 7", "--mass", 1, "--limit", 3).stdout
     )
-    assert "nothing lies in the cap" in run("search", gallery, "--id", "view 7", "--mass", 0).stdout
+    assert (
+        "no item is inside the cap" in run("search", gallery, "--id", "view 7", "--mass", 0).stdout
+    )
 
 
 def test_wrong_queries_are_named(gallery, table, fitted, tmp_path):

@@ -68,11 +68,11 @@ def test_a_process(tmp_path):
     assert IndependentEncoder.load(out)(torch.rand(3, 4)).kappa.shape == (3,)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.toml", "encoder"]
     again = run("train", path, "--out", out)
-    assert "holds an encoder already. Give --overwrite" in str(again.exception)
+    assert "already holds a saved encoder. Add --overwrite" in str(again.exception)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").touch()
     other = run("train", path, "--out", tmp_path / "full")
-    assert "is there and is no encoder" in str(other.exception)
+    assert "already exists and is not a saved encoder" in str(other.exception)
 
 
 def test_vectors(tmp_path):

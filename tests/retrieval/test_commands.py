@@ -198,7 +198,7 @@ def test_passwords_are_never_shown(server, scored):
                 assert "passworded" in done.output or "search" in command
                 assert "hunter2" not in done.output
     asked = run("index", "approximate", f"{secret}#passworded", "--workers", "2")
-    assert "is none. Use one worker" in str(asked.exception)
+    assert "is not one. Use one worker" in str(asked.exception)
     with CredibleIndex.open(f"{secret}#passworded") as index:
         index.delete(["a", "b", "c"])
     empty = run("index", "approximate", f"{secret}#passworded")

@@ -1,8 +1,9 @@
-"""``aureole reproduce``: the experiments, resumable, on one core or many."""
+"""``aureole reproduce``: the experiments, on one core or many; resumes after an interruption."""
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from aureole.cli import sweep_bar, training_bar
+from aureole.cli import expanded, sweep_bar, training_bar
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.losses import rank
 from aureole.records import Record
@@ -33,10 +34,10 @@ _COLUMNS = (
     "crop_rank",
     "recall_at_1",
 )
-_PATHS = ("--out", "--data-dir", "--cache", "--address")  # what a record does not keep of a command
+_PATHS = ("--out", "--data-dir", "--cache", "--address")  # options that a record does not store
 HELP = rf"""Run experiments and write one record per setting and seed.
 
-A run that was interrupted goes on where it was when the same command is given again; a finished one is not repeated.
+If the command is interrupted, run it again to resume; finished runs are not repeated.
 
 Experiments: {", ".join(CATALOGUE)}; or "all".
 
@@ -52,133 +53,162 @@ Examples:
 """
 
 
-def reproduce(
-    names: Annotated[list[str], typer.Argument(help="Which experiments.")],
-    preset: Annotated[
-        Literal["fast", "paper"],
-        typer.Option(
-            help="Ours, sized for two cores; or the paper's own configuration (a GPU's work)."
-        ),
-    ] = "fast",
+@dataclass(frozen=True)
+class SeedOptions:
+    """Which seeds to run, and how long."""
+
     seeds: Annotated[
         int | None,
         typer.Option(
             "--seeds",
             "--folds",
             min=1,
-            help="How many seeds, or folds of CIFAR-10H; default: as the experiment asks.",
+            help="Number of seeds, or folds of CIFAR-10H (default: depends on the experiment).",
         ),
-    ] = None,
+    ] = None
     first_seed: Annotated[
-        int | None, typer.Option(min=0, help="The first seed; default: as the experiment asks.")
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Runs at a time; more than one go over Ray.")
-    ] = 1,
+        int | None, typer.Option(min=0, help="First seed (default: depends on the experiment).")
+    ] = None
+    max_batches: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of batches of each run.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """How to run in parallel: several runs at a time, or several ranks per run."""
+
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; more than one need Ray.")] = 1
     ranks: Annotated[
         int, typer.Option(min=1, help="Processes that train each run together, on this machine.")
-    ] = 1,
-    out: Annotated[Path, typer.Option(help="Where records go.")] = Path("paper/results/controlled"),
-    max_batches: Annotated[
-        int | None, typer.Option(min=1, help="Shorten every run to this many batches.")
-    ] = None,
+    ] = 1
     address: Annotated[
         str | None,
-        typer.Option(help="A Ray cluster, e.g. ray://head:10001; out must be a shared folder."),
-    ] = None,
+        typer.Option(help="Ray cluster, e.g. ray://head:10001; --out must be a shared folder."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class SettingOptions:
+    """Which settings of the experiments to run."""
+
     only: Annotated[
-        list[str] | None, typer.Option(help="Only the setting of this name; may be repeated.")
-    ] = None,
-    loss: Annotated[LossName | None, typer.Option(help="CIFAR-10H: runs with this loss.")] = None,
+        list[str] | None, typer.Option(help="Only the setting of this name; repeatable.")
+    ] = None
+    loss: Annotated[LossName | None, typer.Option(help="CIFAR-10H: runs with this loss.")] = None
     labels: Annotated[
         LabelName | None,
         typer.Option(
             help="CIFAR-10H: runs with these labels: all votes, their majority, or CIFAR-10's."
         ),
-    ] = None,
+    ] = None
     backbone: Annotated[
         BackboneName | None, typer.Option(help="CIFAR-10H: runs with this backbone.")
-    ] = None,
+    ] = None
     pretrained: Annotated[
         bool | None,
-        typer.Option("--pretrained/--from-scratch", help="CIFAR-10H: runs that start so."),
-    ] = None,
+        typer.Option("--pretrained/--from-scratch", help="CIFAR-10H: runs with this start."),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """The conditions on settings that were given, by the name of the field."""
+        wanted = {**vars(self), "name": self.only or None}
+        del wanted["only"]
+        return {name: value for name, value in wanted.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where records go, and where data come from."""
+
+    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path(
+        "paper/results/controlled"
+    )
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where the images are; default: $AUREOLE_DATA.")
-    ] = None,
+        Path | None, typer.Option(help="Folder of the data sets (default: $AUREOLE_DATA).")
+    ] = None
     cache: Annotated[
         Path | None,
-        typer.Option(help="Where features of frozen encoders are kept; default: $AUREOLE_CACHE."),
-    ] = None,
+        typer.Option(help="Folder of cached features (default: $AUREOLE_CACHE)."),
+    ] = None
+
+    def resolved(self) -> "Places":
+        """The same places by absolute paths, for workers in another working directory."""
+        data_dir, cache = self.data_dir, self.cache
+        return Places(
+            self.out.resolve(), data_dir and data_dir.resolve(), cache and cache.resolve()
+        )
+
+
+@expanded
+def reproduce(
+    *,
+    names: Annotated[list[str], typer.Argument(help="Experiments to run.")],
+    preset: Annotated[
+        Literal["fast", "paper"],
+        typer.Option(
+            help="Our configuration for two cores, or the paper's own, which needs a GPU."
+        ),
+    ] = "fast",
+    seeds: SeedOptions,
+    parallel: ParallelOptions,
+    settings: SettingOptions,
+    places: Places,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
-    """Run experiments and write one record per setting and seed; ``HELP`` is what users read."""
-    wanted = {
-        "name": only or None,
-        "loss": loss,
-        "labels": labels,
-        "backbone": backbone,
-        "pretrained": pretrained,
-    }
-    given = {name: value for name, value in wanted.items() if value is not None}
-    if (ranks > 1 or launched() > 1) and (workers > 1 or address is not None):
+    """Run experiments and write one record per setting and seed; ``HELP`` is the text users see."""
+    workers, ranks = parallel.workers, parallel.ranks
+    if (ranks > 1 or launched() > 1) and (workers > 1 or parallel.address is not None):
         raise typer.BadParameter(
-            "give either --ranks, processes for each run, or --workers and --address, runs at a time."
+            "use either --ranks (processes per run), or --workers and --address (runs at a time)."
         )
-    experiments = _experiments(names, given, preset)
-    jobs = _jobs(experiments, preset, seeds, first_seed, max_batches)
+    jobs = _jobs(_experiments(names, settings.given(), preset), preset, seeds)
     if ranks > 1:
         check_fabric()
-    command = _command(sys.argv[1:])
     quiet = as_json or not sys.stderr.isatty()
+    outcomes = _outcomes(jobs, parallel, places, quiet=quiet)
     results: list[tuple[AnySetting, int, Record]] = []
     failures, missing = [], []
-    console = Console(stderr=True)
-    if workers == 1 and address is None:
-        watched = partial(
-            _watched, out=out, command=command, data_dir=data_dir, cache=cache, quiet=quiet
-        )
-        together = partial(launch, watched, ranks=ranks)
-        if launched() > 1:  # a rank that fails must end, and not go on alone to the next run
-            outcomes = ((job, watched(job)) for job in jobs)
-        else:
-            outcomes = sweep(together if ranks > 1 else watched, jobs)
-    else:
-        outcomes = sweep(
-            partial(
-                _unwatched,
-                out=out.resolve(),
-                command=command,
-                data_dir=data_dir and data_dir.resolve(),
-                cache=cache and cache.resolve(),
-            ),
-            jobs,
-            workers=workers,
-            address=address,
-        )
-    with joined(), sweep_bar("runs", len(jobs), shown=not quiet and workers > 1) as counter:
+    shown = not quiet and workers > 1
+    with joined(), sweep_bar("runs", len(jobs), shown=shown) as advance:
         for (setting, seed), outcome in outcomes:
             if isinstance(outcome, Failure) and outcome.missing:
                 missing.append(outcome.error)
             elif isinstance(outcome, Failure):
                 failures.append(f"{setting.name}, seed {seed}: {outcome.error}")
-                console.print(outcome.details, highlight=False, markup=False)
+                Console(stderr=True).print(outcome.details, highlight=False, markup=False)
             else:
                 results.append((setting, seed, outcome))
-            if not quiet and workers > 1:
-                counter.advance(f"{setting.name}, seed {seed}: done")
+            if shown:
+                advance(f"{setting.name}, seed {seed}: done")
     if is_first() and (results or as_json):
         _show(results, as_json=as_json)
-    lacking = list(dict.fromkeys(missing))  # many runs lack the same
+    missing = list(dict.fromkeys(missing))  # many runs may lack the same file
     if failures:
-        raise AureoleError("; ".join(failures + lacking))
-    if lacking:
-        raise MissingInputError(" ".join(lacking))
+        raise AureoleError("; ".join(failures + missing))
+    if missing:
+        raise MissingInputError(" ".join(missing))
+
+
+def _outcomes(
+    jobs: list[tuple[AnySetting, int]], parallel: ParallelOptions, places: Places, *, quiet: bool
+) -> Iterator[tuple[tuple[AnySetting, int], Record | Failure]]:
+    """Run the jobs in this process, on several ranks, or over Ray."""
+    command = _command(sys.argv[1:])
+    if parallel.workers > 1 or parallel.address is not None:
+        unwatched = partial(_run, places=places.resolved(), command=command, quiet=True)
+        return sweep(unwatched, jobs, workers=parallel.workers, address=parallel.address)
+    watched = partial(_run, places=places, command=command, quiet=quiet)
+    if launched() > 1:  # a rank that fails must end instead of starting the next run alone
+        return ((job, watched(job)) for job in jobs)
+    if parallel.ranks > 1:
+        return sweep(partial(launch, watched, ranks=parallel.ranks), jobs)
+    return sweep(watched, jobs)
 
 
 def _experiments(names: list[str], wanted: Mapping[str, Any], preset: str) -> list[Experiment]:
-    """The wanted settings of experiments: of "all" those that have some; one that is named must have them."""
-    found = []
+    """The selected settings of experiments; an experiment without any is an error unless it comes from "all"."""
+    selected = []
     for name in CATALOGUE if "all" in names else names:
         try:
             experiment = find_experiment(name).narrowed(wanted)
@@ -187,34 +217,30 @@ def _experiments(names: list[str], wanted: Mapping[str, Any], preset: str) -> li
             if "all" in names:
                 continue
             raise typer.BadParameter(str(error)) from error
-        found.append(experiment)
-    if not found:
+        selected.append(experiment)
+    if not selected:
         text = ", ".join(f"{name} {value}" for name, value in wanted.items())
         raise typer.BadParameter(f"no experiment has a setting with {text}.")
-    return found
+    return selected
 
 
 def _jobs(
-    experiments: list[Experiment],
-    preset: str,
-    seeds: int | None,
-    first_seed: int | None,
-    max_batches: int | None,
+    experiments: list[Experiment], preset: str, options: SeedOptions
 ) -> list[tuple[AnySetting, int]]:
-    """Every (setting, seed) once, seeds first, so that all settings have a first result early."""
+    """Every (setting, seed) once, ordered by seed, so that all settings have a first result early."""
     jobs: dict[tuple[str, int], tuple[AnySetting, int]] = {}
     for experiment in experiments:
-        count = experiment.seeds if seeds is None else seeds
-        first = experiment.first_seed if first_seed is None else first_seed
+        count = experiment.seeds if options.seeds is None else options.seeds
+        first = experiment.first_seed if options.first_seed is None else options.first_seed
         for seed in range(first, first + count):
             for setting in experiment.of_preset(preset):
-                job = setting.shortened(max_batches)
+                job = setting.shortened(options.max_batches)
                 jobs.setdefault((job.name, seed), (job, seed))
     return list(jobs.values())
 
 
 def _command(arguments: list[str]) -> str:
-    """The command as a record keeps it: without places on this machine."""
+    """The command as a record stores it: without paths of this machine."""
     kept, skip = ["aureole"], False
     for argument in arguments:
         if not skip and argument.split("=")[0] not in _PATHS:
@@ -223,32 +249,14 @@ def _command(arguments: list[str]) -> str:
     return " ".join(kept)
 
 
-def _watched(
-    job: tuple[AnySetting, int],
-    *,
-    out: Path,
-    command: str,
-    data_dir: Path | None,
-    cache: Path | None,
-    quiet: bool,
-) -> Record:
-    setting, seed = job
-    with training_bar(f"{setting.name}/{seed}", shown=not quiet and rank() == 0) as bar:
-        return run(
-            setting, seed, out, command=command, data_dir=data_dir, cache=cache, observer=bar,
-            progress=bar.part,
-        )  # fmt: skip
-
-
-def _unwatched(
-    job: tuple[AnySetting, int],
-    *,
-    out: Path,
-    command: str,
-    data_dir: Path | None,
-    cache: Path | None,
-) -> Record:
-    return run(*job, out, command=command, data_dir=data_dir, cache=cache)
+def _run(job: tuple[AnySetting, int], *, places: Places, command: str, quiet: bool) -> Record:
+    """Run one setting with one seed, with a progress bar unless ``quiet``."""
+    (setting, seed), (data_dir, cache) = job, (places.data_dir, places.cache)
+    work = partial(run, setting, seed, places.out, command=command, data_dir=data_dir, cache=cache)
+    if quiet:
+        return work()
+    with training_bar(f"{setting.name}/{seed}", shown=rank() == 0) as bar:
+        return work(observer=bar, progress=bar.part)
 
 
 def _show(results: list[tuple[AnySetting, int, Record]], *, as_json: bool) -> None:
@@ -269,7 +277,7 @@ def _show(results: list[tuple[AnySetting, int, Record]], *, as_json: bool) -> No
 
 
 def _heading(column: str) -> str:
-    """A metric's name, broken before its last word, so that a table fits 80 columns."""
+    """A metric's name, wrapped before its last word, so that the table fits 80 columns."""
     return "\n".join(column.rsplit("_", 1))
 
 

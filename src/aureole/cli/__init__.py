@@ -1,13 +1,7 @@
-"""The command line: ``aureole VERB``, one file per verb."""
+"""The command line: ``aureole COMMAND``, one file per command."""
 
-from aureole.cli._app import (
-    main,
-)
-from aureole.cli._progress import (
-    sweep_bar,
-    training_bar,
-)
+from aureole.cli._app import main
+from aureole.cli._options import expanded
+from aureole.cli._output import sweep_bar, training_bar
 
-__all__ = [
-    "main",
-]
+__all__ = ["main"]

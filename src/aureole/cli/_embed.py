@@ -1,26 +1,23 @@
-"""``aureole embed``: all of a folder, table or dataset as posteriors in a Lance table that can be searched."""
+"""``aureole embed``: the posteriors of a folder, table or dataset in a Lance table that can be searched."""
 
 import sys
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-from rich.console import Console
+from typer import Argument, Option
 
-from aureole.cli._options import AsJson, IdColumn, Normalized, RayAddress, model_option
-from aureole.cli._progress import embed_bar
-from aureole.cli._results import print_json
+from aureole.cli._options import AsJson, IdColumn, Normalized, RayAddress, expanded, model_option
+from aureole.cli._output import embed_bar, is_quiet, print_json, print_text
 from aureole.errors import AureoleError
 from aureole.scale import EmbedOptions, EmbedReport, SourceSpec, embed as embed_source
 
 HELP = r"""Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset with a saved model.
 
-One row for each input: id, mu, kappa, a hash of the input and of the model, in a table that `aureole search` searches.
-Started again, the same command makes only what is missing; with another model its rows go to a table beside. Inputs
-that cannot be read are in the table `….errors.lance` with the reason. With more than one worker, or at an address, Ray
-does the work; with one it is not needed.
+Writes one row per input (id, mu, kappa, hashes of the input and of the model) to a table that `aureole search` reads.
+Run the same command again to resume: only missing rows are computed. The rows of another model go to a separate table.
+Inputs that cannot be read are listed with the reason in `….errors.lance`. Several workers, or a cluster, need Ray.
 
 Examples:
 
@@ -32,59 +29,73 @@ Examples:
 """
 
 
+@dataclass(frozen=True)
+class InputOptions:
+    """How to read the source."""
+
+    modality: Annotated[
+        Literal["image", "text", "vector"] | None,
+        Option(help="Kind of input (default: what the model takes)."),
+    ] = None
+    column: Annotated[
+        str | None,
+        Option(
+            help="Column of inputs, or file ending in .tar files (default: the only one that fits)."
+        ),
+    ] = None
+    id_column: IdColumn = None
+    normalized: Normalized = None
+    chunk_rows: Annotated[
+        int | None,
+        Option(min=1, help="Rows per chunk, the unit of retry (default: depends on the source)."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class WorkOptions:
+    """How to run."""
+
+    workers: Annotated[
+        int, Option(min=1, help="Number of processes; several have one thread each.")
+    ] = 1
+    ray_address: RayAddress = None
+    batch: Annotated[int, Option(min=1, help="Inputs per call of the model.")] = 128
+    decoders: Annotated[
+        int, Option(min=1, help="Decoding threads per worker, in parallel with the model.")
+    ] = 1
+    commit_seconds: Annotated[
+        float, Option(min=0, help="Seconds between commits to the table.")
+    ] = 2.0
+
+
+@expanded
 def embed(
     source: Annotated[
         str,
-        typer.Argument(
-            help="A folder of pictures, .parquet, .arrow, .lance or .tar, or a folder of such files."
+        Argument(
+            help="Folder of pictures, .parquet, .arrow, .lance or .tar file, or a folder of such files."
         ),
     ],
     encoder: Annotated[
-        Path,
-        model_option("The folder of a saved encoder, pipeline or head, or minilm-captions."),
+        Path, model_option("Folder of a saved encoder, pipeline or head, or minilm-captions.")
     ],
-    out: Annotated[
-        str, typer.Option(help="The table; its name ends in .lance.", metavar="ADDRESS")
-    ],
-    modality: Annotated[
-        Literal["image", "text", "vector"] | None,
-        typer.Option(help="What the inputs are; default: what the model takes."),
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(help="The column of inputs, or ending in .tar files; default: the only one."),
-    ] = None,
-    id_column: IdColumn = None,
-    normalized: Normalized = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes; if several, of one thread each.")
-    ] = 1,
-    ray_address: RayAddress = None,
-    batch: Annotated[int, typer.Option(min=1, help="Inputs through the model at once.")] = 128,
-    decoders: Annotated[
-        int, typer.Option(min=1, help="Threads that decode beside the model, in each worker.")
-    ] = 1,
-    chunk_rows: Annotated[
-        int | None,
-        typer.Option(min=1, help="Inputs that are done, or lost, as one; default: by the source."),
-    ] = None,
-    commit_seconds: Annotated[
-        float, typer.Option(min=0, help="How often rows become part of the table.")
-    ] = 2.0,
+    out: Annotated[str, Option(help="Table to write, NAME.lance.", metavar="ADDRESS")],
+    inputs: InputOptions,
+    work: WorkOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Embed and print; ``HELP`` is what users read."""
-    quiet = as_json or not sys.stderr.isatty()
-    # Ray tells of workers that died on standard output, which is for the result alone
-    with redirect_stdout(sys.stderr), embed_bar("embedding", shown=not quiet) as observer:
+    """Embed and print; ``HELP`` is the text users see."""
+    shown = not is_quiet(as_json=as_json)
+    # Ray reports dead workers on standard output, which is for the result alone
+    with redirect_stdout(sys.stderr), embed_bar("embedding", shown=shown) as observer:
         report = embed_source(
-            SourceSpec(source, modality, column, id_column, chunk_rows),
+            SourceSpec(source, inputs.modality, inputs.column, inputs.id_column, inputs.chunk_rows),
             encoder,
             out,
-            normalized=normalized,
-            workers=workers,
-            address=ray_address,
-            options=EmbedOptions(batch, decoders, commit_seconds),
+            normalized=inputs.normalized,
+            workers=work.workers,
+            address=work.ray_address,
+            options=EmbedOptions(work.batch, work.decoders, work.commit_seconds),
             observer=observer,
         )
     if as_json:
@@ -93,25 +104,22 @@ def embed(
         _show(report, out)
     if report.errors and not report.rows:
         raise AureoleError(
-            f"none of the {report.errors:,} inputs could be read; {report.errors_table} says why."
+            f"none of the {report.errors:,} inputs could be read; see the reasons in {report.errors_table}."
         )
 
 
 def _show(report: EmbedReport, out: str) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False)
-
-    say(
-        f"{report.new_rows:,} rows made in {report.seconds:.1f} s ({report.rows_per_second:,.0f} a second); "
+    print_text(
+        f"{report.new_rows:,} rows added in {report.seconds:.1f} s ({report.rows_per_second:,.0f} per second); "
         f"{report.rows:,} rows in R^{report.dim} in {report.table}"
     )
     if report.table != out:
-        say(f"beside {out}, which has the rows of another model")
+        print_text(f"{out} has the rows of another model, so these are in a separate table")
     if report.repeated:
-        say(
-            f"{report.repeated:,} rows have an id that another row has: is the column of ids the right one?"
+        print_text(
+            f"{report.repeated:,} rows share their id with another row: check the column of ids"
         )
     if report.errors:
-        say(f"{report.errors:,} inputs could not be read: {report.errors_table} says why")
+        print_text(
+            f"{report.errors:,} inputs could not be read; {report.errors_table} lists the reasons"
+        )

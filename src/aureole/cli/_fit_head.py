@@ -1,29 +1,27 @@
-"""``aureole fit-head``: a head on a table of vectors, resumable."""
+"""``aureole fit-head``: fit a head on a table of vectors; resumes after an interruption."""
 
-import hashlib
-import json
 import shutil
-import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
+from typer import Option
 
-from aureole.cli._options import AsJson, ColumnsFrom, GroupColumn, VectorColumn, Vectors, check_out
-from aureole.cli._progress import rows_bar, training_bar
-from aureole.cli._results import coverage_table, print_json, table
+from aureole.cli._options import AsJson, GroupedVectors, Vectors, check_out, expanded, run_digest
+from aureole.cli._output import coverage_table, is_quiet, print_json, rows_bar, table, training_bar
 from aureole.data import ARRAYS, read_groups, read_pairs, read_vectors, table_files
 from aureole.errors import InvalidInputError
 from aureole.training import FrozenHead
 
-HELP = r"""Learn how sure each vector of a table is, from which rows belong together, and save the head.
+HELP = r"""Fit a head that predicts how certain each vector of a table is, from positives, and save it.
 
-Rows belong together that share a group (a label, a photo with several captions), or that a table of pairs names.
-Vectors are a column of lists of floats in Parquet or Arrow files, an .npy or a .safetensors file, of any size.
-A command that was stopped, even killed, goes on where it was when it is given again.
+Positives are rows that share a group (a label, a photo with several captions), or that a table of pairs names.
+Vectors are a column of lists of floats in Parquet or Arrow files, or an .npy or .safetensors file, of any size.
+If the command is interrupted, even killed, run it again to resume.
 
 Examples:
 
@@ -35,93 +33,102 @@ Examples:
 """
 
 
-def fit_head(
-    vectors: Vectors,
-    out: Annotated[Path, typer.Option(help="The folder to save the head in.")],
-    vector_column: VectorColumn = None,
-    group_column: GroupColumn = None,
-    columns_from: ColumnsFrom = None,
+@dataclass(frozen=True)
+class PairOptions:
+    """Positives as a table of pairs."""
+
     pairs: Annotated[
-        Path | None, typer.Option(help="A table of pairs of partners, instead of groups.")
-    ] = None,
-    left: Annotated[str, typer.Option(help="A column of the pairs.")] = "left",
-    right: Annotated[str, typer.Option(help="The other column of the pairs.")] = "right",
+        Path | None, Option(help="Table of pairs of positives, instead of groups.")
+    ] = None
+    left: Annotated[str, Option(help="First column of the pairs.")] = "left"
+    right: Annotated[str, Option(help="Second column of the pairs.")] = "right"
     id_column: Annotated[
         str | None,
-        typer.Option(help="The ids that pairs name; default: they name row numbers, from 0 on."),
-    ] = None,
+        Option(help="Column of the ids that pairs refer to (default: row numbers from 0)."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The head and its training."""
+
     dim: Annotated[
-        str | None, typer.Option(help='Dimensions of the posteriors, or "auto".', metavar="N|auto")
-    ] = None,
+        str | None, Option(help='Dimension of the posteriors, or "auto".', metavar="N|auto")
+    ] = None
     kappa_pos: Annotated[
-        float | None, typer.Option(help="How close partners' latents are; default: as dim asks.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Batches to train on.")] = None,
-    items: Annotated[int | None, typer.Option(min=4, help="Vectors a batch.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides everything random.")] = 0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a head that is there.")
-    ] = False,
+        float | None, Option(help="Concentration of positives around a latent (default: 2 * dim).")
+    ] = None
+    steps: Annotated[int | None, Option(min=1, help="Number of training steps.")] = None
+    items: Annotated[int | None, Option(min=4, help="Vectors per batch.")] = None
+    seed: Annotated[int, Option(min=0, help="Random seed.")] = 0
+
+    def head(self) -> FrozenHead:
+        """An unfitted head with the options that were given."""
+        given: dict[str, Any] = vars(self) | {"dim": None if self.dim is None else _dim(self.dim)}
+        return FrozenHead(**{name: value for name, value in given.items() if value is not None})
+
+
+@expanded
+def fit_head(
+    vectors: Vectors,
+    out: Annotated[Path, Option(help="Folder to save the head in.")],
+    columns: GroupedVectors,
+    pairing: PairOptions,
+    fit: FitOptions,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing head.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit and save a head; ``HELP`` is what users read."""
+    """Fit and save a head; ``HELP`` is the text users see."""
     started = time.monotonic()
     check_out(out, "head", overwrite=overwrite)
-    others = columns_from or vectors
-    grouped = group_column is not None or (columns_from is not None and others.suffix in ARRAYS)
+    others, pairs = columns.columns_from or vectors, pairing.pairs
+    grouped = columns.group_column is not None or (
+        columns.columns_from is not None and others.suffix in ARRAYS
+    )
     if grouped == (pairs is not None):
-        raise typer.BadParameter("give either --group-column or --pairs, one of the two.")
-    given = {
-        "dim": None if dim is None else _dim(dim),
-        "kappa_pos": kappa_pos,
-        "steps": steps,
-        "items": items,
-        "seed": seed,
-    }
-    head = FrozenHead(**{name: value for name, value in given.items() if value is not None})
-    quiet = as_json or not sys.stderr.isatty()
-    groups = read_groups(others, group_column) if grouped else None
-    ids = (others, id_column) if id_column else None
-    partners = read_pairs(pairs, left, right, ids=ids) if pairs else None
-    columns = (vector_column, group_column, left, right, id_column)
-    partial = _partial(out, [vectors, others, pairs], [*columns, head.get_params()])
-    with rows_bar("reading", shown=not quiet) as observer:
-        found = read_vectors(vectors, vector_column, work=partial, observer=observer)
-    _check_rows(len(found), groups, partners, pairs)
-    with training_bar("fitting", shown=not quiet) as observer:
-        head.fit(
-            found,
-            groups,
-            pairs=partners,
-            checkpoint=partial / "checkpoint.safetensors",
-            observer=observer,
-        )
+        raise typer.BadParameter("use either --group-column or --pairs.")
+    head, shown = fit.head(), not is_quiet(as_json=as_json)
+    groups = read_groups(others, columns.group_column) if grouped else None
+    ids = (others, pairing.id_column) if pairing.id_column else None
+    partners = read_pairs(pairs, pairing.left, pairing.right, ids=ids) if pairs else None
+    files = [file for path in (vectors, others, pairs) if path for file in table_files(path)]
+    names = (columns.vector_column, columns.group_column)
+    names += (pairing.left, pairing.right, pairing.id_column)
+    digest = run_digest([*names, head.get_params()], files)
+    partial = out.with_name(f"{out.name}.partial-{digest}")
+    with rows_bar("reading", shown=shown) as observer:
+        rows = read_vectors(vectors, columns.vector_column, work=partial, observer=observer)
+    _check_rows(len(rows), groups, partners, pairs)
+    with training_bar("fitting", shown=shown) as observer:
+        checkpoint = partial / "checkpoint.safetensors"
+        head.fit(rows, groups, pairs=partners, checkpoint=checkpoint, observer=observer)
     head.save(out)
     shutil.rmtree(partial)
-    results = {
-        "head": str(out),
-        "rows": len(found),
-        **({"groups": len(np.unique(groups))} if groups is not None else {}),
-        **({"pairs": len(partners)} if partners is not None else {}),
-        "dim": head.dim_,
-        "kappa_pos": head.kappa_pos_,
-        "information": head.information_,
-        "dims": [{"dim": d, "information": v} for d, v in head.dims_.items()],
-        "profile": [{"kappa_pos": k, "information": v} for k, v in head.profile_.items()],
-        "coverage": [{"mass": m, "measured": share} for m, share in head.coverage_.items()],
-        "seconds": time.monotonic() - started,
-    }
-    if as_json:
-        print_json(results)
-    else:
-        _show(head, len(found), out)
+    if not as_json:
+        _show(head, len(rows), out)
+        return
+    print_json(
+        {
+            "head": str(out),
+            "rows": len(rows),
+            **({"groups": len(np.unique(groups))} if groups is not None else {}),
+            **({"pairs": len(partners)} if partners is not None else {}),
+            "dim": head.dim_,
+            "kappa_pos": head.kappa_pos_,
+            "information": head.information_,
+            "dims": [{"dim": d, "information": v} for d, v in head.dims_.items()],
+            "profile": [{"kappa_pos": k, "information": v} for k, v in head.profile_.items()],
+            "coverage": [{"mass": m, "measured": share} for m, share in head.coverage_.items()],
+            "seconds": time.monotonic() - started,
+        }
+    )
 
 
 def _dim(text: str) -> int | str:
     if text == "auto":
         return text
     if not text.isdecimal() or int(text) < 2:
-        raise typer.BadParameter(f'--dim must be a number from 2 on, or "auto", not {text!r}.')
+        raise typer.BadParameter(f'--dim must be an integer of 2 or more, or "auto", not {text!r}.')
     return int(text)
 
 
@@ -130,24 +137,13 @@ def _check_rows(
 ) -> None:
     if groups is not None and len(groups) != rows:
         raise InvalidInputError(
-            f"{rows} vectors need as many groups, but there are {len(groups)}: the files do not belong together."
+            f"there are {rows} vectors, but {len(groups)} groups: the files do not match row by row."
         )
     if partners is not None and (partners >= rows).any():
         row = int((partners >= rows).any(1).argmax())
         raise InvalidInputError(
-            f"row {row} of {pairs} (counted from 0) names row {partners[row].max()}, but there are {rows} vectors."
+            f"row {row} of {pairs} (counted from 0) refers to row {partners[row].max()}, but there are {rows} vectors."
         )
-
-
-def _partial(out: Path, files: list[Path | None], settings: list[Any]) -> Path:
-    """The folder beside ``out`` of this very fit: of these files, as they are now, with these settings."""
-    state = []
-    for path in dict.fromkeys(path for path in files if path is not None):
-        for file in table_files(path):
-            facts = file.stat()
-            state.append([str(file.resolve()), facts.st_size, facts.st_mtime_ns])
-    digest = hashlib.sha256(json.dumps([state, settings]).encode()).hexdigest()
-    return out.with_name(f"{out.name}.partial-{digest[:12]}")
 
 
 def _show(head: FrozenHead, rows: int, out: Path) -> None:

@@ -1,15 +1,25 @@
-"""Galleries as the commands see them: posteriors of a table piece by piece, ids, payload, and facts to print."""
+"""Galleries for the commands: the posteriors, ids and payload of a table, calibration, and facts to print."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from typer import Option
 
+from aureole.cli._options import (
+    ColumnsFrom,
+    IdColumn,
+    KappaColumn,
+    MuColumn,
+    OptionalHead,
+    VectorColumn,
+)
 from aureole.data import Groups, read_column, read_vectors
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
@@ -25,28 +35,49 @@ from aureole.retrieval import (
 )
 from aureole.training import FrozenHead, kappas
 
-CHUNK = 65_536  # rows that are stored at a time
+CHUNK = 65_536  # rows per append
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """How to read posteriors, ids and payload from a table."""
+
+    head: OptionalHead = None
+    vector_column: VectorColumn = None
+    mu_column: MuColumn = "mu"
+    kappa_column: KappaColumn = "kappa"
+    id_column: IdColumn = None
+    columns_from: ColumnsFrom = None
+    payload_column: Annotated[
+        list[str] | None,
+        Option(
+            help="Column to store with the rows, for filters and display; repeatable.",
+            metavar="COLUMN|NAME=COLUMN",
+        ),
+    ] = None
 
 
 class TablePosteriors:
-    """The posteriors of a table: those that a head makes of its vectors, or its own columns of mu and kappa.
+    """The posteriors of a table: a head's predictions for its vectors, or its own columns of mu and kappa.
 
-    ``source[rows]`` are those of some rows; memory does not grow with the table.
+    ``source[rows]`` returns some rows; memory does not grow with the table.
     """
 
     def __init__(
         self,
         path: Path,
-        head: FrozenHead | None,
-        columns: tuple[str | None, str],
+        columns: TableColumns,
         *,
         work: Path | None = None,
         observer: Callable[[int], None] | None = None,
     ) -> None:
-        self._head = head
-        vectors, kappa = columns
-        self._vectors = read_vectors(path, vectors, work=work, observer=observer)
-        self.kappa = np.zeros(0, np.float32) if head else _numbers(path, kappa, len(self._vectors))
+        self._head = None if columns.head is None else FrozenHead.load(columns.head)
+        name = columns.mu_column if self._head is None else columns.vector_column
+        self.work = work
+        self._vectors = read_vectors(path, name, work=work, observer=observer)
+        self.kappa = np.zeros(0, np.float32)
+        if self._head is None:
+            self.kappa = _numbers(path, columns.kappa_column, len(self._vectors))
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -65,31 +96,33 @@ class TablePosteriors:
 
 
 def read_ids(path: Path, column: str | None, rows: int) -> list[str]:
-    """The ids of a table's rows as strings; without a column, the numbers of the rows from 0 on."""
+    """The ids of a table's rows as strings; without a column, row numbers from 0."""
     if column is None:
         return [str(i) for i in range(rows)]
-    values = _whole(path, column, rows)
+    values = _complete(path, column, rows)
     if values.dtype.kind not in "OUiu":
         raise InvalidInputError(
-            f"ids must be strings or whole numbers, but the column {column!r} of {path} has {values.dtype}."
+            f"ids must be strings or integers, but the column {column!r} of {path} has type {values.dtype}."
         )
     return [str(value) for value in values.tolist()]
 
 
 def read_payload(path: Path, columns: Sequence[str], rows: int) -> dict[str, list[Any]]:
-    """The columns of a table to keep with the rows, by name; ``NAME=COLUMN`` keeps a column under another name."""
-    found: dict[str, list[Any]] = {}
+    """The payload columns of a table, by name; ``NAME=COLUMN`` stores a column under another name."""
+    payload: dict[str, list[Any]] = {}
     for text in columns:
         name, _, column = text.partition("=")
-        if name in found:
-            raise InvalidInputError(f"the payload column {name!r} is named twice.")
-        found[name] = _whole(path, column or name, rows).tolist()
-    return found
+        if name in payload:
+            raise InvalidInputError(f"the payload column {name!r} is given twice.")
+        payload[name] = _complete(path, column or name, rows).tolist()
+    return payload
 
 
-def head_origin(folder: Path, head: FrozenHead) -> Origin:
-    """What a head's gallery remembers of it."""
-    return Origin(head.kappa_pos_, file_hash(folder / WEIGHTS))
+def head_origin(folder: Path | None) -> Origin:
+    """The provenance of a gallery whose posteriors come from the head in a folder; unknown without one."""
+    if folder is None:
+        return Origin()
+    return Origin(FrozenHead.load(folder).kappa_pos_, file_hash(folder / WEIGHTS))
 
 
 def calibration(
@@ -101,36 +134,34 @@ def calibration(
     most: int,
     seed: int,
 ) -> ConformalMass:
-    """The calibration by one random pair of each group of a table, of ``most`` random groups at most."""
+    """A conformal calibration by one random pair from each of at most ``most`` random groups of a table."""
     if len(groups) != len(source):
-        raise InvalidInputError(
-            f"{len(source)} rows need as many groups, but there are {len(groups)}."
-        )
-    found, rng = Groups.of(groups), torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(found.sizes), generator=rng)[:most].sort().values
-    start, size = found.starts[chosen], found.sizes[chosen]
+        raise InvalidInputError(f"there are {len(source)} rows, but {len(groups)} groups.")
+    index, rng = Groups.of(groups), torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(index.sizes), generator=rng)[:most].sort().values
+    start, size = index.starts[chosen], index.sizes[chosen]
     first = (torch.rand(len(chosen), generator=rng, dtype=torch.float64) * size).long()
     step = (torch.rand(len(chosen), generator=rng, dtype=torch.float64) * (size - 1)).long()
     left, right = (
-        found.members[start + place].numpy() for place in (first, (first + 1 + step) % size)
+        index.members[start + place].numpy() for place in (first, (first + 1 + step) % size)
     )
     return ConformalMass.fit(source[left], source[right], kappa_pos, kappa_other=kappa_other)
 
 
 @contextmanager
 def staged(where: str) -> Iterator[str]:
-    """The address to write a new gallery to: beside its own, whose name it has only when it is whole.
+    """A temporary address for a new gallery, renamed to its own when it is complete: an atomic write.
 
-    A database or an object store is written to in place.
+    Databases and object stores are written in place.
     """
-    adapter_of(where)  # before anything is read
+    adapter_of(where)  # raises for an unknown engine before anything is read
     if not is_local(where):
         yield where
         return
     final = Path(where)
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
         raise InvalidInputError(
-            f"{final} is there already. Choose another place, append to it with aureole index append, or delete it."
+            f"{final} already exists. Choose another --out, append to it with aureole index append, or delete it."
         )
     part = final.with_name(f".{final.stem}.partial-{token_hex(4)}{final.suffix}")
     try:
@@ -142,7 +173,7 @@ def staged(where: str) -> Iterator[str]:
 
 
 def facts(index: CredibleIndex, where: str) -> dict[str, Any]:
-    """What there is to know of an index, for people and for JSON; no password is in it."""
+    """Facts about an index to print; the address has no password."""
     schema, held, origin = index.schema, index.conformal, index.origin
     calibrated = None
     if held is not None:
@@ -167,27 +198,27 @@ def facts(index: CredibleIndex, where: str) -> dict[str, Any]:
     }
 
 
-def _whole(path: Path, column: str, rows: int) -> np.ndarray:
-    """A column with a value in every row."""
+def _complete(path: Path, column: str, rows: int) -> np.ndarray:
+    """A column, which must have a value in every row."""
     values = read_column(path, column)
     if len(values) != rows:
         raise InvalidInputError(
-            f"{rows} vectors need as many values, but the column {column!r} of {path} has {len(values)}: the files "
-            "do not belong together."
+            f"there are {rows} vectors, but the column {column!r} of {path} has {len(values)} values: the files do "
+            "not match row by row."
         )
     missing = next((row for row, value in enumerate(values.tolist()) if value is None), None)
     if missing is not None:
         raise InvalidInputError(
-            f"row {missing} (counted from 0) of the column {column!r} of {path} has no value. "
-            "Fill it in, or drop the row."
+            f"row {missing} (counted from 0) of the column {column!r} of {path} has no value. Fill it in, or drop the "
+            "row."
         )
     return values
 
 
 def _numbers(path: Path, column: str, rows: int) -> np.ndarray:
-    values = _whole(path, column, rows)
+    values = _complete(path, column, rows)
     if values.dtype.kind not in "fiu":
         raise InvalidInputError(
-            f"kappa is a column of numbers, but {column!r} of {path} has {values.dtype}."
+            f"kappa must be a column of numbers, but {column!r} of {path} has type {values.dtype}."
         )
     return values.astype(np.float32)

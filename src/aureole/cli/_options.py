@@ -1,68 +1,165 @@
-"""Options that several verbs share."""
+"""Options that several commands share, and ``expanded``, which lets a command take its options in groups."""
 
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer import Argument, Option
 
 from aureole.errors import InvalidInputError
 from aureole.models import find_model
 
-KEY = "AUREOLE_API_KEY"  # of the environment: the key of a service, for who runs it and for who asks it
+KEY = "AUREOLE_API_KEY"  # environment variable: the API key of a service, for operator and client
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each dataclass parameter of a command by one option per field.
+
+    Typer reads options from a flat signature and does not support dataclasses. The returned function has that flat
+    signature; when it is called, it builds the dataclasses and passes them on. The options of a dataclass share a panel
+    of the help, whose title is the first line of the docstring.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True)
+    ... class Sizes:
+    ...     'Sizes of an index.'
+    ...
+    ...     lists: Annotated[int, Option(help="Number of lists.")] = 4
+    >>> @expanded
+    ... def build(name: str, sizes: Sizes) -> None:
+    ...     print(name, sizes)
+    >>> print(inspect.signature(build).parameters["lists"].default)
+    4
+    >>> build(name="a", lists=3)
+    a Sizes(lists=3)
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    flat: dict[str, inspect.Parameter] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            flat[name] = parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY)
+            continue
+        annotations = get_type_hints(groups[name], include_extras=True)
+        title = (groups[name].__doc__ or "").partition("\n")[0].removesuffix(".")
+        for field in fields(groups[name]):
+            kind, option = get_args(annotations[field.name])
+            option = copy(option)
+            option.rich_help_panel = title
+            flat[field.name] = inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=parameter.empty if field.default is MISSING else field.default,
+                annotation=Annotated[kind, option],
+            )
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    call.__signature__ = inspect.Signature(list(flat.values()))  # pyright: ignore[reportAttributeAccessIssue]
+    call.__annotations__ = {name: parameter.annotation for name, parameter in flat.items()}
+    return call
 
 
 def model_option(help: str) -> Any:
     """An option that names a model: its folder, or a head that comes with the package."""
-    return typer.Option(help=help, metavar="DIR|NAME", parser=find_model)
+    return Option(help=help, metavar="DIR|NAME", parser=find_model)
 
 
-_HEAD = model_option("The folder of a head, as fit-head saves it, or minilm-captions.")
+_HEAD = model_option("Folder of a head saved by fit-head, or minilm-captions.")
 Head = Annotated[Path, _HEAD]
 OptionalHead = Annotated[Path | None, _HEAD]
-Vectors = Annotated[Path, typer.Argument(help="A table of vectors: a file, or a folder of files.")]
+Gallery = Annotated[str, Argument(help="Address of the gallery.", metavar="ADDRESS")]
+Vectors = Annotated[Path, Argument(help="Table of vectors: a file, or a folder of files.")]
 VectorColumn = Annotated[
-    str | None, typer.Option(help="The column of vectors; default: the only one of lists.")
+    str | None, Option(help="Column of vectors (default: the only one that holds lists).")
 ]
-IdColumn = Annotated[
-    str | None, typer.Option(help="The column of ids; default: rows are numbered from 0 on.")
-]
-GroupColumn = Annotated[
-    str | None, typer.Option(help="The column of groups: rows with the same value are partners.")
-]
+MuColumn = Annotated[str, Option(help="Without --head: column of mu (score --with-mu).")]
+KappaColumn = Annotated[str, Option(help="Without --head: column of kappa.")]
+IdColumn = Annotated[str | None, Option(help="Column of ids (default: row numbers from 0).")]
 ColumnsFrom = Annotated[
     Path | None,
-    typer.Option(help="The file with the other columns, row by row; default: the table."),
+    Option(help="File with the other columns, in the same row order (default: the table)."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
-RayAddress = Annotated[
-    str | None, typer.Option(help="A running Ray cluster; default: this machine.")
+AsJson = Annotated[bool, Option("--json", help="Print the results as one JSON object.")]
+RayAddress = Annotated[str | None, Option(help="Address of a Ray cluster (default: this machine).")]
+KappaPos = Annotated[
+    float | None,
+    Option(min=0, help="Concentration of positives around a latent (default: the head's)."),
 ]
-# of an approximate index
-Lists = Annotated[int | None, typer.Option(min=1, help="Of ivf; default: 4 √rows.")]
-Probes = Annotated[
-    int | None, typer.Option(min=1, help="Lists that a search looks at; default: lists / 16.")
-]
-Links = Annotated[int | None, typer.Option(min=1, help="Of hnsw, for each row.")]
-Width = Annotated[int | None, typer.Option(min=1, help="Of the search in hnsw; default: 128.")]
 Normalized = Annotated[
     bool | None,
-    typer.Option(
+    Option(
         "--normalized/--not-normalized",
-        help="Whether the head takes MiniLM vectors of norm 1; default: as it was fitted.",
+        help="Whether a head on MiniLM takes unit vectors (default: as it was fitted).",
     ),
 ]
 
 
+@dataclass(frozen=True)
+class GroupedVectors:
+    """The columns of a table of vectors with groups."""
+
+    vector_column: VectorColumn = None
+    group_column: Annotated[
+        str | None, Option(help="Column of groups: rows with the same value are positives.")
+    ] = None
+    columns_from: ColumnsFrom = None
+
+
+@dataclass(frozen=True)
+class IndexSizes:
+    """Sizes of an approximate index."""
+
+    lists: Annotated[int | None, Option(min=1, help="Lists of ivf (default: 4 * sqrt(rows)).")] = (
+        None
+    )
+    probes: Annotated[
+        int | None, Option(min=1, help="Lists that a search visits (default: lists / 16).")
+    ] = None
+    links: Annotated[int | None, Option(min=1, help="Links of hnsw per row.")] = None
+    width: Annotated[int | None, Option(min=1, help="Search width of hnsw (default: 128).")] = None
+
+    def given(self, kind: str | None) -> dict[str, int]:
+        """The sizes that were set; raises if they do not belong to this kind of index."""
+        sizes = {name: size for name, size in vars(self).items() if size is not None}
+        allowed = {None: set(), "ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}[kind]
+        if not sizes.keys() <= allowed:
+            raise typer.BadParameter(
+                "--lists and --probes need --approximate ivf, --links and --width need hnsw."
+            )
+        return sizes
+
+
 def check_out(out: Path, what: str, *, overwrite: bool) -> None:
-    """Refuse to replace a model unless asked to, and to write into a folder of other things at all."""
+    """Raise if ``out`` holds anything but a model to be overwritten."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / "config.json").is_file():
         raise InvalidInputError(
-            f"{out} is there and is no {what}. Choose another folder for --out."
+            f"{out} already exists and is not a saved {what}. Choose another folder for --out."
         )
     if not overwrite:
-        article = "an" if what[0] in "aeiou" else "a"
         raise InvalidInputError(
-            f"{out} holds {article} {what} already. Give --overwrite to replace it, or choose another folder for --out."
+            f"{out} already holds a saved {what}. Add --overwrite to replace it, or choose another folder for --out."
         )
+
+
+def run_digest(settings: list[Any], files: Iterable[Path]) -> str:
+    """A hash of a command's settings and of its input files, by path, size and time: identifies a run to resume."""
+    state = []
+    for file in dict.fromkeys(files):
+        stat = file.stat()
+        state.append([str(file.resolve()), stat.st_size, stat.st_mtime_ns])
+    return hashlib.sha256(json.dumps([state, settings]).encode()).hexdigest()[:12]

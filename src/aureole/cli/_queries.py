@@ -1,24 +1,109 @@
-"""Queries of the command line: an item, a row of a table, a text or a picture as a posterior."""
+"""Queries of ``aureole search``: an item, a row of a table, a text or a picture as a posterior."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
+from typer import Option
 
+from aureole.cli._options import KEY, KappaPos, Normalized, OptionalHead
 from aureole.data import pick_rows, pick_vector
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.models import WEIGHTS, CifarResNet, PosteriorEncoder, ResNet18
 from aureole.records import file_hash
-from aureole.retrieval import CredibleIndex
+from aureole.retrieval import CredibleIndex, Explanation, Hits, Schema, explain_hits, parse_filter
 from aureole.scale import load_embedder, prepare_picture, prepare_text
+from aureole.serve import Client
 from aureole.training import FrozenHead
+
+_MAX_SERVED = 1000  # hits that a service returns at most
+
+
+@dataclass(frozen=True)
+class QueryOptions:
+    """The query: exactly one of an id, a row of a table, a text or a picture."""
+
+    item: Annotated[str | None, Option("--id", help="Query by an item of the gallery.")] = None
+    vector_from: Annotated[
+        Path | None,
+        Option(help="Query by a row of this table: a vector with --head, or mu and kappa."),
+    ] = None
+    row: Annotated[int | None, Option(min=0, help="Row number, from 0.")] = None
+    text: Annotated[
+        str | None, Option(help="Query by a text, with MiniLM and --head, or with --encoder.")
+    ] = None
+    image: Annotated[Path | None, Option(help="Query by a picture, with --encoder.")] = None
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model of the query, or the columns of its table."""
+
+    head: OptionalHead = None
+    encoder: Annotated[
+        Path | None, Option(help="Folder of a saved PosteriorEncoder or pipeline.")
+    ] = None
+    normalized: Normalized = None
+    vector_column: Annotated[str | None, Option(help="With --head: column of vectors.")] = None
+    mu_column: Annotated[str, Option(help="Without --head: column of mu.")] = "mu"
+    kappa_column: Annotated[str, Option(help="Without --head: column of kappa.")] = "kappa"
+
+
+@dataclass(frozen=True)
+class CapOptions:
+    """The cap, which decides how many items are results."""
+
+    mass: Annotated[float, Option(help="Probability mass of the cap, between 0 and 1.")] = 0.95
+    kind: Annotated[
+        Literal["credible", "predictive"] | None,
+        Option(
+            help="What the cap covers: the query's own latent (default), or the mu of positives."
+        ),
+    ] = None
+    kappa_pos: KappaPos = None
+    guarantee: Annotated[
+        Literal["conformal"] | None,
+        Option(help="Guarantee the coverage of the predictive cap by the calibration."),
+    ] = None
+    widest: Annotated[
+        float | None, Option(min=0, max=180, help="Degrees: abstain if the cap is wider than this.")
+    ] = None
+
+    @property
+    def kind_used(self) -> Literal["credible", "predictive"]:
+        """The kind of the cap: credible, or predictive where a guarantee is requested."""
+        return self.kind or ("predictive" if self.guarantee else "credible")
+
+
+@dataclass(frozen=True)
+class ResultOptions:
+    """Which results to return, and in which order."""
+
+    limit: Annotated[int | None, Option(min=1, help="Maximum number of results.")] = None
+    prior: Annotated[
+        float | None,
+        Option(min=0, max=1, help="Share of positives among all items, for P(positive)."),
+    ] = None
+    rank: Annotated[Literal["cosine", "positivity"], Option(help="Order of the results.")] = (
+        "cosine"
+    )
+    filters: Annotated[
+        list[str] | None,
+        Option(
+            "--filter",
+            help="Condition on a payload column; repeatable.",
+            metavar="COL=VALUE|A,B|LOW..HIGH",
+        ),
+    ] = None
+    exact: Annotated[bool, Option("--exact", help="Do not use an approximate index.")] = False
 
 
 @dataclass(frozen=True)
 class Query:
-    """A posterior of batch shape (), what it is of, and the kappa_pos of the model that made it, if that is known."""
+    """A posterior of batch shape (), a description, and the kappa_pos of the model that produced it, if known."""
 
     posterior: VonMisesFisher | MixtureVMF
     about: str
@@ -26,76 +111,135 @@ class Query:
     item: str | None = None
 
 
-def item_query(index: CredibleIndex, name: str) -> Query:
-    """The stored posterior of an item of the gallery."""
-    found, _ = index.fetch([name])
-    return Query(_single(found), f"item {name[:60]!r}", item=name)
+@dataclass(frozen=True)
+class Answer:
+    """The result of a search: the query, the hits, their explanation, the cap, and warnings."""
+
+    query: Query
+    hits: Hits
+    why: Explanation
+    cap: dict[str, Any]
+    notes: list[str]
 
 
-def row_query(
-    index: CredibleIndex,
-    path: Path,
-    row: int,
-    columns: tuple[str | None, str, str],
-    head: Path | None,
-) -> Query:
-    """The posterior of a row of a table: of its vector by a head, or of its mu and kappa; columns: those three."""
+def build_query(index: CredibleIndex, query: QueryOptions, model: ModelOptions) -> Query:
+    """The posterior of a query to a gallery."""
+    if query.item is not None:
+        stored, _ = index.fetch([query.item])
+        return Query(_single(stored), f"item {query.item[:60]!r}", item=query.item)
+    if query.vector_from is not None:
+        return _row_query(index, query.vector_from, query.row or 0, model)
+    if query.text is not None:
+        return _text_query(index, query.text, model)
+    assert query.image is not None  # the options were checked
+    assert model.encoder is not None
+    return _image_query(index, query.image, model.encoder)
+
+
+def _row_query(index: CredibleIndex, path: Path, row: int, model: ModelOptions) -> Query:
+    """The posterior of a row of a table: a head's prediction for its vector, or its mu and kappa."""
     about = f"row {row} of {path}"
-    vector, mu, kappa = columns
-    if head is not None:
-        return _by_head(index, head, pick_vector(path, vector, row)[None], about)
-    direction = torch.from_numpy(pick_vector(path, mu, row).copy())
-    value = pick_rows(path, kappa, [row])[row]
-    if not isinstance(value, int | float):
-        raise InvalidInputError(f"kappa must be a number, but {about} has {str(value)[:60]!r}.")
-    return Query(VonMisesFisher(direction, torch.tensor(float(value))), about)
+    if model.head is None:
+        return Query(_row_posterior(path, row, model), about)
+    vector = pick_vector(path, model.vector_column, row)[None]
+    head = FrozenHead.load(model.head)
+    _check_weights(index, model.head / WEIGHTS)
+    return Query(_single(head.predict(vector)), about, head.kappa_pos_)
 
 
-def text_query(
-    index: CredibleIndex,
-    text: str,
-    head: Path | None,
-    encoder: Path | None,
-    *,
-    normalized: bool | None,
-) -> Query:
+def _row_posterior(path: Path, row: int, model: ModelOptions) -> VonMisesFisher:
+    """The posterior in the columns of mu and kappa of a row."""
+    mu = torch.from_numpy(pick_vector(path, model.mu_column, row).copy())
+    kappa = pick_rows(path, model.kappa_column, [row])[row]
+    if not isinstance(kappa, int | float):
+        raise InvalidInputError(
+            f"kappa must be a number, but row {row} of {path} has {str(kappa)[:60]!r}."
+        )
+    return VonMisesFisher(mu, torch.tensor(float(kappa)))
+
+
+def _text_query(index: CredibleIndex, text: str, model: ModelOptions) -> Query:
     """The posterior of a text: by a saved pipeline, or by MiniLM and a head on its pooled vectors."""
-    folder = encoder or head
+    folder = model.encoder or model.head
     assert folder is not None
-    prepare_text(text)  # before a model is loaded for it
-    embedder = load_embedder(folder, "text", normalized=normalized)
-    index.origin.check_same(embedder.weights, f"what {folder} holds")
+    prepare_text(text)  # checked before a model is loaded
+    embedder = load_embedder(folder, "text", normalized=model.normalized)
+    index.origin.check_same(embedder.weights, f"the model in {folder}")
     return Query(_single(embedder([text])), f"text {text[:60]!r}", embedder.kappa_pos)
 
 
-def image_query(index: CredibleIndex, path: Path, encoder: Path) -> Query:
-    """The posterior of a picture's middle square, at 32 pixels, by a saved encoder of such pictures."""
-    found = PosteriorEncoder.load(encoder)
-    if not isinstance(found.backbone, CifarResNet | ResNet18):
+def _image_query(index: CredibleIndex, path: Path, folder: Path) -> Query:
+    """The posterior of the central square of a picture, by a saved encoder."""
+    encoder = PosteriorEncoder.load(folder)
+    if not isinstance(encoder.backbone, CifarResNet | ResNet18):
         raise InvalidInputError(
-            f"the encoder in {encoder} has the backbone {type(found.backbone).__name__}, but pictures go through "
-            "CifarResNet or ResNet18. Write mu and kappa of other encoders to a table and give --vector-from."
+            f"the encoder in {folder} has the backbone {type(encoder.backbone).__name__}, but only CifarResNet and "
+            "ResNet18 take pictures. For other encoders, write mu and kappa to a table and use --vector-from."
         )
-    _check_weights(index, encoder / WEIGHTS)
-    with torch.inference_mode():
-        posterior = found(prepare_picture(path).unsqueeze(0))
-    return Query(_single(posterior), f"picture {path}", found.card.kappa_pos)
-
-
-def _by_head(index: CredibleIndex, folder: Path, vectors: np.ndarray, about: str) -> Query:
-    head = FrozenHead.load(folder)
     _check_weights(index, folder / WEIGHTS)
-    return Query(_single(head.predict(vectors)), about, head.kappa_pos_)
+    with torch.inference_mode():
+        posterior = encoder(prepare_picture(path).unsqueeze(0))
+    return Query(_single(posterior), f"picture {path}", encoder.card.kappa_pos)
 
 
 def _check_weights(index: CredibleIndex, weights: Path) -> None:
-    """Refuse a model other than the one that is known to have made the gallery."""
-    index.origin.check_same(file_hash(weights), f"what {weights.parent} holds")
+    """Raise if the gallery is known to come from another model."""
+    index.origin.check_same(file_hash(weights), f"the model in {weights.parent}")
 
 
 def _single(posterior: VonMisesFisher | MixtureVMF) -> VonMisesFisher | MixtureVMF:
-    """The one posterior of a batch of one."""
+    """The only posterior of a batch of one."""
     if isinstance(posterior, MixtureVMF):
         parts = (posterior.weights[0], posterior.mu[0], posterior.kappa[0])
         return MixtureVMF(*(part.clone() for part in parts), validate_args=False)
     return VonMisesFisher(posterior.mu[0].clone(), posterior.kappa[0].clone(), validate_args=False)
+
+
+def ask_service(
+    url: str,
+    query: QueryOptions,
+    model: ModelOptions,
+    cap: CapOptions,
+    results: ResultOptions,
+    *,
+    explain: bool,
+) -> Answer:
+    """The answer of the service at a URL; its API key comes from the environment."""
+    asked: dict[str, Any] = {"id": query.item, "text": query.text, "image": query.image}
+    with Client(url, key=os.environ.get(KEY)) as client:
+        about = client.about()
+        schema = Schema(about["dim"], about["columns"])
+        if query.vector_from is not None:
+            path, row, column = query.vector_from, query.row or 0, model.vector_column
+            if column is None:
+                asked["posterior"] = _row_posterior(path, row, model)
+            else:
+                asked["vector"] = pick_vector(path, column, row)
+        answer = client.search(
+            **asked,
+            filter=parse_filter(results.filters or [], schema),
+            limit=results.limit or _MAX_SERVED,
+            mass=cap.mass,
+            kind=cap.kind_used,
+            prior=results.prior,
+            rank=results.rank,
+            guarantee=cap.guarantee or "model",
+            widest=cap.widest,
+            exact=results.exact,
+            explain=explain,
+        )
+    # the query's direction is not shown, so any will do
+    axis = torch.eye(schema.dim)[0]
+    posterior = VonMisesFisher(axis, torch.tensor(answer.kappa), validate_args=False)
+    why = explain_hits(answer.hits, posterior, latent=False)
+    if answer.latent_in_cap is not None:
+        chance = torch.tensor(answer.latent_in_cap, dtype=torch.float64)
+        why = Explanation(why.degrees, why.cap_degrees, chance)
+    notes = []
+    if answer.truncated and results.limit is None:
+        least = "" if answer.count_exact else "at least "
+        notes.append(
+            f"a service returns at most {_MAX_SERVED:,} hits; the cap has {least}{answer.count:,}."
+        )
+    shown = {**answer.cap, "conformal": cap.guarantee is not None}
+    return Answer(Query(posterior, answer.about), answer.hits, why, shown, notes)

@@ -1,4 +1,4 @@
-"""``aureole quickstart``: a guided run on drawn shapes, from nothing to a page, in about two minutes."""
+"""``aureole quickstart``: a guided run on synthetic shapes that ends with a page, in about two minutes."""
 
 import sys
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from aureole.cli._options import AsJson
-from aureole.cli._progress import TrainingBar, training_bar
-from aureole.cli._results import print_json
+from aureole.cli._output import TrainingBar, print_json, training_bar
 
-HELP = """Train an encoder on drawn shapes, see that its certainty is right, and search with it: two minutes, offline.
+HELP = """Train an encoder on synthetic shapes, check its certainty, and search with it: two minutes, offline.
 
-Needs no data and no GPU. All it makes lies in one folder: a page to look at, the encoder, and a gallery that the other
-commands can use. A run that was stopped goes on where it was when the command is given again.
+Needs no data and no GPU. Writes one folder: a page to look at, the encoder, and a gallery for the other commands. If
+the command is interrupted, run it again to resume.
 
 Examples:
 
@@ -26,16 +26,14 @@ Examples:
 
 
 def quickstart(
-    out: Annotated[Path, typer.Option(help="The folder for all that is made.")] = Path(
-        "quickstart"
-    ),
-    seed: Annotated[int, typer.Option(min=0, help="Another seed draws other shapes.")] = 0,
+    out: Annotated[Path, Option(help="Folder to write to.")] = Path("quickstart"),
+    seed: Annotated[int, Option(min=0, help="Random seed of the shapes and the training.")] = 0,
     max_batches: Annotated[
-        int | None, typer.Option(min=1, help="Train no longer than this; for a first look.")
+        int | None, Option(min=1, help="Maximum number of training steps, for a first look.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run and print; ``HELP`` is what users read."""
+    """Run and print; ``HELP`` is the text users see."""
     from aureole.explorer import (
         EXTRAS,
         Quickstart,
@@ -48,7 +46,7 @@ def quickstart(
     missing = missing_packages()
     if missing:
         Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"quickstart needs {', '.join(missing)}, not installed here: {EXTRAS}", markup=False
+            f"quickstart needs {', '.join(missing)}, which is not installed: {EXTRAS}", markup=False
         )
         raise typer.Exit(2)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
@@ -82,10 +80,10 @@ def quickstart(
         return
     if done.found:
         say(
-            f"{out} holds this quickstart already. To run it again, delete the folder or give another --out."
+            f"{out} already holds this quickstart. To run it again, delete the folder or choose another --out."
         )
     _show(console, done.record.metrics)
-    say(f"\nLook at {done.page}, and then:")
+    say(f"\nOpen {done.page}, then try:")
     for what, line in next_steps(out, done.gallery):
         say(f"\n  # {what}\n  {line}")
 
@@ -93,13 +91,15 @@ def quickstart(
 def _show(console: Console, metrics: Mapping[str, Any]) -> None:
     sharp, blurred = metrics["searches"]
     lines = [
-        f"κ against the known entropy of the labels: rank correlation {-metrics['entropy_rank']:.2f} "
+        f"κ and the true entropy of the labels: rank correlation {-metrics['entropy_rank']:.2f} "
         f"(best possible {-metrics['entropy_rank_best']:.2f})",
         f"Recall@1: {100 * metrics['recall_at_1']:.0f} % of all, {100 * metrics['recall_at_1_sure_half']:.0f} % of the "
-        "surer half",
-        f"a sharp {metrics['query']}: cap of {sharp['degrees']:.0f}°, {sharp['members']} pictures ({sharp['labels']})",
-        f"the same, blurred: cap of {blurred['degrees']:.0f}°, {blurred['members']} pictures ({blurred['labels']})",
+        "more certain half",
     ]
+    for name, one in ((f"a sharp {metrics['query']}", sharp), ("the same, blurred", blurred)):
+        lines.append(
+            f"{name}: a cap of {one['degrees']:.0f}°, {one['members']} pictures ({one['labels']})"
+        )
     console.print()
     for line in lines:
         console.print(f"  {line}", markup=False)

@@ -1,36 +1,43 @@
-"""Results as commands print them: one JSON object, or tables of a few lines."""
+"""``aureole results``: all records of a sweep as one table."""
 
+import csv
 import json
-import math
-from collections.abc import Mapping
-from typing import Any
+import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
-from rich.table import Table
+from typer import Argument, Option
+
+from aureole.cli._output import finite
+
+HELP = """Collect all records below a folder in one table, one row per record.
+
+The columns are the metrics (metrics.…), the settings (settings.…), the seed, the commit and the command.
+Without --out the table is printed as CSV.
+
+Examples:
+
+    aureole results results/families --out families.parquet
+    aureole results results/families | head
+"""
 
 
-def print_json(results: Mapping[str, Any]) -> None:
-    """Print one JSON object on one line; what is not finite is null."""
-    typer.echo(json.dumps(finite(dict(results)), allow_nan=False))
+def results(
+    folder: Annotated[Path, Argument(help="Folder that contains records, at any depth.")],
+    out: Annotated[Path | None, Option(help="File to write: .csv, .parquet or .jsonl.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the rows as one JSON array.")] = False,
+) -> None:
+    """Collect records in one table; ``HELP`` is the text users see."""
+    from aureole.explorer import record_rows, write_record_table
 
-
-def table(title: str, *header: str) -> Table:
-    """An empty table under a title, wide enough for it."""
-    return Table(*header, title=title, title_justify="left", min_width=len(title))
-
-
-def coverage_table(coverage: Mapping[float, float]) -> Table:
-    """What predictive caps promise, and what they hold."""
-    found = table("how often caps hold a partner", "promised", "measured")
-    for mass, share in coverage.items():
-        found.add_row(f"{100 * mass:g} %", f"{100 * share:.1f} %")
-    return found
-
-
-def finite(value: Any) -> Any:
-    """The value with None for what is not finite, as JSON has no infinity."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(entry) for key, entry in value.items()}
-    return [finite(entry) for entry in value] if isinstance(value, list) else value
+    rows = record_rows(folder)
+    if out is not None:
+        path = write_record_table(rows, out)
+        typer.echo(f"{len(rows):,} records with {len(rows[0]):,} columns written to {path}")
+    elif as_json:
+        typer.echo(json.dumps(finite(rows), allow_nan=False))
+    else:
+        table = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)

@@ -1,27 +1,33 @@
-"""``aureole score``: the certainty of every row of a table."""
+"""``aureole score``: the kappa of every row of a table of vectors."""
 
-import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
+from typer import Option
 
-from aureole.cli._options import Head, VectorColumn, Vectors
-from aureole.cli._progress import rows_bar
-from aureole.cli._results import print_json
+from aureole.cli._options import Head, VectorColumn, Vectors, expanded
+from aureole.cli._output import (
+    about_kappa,
+    is_quiet,
+    kappa_quantiles,
+    print_json,
+    print_text,
+    rows_bar,
+)
 from aureole.data import ARRAYS, ColumnWriter, read_vectors, scan_column
 from aureole.errors import InvalidInputError
 from aureole.training import CHUNK, FrozenHead, kappas, partner_cosines
 
-HELP = """Write the certainty of every row of a table of vectors.
+HELP = """Write the certainty (kappa) of every row of a table of vectors.
 
-The columns are id (the row's number, unless --id-column names others), kappa, and cosine_90: partners of the row lie
-within this cosine of its mu in 90 % of cases, if they are as certain as the median row. Rows are read and written in
-pieces, so that tables larger than memory will do.
+The columns are id (the row number, unless you name an --id-column), kappa, and cosine_90: a positive of the row has at
+least this cosine to its mu with probability 90 %, if it is as certain as the median row. Rows are read and written in
+chunks, so the table may be larger than memory.
 
 Examples:
 
@@ -31,83 +37,97 @@ Examples:
 """
 
 
+@dataclass(frozen=True)
+class ColumnOptions:
+    """The columns to read."""
+
+    vector_column: VectorColumn = None
+    id_column: Annotated[str | None, Option(help="Column of ids.")] = None
+    columns_from: Annotated[
+        Path | None, Option(help="File with the ids, in the same row order (default: the table).")
+    ] = None
+
+
+@expanded
 def score(
     vectors: Vectors,
     head: Head,
-    out: Annotated[
-        Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl; it is replaced.")
-    ],
-    vector_column: VectorColumn = None,
-    id_column: Annotated[str | None, typer.Option(help="The column of ids.")] = None,
-    columns_from: Annotated[
-        Path | None,
-        typer.Option(help="The file with the ids, row by row; default: the vectors'."),
-    ] = None,
-    mass: Annotated[
-        float, typer.Option(help="How likely partners are within the cosine, between 0 and 1.")
-    ] = 0.9,
-    with_mu: Annotated[bool, typer.Option("--with-mu", help="Write mu, too.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a summary as one JSON object.")
-    ] = False,
+    out: Annotated[Path, Option(help="File to write or replace: .parquet, .csv or .jsonl.")],
+    columns: ColumnOptions,
+    mass: Annotated[float, Option(help="Probability that a positive is within the cosine.")] = 0.9,
+    with_mu: Annotated[bool, Option("--with-mu", help="Also write mu.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print a summary as one JSON object.")] = False,
 ) -> None:
-    """Write id, kappa and the partners' cosine of each row; ``HELP`` is what users read."""
+    """Write id, kappa and the cosine of positives of each row; ``HELP`` is the text users see."""
     started = time.monotonic()
     if not 0 < mass < 1:
         raise typer.BadParameter(f"--mass must be between 0 and 1, not {mass}.")
-    others = columns_from or vectors
-    for path in (vectors, others):
+    ids_from = columns.columns_from or vectors
+    for path in (vectors, ids_from):
         if out.resolve() == path.resolve():
             raise InvalidInputError(
-                f"--out would replace {path}, which is read. Name another file."
+                f"--out would overwrite the input {path}. Choose another file for --out."
             )
     table = ColumnWriter(out)
     fitted = FrozenHead.load(head)
-    quiet = as_json or not sys.stderr.isatty()
-    with rows_bar("reading", shown=not quiet) as observer:
-        found = read_vectors(vectors, vector_column, work=out.parent, observer=observer)
-    with rows_bar("scoring", len(found), shown=not quiet) as observer:
-        kappa = kappas(fitted, found, observer=observer)
-    cosines = partner_cosines(
-        kappa,
-        mass,
-        kappa_other=float(np.median(kappa)),
-        kappa_pos=fitted.kappa_pos_,
-        dim=fitted.dim_,
+    shown = not is_quiet(as_json=as_json)
+    with rows_bar("reading", shown=shown) as observer:
+        rows = read_vectors(vectors, columns.vector_column, work=out.parent, observer=observer)
+    with rows_bar("scoring", len(rows), shown=shown) as observer:
+        kappa = kappas(fitted, rows, observer=observer)
+    named = columns.id_column is not None or (
+        columns.columns_from is not None and ids_from.suffix in ARRAYS
     )
-    named = id_column is not None or (columns_from is not None and others.suffix in ARRAYS)
-    ids = scan_column(others, id_column) if named else _numbers(len(found))
-    first, name = 0, f"cosine_{100 * mass:g}"
-    with table, rows_bar("writing", len(found), shown=not quiet) as observer:
-        for part in ids:
-            rows = slice(first, first + len(part))
-            _check_rows(len(found), rows.stop, others)
-            columns: dict[str, Any] = {"id": part, "kappa": kappa[rows], name: cosines[rows]}
-            if with_mu:
-                columns["mu"] = fitted.predict(found[rows]).mu.cpu().numpy()
-            table.write(columns)
-            first = rows.stop
+    ids = scan_column(ids_from, columns.id_column) if named else _numbers(len(rows))
+    with table, rows_bar("writing", len(rows), shown=shown) as observer:
+        first = 0
+        for part in _columns(fitted, rows, kappa, mass, with_mu=with_mu, ids=ids):
+            first += len(part["id"])
+            if first > len(rows):
+                raise InvalidInputError(_unequal(len(rows), first, ids_from))
+            table.write(part)
             observer(first)
-        if first < len(found):
-            raise InvalidInputError(_unequal(len(found), first, others))
-    low, median, high = (float(q) for q in np.quantile(kappa.astype(np.float64), (0.05, 0.5, 0.95)))
+        if first < len(rows):
+            raise InvalidInputError(_unequal(len(rows), first, ids_from))
+    low, median, high = kappa_quantiles(kappa)
     if as_json:
-        results = {
-            "out": str(out),
-            "rows": len(found),
-            "dim": fitted.dim_,
-            "kappa_pos": fitted.kappa_pos_,
-            "kappa": {"0.05": low, "0.5": median, "0.95": high},
-            "mass": mass,
-            "seconds": time.monotonic() - started,
-        }
-        print_json(results)
+        print_json(
+            {
+                "out": str(out),
+                "rows": len(rows),
+                "dim": fitted.dim_,
+                "kappa_pos": fitted.kappa_pos_,
+                "kappa": {"0.05": low, "0.5": median, "0.95": high},
+                "mass": mass,
+                "seconds": time.monotonic() - started,
+            }
+        )
         return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        f"{len(found):,} rows; κ: median {median:.4g}, 90 % within {low:.4g} to {high:.4g}"
+    print_text(f"{len(rows):,} rows; {about_kappa(low, median, high)}", f"written to {out}")
+
+
+def _columns(
+    head: FrozenHead,
+    rows: np.ndarray,
+    kappa: np.ndarray,
+    mass: float,
+    *,
+    with_mu: bool,
+    ids: Iterator[np.ndarray],
+) -> Iterator[dict[str, Any]]:
+    """The columns to write, for as many rows at a time as there are ids in a part."""
+    typical = float(np.median(kappa))
+    cosines = partner_cosines(
+        kappa, mass, kappa_other=typical, kappa_pos=head.kappa_pos_, dim=head.dim_
     )
-    console.print(f"written to {out}", markup=False)
+    first = 0
+    for part in ids:
+        here = slice(first, first + len(part))
+        columns = {"id": part, "kappa": kappa[here], f"cosine_{100 * mass:g}": cosines[here]}
+        if with_mu and here.stop <= len(rows):
+            columns["mu"] = head.predict(rows[here]).mu.cpu().numpy()
+        yield columns
+        first = here.stop
 
 
 def _numbers(rows: int) -> Iterator[np.ndarray]:
@@ -115,11 +135,6 @@ def _numbers(rows: int) -> Iterator[np.ndarray]:
         yield np.arange(first, min(first + CHUNK, rows))
 
 
-def _check_rows(rows: int, ids: int, others: Path) -> None:
-    if ids > rows:
-        raise InvalidInputError(_unequal(rows, ids, others))
-
-
-def _unequal(rows: int, ids: int, others: Path) -> str:
+def _unequal(rows: int, ids: int, path: Path) -> str:
     more = " or more" if ids > rows else ""
-    return f"{rows} vectors need as many ids, but {others} has {ids}{more}: the files do not belong together."
+    return f"there are {rows} vectors, but {path} has {ids}{more} ids: the files do not match row by row."

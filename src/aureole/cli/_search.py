@@ -1,32 +1,41 @@
-"""``aureole search``: what lies in the cap of one query, and why."""
+"""``aureole search``: the items inside the cap of one query, and why each is there."""
 
 import math
 import warnings
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer import Argument, Option
 
-from aureole.cli._hits import show_hits
-from aureole.cli._options import AsJson, Normalized, OptionalHead
-from aureole.cli._queries import Query, image_query, item_query, row_query, text_query
-from aureole.cli._remote import ask_server
-from aureole.cli._results import print_json
+from aureole.cli._options import AsJson, expanded
+from aureole.cli._output import print_json, table
+from aureole.cli._queries import (
+    Answer,
+    CapOptions,
+    ModelOptions,
+    QueryOptions,
+    ResultOptions,
+    ask_service,
+    build_query,
+)
 from aureole.errors import AureoleWarning
 from aureole.retrieval import (
     CredibleIndex,
     Explanation,
     Hits,
+    describe_cap,
     explain_hits,
     parse_filter,
     pick_hits,
     shown_address,
 )
 
-HELP = r"""Search a gallery: the query's own certainty decides how many items it gets.
+HELP = r"""Search a gallery: the certainty of the query decides how many items are returned.
 
-The query is an item of the gallery (which is left out of its own results), a row of a table, a text, or a picture.
+The query is an item of the gallery (left out of its own results), a row of a table, a text, or a picture.
 
 Examples:
 
@@ -39,233 +48,141 @@ Examples:
       --filter colour=red,blue --json
     aureole search --server http://127.0.0.1:8765 --text "red shoes"
 """
-_SHOWN = 20  # hits that people are shown unless they ask for more
+_SHOWN = 20  # hits in the text output without --limit
+_WIDTH = 40  # characters of a value
 
 
+@expanded
 def search(
+    *,
     gallery: Annotated[
-        str | None, typer.Argument(help="The gallery's address.", metavar="[ADDRESS]")
+        str | None, Argument(help="Address of the gallery.", metavar="[ADDRESS]")
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option(help="Ask the service at this URL instead; its key from AUREOLE_API_KEY.", metavar="URL"),
+        Option(
+            help="Query the service at this URL instead; its API key is in AUREOLE_API_KEY.",
+            metavar="URL",
+        ),
     ] = None,
-    item: Annotated[
-        str | None, typer.Option("--id", help="The query: an item of the gallery.")
-    ] = None,
-    vector_from: Annotated[
-        Path | None, typer.Option(help="The query: a row of this table, by --head or as mu and kappa.")
-    ] = None,
-    row: Annotated[int | None, typer.Option(min=0, help="Its number, from 0 on.")] = None,
-    text: Annotated[
-        str | None, typer.Option(help="The query: a text, by MiniLM and --head, or by --encoder.")
-    ] = None,
-    image: Annotated[
-        Path | None, typer.Option(help="The query: a picture, by --encoder.")
-    ] = None,
-    head: OptionalHead = None,
-    encoder: Annotated[
-        Path | None, typer.Option(help="The folder of a saved PosteriorEncoder or pipeline.")
-    ] = None,
-    normalized: Normalized = None,
-    vector_column: Annotated[
-        str | None, typer.Option(help="With --head: the column of vectors.")
-    ] = None,
-    mu_column: Annotated[str, typer.Option(help="Without --head: the column of mu.")] = "mu",
-    kappa_column: Annotated[
-        str, typer.Option(help="Without --head: the column of kappa.")
-    ] = "kappa",
-    mass: Annotated[
-        float, typer.Option(help="How much the cap holds, between 0 and 1.")
-    ] = 0.95,
-    limit: Annotated[int | None, typer.Option(min=1, help="The most results.")] = None,
-    kind: Annotated[
-        Literal["credible", "predictive"] | None,
-        typer.Option(help="What the cap holds: the query's own latent (default), or partners' mu."),
-    ] = None,
-    kappa_pos: Annotated[
-        float | None,
-        typer.Option(min=0, help="How close partners' latents are; default: the head's."),
-    ] = None,
-    prior: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="The share of partners among all items, for P(positive)."),
-    ] = None,
-    rank: Annotated[
-        Literal["cosine", "positivity"], typer.Option(help="The order of the results.")
-    ] = "cosine",
-    filters: Annotated[
-        list[str] | None,
-        typer.Option("--filter", help="A demand on a payload column; repeatable.",
-                     metavar="COL=VALUE|A,B|LOW..HIGH"),
-    ] = None,
-    guarantee: Annotated[
-        Literal["conformal"] | None,
-        typer.Option(help="Make the predictive cap's promise hold, by the gallery's calibration."),
-    ] = None,
-    widest: Annotated[
-        float | None,
-        typer.Option(min=0, max=180, help="Degrees: a query with a wider cap is asked back."),
-    ] = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Pass by an approximate index.")
-    ] = False,
+    query: QueryOptions,
+    model: ModelOptions,
+    cap: CapOptions,
+    results: ResultOptions,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say of each result why it is there.")
+        bool, Option("--explain", help="Print why each result is in the cap.")
     ] = False,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Search and print; ``HELP`` is what users read."""
-    _check(item, vector_from, row, text, image, head, encoder, server)
-    if (gallery is None) == (server is None):
-        raise typer.BadParameter("give the gallery's address or --server, one of the two.")
-    if not 0 <= mass <= 1:
-        raise typer.BadParameter(f"--mass must be between 0 and 1, not {mass}.")
-    kind = kind or ("predictive" if guarantee else "credible")
-    if server is not None:
-        if kappa_pos is not None:
-            raise typer.BadParameter("--kappa-pos is the service's own.")
-        place = None
-        if vector_from is not None:
-            place = (vector_from, row or 0, vector_column, mu_column, kappa_column)
-        found = ask_server(
-            server, item=item, row=place, text=text, image=image, filters=filters or [],
-            mass=mass, limit=limit, kind=kind, prior=prior, rank=rank,
-            guarantee=guarantee or "model", widest=widest, exact=exact, explain=explain,
-        )  # fmt: skip
-        shown = found.hits if as_json else _first(found.hits, limit or _SHOWN)
-        _show(server, found.query, found.cap, found.hits, shown, found.why, found.notes,
-              widest=widest, limit=limit, explain=explain, as_json=as_json)  # fmt: skip
-        return
-    assert gallery is not None
-    with warnings.catch_warnings(record=True) as said, CredibleIndex.open(gallery) as index:
-        warnings.simplefilter("always", AureoleWarning)
-        demands = parse_filter(filters or [], index.schema)
-        if item is not None:
-            query = item_query(index, item)
-        elif vector_from is not None:
-            columns = (vector_column, mu_column, kappa_column)
-            query = row_query(index, vector_from, row or 0, columns, head)
-        elif text is not None:
-            query = text_query(index, text, head, encoder, normalized=normalized)
-        else:
-            assert image is not None  # _check saw to it
-            assert encoder is not None
-            query = image_query(index, image, encoder)
-        if kappa_pos is None and guarantee is None:
-            kappa_pos = index.origin.kappa_pos if query.kappa_pos is None else query.kappa_pos
-        hits: Hits = index.search(
-            query.posterior,
-            mass,
-            limit=limit if limit is None or query.item is None else limit + 1,
-            filter=demands,
-            kind=kind,
-            kappa_pos=kappa_pos,
-            prior=prior,
-            rank=rank,
-            guarantee=guarantee,
-            widest=None if widest is None else math.radians(widest),
-            columns=list(index.schema.columns),
-            exact=exact,
-        )
-        hits = _without(hits, query.item, limit)
-        cap: dict[str, Any] = {"kind": kind, "mass": mass, "conformal": guarantee is not None}
-        cap |= _level(index, mass, guarantee, kappa_pos, kind)
-    notes = list(dict.fromkeys(str(w.message) for w in said if w.category is AureoleWarning))
-    shown = hits if as_json else _first(hits, limit or _SHOWN)
-    why = explain_hits(shown, query.posterior, latent=explain)
-    _show(gallery, query, cap, hits, shown, why, notes,
-          widest=widest, limit=limit, explain=explain, as_json=as_json)  # fmt: skip
-
-
-def _show(
-    where: str,
-    query: Query,
-    cap: dict[str, Any],
-    hits: Hits,
-    shown: Hits,
-    why: Explanation,
-    notes: list[str],
-    *,
-    widest: float | None,
-    limit: int | None,
-    explain: bool,
-    as_json: bool,
 ) -> None:
-    """Print what was found, for people or as JSON."""
-    cap["cosine"], cap["degrees"] = hits.threshold.tolist(), why.cap_degrees.tolist()
-    cap["widest_degrees"] = widest
+    """Search and print; ``HELP`` is the text users see."""
+    _check_query(query, model, server)
+    if (gallery is None) == (server is None):
+        raise typer.BadParameter("use either the address of a gallery or --server.")
+    if not 0 <= cap.mass <= 1:
+        raise typer.BadParameter(f"--mass must be between 0 and 1, not {cap.mass}.")
+    shown = None if as_json else results.limit or _SHOWN
+    if server is not None:
+        if cap.kappa_pos is not None:
+            raise typer.BadParameter("--kappa-pos is set by the service.")
+        answer = ask_service(server, query, model, cap, results, explain=explain)
+    else:
+        assert gallery is not None
+        answer = _search(gallery, query, model, cap, results, shown=shown, explain=explain)
+    answer.cap["cosine"] = answer.hits.threshold.tolist()
+    answer.cap["degrees"] = answer.why.cap_degrees.tolist()
+    answer.cap["widest_degrees"] = cap.widest
     if as_json:
-        print_json(
-            {
-                "gallery": shown_address(where),
-                "query": {"about": query.about, "kappa": query.posterior.kappa.tolist()},
-                "cap": cap,
-                "asks_back": hits.asks_back,
-                "count": len(hits),
-                "hits": [_entry(hits, why, i) for i in range(len(hits))],
-                "notes": notes,
-            }
-        )
+        print_json(_as_json(answer, shown_address(server or gallery or "")))
         return
-    show_hits(query, cap, hits, shown, why, limit=limit, explain=explain)
-    for note in notes:
+    _show(answer, limit=results.limit, shown=shown or _SHOWN, explain=explain)
+    for note in answer.notes:
         Console(stderr=True, soft_wrap=True).print(f"note: {note}", markup=False, highlight=False)
 
 
-def _check(
-    item: str | None,
-    vector_from: Path | None,
-    row: int | None,
-    text: str | None,
-    image: Path | None,
-    head: Path | None,
-    encoder: Path | None,
-    server: str | None,
-) -> None:
-    """Refuse a command whose options do not make one query."""
-    given = [value for value in (item, vector_from, text, image) if value is not None]
-    if len(given) != 1:
-        raise typer.BadParameter("give one query: --id, --vector-from, --text or --image.")
-    if (vector_from is None) != (row is None):
-        raise typer.BadParameter("--vector-from and --row go together.")
+def _check_query(query: QueryOptions, model: ModelOptions, server: str | None) -> None:
+    """Raise unless the options define exactly one query."""
+    given = (query.item, query.vector_from, query.text, query.image)
+    if sum(value is not None for value in given) != 1:
+        raise typer.BadParameter("give exactly one query: --id, --vector-from, --text or --image.")
+    if (query.vector_from is None) != (query.row is None):
+        raise typer.BadParameter("--vector-from and --row must be used together.")
     if server is not None:
-        if head is not None or encoder is not None:
-            raise typer.BadParameter("--head and --encoder are the service's own.")
+        if model.head is not None or model.encoder is not None:
+            raise typer.BadParameter("--head and --encoder are set by the service.")
         return
-    if text is not None and (head is None) == (encoder is None):
-        raise typer.BadParameter(
-            "--text needs --head (on MiniLM's vectors) or --encoder, one of the two."
-        )
-    if image is not None and encoder is None:
+    if query.text is not None and (model.head is None) == (model.encoder is None):
+        raise typer.BadParameter("--text needs either --head (on MiniLM's vectors) or --encoder.")
+    if query.image is not None and model.encoder is None:
         raise typer.BadParameter("--image needs --encoder, a saved PosteriorEncoder.")
-    if head is not None and (item is not None or image is not None):
-        raise typer.BadParameter(
-            "--head is for --vector-from and --text; --id and --image need none."
+    if model.head is not None and (query.item is not None or query.image is not None):
+        raise typer.BadParameter("--head is only for --vector-from and --text.")
+    if model.encoder is not None and (query.item is not None or query.vector_from is not None):
+        raise typer.BadParameter("--encoder is only for --text and --image.")
+
+
+def _search(
+    gallery: str,
+    query: QueryOptions,
+    model: ModelOptions,
+    cap: CapOptions,
+    results: ResultOptions,
+    *,
+    shown: int | None,
+    explain: bool,
+) -> Answer:
+    """Search a gallery; only the first ``shown`` hits (None: all) have an explanation."""
+    kind, limit = cap.kind_used, results.limit
+    with warnings.catch_warnings(record=True) as caught, CredibleIndex.open(gallery) as index:
+        warnings.simplefilter("always", AureoleWarning)
+        conditions = parse_filter(results.filters or [], index.schema)
+        built = build_query(index, query, model)
+        kappa_pos = cap.kappa_pos
+        if kappa_pos is None and cap.guarantee is None:
+            kappa_pos = index.origin.kappa_pos if built.kappa_pos is None else built.kappa_pos
+        hits: Hits = index.search(
+            built.posterior,
+            cap.mass,
+            limit=limit if limit is None or built.item is None else limit + 1,
+            filter=conditions,
+            kind=kind,
+            kappa_pos=kappa_pos,
+            prior=results.prior,
+            rank=results.rank,
+            guarantee=cap.guarantee,
+            widest=None if cap.widest is None else math.radians(cap.widest),
+            columns=list(index.schema.columns),
+            exact=results.exact,
         )
-    if encoder is not None and (item is not None or vector_from is not None):
-        raise typer.BadParameter("--encoder is for --text and --image.")
+        described = describe_cap(
+            cap.mass,
+            kind,
+            kappa_pos=kappa_pos,
+            typical_kappa=index.schema.typical_kappa,
+            conformal=index.conformal if cap.guarantee else None,
+        )
+    # an item is not a result of its own query
+    hits = pick_hits(hits, [i for i, name in enumerate(hits.ids) if name != built.item][:limit])
+    why = explain_hits(_first(hits, shown), built.posterior, latent=explain)
+    notes = list(dict.fromkeys(str(w.message) for w in caught if w.category is AureoleWarning))
+    described["conformal"] = cap.guarantee is not None
+    return Answer(built, hits, why, described, notes)
 
 
-def _level(
-    index: CredibleIndex, mass: float, guarantee: str | None, kappa_pos: float | None, kind: str
-) -> dict[str, Any]:
-    """The mass that was searched with, after the calibration, and the concentrations that the cap was made with."""
-    held = index.conformal if guarantee else None
-    if held is not None:
-        used = {"kappa_pos": held.kappa_pos, "kappa_other": held.kappa_other}
-        return {"level": held.level(mass), "pairs": len(held.scores), **used}
-    other = index.schema.typical_kappa if kind == "predictive" else None
-    return {"level": mass, "pairs": None, "kappa_pos": kappa_pos, "kappa_other": other}
+def _first(hits: Hits, count: int | None) -> Hits:
+    return pick_hits(hits, list(range(len(hits)))[:count])
 
 
-def _without(hits: Hits, item: str | None, limit: int | None) -> Hits:
-    """The hits without the item that asked, cut to the limit."""
-    return pick_hits(hits, [i for i, name in enumerate(hits.ids) if name != item][:limit])
-
-
-def _first(hits: Hits, count: int) -> Hits:
-    return pick_hits(hits, list(range(min(count, len(hits)))))
+def _as_json(answer: Answer, gallery: str) -> dict[str, Any]:
+    hits, why, query = answer.hits, answer.why, answer.query
+    return {
+        "gallery": gallery,
+        "query": {"about": query.about, "kappa": query.posterior.kappa.tolist()},
+        "cap": answer.cap,
+        "asks_back": hits.asks_back,
+        "count": len(hits),
+        "hits": [_entry(hits, why, i) for i in range(len(hits))],
+        "notes": answer.notes,
+    }
 
 
 def _entry(hits: Hits, why: Explanation, i: int) -> dict[str, Any]:
@@ -282,3 +199,106 @@ def _entry(hits: Hits, why: Explanation, i: int) -> dict[str, Any]:
         **{name: float(values[i]) for name, values in scores.items() if values is not None},
         "payload": {name: values[i] for name, values in hits.payload.items()},
     }
+
+
+def _show(answer: Answer, *, limit: int | None, shown: int, explain: bool) -> None:
+    """Print the query, its cap and the first hits, as a table or with the reasons for each."""
+    query, cap, hits, why = answer.query, answer.cap, answer.hits, answer.why
+    console = Console(highlight=False, soft_wrap=True)
+
+    def say(text: str) -> None:
+        console.print(_printable(text), markup=False)
+
+    kappa = ", ".join(f"{k:.4g}" for k in query.posterior.kappa.reshape(-1).tolist())
+    say(f"query: {query.about}, κ {kappa}")
+    say(_about_cap(cap))
+    if hits.asks_back:
+        say(
+            f"The query is too vague: its cap is wider than {cap['widest_degrees']:g}°. Ask for more detail."
+        )
+        return
+    if not len(hits):
+        say("no item is inside the cap")
+        return
+    first = _first(hits, shown)
+    if explain:
+        for i in range(len(first)):
+            for line in _reasons(first, why, cap, i):
+                say(line)
+    else:
+        console.print(_hits_table(first, why))
+    if len(hits) == limit:
+        say(f"{len(hits):,} results, the limit; there may be more in the cap")
+        return
+    more = len(hits) - len(first)
+    rest = f", of which {more:,} are not shown: see --limit and --json" if more else ""
+    say(f"{len(hits):,} in the cap{rest}")
+
+
+def _about_cap(cap: dict[str, Any]) -> str:
+    """The kind of the cap, its mass, its calibration, its size, and when the search abstains."""
+    covers = {"credible": "the query's own latent", "predictive": "the μ of a positive"}
+    text = (
+        f"{cap['kind']} cap, which contains {covers[cap['kind']]} with probability {cap['mass']:g}"
+    )
+    if cap["conformal"]:
+        text += (
+            f" on average over pairs, even if the model is wrong (conformal: {cap['pairs']:,} held-out pairs require "
+            f"the mass {cap['level']:.4g})"
+        )
+    pairs = zip(cap["cosine"], cap["degrees"], strict=True)
+    reach = ", ".join(f"{c:.4f} ({d:.1f}°)" for c, d in pairs if c <= 1)
+    text += f"; cosine at least {reach or 'none'}"
+    if cap["widest_degrees"] is not None:
+        text += f"; abstains if the cap is wider than {cap['widest_degrees']:g}°"
+    return text
+
+
+def _reasons(hits: Hits, why: Explanation, cap: dict[str, Any], i: int) -> list[str]:
+    """Why a hit is in the cap, in a few lines."""
+    limits = [c for c in cap["cosine"] if c <= 1]
+    reached = f" >= {limits[0]:.4f}" if len(limits) == 1 else " within the cap of its component"
+    allowed = f" of {why.cap_degrees.nan_to_num().max():.1f}°"
+    lines = [
+        f"{i + 1}. {_short(hits.ids[i])}",
+        f"   cosine {hits.cosine[i]:.4f}{reached}: {why.degrees[i]:.1f}°{allowed} from the query's μ; "
+        f"κ {hits.kappa[i]:.4g}",
+    ]
+    if hits.log_positivity is not None:
+        ratio = float(hits.log_positivity[i])
+        chance = "" if hits.probability is None else f"; P(positive) {hits.probability[i]:.4g}"
+        lines.append(
+            f"   expected positivity: log S h = {ratio:.3f}, {math.exp(min(ratio, 700)):.3g}x as likely to match "
+            f"as a random item{chance}"
+        )
+    if why.latent_in_cap is not None:
+        lines.append(
+            f"   its own latent is inside the cap with probability {why.latent_in_cap[i]:.4f}"
+        )
+    if hits.payload:
+        values = (f"{name} {_short(column[i])}" for name, column in hits.payload.items())
+        lines.append(f"   {', '.join(values)}")
+    return lines
+
+
+def _hits_table(hits: Hits, why: Explanation) -> Table:
+    scores = {"log S h": hits.log_positivity, "P(positive)": hits.probability}
+    scores = {name: values for name, values in scores.items() if values is not None}
+    rows = table("results", "id", "cosine", "angle", "κ", *scores, *hits.payload)
+    for i in range(len(hits)):
+        cells = [f"{hits.cosine[i]:.4f}", f"{why.degrees[i]:.1f}°", f"{hits.kappa[i]:.4g}"]
+        cells += [f"{values[i]:.4g}" for values in scores.values()]
+        payload = [_short(column[i]) for column in hits.payload.values()]
+        # ids and payload are text, not markup
+        rows.add_row(*(Text(cell) for cell in (_short(hits.ids[i]), *cells, *payload)))
+    return rows
+
+
+def _short(value: Any) -> str:
+    text = _printable(f"{value:g}" if isinstance(value, float) else str(value))
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def _printable(text: str) -> str:
+    """The text with escaped control characters: terminal escapes, line breaks, changes of direction."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

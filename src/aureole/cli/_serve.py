@@ -7,19 +7,24 @@ import os
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Option
 
-from aureole.cli._options import KEY, Normalized, model_option
+from aureole.cli._options import KEY, Normalized, expanded, model_option
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex
 
-HELP = r"""Serve a gallery over HTTP, with a page for browsers: pictures or texts by their certainty, searches, maps.
+if TYPE_CHECKING:
+    from aureole.serve import Metrics, Service
 
-It listens on this machine alone unless --host says otherwise. A key, from --api-key-file or the environment's
-AUREOLE_API_KEY, is then asked for by every address but /healthz.
+HELP = r"""Serve a gallery over HTTP, with a page for browsers: items by certainty, searches, maps.
+
+Listens on this machine only, unless you set --host. If you set an API key (--api-key-file, or the environment
+variable AUREOLE_API_KEY), every route but /healthz requires it.
 
 Examples:
 
@@ -32,109 +37,149 @@ Examples:
 """
 
 
-def serve(
-    index: Annotated[str, typer.Option(help="The gallery's address.", metavar="ADDRESS")],
+@dataclass(frozen=True)
+class EncoderOptions:
+    """The model that embeds queries."""
+
     encoder: Annotated[
         Path | None,
-        model_option("The folder of the model that made the gallery, or minilm-captions."),
-    ] = None,
+        model_option("Folder of the model that produced the gallery, or minilm-captions."),
+    ] = None
     modality: Annotated[
         Literal["image", "text", "vector"] | None,
-        typer.Option(help="What it takes: a head on MiniLM's vectors can take texts."),
-    ] = None,
-    normalized: Normalized = None,
-    images: Annotated[
-        Path | None, typer.Option(help="A folder of pictures named after the ids.")
-    ] = None,
+        Option(help="Kind of query; a head on MiniLM's vectors can also take texts."),
+    ] = None
+    normalized: Normalized = None
+
+
+@dataclass(frozen=True)
+class ItemOptions:
+    """How the page shows items."""
+
+    images: Annotated[Path | None, Option(help="Folder of pictures named after the ids.")] = None
     label_column: Annotated[
-        str | None, typer.Option(help="The payload column that says what an item is.")
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="The payload column with an item's text.")
-    ] = None,
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help=f"A file with the key; or set {KEY}.")
-    ] = None,
-    largest_body: Annotated[
-        int, typer.Option(min=1024, help="Bytes of a request at most.")
-    ] = 16 * 2**20,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds for a request at most.")
-    ] = 30.0,
-    rate: Annotated[
-        float | None,
-        typer.Option(min=0, help="Requests a second of one address; 0: any number. Default: 0 on this machine, "
-                     "else 100."),
-    ] = None,
-    batch: Annotated[
-        int, typer.Option(min=1, max=1024, help="Requests that may share a call.")
-    ] = 32,
-    queue: Annotated[
-        int, typer.Option(min=1, help="Requests that may wait for the encoder or the engine.")
-    ] = 1024,
-    json_logs: Annotated[
-        bool, typer.Option("--json-logs", help="Log in lines of JSON.")
-    ] = False,
-) -> None:  # fmt: skip
-    """Serve until a signal; ``HELP`` is what users read."""
-    _import_server()
-    from aureole.serve import (
-        HostedEmbedder,
-        Limits,
-        Metrics,
-        Pictures,
-        Server,
-        Service,
-        address_of,
-        bound_socket,
-        create_app,
+        str | None, Option(help="Payload column with the label of an item.")
+    ] = None
+    text_column: Annotated[str | None, Option(help="Payload column with the text of an item.")] = (
+        None
     )
 
+
+@dataclass(frozen=True)
+class AddressOptions:
+    """Where to listen, and who may connect."""
+
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 8765
+    api_key_file: Annotated[Path | None, Option(help=f"File with the API key; or set {KEY}.")] = (
+        None
+    )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """Limits on requests."""
+
+    largest_body: Annotated[int, Option(min=1024, help="Maximum size of a request in bytes.")] = (
+        16 * 2**20
+    )
+    timeout: Annotated[
+        float, Option(min=0.1, max=3600, help="Maximum duration of a request in seconds.")
+    ] = 30.0
+    rate: Annotated[
+        float | None,
+        Option(
+            min=0,
+            help="Requests per second and client address; 0 is unlimited (default: 0 on a loopback address, "
+            "otherwise 100).",
+        ),
+    ] = None
+    batch: Annotated[
+        int, Option(min=1, max=1024, help="Requests that may share one call of the model.")
+    ] = 32
+    queue: Annotated[
+        int, Option(min=1, help="Requests that may wait for the model or the engine.")
+    ] = 1024
+
+
+@expanded
+def serve(
+    index: Annotated[str, Option(help="Address of the gallery.", metavar="ADDRESS")],
+    model: EncoderOptions,
+    items: ItemOptions,
+    address: AddressOptions,
+    limits: LimitOptions,
+    json_logs: Annotated[bool, Option("--json-logs", help="Log one JSON object per line.")] = False,
+) -> None:
+    """Serve until a signal; ``HELP`` is the text users see."""
+    _import_server()
+    from aureole.serve import HostedEmbedder, Metrics, Pictures, Service
+
     _set_up_log(as_json=json_logs)
-    key = read_key(api_key_file)
-    loopback = _is_loopback(host)
-    if not loopback and key is None:
-        typer.echo(f"warning: {host} may be reached by others, and there is no key.", err=True)
+    key = read_key(address.api_key_file)
+    if not address.is_loopback and key is None:
+        typer.echo(
+            f"warning: other machines can reach {address.host}, and no API key is set.", err=True
+        )
     metrics = Metrics()
     with CredibleIndex.open(index) as opened, ExitStack() as stack:
         embedder = None
-        if encoder is not None:
-            embedder = HostedEmbedder(encoder, modality, normalized=normalized)
+        if model.encoder is not None:
+            embedder = HostedEmbedder(model.encoder, model.modality, normalized=model.normalized)
             stack.callback(embedder.close)
         service = Service(
             opened,
             embedder,
-            pictures=None if images is None else Pictures(images),
-            label_column=label_column,
-            text_column=text_column,
-            batch=batch,
-            room=queue,
+            pictures=None if items.images is None else Pictures(items.images),
+            label_column=items.label_column,
+            text_column=items.text_column,
+            batch=limits.batch,
+            room=limits.queue,
             seen=metrics.worker,
         )
-        try:
-            allowed = (0.0 if loopback else 100.0) if rate is None else rate
-            limits = Limits(body=largest_body, seconds=timeout, rate=allowed)
-            listening = bound_socket(host, port)
-            place, number = address_of(listening)
-            shown = f"[{place}]" if ":" in place else place
+        stack.callback(service.close)
+        _listen(service, address, limits, key=key, metrics=metrics)
 
-            def ready() -> None:
-                rows = len(service.certainty)
-                typer.echo(f"aureole serves {rows:,} items at http://{shown}:{number}")
-                sys.stdout.flush()
 
-            app = create_app(service, limits=limits, key=key, metrics=metrics)
-            service.warm_up()
-            service.compute_rejection()
-            Server(app, ready).run([listening])
-        finally:
-            service.close()
+def _listen(
+    service: "Service",
+    address: AddressOptions,
+    limits: LimitOptions,
+    *,
+    key: str | None,
+    metrics: "Metrics",
+) -> None:
+    """Answer requests until a signal, and print the URL once the service is ready."""
+    from aureole.serve import Limits, Server, address_of, bound_socket, create_app
+
+    rate = limits.rate
+    if rate is None:
+        rate = 0.0 if address.is_loopback else 100.0
+    listening = bound_socket(address.host, address.port)
+    place, port = address_of(listening)
+    host = f"[{place}]" if ":" in place else place
+
+    def ready() -> None:
+        typer.echo(f"aureole serves {len(service.certainty):,} items at http://{host}:{port}")
+        sys.stdout.flush()
+
+    bounds = Limits(body=limits.largest_body, seconds=limits.timeout, rate=rate)
+    app = create_app(service, limits=bounds, key=key, metrics=metrics)
+    service.warm_up()
+    service.compute_rejection()
+    Server(app, ready).run([listening])
 
 
 def read_key(file: Path | None) -> str | None:
-    """The key from a file or the environment, or None; never from the command line, which others can read."""
+    """The API key from a file or the environment, or None; never from the command line, which other users can see."""
     given = os.environ.get(KEY) if file is None else file.read_bytes().decode("utf-8", "replace")
     if given is None:
         return None
@@ -142,23 +187,14 @@ def read_key(file: Path | None) -> str | None:
     if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
         where = KEY if file is None else str(file)
         raise InvalidInputError(
-            f"the key in {where} must have 8 printable ASCII characters or more, without blanks."
+            f"the API key in {where} must have at least 8 printable ASCII characters and no spaces."
         )
     return key
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _import_server() -> None:
     try:
-        from aureole.serve import Metrics, Server, create_app
-
-        Metrics(), Server, create_app
+        from aureole.serve import Metrics, Server, create_app  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(
             f"the service needs FastAPI, uvicorn and prometheus-client ({error}): pip install 'aureole[serve]'."
@@ -166,7 +202,7 @@ def _import_server() -> None:
 
 
 def _set_up_log(*, as_json: bool) -> None:
-    """Log to stderr: a line each, or a JSON object each."""
+    """Log to stderr, as plain lines or as JSON lines."""
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonLines() if as_json else text)
@@ -177,16 +213,16 @@ def _set_up_log(*, as_json: bool) -> None:
 
 
 class _JsonLines(logging.Formatter):
-    """A record as one line of JSON."""
+    """Formats a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        found: dict[str, Any] = {
+        """The record as JSON."""
+        line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            found["exception"] = self.formatException(record.exc_info)
-        return json.dumps(found)
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)

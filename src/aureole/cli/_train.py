@@ -1,24 +1,23 @@
-"""``aureole train``: an encoder from a config, on one rank or several, resumable."""
+"""``aureole train``: train an encoder from a config, on one rank or several; resumes after an interruption."""
 
-import hashlib
 import json
 import os
 import shutil
-import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+from typer import Argument, Option
 
-from aureole.cli._options import AsJson, check_out
-from aureole.cli._progress import training_bar
-from aureole.cli._results import print_json
+from aureole.cli._options import AsJson, check_out, expanded, run_digest
+from aureole.cli._output import about_kappa, is_quiet, print_json, print_text, training_bar
 from aureole.data import list_pictures, table_files
 from aureole.losses import n_ranks, rank
 from aureole.records import Record, write_record
-from aureole.scale import launch
+from aureole.scale import launch, run_ranks
 from aureole.training import (
     EXAMPLES,
     KEYS,
@@ -33,12 +32,12 @@ from aureole.training import (
     train as train_encoder,
 )
 
-HELP = r"""Train an encoder of posteriors as a config says, and save it in a folder with a record of what was measured.
+HELP = r"""Train a posterior encoder from a config, and save it with a record of its metrics.
 
-The config is a small TOML file about a table of vectors with groups, a table of captions, a folder of labelled
-pictures, or the controlled process. Its keys are in the documentation; --example prints one to start from.
-With --ranks several processes share the work of each batch; the result is the same. A command that was stopped, even
-killed, goes on where it was when it is given again, with any number of ranks.
+The config is a TOML file that describes a table of vectors with groups, a table of captions, a folder of labelled
+pictures, or the controlled process; --example prints one to start from, with all keys. With --ranks several processes
+share each batch; the result is the same. If the command is interrupted, even killed, run it again to resume, with any
+number of ranks.
 
 Examples:
 
@@ -49,80 +48,88 @@ Examples:
     aureole train config.toml --out encoder --ranks 16 \
       --ray-address ray://head:10001
 """
-_Kind = Literal["vectors", "captions", "images", "process"]
+_PATHS = ("data.path", "data.columns_from", "data.pairs", "encoder.weights")
 
 
-def train(
-    config: Annotated[Path | None, typer.Argument(help="The config, a TOML file.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to save the encoder in.")] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="section.key=value instead of the config's; may be repeated."),
-    ] = None,
+@dataclass(frozen=True)
+class RankOptions:
+    """The processes that train together."""
+
     ranks: Annotated[
-        int, typer.Option(min=1, help="Processes that share each batch, on this machine or Ray's.")
-    ] = 1,
-    restarts: Annotated[
-        int, typer.Option(min=0, help="How often to start again when a rank dies.")
-    ] = 3,
+        int, Option(min=1, help="Processes that share each batch, here or on a Ray cluster.")
+    ] = 1
+    restarts: Annotated[int, Option(min=0, help="How often to restart after a rank dies.")] = 3
     ray_address: Annotated[
         str | None,
-        typer.Option(
-            help='Ranks by Ray Train on the cluster at this address, or "local"; the folder must be shared.'
+        Option(
+            help='Run the ranks with Ray Train on this cluster, or "local"; --out must be a shared folder.'
         ),
+    ] = None
+
+
+@expanded
+def train(
+    *,
+    config: Annotated[Path | None, Argument(help="Config, a TOML file.")] = None,
+    out: Annotated[Path | None, Option(help="Folder to save the encoder in.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        Option("--set", help="Override a config value: section.key=value; repeatable."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an encoder that is there.")
-    ] = False,
+    parallel: RankOptions,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing encoder.")] = False,
     example: Annotated[
-        _Kind | None, typer.Option(help="Print a config for data of this kind, and all its keys.")
+        Literal["vectors", "captions", "images", "process"] | None,
+        Option(help="Print an example config for this kind of data, with all keys."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train and save an encoder; ``HELP`` is what users read."""
+    """Train and save an encoder; ``HELP`` is the text users see."""
     if example is not None:
         typer.echo(_example(example))
         return
     if config is None or out is None:
-        raise typer.BadParameter("give a config and --out, or --example for a config.")
+        raise typer.BadParameter("a config and --out are required (or --example for a config).")
     started = time.monotonic()
-    wanted = read_config(config, changes or ())
-    check_ranks(wanted, max(ranks, launched()))
-    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    check_out(out, "encoder", overwrite=overwrite or again)
+    settings = read_config(config, changes or ())
+    check_ranks(settings, max(parallel.ranks, launched()))
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    check_out(out, "encoder", overwrite=overwrite or restarted)
     check_fabric()
     out = out.resolve()
-    work = out.with_name(f"{out.name}.partial-{_digest(wanted)}")
-    quiet = as_json or not sys.stderr.isatty()
-    arguments = (wanted, out, work, quiet)
-    if launched() > 1:  # by torchrun, or another launcher like it
-        with joined():
-            found = _on_rank(*arguments)
-    elif ray_address is not None:
-        from aureole.scale import run_ranks
-
-        found = run_ranks(
-            _on_rank, arguments, ranks=ranks, address=ray_address, restarts=restarts, work=work
-        )
-    elif ranks > 1:
-        found = launch(_on_rank, *arguments, ranks=ranks, restarts=restarts)
-    else:
-        found = _on_rank(*arguments)
+    digest = run_digest([settings.kind, dict(settings.values)], _files(settings))
+    work = out.with_name(f"{out.name}.partial-{digest}")
+    arguments = (settings, out, work, is_quiet(as_json=as_json))
+    metrics = _train(arguments, parallel, work)
     if not is_first():
         return
     shutil.rmtree(work, ignore_errors=True)
-    record = _record(wanted, found, f"aureole train {config.name}")
-    write_record(record, out / "record.json")
+    write_record(_record(settings, metrics, f"aureole train {config.name}"), out / "record.json")
     seconds = time.monotonic() - started
     if as_json:
-        shown = {k: v for k, v in found.items() if k not in ("curve", "data")}
-        print_json({"encoder": str(out), "kind": wanted.kind, **shown, "seconds": seconds})
+        shown = {k: v for k, v in metrics.items() if k not in ("curve", "data")}
+        print_json({"encoder": str(out), "kind": settings.kind, **shown, "seconds": seconds})
     else:
-        _show(wanted, found, out)
+        _show(settings, metrics, out)
+
+
+def _train(arguments: tuple[Any, ...], parallel: RankOptions, work: Path) -> dict[str, Any]:
+    """Train in this process, under torchrun, with Ray, or on several ranks of this machine."""
+    ranks, restarts, address = parallel.ranks, parallel.restarts, parallel.ray_address
+    if launched() > 1:  # by torchrun or a similar launcher
+        with joined():
+            return _on_rank(*arguments)
+    if address is not None:
+        return run_ranks(
+            _on_rank, arguments, ranks=ranks, address=address, restarts=restarts, work=work
+        )
+    if ranks > 1:
+        return launch(_on_rank, *arguments, ranks=ranks, restarts=restarts)
+    return _on_rank(*arguments)
 
 
 def _on_rank(config: Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:
-    """The figures, on the first rank; what the others return is empty."""
+    """The metrics on the first rank; empty on the others."""
     work = Path(from_first(str(work)))
     work.mkdir(parents=True, exist_ok=True)
     name = config.kind if n_ranks() == 1 else f"{config.kind}, {n_ranks()} ranks"
@@ -130,68 +137,60 @@ def _on_rank(config: Config, out: Path, work: Path, quiet: bool) -> dict[str, An
         return train_encoder(config, out, work=work, observer=observer)
 
 
-def _record(config: Config, found: dict[str, Any], command: str) -> Record:
-    """What was measured, and what made it; of paths the names alone."""
+def _record(config: Config, metrics: dict[str, Any], command: str) -> Record:
+    """The record of a training run; of paths it keeps the names alone."""
     settings = {
         name: Path(value).name if name in _PATHS and value is not None else value
         for name, value in config.values.items()
     }
     return Record(
         f"train/{config.kind}",
-        {name: value for name, value in found.items() if name not in ("data", "ranks")},
+        {name: value for name, value in metrics.items() if name not in ("data", "ranks")},
         command=command,
         seed=config["training.seed"],
-        settings={"data.kind": config.kind, **settings, "ranks": found["ranks"]},
-        data=found.get("data", {}),
+        settings={"data.kind": config.kind, **settings, "ranks": metrics["ranks"]},
+        data=metrics.get("data", {}),
     )
 
 
-_PATHS = ("data.path", "data.columns_from", "data.pairs", "encoder.weights")
-
-
-def _digest(config: Config) -> str:
-    """What a run is known by: its config, and the files it reads, as they are now."""
-    files: list[Path] = []
+def _files(config: Config) -> Iterator[Path]:
+    """The files that a training run reads."""
     for name in _PATHS:
         path = config.path(name) if name in config.values else None
         if path is None:
             continue
         if config.kind == "images" and path.is_dir():
-            files += list_pictures(path)[0]
+            yield from list_pictures(path)[0]
         else:
-            files += [path] if path.is_file() else table_files(path)
-    state = hashlib.sha256(json.dumps([config.kind, dict(config.values)]).encode())
-    for file in files:
-        facts = file.stat()
-        state.update(f"{file.resolve()} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    return state.hexdigest()[:12]
+            yield from [path] if path.is_file() else table_files(path)
 
 
 def _example(kind: str) -> str:
-    """A config of this kind, and a comment for each key that it may have."""
+    """A config of this kind, and a comment for each key."""
     lines = [EXAMPLES[kind], "# all keys, with their defaults:"]
     for name, key in KEYS[kind].items():
         default = "" if key.needed or key.default is None else f" = {json.dumps(key.default)}"
-        needed = " (needed)" if key.needed else ""
+        needed = " (required)" if key.needed else ""
         lines.append(f"# {name}{default}{needed}: {key.help}")
     return "\n".join(lines)
 
 
-def _show(config: Config, found: dict[str, Any], out: Path) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    ranks = "" if found["ranks"] == 1 else f" on {found['ranks']} ranks"
-    console.print(
-        f"{config['training.steps']:,} batches{ranks} in {found['seconds_training']:.0f} s; κ: median "
-        f"{found['kappa_median']:.4g}, 90 % within {found['kappa_low']:.4g} to {found['kappa_high']:.4g}"
+def _show(config: Config, metrics: dict[str, Any], out: Path) -> None:
+    ranks = "" if metrics["ranks"] == 1 else f" on {metrics['ranks']} ranks"
+    kappa = about_kappa(*(metrics[f"kappa_{name}"] for name in ("low", "median", "high")))
+    print_text(
+        f"{config['training.steps']:,} batches{ranks} in {metrics['seconds_training']:.0f} s; {kappa}"
     )
-    if "information" in found:
+    if "information" in metrics:
         covered = ", ".join(
-            f"{100 * float(m):g} %: {100 * share:.1f} %" for m, share in found["coverage"].items()
+            f"{100 * float(m):g} %: {100 * share:.1f} %" for m, share in metrics["coverage"].items()
         )
-        console.print(f"held-out information {found['information']:.3f} nats; caps hold {covered}")
+        print_text(
+            f"held-out information {metrics['information']:.3f} nats; coverage of caps {covered}"
+        )
     else:
-        console.print(
-            f"rank correlation with the truth: μ {found['mu_rank']:.3f}, κ {found['kappa_rank']:.3f}; mean absolute "
-            f"error: μ {found['mu_mae']:.3f}, κ {found['kappa_mae']:.3f}"
+        print_text(
+            f"rank correlation with the truth: μ {metrics['mu_rank']:.3f}, κ {metrics['kappa_rank']:.3f}; mean "
+            f"absolute error: μ {metrics['mu_mae']:.3f}, κ {metrics['kappa_mae']:.3f}"
         )
-    console.print(f"saved in {out}", markup=False)
+    print_text(f"saved in {out}")

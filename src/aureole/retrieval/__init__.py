@@ -14,6 +14,7 @@ from aureole.retrieval._credible import (
 )
 from aureole.retrieval._explanation import (
     Explanation,
+    describe_cap,
     explain_hits,
 )
 from aureole.retrieval._filters import (

@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from aureole.retrieval._conformal import ConformalMass
 from aureole.retrieval._credible import Posterior
 from aureole.retrieval._hits import Hits
 from aureole.retrieval._scores import latent_in_cap
@@ -25,6 +27,31 @@ class Explanation:
     degrees: Float[Tensor, " n"]
     cap_degrees: Float[Tensor, " k"]
     latent_in_cap: Float[Tensor, " n"] | None
+
+
+def describe_cap(
+    mass: float,
+    kind: str,
+    *,
+    kappa_pos: float | None,
+    typical_kappa: float,
+    conformal: ConformalMass | None = None,
+) -> dict[str, Any]:
+    """What a cap was computed with: its level (the mass after calibration), pairs and concentrations.
+
+    With a conformal calibration the level and the concentrations are those of the calibration.
+
+    Examples
+    --------
+    >>> describe_cap(0.9, "predictive", kappa_pos=20.0, typical_kappa=50.0)
+    {'kind': 'predictive', 'mass': 0.9, 'level': 0.9, 'pairs': None, 'kappa_pos': 20.0, 'kappa_other': 50.0}
+    """
+    cap: dict[str, Any] = {"kind": kind, "mass": mass, "level": mass, "pairs": None}
+    if conformal is not None:
+        cap["level"], cap["pairs"] = conformal.level(mass, quiet=True), len(conformal.scores)
+        return cap | {"kappa_pos": conformal.kappa_pos, "kappa_other": conformal.kappa_other}
+    other = typical_kappa if kind == "predictive" else None
+    return cap | {"kappa_pos": kappa_pos, "kappa_other": other}
 
 
 def explain_hits(hits: Hits, posterior: Posterior, *, latent: bool = True) -> Explanation:

@@ -39,7 +39,7 @@ class Failure:
     error
         The message.
     details
-        The traceback, empty where the message says it all.
+        The traceback, empty where the message is enough.
     missing
         Whether a package, file or folder was missing, in which case other jobs may fail in the same way.
     """

@@ -138,7 +138,7 @@ def open_source(spec: SourceSpec) -> Source:
     modality = spec.modality or guess_modality(spec.path, spec.column)
     if modality is None:
         raise InvalidInputError(
-            f"cannot tell whether {spec.path} holds images, texts or vectors. Set the modality."
+            f"cannot infer whether {spec.path} holds images, texts or vectors. Set the modality."
         )
     spec = replace(spec, modality=modality)
     if kind in ("folder", "shards") and spec.id_column is not None:
@@ -458,7 +458,7 @@ def _pick_column(spec: SourceSpec, schema: Any) -> str:
     if len(names) != 1:
         choices = f"candidates: {', '.join(map(short, names))}" if names else listed(schema.names)
         raise InvalidInputError(
-            f"cannot tell which column of {spec.path} holds the {kind}s. Name it with --column; {choices}."
+            f"cannot infer which column of {spec.path} holds the {kind}s. Name it with --column; {choices}."
         )
     return names[0]
 

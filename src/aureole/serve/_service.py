@@ -12,7 +12,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation import SAMPLED, kappa_rejection
 from aureole.explorer import MASSES as CAP_MASSES
-from aureole.retrieval import CredibleIndex, class_entropy
+from aureole.retrieval import CredibleIndex, class_entropy, describe_cap
 from aureole.scale import Embedder
 from aureole.serve import _models as models
 from aureole.serve._answers import Teller, add_reasons, tell_caps, tell_classes
@@ -340,17 +340,11 @@ class Service:
         return Asked(embedded.posterior, None, about)
 
     def _cap(self, plan: Plan) -> dict[str, Any]:
-        """What the cap was made with: with the guarantee the calibration's level and concentrations."""
-        held = self._calibration if plan.guarantee else None
-        cap: dict[str, Any] = {
-            "kind": plan.kind,
-            "mass": plan.mass,
-            "level": plan.mass,
-            "pairs": None,
-        }
-        cap["kappa_pos"] = self.kappa_pos
-        cap["kappa_other"] = self._typical if plan.kind == "predictive" else None
-        if held is not None:
-            cap["level"], cap["pairs"] = held.level(plan.mass, quiet=True), len(held.scores)
-            cap["kappa_pos"], cap["kappa_other"] = held.kappa_pos, held.kappa_other
-        return cap
+        """What the cap was computed with."""
+        return describe_cap(
+            plan.mass,
+            plan.kind,
+            kappa_pos=self.kappa_pos,
+            typical_kappa=self._typical,
+            conformal=self._calibration if plan.guarantee else None,
+        )

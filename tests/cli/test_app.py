@@ -1,4 +1,4 @@
-"""What the command line says and how it ends when something is wrong: one line, and a status that scripts can use."""
+"""The application: error messages in one line, exit statuses, completion, and commands of other packages."""
 
 import os
 import re
@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import typer
 
 import aureole as au
+from aureole.cli import _app, main
 from aureole.data import write_columns
 from aureole.models import MINILM_CAPTIONS
 from aureole.records import Record, write_record
@@ -84,15 +88,14 @@ WRONG = [
     (("score", "v.npy", "--out", "o.csv"), "missing option '--head'", "aureole score --help"),
     (("search", "g.faiss", "--id", "1", "--rank", "best"), "best", "aureole search --help"),
     (("search", "g.faiss", "--id", "1", "--limit", "few"), "--limit", "aureole search --help"),
-    (("search", "g.faiss"), "give one query: --id", "aureole search --help"),
+    (("search", "g.faiss"), "give exactly one query: --id", "aureole search --help"),
     (("reproduce", "nope"), "there is no experiment 'nope'", "aureole reproduce --help"),
     (("reproduce", "ambiguous", "--only", "nope"), "nope", "aureole reproduce --help"),
     (("reproduce", "all", "--only", "nope"), "nope", "aureole reproduce --help"),
     (("reproduce", "bimodal", "--preset", "paper"), "--preset fast", "aureole reproduce --help"),
-    (("reproduce", "ambiguous", "--ranks", "2", "--workers", "2"), "give either --ranks", "aureole reproduce --help"),
+    (("reproduce", "ambiguous", "--ranks", "2", "--workers", "2"), "use either --ranks", "aureole reproduce --help"),
     (("report", "records", "--items", "9"), "--items is for a gallery", "aureole report --help"),
-    (("report", "postgresql://me@localhost/db"), "say --out PATH", "aureole report --help"),
-    (("--show-completion", "ed"), "ed", "aureole --help"),
+    (("report", "postgresql://me@localhost/db"), "with --out PATH", "aureole report --help"),
 ]  # fmt: skip
 
 
@@ -216,31 +219,72 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 
 @pytest.mark.slow
-def test_version_help_and_completion(place):
-    shells = ("bash", "zsh", "fish")
-    plain = [Case(("--version",)), Case(()), *(Case(("--show-completion", s)) for s in shells)]
-    version, nothing, *scripts = run_cases(plain, place)
+def test_version_and_help(place):
+    version, nothing = run_cases([Case(("--version",)), Case(())], place)
     assert version == type(version)(0, f"aureole {au.__version__}\n", "")
     assert nothing.status == 2
     assert "fit-head" in nothing.stdout
-    for shell, script in zip(shells, scripts, strict=True):
-        assert script.status == 0, script
-        assert "fit-head" in script.stdout
-        assert script.stderr == ""
-        if shutil.which(shell):
-            checked = subprocess.run([shell, "-n"], input=script.stdout, text=True, check=False)
-            assert checked.returncode == 0
-    # scripts of former versions ask the program
-    words = {
-        "COMP_WORDS": "aureole index ",
-        "COMP_CWORD": "2",
-        "_AUREOLE_COMPLETE": "complete_bash",
-    }
-    (asked,) = run_cases([Case(())], place, **words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_typers(place, shell):
+    """Typer's switch for tests names the shell instead of detecting the one that runs us."""
+    detection = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    (script,) = run_cases([Case(("--show-completion", shell))], place, **detection)
+    assert (script.status, script.stderr) == (0, "")
+    assert "_AUREOLE_COMPLETE=complete" in script.stdout
+    if shutil.which(shell):
+        checked = subprocess.run([shell, "-n"], input=script.stdout, text=True, check=False)
+        assert checked.returncode == 0
+
+
+@pytest.mark.slow
+def test_completion_asks_the_program(place):
+    asking = {"COMP_CWORD": "2", "_AUREOLE_COMPLETE": "complete_bash"}
+    (asked,) = run_cases([Case(())], place, COMP_WORDS="aureole index ", **asking)
     assert asked.stdout.split() == ["build", "append", "info", "approximate"]
-    words |= {"COMP_WORDS": "aureole score --vec"}
-    (asked,) = run_cases([Case(())], place, **words)
+    (asked,) = run_cases([Case(())], place, COMP_WORDS="aureole score --vec", **asking)
     assert asked.stdout.split() == ["--vector-column"]
+    (asked,) = run_cases([Case(())], place, COMP_WORDS="aureole ", **asking | {"COMP_CWORD": "1"})
+    assert {"search", "reproduce"} <= set(asked.stdout.split())
+
+
+def run_main(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["aureole", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+def test_reproduce_without_the_paper_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setattr(_app, "entry_points", lambda group: [])
+    for arguments in (("ambiguous", "--seeds", "1"), (), ("--workers", "2")):
+        assert run_main(monkeypatch, "reproduce", *arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "pip install ./paper" in line
+    assert run_main(monkeypatch, "--help") == 0
+    assert "aureole-paper" in capsys.readouterr().out
+
+
+def test_commands_of_other_packages(monkeypatch, capsys):
+    """A command from an entry point is listed, runs, and is named where its options are wrong."""
+    extra = typer.Typer()
+
+    @extra.command("greet")
+    def greet(name: str, times: int = 1):
+        typer.echo(" ".join([name] * times))
+
+    plugin = SimpleNamespace(app=extra)
+    monkeypatch.setitem(sys.modules, "greeting", plugin)
+    entry = EntryPoint("greet", "greeting:app", "aureole.commands")
+    monkeypatch.setattr(_app, "entry_points", lambda group: [entry])
+    assert run_main(monkeypatch, "greet", "you", "--times", "2") == 0
+    assert capsys.readouterr().out == "you you\n"
+    assert run_main(monkeypatch, "greet", "--times", "x", "you") == 2
+    assert capsys.readouterr().err.rstrip().endswith("See aureole greet --help.")
+    assert run_main(monkeypatch, "--help") == 0
+    assert "greet" in capsys.readouterr().out
 
 
 # a shell's background job ignores Ctrl-C, and so would what it starts
@@ -289,5 +333,5 @@ def test_a_command_that_is_stopped_says_so_in_one_line(place):
         running.kill()
         running.wait()
     assert running.returncode == 130, said
-    assert re.fullmatch(r"stopped; the same command goes on where it was\.\n", said)
+    assert re.fullmatch(r"interrupted; run the same command again to resume\.\n", said)
     assert out == ""
