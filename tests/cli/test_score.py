@@ -18,7 +18,7 @@ def few(monkeypatch):
     monkeypatch.setattr("aureole.data._tables._PIECE_ROWS", 100)
     monkeypatch.setattr("aureole.data._arrow_files._BATCH", 100)
     monkeypatch.setattr("aureole.cli._score.CHUNK", 100)
-    monkeypatch.setattr("aureole.training._scoring.CHUNK", 100)
+    monkeypatch.setattr("aureole.training._assessment.CHUNK", 100)
 
 
 @pytest.mark.usefixtures("few")

@@ -14,7 +14,7 @@ from aureole.models import (
     ResidualMLP,
 )
 from aureole.models._heads import mixture_from
-from aureole.training import Phase, fit
+from aureole.training import FitOptions, Phase, fit
 
 FEATURES = 2 + torch.randn(512, 8, generator=torch.Generator().manual_seed(0))
 
@@ -98,7 +98,7 @@ def test_it_trains_in_phases_and_in_bfloat16():
         au.ClosedFormInfoNCE(20.0),
         draw,
         phases=[Phase("mu", 5, 3e-3), Phase("joint", 5, 3e-3)],
-        precision="bf16-mixed",
+        options=FitOptions(precision="bf16-mixed"),
     )
     q = fitted.encoder(things)
     assert isinstance(q, au.MixtureVMF)

@@ -11,7 +11,7 @@ import aureole as au
 from aureole.data import ControlledProcess, draw_generator
 from aureole.errors import MissingInputError, MissingPackageError
 from aureole.models import IndependentEncoder, ResidualMLP
-from aureole.training import Phase, fit
+from aureole.training import FitOptions, Phase, fit
 
 DIM, STEPS, FATAL = 4, 20, 12
 
@@ -34,8 +34,9 @@ def fitted(folder, fatal):
         return process.batch(32, 80.0, generator=rng)
 
     result = fit(
-        encoder, au.ClosedFormInfoNCE(20.0), draw, phases=[Phase("joint", STEPS, 1e-3)], precision="32-true",
-        checkpoint=Path(folder) / "run.safetensors" if fatal else None, checkpoint_seconds=0.0,
+        encoder, au.ClosedFormInfoNCE(20.0), draw, phases=[Phase("joint", STEPS, 1e-3)],
+        options=FitOptions(precision="32-true", checkpoint_seconds=0.0),
+        checkpoint=Path(folder) / "run.safetensors" if fatal else None,
     )  # fmt: skip
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     return torch.cat([p.flatten() for p in result.encoder.parameters()]).tolist(), ranks, again

@@ -11,8 +11,8 @@ import aureole as au
 from aureole.data import ControlledProcess, Triplets, draw_generator
 from aureole.losses import n_ranks
 from aureole.models import IndependentEncoder, ResidualMLP
-from aureole.training import Phase, fit, joined, three_phases
-from aureole.training._objective import objective, seeded, shared_objective
+from aureole.training import FitOptions, Phase, fit, joined, three_phases
+from aureole.training._distributed import objective, seeded, shared_objective
 
 DIM, ITEMS = 4, 37  # a number that neither two nor three ranks divide
 PROCESS = ControlledProcess(draw_generator(DIM, (8.0, 32.0), kind="whitened", seed=4))
@@ -101,9 +101,12 @@ def fits():
         ("learned", au.ClosedFormInfoNCE(5.0, learn_kappa_pos=True), [Phase("joint", 10, 1e-3)]),
     ):
         result = fit(
-            new_encoder(), loss, among, phases=phases, seed=3, precision="32-true",
+            new_encoder(), loss, among, phases=phases,
+            options=FitOptions(
+                seed=3, precision="32-true", evaluate_every=5,
+                select="rank" if name == "learned" else None,
+            ),
             evaluate=lambda model: {"rank": model(PROCESS.inputs(8)).kappa.max().item()},
-            evaluate_every=5, select="rank" if name == "learned" else None,
         )  # fmt: skip
         parameters = [
             p.flatten() for p in (*result.encoder.parameters(), *loss.state_dict().values())

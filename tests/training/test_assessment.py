@@ -10,9 +10,10 @@ from jaxtyping import install_import_hook
 with install_import_hook("aureole.training", "beartype.beartype"):
     import aureole.training._assessment
 
+from aureole import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation import area_under_rejection, nearest_label_matches
-from aureole.training import FrozenHead, assess, histogram
+from aureole.training import FrozenHead, assess, histogram, partner_cosines
 
 assert aureole.training._assessment
 
@@ -46,7 +47,7 @@ def test_figures_are_those_taken_one_by_one(head):
     assert found.kept[50] > found.recall + 0.1
     assert found.auroc > 0.6
     np.testing.assert_array_less(found.kept[:-1], found.best[:-1] + 1e-9)
-    json.dumps(found.figures(), allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_rows_alone_in_their_group_are_not_asked_and_large_tables_are_sampled(head, monkeypatch):
@@ -72,12 +73,12 @@ def test_labels_of_any_type_and_one_that_is_always_right(head):
     same = assess(head, vectors[groups * 4], groups)  # each thing four times
     assert same.recall == 1.0
     assert same.auroc is None
-    json.dumps(same.figures(), allow_nan=False)
+    json.dumps(same.to_dict(), allow_nan=False)
 
 
 def test_what_cannot_be_assessed(head):
     vectors, groups = views(50, 4, seed=1)
-    with pytest.raises(InvalidInputError, match="200 vectors need as many groups, not 199"):
+    with pytest.raises(InvalidInputError, match="200 vectors need one group each, but got 199"):
         assess(head, vectors, groups[:-1])
     with pytest.raises(InvalidInputError, match="no two of the 200 rows share a group"):
         assess(head, vectors, np.arange(200))
@@ -92,3 +93,15 @@ def test_every_kappa_is_in_the_histogram(kappa):
     counts, edges = histogram(np.array(kappa))
     assert counts.sum() == len(kappa)
     assert len(edges) == len(counts) + 1
+
+
+@pytest.mark.parametrize(
+    ("dim", "low", "high", "tolerance"),
+    [(2, 0.1, 100.0, 1e-3), (8, 1.0, 1000.0, 1e-5), (32, 0.5, 500.0, 1e-5), (32, 20.0, 20.0, 1e-7)],
+)
+def test_cosines_are_those_of_the_posterior(dim, low, high, tolerance):
+    kappa = np.geomspace(low, high, 6)
+    found = partner_cosines(kappa, 0.9, kappa_other=30.0, kappa_pos=2.0 * dim, dim=dim)
+    posterior = VonMisesFisher(torch.eye(dim).double()[:1].expand(6, -1), torch.from_numpy(kappa))
+    wanted = posterior.predictive_cosine(0.9, kappa_pos=2.0 * dim, kappa_other=30.0)
+    np.testing.assert_allclose(found, wanted, atol=tolerance)

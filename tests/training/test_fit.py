@@ -12,14 +12,21 @@ import torch
 from torch import nn
 
 import aureole as au
-import aureole.training._fit
 from aureole.data import ControlledProcess, PairBatch, Triplets, draw_generator
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.models import IndependentEncoder, ResidualMLP
-from aureole.training import Phase, diagnose, fit, paper_phases, three_phases
-from aureole.training._checkpoint import load_checkpoint, save_checkpoint
-from aureole.training._diagnostics import warn_of_collapse
-from aureole.training._fit import DivergenceError, step_seed
+from aureole.training import (
+    DivergenceError,
+    FitOptions,
+    Phase,
+    _fit as fitting,
+    best_start,
+    diagnose,
+    fit,
+    paper_phases,
+    three_phases,
+)
+from aureole.training._fit import load_checkpoint, save_checkpoint, step_seed, warn_of_collapse
 from aureole.training._schedule import locate
 
 DIM = 4
@@ -52,7 +59,7 @@ def test_it_learns_and_averages(process):
     curve = []
     result = fit(
         encoder, au.ClosedFormInfoNCE(20.0), batches(process), phases=three_phases(60),
-        evaluate=lambda model: curve.append(1) or {"score": 1.0}, evaluate_every=20,
+        evaluate=lambda model: curve.append(1) or {"score": 1.0}, options=FitOptions(evaluate_every=20),
     )  # fmt: skip
     assert [point["step"] for point in result.curve] == [20, 40, 60]
     assert all(point["score"] == 1.0 for point in result.curve)
@@ -120,7 +127,7 @@ def test_training_on_a_device_gives_everything_back_where_it_came_from(process, 
 
     result = fit(
         encoder, loss, batches(process), phases=three_phases(6), evaluate=evaluate,
-        evaluate_every=3, select=select,
+        options=FitOptions(evaluate_every=3, select=select),
     )  # fmt: skip
     assert seen == [home, home]
     assert (result.encoder.place, encoder.place, loss.place) == (home, home, home)
@@ -146,8 +153,9 @@ def test_apples_processor_is_not_taken_for_a_gpu_it_has_no_float64(monkeypatch):
 )
 def test_a_stopped_run_goes_on_to_the_same_result(process, tmp_path, stop, loss):
     """Stopped within each phase and at the border of two; losses that draw are seeded by the step."""
-    options = {"phases": three_phases(60), "seed": 3}
-    whole = fit(new_encoder(process), loss, batches(process), **options)
+    options = FitOptions(seed=3, checkpoint_seconds=0.0)
+    given = {"phases": three_phases(60), "options": options}
+    whole = fit(new_encoder(process), loss, batches(process), **given)
 
     class StoppedError(Exception):
         pass
@@ -159,27 +167,33 @@ def test_a_stopped_run_goes_on_to_the_same_result(process, tmp_path, stop, loss)
 
     path = tmp_path / "run.safetensors"
     with pytest.raises(StoppedError):
-        fit(new_encoder(process), loss, until, **options, checkpoint=path, checkpoint_seconds=0.0)
-    resumed = fit(new_encoder(process), loss, batches(process), **options, checkpoint=path)
+        fit(new_encoder(process), loss, until, **given, checkpoint=path)
+    resumed = fit(new_encoder(process), loss, batches(process), **given, checkpoint=path)
     assert torch.equal(parameters(whole), parameters(resumed))
 
 
 def test_a_finished_run_is_not_trained_again(process, tmp_path):
     path = tmp_path / "run.safetensors"
-    options = {"phases": [Phase("joint", 5, 1e-3)], "checkpoint": path}
-    first = fit(new_encoder(process), au.InfoNCE(temperature=0.05), batches(process), **options)
+    given = {"phases": [Phase("joint", 5, 1e-3)], "checkpoint": path}
+    first = fit(new_encoder(process), au.InfoNCE(temperature=0.05), batches(process), **given)
 
     def never(step, rng):
         raise AssertionError("nothing is left to train")
 
-    again = fit(new_encoder(process), au.InfoNCE(temperature=0.05), never, **options)
+    again = fit(new_encoder(process), au.InfoNCE(temperature=0.05), never, **given)
     assert torch.equal(parameters(first), parameters(again))
     with pytest.raises(InvalidInputError, match="another seed or other phases") as refused:
-        fit(new_encoder(process), au.InfoNCE(temperature=0.05), batches(process), **options, seed=9)
+        fit(
+            new_encoder(process),
+            au.InfoNCE(temperature=0.05),
+            batches(process),
+            **given,
+            options=FitOptions(seed=9),
+        )
     assert str(path) in str(refused.value)
     wide = IndependentEncoder(ResidualMLP(DIM, DIM, width=16), ResidualMLP(DIM, 1), n_in=DIM)
     with pytest.raises(InvalidInputError, match="another encoder or loss") as refused:
-        fit(wide, au.InfoNCE(temperature=0.05), batches(process), **options)
+        fit(wide, au.InfoNCE(temperature=0.05), batches(process), **given)
     assert str(path) in str(refused.value)
 
 
@@ -189,8 +203,7 @@ def test_a_figure_that_is_no_number_does_not_stop_a_run_with_a_checkpoint(proces
         "phases": [Phase("joint", 6, 1e-3)],
         "checkpoint": tmp_path / "run.safetensors",
         "evaluate": lambda model: {"score": next(scores)},
-        "evaluate_every": 2,
-        "select": "score",
+        "options": FitOptions(evaluate_every=2, select="score"),
     }
     found = fit(new_encoder(process), au.InfoNCE(temperature=0.05), batches(process), **options)
     again = fit(new_encoder(process), au.InfoNCE(temperature=0.05), batches(process), **options)
@@ -228,7 +241,12 @@ def test_divergence_names_the_step(process):
             return super().per_pair(posterior, pairs) * float("nan")
 
     with pytest.raises(DivergenceError, match="step 0"):
-        fit(new_encoder(process), Broken(20.0), batches(process), phases=[Phase("joint", 2, 1e-3)])
+        fit(
+            new_encoder(process),
+            Broken(temperature=0.05),
+            batches(process),
+            phases=[Phase("joint", 2, 1e-3)],
+        )
 
 
 def test_phases_need_an_encoder_that_has_them(process):
@@ -272,7 +290,10 @@ def test_sums_are_divided_by_the_expected_number_of_pairs(process):
             return value
 
     result = fit(
-        new_encoder(process), Keep(20.0), batches(process), phases=[Phase("joint", 1, 1e-3)]
+        new_encoder(process),
+        Keep(temperature=0.05),
+        batches(process),
+        phases=[Phase("joint", 1, 1e-3)],
     )
     assert result.curve[0]["loss"] == pytest.approx(seen[0])
 
@@ -409,10 +430,8 @@ def test_the_encoder_is_returned_as_it_was_when_it_was_best(process, tmp_path, s
             draw_batch,
             phases=[Phase("joint", 20, 1e-3)],
             checkpoint=tmp_path / "run.safetensors",
-            checkpoint_seconds=0.0,
+            options=FitOptions(checkpoint_seconds=0.0, evaluate_every=5, select="score"),
             evaluate=evaluate,
-            evaluate_every=5,
-            select="score",
         )
 
     draw = batches(process)
@@ -437,5 +456,26 @@ def test_selection_by_an_unknown_figure_names_the_known_ones(process):
             au.ClosedFormInfoNCE(process.kappa_pos),
             batches(process),
             phases=[Phase("joint", 2, 1e-3)],
-            select="score",
+            options=FitOptions(select="score"),
         )
+
+
+@pytest.mark.filterwarnings("ignore:mu has collapsed")
+def test_the_best_start_goes_on_and_leaves_no_files(process, tmp_path):
+    def start(k):
+        encoder = new_encoder(process)
+        if k != 1:  # all mu in one spot: such a start cannot learn in three steps
+            with torch.no_grad():
+                encoder.location.last.weight.mul_(1e-6)
+                encoder.location.last.bias.fill_(1.0)
+        return encoder
+
+    options = {"starts": 3, "phase": Phase("joint", 3, 1e-4), "seed": 4}
+    path = tmp_path / "run.safetensors"
+    best, losses = best_start(
+        start, au.ClosedFormInfoNCE(20.0), batches(process), **options, checkpoint=path
+    )
+    assert losses.index(min(losses)) == 1
+    assert all(p.requires_grad for p in best.parameters())
+    assert best(process.inputs(64)).mu.std(0).mean() > 0.2
+    assert not list(tmp_path.iterdir())

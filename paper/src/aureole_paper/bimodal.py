@@ -12,7 +12,7 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.evaluation import align_mixtures, divergence, mode_recovery, rotate_mixture
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, MixtureEncoder, ResidualMLP
-from aureole.training import Fit, Observer, Phase, fit
+from aureole.training import Fit, FitOptions, Observer, Phase, fit
 
 _EVALUATION, _INITIALISATION = 10_000_019, 20_000_003
 
@@ -61,9 +61,8 @@ def train(
             Phase("mu", round(0.2 * setting.steps), setting.lr),
             Phase("joint", setting.steps - round(0.2 * setting.steps), setting.lr),
         ],
-        seed=seed,
+        options=FitOptions(seed=seed, evaluate_every=max(1, setting.steps // 10)),
         checkpoint=checkpoint,
-        evaluate_every=max(1, setting.steps // 10),
         evaluate=lambda model: {"divergence": evaluate(model, process, n=1000)["divergence"]},
         observer=observer,
     )

@@ -28,7 +28,7 @@ from aureole.models import (
     whiten_last_layer,
 )
 from aureole.records import file_hash
-from aureole.training import Fit, Observer, Phase, fit
+from aureole.training import Fit, FitOptions, Observer, Phase, fit
 from aureole_paper.cifar10h_data import Cifar10H, Fold, load_cifar10h, load_crop_sizes, load_fold
 from aureole_paper.objectives import LossName, objective
 
@@ -187,12 +187,11 @@ def _train_one(
         loss,
         batches,
         phases=[Phase("joint", setting.steps, setting.lr)],
-        seed=seed,
-        average=0.99,
+        options=FitOptions(
+            seed=seed, average=0.99, evaluate_every=setting.evaluate_every, select="crop_rank"
+        ),
         checkpoint=checkpoint,
         evaluate=lambda model: validate(model, split),
-        evaluate_every=setting.evaluate_every,
-        select="crop_rank",
         observer=observer,
     )
 

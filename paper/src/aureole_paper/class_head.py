@@ -14,7 +14,7 @@ from aureole.evaluation import Calibration, fit_calibration
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import KappaFromNorm
 from aureole.sphere import inverse_mean_resultant_length, mean_resultant_length
-from aureole.training import Observer, Phase, fit, pair_rows
+from aureole.training import FitOptions, Observer, Phase, fit, pair_rows
 from aureole_paper.peers import Probe, ProbeSetting, fit_probe
 
 _CHUNK, _PAIRS = 8192, 4096
@@ -126,8 +126,7 @@ def fit_class_head(
         ClosedFormInfoNCE(setting.kappa_pos),
         draw,
         phases=[Phase("joint", setting.steps, setting.lr)],
-        seed=seed,
-        average=0.9,
+        options=FitOptions(seed=seed, average=0.9),
         observer=observer,
     )
     assert isinstance(found.encoder, _Trained)

@@ -13,7 +13,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.evaluation import CAP_MASSES, latent_coverage, partner_coverage, recovery
 from aureole.models import IndependentEncoder, PaperEncoder
 from aureole.sphere import align
-from aureole.training import Fit, Observer, Phase, best_start, diagnose, fit, keyed
+from aureole.training import Fit, FitOptions, Observer, Phase, best_start, diagnose, fit, keyed
 from aureole_paper.settings import Setting
 
 MASSES = (*CAP_MASSES, 0.99)  # of the caps whose coverage is recorded
@@ -45,14 +45,16 @@ def train(
         loss,
         batches,
         phases=setting.schedule(),
-        seed=seed,
-        average=0.0 if paper else 0.998,
-        betas=(0.9, 0.999) if paper else (0.9, 0.99),
-        clip=math.inf if paper else 1.0,
-        precision="32-true" if paper else "auto",
+        options=FitOptions(
+            seed=seed,
+            average=0.0 if paper else 0.998,
+            betas=(0.9, 0.999) if paper else (0.9, 0.99),
+            clip=math.inf if paper else 1.0,
+            precision="32-true" if paper else "auto",
+            evaluate_every=max(1, setting.steps // 10),
+        ),
         checkpoint=checkpoint,
         evaluate=lambda model: _brief_scores(model, process),
-        evaluate_every=max(1, setting.steps // 10),
         observer=observer,
     )
     return fitted, process

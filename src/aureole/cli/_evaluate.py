@@ -82,7 +82,7 @@ def evaluate(
         write_head_report(result, report, source=vectors.name, galleries=galleries)
     if as_json:
         written = {"report": str(report)} if report else {}
-        print_json(result.figures() | written)
+        print_json(result.to_dict() | written)
         return
     _show(result)
     if report is not None:

@@ -26,7 +26,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.evaluation import nearest_label_matches, rejection_curve, spearman
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder, whiten_last_layer
-from aureole.training import Observer, Phase, fit
+from aureole.training import FitOptions, Observer, Phase, fit
 
 _BLURS = (0.0, 0.75, 1.5, 2.25, 3.0, 4.0)  # pixels
 _CROPS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)  # of the side
@@ -112,10 +112,8 @@ def train(
         ClosedFormInfoNCE(kappa_pos=setting.kappa_pos),
         _Batches(setting, shapes),
         phases=[Phase("joint", setting.steps, setting.lr)],
-        seed=seed,
-        average=0.99,
+        options=FitOptions(seed=seed, average=0.99, checkpoint_seconds=10.0),
         checkpoint=checkpoint,
-        checkpoint_seconds=10.0,
         observer=observer,
     )
     assert isinstance(fitted.encoder, PosteriorEncoder)

@@ -1,73 +1,31 @@
-"""Training: fit encoders and frozen heads, and use the losses in other libraries' training loops."""
+"""Training: fit encoders and frozen heads, and use the losses in the training loops of other libraries."""
 
 from aureole.training._assessment import (
+    CHUNK,
     Assessment,
     assess,
     histogram,
-)
-from aureole.training._config import (
-    EXAMPLES,
-    KEYS,
-    Config,
-    read_config,
-)
-from aureole.training._diagnostics import (
-    Diagnosis,
-    diagnose,
-)
-from aureole.training._fit import (
-    DivergenceError,
-    Fit,
-    Observer,
-    _Run,
-    check_fabric,
-    fit,
-)
-from aureole.training._frozen import (
-    FrozenHead,
-    NotFittedError,
-)
-from aureole.training._head_folder import (
-    HEAD_FORMAT,
-)
-from aureole.training._lightly import (
-    LightlyLoss,
-)
-from aureole.training._metric_learning import (
-    MetricLearningLoss,
-    posterior_from_norm,
-)
-from aureole.training._objective import (
-    objective,
-    shared_objective,
-)
-from aureole.training._picture_recipe import (
-    check_ranks,
-)
-from aureole.training._ranks import (
-    STORE,
-    from_first,
-    is_first,
-    joined,
-    launched,
-)
-from aureole.training._recipe import (
-    keyed,
-)
-from aureole.training._rows import (
-    pair_rows,
-)
-from aureole.training._schedule import (
-    Phase,
-    paper_phases,
-    three_phases,
-    two_phases,
-)
-from aureole.training._scoring import (
-    CHUNK,
     kappas,
     partner_cosines,
 )
+from aureole.training._config import EXAMPLES, KEYS, Config, read_config
+from aureole.training._distributed import STORE, from_first, is_first, joined, launched
+from aureole.training._fit import (
+    Diagnosis,
+    DivergenceError,
+    Fit,
+    FitOptions,
+    Observer,
+    best_start,
+    check_fabric,
+    diagnose,
+    fit,
+)
+from aureole.training._frozen_head import HEAD_FORMAT, FrozenHead, NotFittedError, pair_rows
+from aureole.training._lightly import LightlyLoss
+from aureole.training._metric_learning import MetricLearningLoss, posterior_from_norm
+from aureole.training._recipes import check_ranks, keyed, train
+from aureole.training._schedule import Phase, paper_phases, three_phases, two_phases
 from aureole.training._sentence_transformers import (
     POSTERIOR,
     SentencePairLoss,
@@ -80,12 +38,6 @@ from aureole.training._sentence_transformers import (
     posterior_of,
     save_pipeline,
 )
-from aureole.training._starts import (
-    best_start,
-)
-from aureole.training._train import (
-    train,
-)
 
 __all__ = [
     "Assessment",
@@ -93,6 +45,7 @@ __all__ = [
     "Diagnosis",
     "DivergenceError",
     "Fit",
+    "FitOptions",
     "FrozenHead",
     "LightlyLoss",
     "MetricLearningLoss",
@@ -102,19 +55,17 @@ __all__ = [
     "SentencePairLoss",
     "SentencePosterior",
     "assess",
+    "best_start",
     "diagnose",
     "encode_posterior",
     "fit",
     "load_pipeline",
     "minilm",
-    "objective",
     "paper_phases",
-    "pooling_pipeline",
     "posterior_from_norm",
     "posterior_of",
     "read_config",
     "save_pipeline",
-    "shared_objective",
     "three_phases",
     "train",
     "two_phases",

@@ -1,16 +1,18 @@
-"""Fit: the training loop on Lightning Fabric, in phases, resumable to the same result.
+"""Training with ``fit``: a loop on Lightning Fabric, in phases, which resumes to the same result.
 
-Everything random in step s is drawn from a generator seeded by (seed, s), and the learning rate is a function of s. So
-a checkpoint holds the parameters, their average and the optimiser's moments, and a run that was killed and started
-again ends where an undisturbed one ends.
+Everything random in step s comes from a generator seeded by (seed, s), and the learning rate is a function of s. So a
+checkpoint holds the parameters, their average and the optimiser state, and an interrupted run that is started again
+ends with the same weights as an uninterrupted one.
 """
 
 import copy
 import importlib.util
+import json
 import logging
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,118 +22,168 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from aureole._io import atomic_file
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
+from aureole.errors import AureoleError, AureoleWarning, InvalidInputError, MissingPackageError
 from aureole.losses import ContrastiveLoss, n_ranks, rank
 from aureole.models import bfloat16_in_hardware
-from aureole.training._checkpoint import load_checkpoint, save_checkpoint
-from aureole.training._diagnostics import Diagnosis, diagnose, warn_of_collapse
-from aureole.training._objective import Batch, objective, seeded, shared_objective
-from aureole.training._ranks import (
-    average as average_over_ranks,
-    check_alike,
+from aureole.training._distributed import (
+    Batch,
+    average_over_ranks,
+    check_same_step,
     from_first,
+    objective,
     refuse_batch_norms,
+    seeded,
+    shared_objective,
 )
 from aureole.training._schedule import Phase, locate
 
 Precision = Literal["auto", "32-true", "bf16-mixed"]
 Evaluate = Callable[[nn.Module], dict[str, float]]
+DrawBatch = Callable[[int, torch.Generator], Batch]
+_FORMAT = "aureole-checkpoint-1"
 _MISSING = "training needs Lightning Fabric: pip install 'aureole[train]'."
+_ONE_SPOT = 0.98  # length of the mean of mu above which mu has collapsed
+_FLAT = 0.01  # standard deviation of log kappa below which kappa has collapsed
+_COMPARED = 16  # batches by which starts are compared; all see the same ones
 
 
 class DivergenceError(AureoleError):
     """The loss became infinite or NaN."""
 
 
-@runtime_checkable
-class Observer(Protocol):
-    """Something that watches a fit, such as a progress bar."""
+@dataclass(frozen=True)
+class FitOptions:
+    """How ``fit`` trains, evaluates and saves.
 
-    def __call__(self, step: int, total: int, phase: Phase, loss: float, state: Diagnosis) -> None:
-        """Called a few times a second."""
-        ...
+    Parameters
+    ----------
+    seed
+        Seed of all randomness.
+    betas
+        The momentum coefficients of Adam.
+    average
+        Decay of the exponential moving average of the weights, shorter at the start; 0 for none.
+    clip
+        Largest gradient norm.
+    precision
+        "auto" runs hidden layers in bfloat16 on CPUs and GPUs that support it in hardware.
+    checkpoint_seconds
+        Time between two checkpoints. One is also written after each evaluation.
+    evaluate_every
+        Steps between two evaluations; 0 evaluates only at the end.
+    select
+        A metric of ``evaluate``: return the encoder with its highest value instead of the last one.
+    """
+
+    seed: int = 0
+    betas: tuple[float, float] = (0.9, 0.99)
+    average: float = 0.998
+    clip: float = 1.0
+    precision: Precision = "auto"
+    checkpoint_seconds: float = 30.0
+    evaluate_every: int = 0
+    select: str | None = None
 
 
 @dataclass
 class Fit:
-    """A fitted encoder, its learning curve (one dict per evaluation) and the seconds spent on training."""
+    """A fitted encoder, its learning curve (one dict per evaluation) and the training time in seconds."""
 
     encoder: nn.Module
     curve: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """Statistics of a batch of posteriors that reveal collapse.
+
+    ``mean_length`` is ``|E mu|``: 0 for a centred cloud, 1 when all mu agree. If it grows while the loss stands still,
+    the solution tilts: all mu lean towards an unused direction and kappa is inflated. ``smallest_eigenvalue`` is that
+    of E[mu mu^T] times D: 1 for an isotropic cloud, 0 when a direction is unused. ``kappa_low`` and ``kappa_high`` are
+    the 5 % and 95 % quantiles.
+    """
+
+    mean_length: float
+    smallest_eigenvalue: float
+    kappa_low: float
+    kappa_median: float
+    kappa_high: float
+    log_kappa_spread: float
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A callback that follows a fit, such as a progress bar."""
+
+    def __call__(self, step: int, total: int, phase: Phase, loss: float, state: Diagnosis) -> None:
+        """Called a few times per second."""
+        ...
+
+
 def fit(
     encoder: nn.Module,
     loss: ContrastiveLoss,
-    draw_batch: Callable[[int, torch.Generator], Batch],
+    draw_batch: DrawBatch,
     *,
     phases: Sequence[Phase],
-    seed: int = 0,
-    betas: tuple[float, float] = (0.9, 0.99),
-    average: float = 0.998,
-    clip: float = 1.0,
-    precision: Precision = "auto",
+    options: FitOptions | None = None,
     checkpoint: Path | None = None,
-    checkpoint_seconds: float = 30.0,
     evaluate: Evaluate | None = None,
-    evaluate_every: int = 0,
-    select: str | None = None,
     observer: Observer | None = None,
 ) -> Fit:
-    """Train an encoder on batches of pairs, and return it with the running average of its weights.
+    """Train an encoder on batches of pairs, and return it with the moving average of its weights.
 
     Parameters
     ----------
     encoder
-        Returns posteriors. With phases other than "joint" it must have ``enter`` and ``parameter_groups`` as
-        ``models.IndependentEncoder`` has.
+        Returns posteriors. For phases other than "joint" it needs the methods ``enter`` and ``parameter_groups``, as
+        ``models.IndependentEncoder`` has them.
     loss
-        Its parameters, if it has any, are trained along.
+        Its parameters, if it has any, are trained too.
     draw_batch
-        Gives the batch of a step from the step and a generator seeded for it.
+        Returns the batch of a step, given the step and a generator seeded for it.
     phases
-        What to train for how long.
-    average
-        Decay of the exponential average of the weights, shorter at the start; 0 for none.
-    clip
-        Largest norm of a gradient.
-    precision
-        "auto" runs hidden layers in bfloat16 on processors that have it in hardware.
+        Which part of the encoder to train, for how many steps, at which learning rate.
+    options
+        Seed, optimiser, precision, and how often to evaluate and save; see ``FitOptions``.
     checkpoint
-        A file to resume from if it exists, written every ``checkpoint_seconds`` and after each evaluation.
+        A file to resume from if it exists, and to save to.
     evaluate
-        Called with a copy of the averaged encoder every ``evaluate_every`` steps and at the end; fills the curve.
-    select
-        A figure of ``evaluate``: the encoder is returned as it was when that was highest, not as it is at the end.
+        Called with a copy of the averaged encoder, every ``options.evaluate_every`` steps and at the end. The metrics
+        it returns become part of the learning curve.
+    observer
+        Called a few times per second with the progress.
 
     Notes
     -----
-    Training runs on a GPU of CUDA where there is one. What ``evaluate`` is given and what is returned lie where the
-    encoder came from, the CPU as a rule; the encoder and the loss go back there when the fit ends, however it ends.
+    Training uses a CUDA GPU if there is one. The encoder passed to ``evaluate`` and the returned one are on the device
+    where the encoder was before, usually the CPU; encoder and loss return there when the fit ends, also by an error.
 
-    On several ranks (``training.ranks.joined``) all must call it alike. They share the work of each batch, and the
-    result is that of one process to rounding, whatever their number; a run may go on with another number. The first
-    alone evaluates, observes and writes the checkpoint, which must lie where all can read it.
+    On several ranks, all must make the same call. They share the work of each batch, and the result equals that of one
+    process up to rounding, for any number of ranks; a run may resume with another number. Only rank 0 evaluates, calls
+    the observer and writes the checkpoint, which must be in a folder that all ranks can read.
     """
+    options = options or FitOptions()
     total = sum(phase.steps for phase in phases)
-    run = _Run(encoder, loss, phases, seed=seed, betas=betas, average=average, precision=precision)
+    run = _Run(encoder, loss, phases, options)
     try:
         if checkpoint is not None and checkpoint.exists():
             run.restore(*load_checkpoint(checkpoint), where=checkpoint)
-        check_alike(run.step, str(checkpoint))
+        check_same_step(run.step, str(checkpoint))
         first = rank() == 0
         saved = shown = started = time.monotonic()
-        spent = run.seconds
+        spent, every = run.seconds, options.evaluate_every
         while run.step < total:
-            value, posterior, phase = run.advance(draw_batch, clip)
+            value, posterior, phase = run.advance(draw_batch)
             now = time.monotonic()
             run.seconds = spent + now - started
             if first and observer is not None and (now - shown > 0.2 or run.step == total):
                 observer(run.step, total, phase, value, diagnose(posterior))
                 shown = now
-            due = run.step == total or (evaluate_every and run.step % evaluate_every == 0)
+            due = run.step == total or (every and run.step % every == 0)
             if due:
                 point: dict[str, Any] = {}
                 if first:
@@ -140,22 +192,142 @@ def fit(
                     scores = {} if evaluate is None else evaluate(run.averaged().to(run.home))
                     point = {"step": run.step, "loss": value, **asdict(state), **scores}
                 run.curve.append(from_first(point))
-                if select is not None:
-                    run.keep_best(select)
-            if first and checkpoint is not None and (due or now - saved > checkpoint_seconds):
+                run.keep_best()
+            late = now - saved > options.checkpoint_seconds
+            if first and checkpoint is not None and (due or late):
                 save_checkpoint(checkpoint, *run.snapshot())
                 saved = now
-        fitted = run.averaged() if select is None else run.best_encoder()
-        return Fit(fitted.to(run.home), run.curve, run.seconds)
+        return Fit(run.best_encoder().to(run.home), run.curve, run.seconds)
     finally:
         run.leave()
 
 
+def best_start(
+    new_encoder: Callable[[int], nn.Module],
+    loss: ContrastiveLoss,
+    draw_batch: DrawBatch,
+    *,
+    starts: int,
+    phase: Phase,
+    seed: int,
+    checkpoint: Path | None = None,
+) -> tuple[nn.Module, list[float]]:
+    """Train several initialisations for a short phase; return the best one and the losses of all on fresh batches.
+
+    On the circle (D = 2), maps from inputs to latents have local minima of a topological kind: a part of the inputs is
+    mapped the wrong way round, and no small step corrects it. Such a start has a high loss early on, so a few short
+    runs avoid it without knowing the truth. In ten dimensions this was never needed.
+
+    ``new_encoder(k)`` returns the k-th initialisation. With a checkpoint, finished starts are not trained again. Cost:
+    ``starts`` times the phase.
+    """
+    trained: list[tuple[float, nn.Module]] = []
+    for k in range(starts):
+        path = None if checkpoint is None else checkpoint.with_suffix(f".{k}.safetensors")
+        encoder = fit(
+            new_encoder(k),
+            loss,
+            draw_batch,
+            phases=[phase],
+            options=FitOptions(seed=seed),
+            checkpoint=path,
+        ).encoder
+        device = next(encoder.parameters()).device
+        with torch.no_grad():
+            values = [
+                objective(encoder, loss, draw_batch(step, _generator(seed, step)), device)[0].item()
+                for step in range(-_COMPARED, 0)
+            ]
+        trained.append((sum(values) / _COMPARED, encoder))
+    best = min(trained, key=lambda pair: pair[0])[1].train()
+    best.requires_grad_(True)
+    if checkpoint is not None and rank() == 0:
+        for k in range(starts):
+            checkpoint.with_suffix(f".{k}.safetensors").unlink(missing_ok=True)
+    return best, [value for value, _ in trained]
+
+
+@torch.no_grad()
+def diagnose(posterior: VonMisesFisher | MixtureVMF) -> Diagnosis:
+    """Statistics of a batch of posteriors that reveal collapse of mu or kappa.
+
+    Examples
+    --------
+    >>> diagnose(VonMisesFisher(torch.eye(4), torch.tensor([1.0, 2.0, 4.0, 8.0]))).mean_length
+    0.5
+    """
+    mu, kappa = posterior.mu.float().flatten(0, -2), posterior.kappa.float().flatten()
+    moment = mu.T @ mu / len(mu)
+    low, median, high = torch.quantile(kappa, kappa.new_tensor([0.05, 0.5, 0.95])).tolist()
+    return Diagnosis(
+        mean_length=mu.mean(0).norm().item(),
+        smallest_eigenvalue=torch.linalg.eigvalsh(moment)[0].item() * posterior.dim,
+        kappa_low=low,
+        kappa_median=median,
+        kappa_high=high,
+        log_kappa_spread=kappa.log().std().item(),
+    )
+
+
+def warn_of_collapse(diagnosis: Diagnosis, *, learns_kappa: bool) -> None:
+    """Warn if all mu agree, or if all kappa are equal although kappa was trained."""
+    if diagnosis.mean_length > _ONE_SPOT:
+        warnings.warn(
+            f"mu has collapsed: the mean of mu has length {diagnosis.mean_length:.3f}, so all inputs get the same "
+            "mu. Call encoder.initialise(inputs) before training, lower the learning rate, or check the pairs.",
+            AureoleWarning,
+            stacklevel=2,
+        )
+    if learns_kappa and diagnosis.log_kappa_spread < _FLAT:
+        warnings.warn(
+            f"kappa has collapsed: it is {diagnosis.kappa_median:.4g} for nearly all inputs (standard deviation of "
+            f"log kappa {diagnosis.log_kappa_spread:.1e}). Either all inputs are equally certain, or kappa was not "
+            "trained for long enough.",
+            AureoleWarning,
+            stacklevel=2,
+        )
+
+
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    """Write tensors and JSON-able state to one file, atomically."""
+    from safetensors.torch import save_file
+
+    # metrics of the curve may be NaN, which Python writes to JSON and ``load_checkpoint`` reads back
+    header = {"format": _FORMAT, "state": json.dumps(state)}
+    plain = {k: v.detach().contiguous() for k, v in tensors.items()}
+    with atomic_file(path) as file:
+        save_file(plain, file.name, metadata=header)
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the state in a checkpoint file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as handle:
+            header = handle.metadata() or {}
+            if header.get("format") != _FORMAT:
+                raise InvalidInputError(
+                    f"{path} is not a checkpoint of this version ({header.get('format')!r} instead of {_FORMAT!r}). "
+                    "Delete it to start again."
+                )
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+            return tensors, json.loads(header["state"])
+    except (SafetensorError, json.JSONDecodeError, KeyError) as error:
+        raise InvalidInputError(
+            f"{path} cannot be read as a checkpoint: {error}. Delete it to start again."
+        ) from error
+
+
 def step_seed(seed: int, step: int) -> int:
-    """The seed of a step: far apart for neighbouring steps and runs."""
+    """The seed of a step, mixed so that neighbouring steps and runs get unrelated seeds."""
     mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     return (mixed ^ (mixed >> 31)) % 2**63
+
+
+def _generator(seed: int, step: int) -> torch.Generator:
+    return torch.Generator().manual_seed(step_seed(seed, step))
 
 
 class _Run:
@@ -166,40 +338,30 @@ class _Run:
         encoder: nn.Module,
         loss: ContrastiveLoss,
         phases: Sequence[Phase],
-        *,
-        seed: int,
-        betas: tuple[float, float],
-        average: float,
-        precision: Precision,
+        options: FitOptions,
     ) -> None:
-        self.fabric = _fabric(precision)
+        self.fabric = _fabric(options.precision)
         if n_ranks() > 1:
             refuse_batch_norms(encoder)
         self.home = next((p.device for p in encoder.parameters()), self.fabric.device)
         self.encoder = encoder.to(self.fabric.device)
         self.loss = loss.to(self.fabric.device)
-        self.phases, self.seed, self.betas, self.decay = list(phases), seed, betas, average
+        self.phases, self.options, self.seed = list(phases), options, options.seed
         self.mean = {name: p.detach().clone() for name, p in encoder.named_parameters()}
         self.step, self.seconds, self.phase_index = 0, 0.0, -1
         self.curve: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.optimiser: Any = None
 
-    def advance(
-        self,
-        draw_batch: Callable[[int, torch.Generator], Batch],
-        clip: float,
-    ) -> tuple[float, VonMisesFisher | MixtureVMF, Phase]:
-        """Take one step and return (loss, some posteriors, phase)."""
+    def advance(self, draw_batch: DrawBatch) -> tuple[float, VonMisesFisher | MixtureVMF, Phase]:
+        """Take one step and return (loss, posteriors of the batch, phase)."""
         index, within = locate(self.phases, self.step)
         if index != self.phase_index:
             self._begin(index)
         phase, device = self.phases[index], self.fabric.device
         for group, lr in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = lr * phase.rate(within)
-        batch = draw_batch(
-            self.step, torch.Generator().manual_seed(step_seed(self.seed, self.step))
-        )
+        batch = draw_batch(self.step, _generator(self.seed, self.step))
         seed = step_seed(~self.seed, self.step)
         if n_ranks() == 1:
             with seeded(seed, device):
@@ -208,15 +370,15 @@ class _Run:
             value, posterior = shared_objective(self.module, self.loss, batch, device, seed=seed)
         seen = value.detach().clone()
         if n_ranks() > 1:
-            average_over_ranks([seen])  # all see the same, and stop together
+            average_over_ranks([seen])  # so that all ranks stop together
         if not bool(torch.isfinite(seen)):
             raise DivergenceError(
                 f"the loss is {seen.item()} in step {self.step} (phase {phase.part!r}). Lower the learning rate, or "
-                "look at the inputs of this step: draw_batch with the same seed gives them again."
+                "inspect the inputs of this step: draw_batch with the same seed returns them again."
             )
         if not value.requires_grad:
             raise InvalidInputError(
-                f"{type(self.loss).__name__} does not depend on what a phase of {phase.part!r} trains."
+                f"{type(self.loss).__name__} does not depend on the parameters that a phase of {phase.part!r} trains."
             )
         self.optimiser.zero_grad()
         self.fabric.backward(value)
@@ -226,7 +388,7 @@ class _Run:
                     parameter.grad = torch.zeros_like(parameter)
                 average_over_ranks([parameter.grad])
         trained = [p for group in self.optimiser.param_groups for p in group["params"]]
-        nn.utils.clip_grad_norm_(trained, clip)
+        nn.utils.clip_grad_norm_(trained, self.options.clip)
         self.optimiser.step()
         self.step += 1
         self._average()
@@ -243,28 +405,32 @@ class _Run:
         return twin.requires_grad_(False).eval()
 
     def leave(self) -> None:
-        """Give the encoder and the loss back where they came from."""
+        """Move the encoder and the loss back to the device where they were before."""
         self.encoder.to(self.home)
         self.loss.to(self.home)
 
-    def keep_best(self, name: str) -> None:
-        """Remember the averaged encoder if the curve's last point has the highest figure of this name so far."""
+    def keep_best(self) -> None:
+        """Store the averaged encoder if the last point of the curve has the highest selected metric so far."""
+        name = self.options.select
+        if name is None:
+            return
         if name not in self.curve[-1]:
             raise InvalidInputError(
-                f"cannot select by {name!r}: evaluate gave {', '.join(self.curve[-1])}."
+                f"cannot select by {name!r}: evaluate returned {', '.join(self.curve[-1])}."
             )
         values = [-math.inf if math.isnan(point[name]) else point[name] for point in self.curve]
         if not self.best or values[-1] > max(values[:-1]):
             self.best = {k: v.clone() for k, v in self.averaged().state_dict().items()}
 
     def best_encoder(self) -> nn.Module:
-        """The encoder that ``keep_best`` remembered."""
+        """The averaged encoder: the one that ``keep_best`` stored, or the last one without selection."""
         twin = self.averaged()
-        twin.load_state_dict(self.best)
+        if self.options.select is not None:
+            twin.load_state_dict(self.best)
         return twin
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """(Tensors, state) that ``restore`` needs."""
+        """The tensors and the state that ``restore`` needs."""
         tensors = {f"encoder.{k}": v for k, v in self.encoder.state_dict().items()}
         tensors |= {f"loss.{k}": v for k, v in self.loss.state_dict().items()}
         tensors |= {f"mean.{k}": v for k, v in self.mean.items()}
@@ -281,11 +447,11 @@ class _Run:
         return tensors, state
 
     def restore(self, tensors: dict[str, Tensor], state: dict[str, Any], *, where: Path) -> None:
-        """Go on from a snapshot of the same run, read from a file."""
+        """Resume from a snapshot of the same run."""
         if state["seed"] != self.seed or state["phases"] != [asdict(p) for p in self.phases]:
             raise InvalidInputError(
-                f"the checkpoint {where} belongs to a run with another seed or other phases; delete it to start "
-                "afresh."
+                f"the checkpoint {where} belongs to a run with another seed or other phases. Delete it to start "
+                "again."
             )
         names = ("encoder", "loss", "mean", "best", "optimiser")
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
@@ -297,7 +463,7 @@ class _Run:
             self.loss.load_state_dict(parts["loss"])
         except RuntimeError as error:
             raise InvalidInputError(
-                f"the checkpoint {where} belongs to another encoder or loss; delete it to start afresh. {error}"
+                f"the checkpoint {where} belongs to another encoder or loss. Delete it to start again. {error}"
             ) from error
         self.mean = {k: v.to(self.fabric.device) for k, v in parts["mean"].items()}
         self.best = {k: v.to(self.fabric.device) for k, v in parts["best"].items()}
@@ -312,7 +478,7 @@ class _Run:
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
 
     def _begin(self, index: int) -> None:
-        """Start a phase with an optimiser of its own."""
+        """Start a phase with a new optimiser."""
         phase = self.phases[index]
         self.encoder.zero_grad()
         groups: list[dict[str, Any]] = [{"params": list(self.encoder.parameters()), "lr": phase.lr}]
@@ -323,45 +489,45 @@ class _Run:
             raise InvalidInputError(
                 f"a phase trains {phase.part!r} alone, but {type(self.encoder).__name__} has no method enter(part)."
             )
-        # wrapped in each phase anew: what DistributedDataParallel averages is what it trains
+        # wrapped again in each phase, so that DistributedDataParallel averages what the phase trains
         self.module = self.fabric.setup_module(self.encoder)
         learned = list(self.loss.parameters())  # kappa_pos, where it is learnable
-        for parameter in learned:  # its steps are relative, as those of a log
+        for parameter in learned:  # relative steps, as for a logarithm
             groups.append({"params": [parameter], "lr": 10 * phase.lr * parameter.abs().item()})
         self.rates = [group["lr"] for group in groups]
         self.optimiser = self.fabric.setup_optimizers(
-            torch.optim.Adam(groups, betas=self.betas, fused=True)
+            torch.optim.Adam(groups, betas=self.options.betas, fused=True)
         )
         self.phase_index = index
 
     @torch.no_grad()
     def _average(self) -> None:
-        decay = min(self.decay, self.step / (self.step + 19))
+        decay = min(self.options.average, self.step / (self.step + 19))
         named = dict(self.encoder.named_parameters())
         current: list[Tensor] = [named[name] for name in self.mean]
         get_ema_multi_avg_fn(decay)(list(self.mean.values()), current, 0)
 
 
 def check_fabric() -> None:
-    """Say what to install if Lightning Fabric is missing: at once, and not when every rank has started."""
+    """Raise an error if Lightning Fabric is missing, before any rank is started."""
     try:
-        found = importlib.util.find_spec("lightning_fabric")
+        spec = importlib.util.find_spec("lightning_fabric")
     except ImportError:
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise MissingPackageError(_MISSING)
 
 
 def _fabric(precision: Precision) -> Any:
-    """Fabric on one device, or as one of the ranks that have joined."""
+    """Fabric on one device, or as one rank of the process group."""
     try:
         from lightning_fabric import Fabric
     except ImportError as error:
         raise MissingPackageError(_MISSING) from error
 
-    # it would say which precision is used
+    # Fabric logs the precision at INFO level
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    chosen = bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
+    bfloat16 = bfloat16_in_hardware() if precision == "auto" else precision == "bf16-mixed"
     options: dict[str, Any] = {"devices": 1}
     if n_ranks() > 1:
         from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
@@ -370,10 +536,10 @@ def _fabric(precision: Precision) -> Any:
         here = int(os.environ.get("LOCAL_WORLD_SIZE", n_ranks()))
         strategy = DDPStrategy(cluster_environment=TorchElasticEnvironment())
         options = {"devices": here, "num_nodes": n_ranks() // here, "strategy": strategy}
-    # not "auto": it takes MPS, which has no float64, before CUDA
+    # not "auto": it prefers MPS, which has no float64, to CUDA
     accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-    precise = "bf16-mixed" if chosen else "32-true"
-    fabric = Fabric(accelerator=accelerator, precision=precise, **options)
+    mode = "bf16-mixed" if bfloat16 else "32-true"
+    fabric = Fabric(accelerator=accelerator, precision=mode, **options)
     if n_ranks() > 1:
         fabric.launch()
     return fabric

@@ -1,4 +1,4 @@
-"""Any aureole loss where lightly expects one: ``loss(out0, out1)`` on the outputs of two views."""
+"""Adapter to lightly: use any aureole loss as ``loss(out0, out1)`` on the outputs of two views."""
 
 import torch
 from jaxtyping import Float
@@ -11,28 +11,25 @@ from aureole.training._metric_learning import Head, posterior_from_norm, posteri
 
 
 class LightlyLoss(nn.Module):
-    r"""An aureole loss with the call of lightly's: ``loss(out0, out1)``, row i of both a view of the same item.
+    r"""An aureole loss with the interface of lightly: ``loss(out0, out1)``, where rows i are two views of one item.
 
-    The value is the mean of loss(q0, q1) and loss(q1, q0), where an anchor of one view has the items of the OTHER view
-    as negatives: :math:`\ell_i = -\log\frac{h(q^0_i, q^1_i)}{\sum_j h(q^0_i, q^1_j)}` for a loss with scores h. They
-    are n - 1 per anchor.
+    The value is the mean of loss(q0, q1) and loss(q1, q0), where the negatives of an anchor are the n - 1 other
+    items of the OTHER view: :math:`\ell_i = -\log\frac{h(q^0_i, q^1_i)}{\sum_j h(q^0_i, q^1_j)}` for scores h.
 
     NT-Xent, ``lightly.loss.NTXentLoss``, also takes the n - 1 other items of the anchor's OWN view. With
     ``InfoNCE(temperature=temperature)`` its loss of an anchor is this one plus
     :math:`\log\left(1 + \sum_{j \ne i} h(q^0_i, q^0_j)\,/\,\sum_j h(q^0_i, q^1_j)\right)`, so it is never smaller. To
-    have its value and its negatives with any aureole loss, give both views to
+    get its negatives with any aureole loss, pass both views to
     ``MetricLearningLoss(loss)(torch.cat([out0, out1]), torch.arange(n).repeat(2))``.
-
-    Tests compare both with loops. lightly itself, which needs torchvision, is not part of them.
 
     Parameters
     ----------
     loss
-        The aureole loss. Its ``in_batch`` does not enter: negatives are all others. With ``gather`` they come from all
-        ranks; with the reduction "none" the value is one per item.
+        The aureole loss. Its ``in_batch`` is ignored: the negatives are all other items, with ``gather`` those of all
+        ranks. With the reduction "none" there is one value per item.
     head
         Turns raw outputs [n, D] into posteriors [n]; by default :math:`\mu = e/|e|` and :math:`\kappa = |e|`. If it is
-        a module, its parameters are parameters of this one: give them to the optimiser.
+        a module, its parameters belong to this one: pass them to the optimiser.
 
     Examples
     --------
@@ -52,7 +49,7 @@ class LightlyLoss(nn.Module):
         """The loss of the raw outputs [n, D] of two views."""
         if out0.shape != out1.shape:
             raise InvalidInputError(
-                "out0 and out1 must have the same shape (n, dim), row i of both a view of the same item, but have "
+                "out0 and out1 must have the same shape (n, dim), with two views of item i in rows i, but have "
                 f"{tuple(out0.shape)} and {tuple(out1.shape)}."
             )
         first = posteriors_of("out0", out0, self.head)
@@ -63,7 +60,7 @@ class LightlyLoss(nn.Module):
         return value if self.loss.reduction == "none" else value.mean()
 
     def _one_way(self, anchor: VonMisesFisher, positive: VonMisesFisher) -> Float[Tensor, " n"]:
-        """The loss of each anchor against the partners of all others."""
+        """The loss of each anchor against the partners of all other anchors."""
         negatives = resolve_negatives(
             anchor, positive, None, in_batch="all", gather=self.loss.gather
         )

@@ -1,4 +1,4 @@
-"""Any aureole loss where pytorch-metric-learning expects one: ``loss(embeddings, labels, indices_tuple=None)``."""
+"""Adapter to pytorch-metric-learning: use any aureole loss as ``loss(embeddings, labels, indices_tuple=None)``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def posterior_from_norm(embeddings: Float[Tensor, "*batch dim"]) -> VonMisesFish
 
 
 def posteriors_of(name: str, embeddings: Tensor, head: Head) -> VonMisesFisher:
-    """The head's posteriors [n] of raw embeddings [n, D], or an error that names what is wrong with either."""
+    """The posteriors [n] that the head predicts for raw embeddings [n, D], both validated."""
     if embeddings.dim() != 2 or not embeddings.is_floating_point():
         raise InvalidInputError(
             f"{name} must be a floating-point tensor of shape (n, dim), but is {embeddings.dtype} of shape "
@@ -48,39 +48,38 @@ def posteriors_of(name: str, embeddings: Tensor, head: Head) -> VonMisesFisher:
 
 
 class MetricLearningLoss(nn.Module):
-    r"""An aureole loss with the call of pytorch-metric-learning: ``loss(embeddings, labels, indices_tuple=None)``.
+    r"""An aureole loss with the interface of pytorch-metric-learning: ``loss(embeddings, labels, indices_tuple=None)``.
 
     Every pair of an anchor i and a partner p is contrasted with the negatives of i:
     :math:`\ell(q_i, q_p, \{q_j : y_j \ne y_i\})`.
 
-    - From labels, each anchor with a partner of its label gives one pair, its partner drawn uniformly. The expected
-      loss is then the mean over anchors of the mean over their partners, at the cost of one pair per anchor, and the
-      order of the batch does not matter (the next item of the label would always pair the same neighbours).
-      Negatives are all items of other labels, never one of the anchor's own.
-    - From ``indices_tuple``, each listed pair gives one term, and a negative pair listed twice counts twice, as in that
-      library's pair losses. Triplets (a, p, n) are split into pairs (a, p) and (a, n), so a pair meets every negative
-      listed for its anchor.
+    - From labels, each anchor forms one pair with a random item of the same label, drawn uniformly. The expected loss
+      is the mean over anchors of the mean over their partners, at the cost of one pair per anchor, for any order of the
+      batch. The negatives are all items with other labels.
+    - From ``indices_tuple``, each listed pair is one term, and a negative pair listed twice counts twice, as in the
+      pair losses of that library. Triplets (a, p, n) are split into pairs (a, p) and (a, n), so a pair is contrasted
+      with every negative listed for its anchor.
 
-    With ``InfoNCE(temperature=temperature)`` the value is that of the library's ``NTXentLoss(temperature)``: from
-    labels where every class has two members, and for every ``indices_tuple`` with more than one positive or negative
-    pair. ``NTXentLoss`` without indices takes all positive pairs, in which a class of k weighs k (k - 1): pass
-    ``get_all_pairs_indices(labels)`` of its ``loss_and_miner_utils`` to have the same.
+    With ``InfoNCE(temperature=temperature)`` the value equals ``NTXentLoss(temperature)`` of that library: from
+    labels if every class has two members, and for every ``indices_tuple`` with more than one positive or negative pair.
+    Without indices, ``NTXentLoss`` uses all positive pairs, so that a class of k items has the weight k (k - 1): pass
+    ``get_all_pairs_indices(labels)`` of ``loss_and_miner_utils`` to get the same.
 
-    A pair whose anchor has no negatives is worth 0 and counts in the mean. Without any pair the loss is a zero that
-    still has a graph, as in that library, so ``backward`` works and every gradient is 0.
+    A pair whose anchor has no negatives contributes 0 to the mean. Without any pair the loss is a zero that still has a
+    graph, as in that library, so ``backward`` works and every gradient is 0.
 
-    Its wrappers ``SelfSupervisedLoss`` and ``CrossBatchMemory`` take losses by class name: override their
-    ``check_loss_support`` in a subclass to pass this one.
+    The wrappers ``SelfSupervisedLoss`` and ``CrossBatchMemory`` check losses by class name: override their
+    ``check_loss_support`` in a subclass to use this one.
 
     Parameters
     ----------
     loss
-        The aureole loss. Its ``in_batch`` does not enter; its ``reduction`` does, with "none" for a value per pair.
+        The aureole loss. Its ``in_batch`` is ignored; the reduction "none" gives one value per pair.
     head
-        Turns raw embeddings [n, D] into posteriors [n]. If it is a module, its parameters are parameters of this one:
-        give them to the optimiser.
+        Turns raw embeddings [n, D] into posteriors [n]. If it is a module, its parameters belong to this one: pass them
+        to the optimiser.
     generator
-        Source of the random partners, on the embeddings' device.
+        Random generator for the partners, on the device of the embeddings.
 
     Examples
     --------
@@ -119,7 +118,7 @@ class MetricLearningLoss(nn.Module):
         """The loss of raw embeddings [n, D] with labels [n], or with a miner's indices.
 
         Anchors are rows of ``embeddings``; partners and negatives are rows of ``ref_emb`` [m, D] with ``ref_labels``
-        [m] where given, else of ``embeddings``, of which none is its own partner.
+        [m] if given, otherwise of ``embeddings``, where no row is its own partner.
         """
         if ref_emb is None:
             ref_emb, ref_labels = embeddings, labels
@@ -133,8 +132,7 @@ class MetricLearningLoss(nn.Module):
             pairs = _listed_pairs(indices_tuple, n, m, embeddings.device)
         elif labels is None or ref_labels is None:
             raise InvalidInputError(
-                f"{'labels' if labels is None else 'ref_labels'} must be given where indices_tuple is not: pairs are "
-                "formed from one or the other."
+                f"pass {'labels' if labels is None else 'ref_labels'} or indices_tuple, from which pairs are formed."
             )
         else:
             same = labels.unsqueeze(1) == ref_labels
@@ -145,7 +143,7 @@ class MetricLearningLoss(nn.Module):
     def _per_pair(
         self, query: VonMisesFisher, reference: VonMisesFisher, pairs: "_Pairs"
     ) -> Float[Tensor, " p"]:
-        """The loss of each pair; 0, with a graph, where the anchor has no negatives."""
+        """The loss of each pair; 0, with a graph, if the anchor has no negatives."""
         value = query.mu.new_zeros(len(pairs.anchor)) + query.mu[:0].sum() + query.kappa[:0].sum()
         contrasted = (pairs.times > 0).any(1)[pairs.anchor]
         if bool(contrasted.any()):
@@ -155,14 +153,14 @@ class MetricLearningLoss(nn.Module):
             negatives = Negatives(_take(reference, columns), excluded)
             check_posteriors(anchor, positive, negatives.posterior)
             with torch.autocast(anchor.mu.device.type, enabled=False):
-                found = self.loss.per_anchor(anchor, positive, negatives)
-            value = value.index_put((contrasted,), found)
+                losses = self.loss.per_anchor(anchor, positive, negatives)
+            value = value.index_put((contrasted,), losses)
         return value[pairs.origin]
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Distinct pairs, how often item j is a negative of anchor i, and the distinct pair behind each listed one."""
+    """Distinct pairs, how often item j is a negative of anchor i, and the distinct pair of each listed one."""
 
     anchor: Int[Tensor, " pairs"]
     partner: Int[Tensor, " pairs"]
@@ -173,7 +171,7 @@ class _Pairs:
 def _drawn_pairs(
     same: Bool[Tensor, "n m"], *, within: bool, generator: torch.Generator | None
 ) -> _Pairs:
-    """Each anchor with a partner drawn uniformly among those of its label, if there is one."""
+    """Each anchor with a partner drawn uniformly among the items of its label, if it has any."""
     candidates = same.clone().fill_diagonal_(False) if within else same
     anchor = torch.nonzero(candidates.any(1)).squeeze(1)
     partner = anchor
@@ -187,8 +185,8 @@ def _listed_pairs(indices_tuple: Sequence[Tensor], n: int, m: int, device: torch
     """The pairs of (anchors, partners, anchors, negatives), or of triplets (anchors, partners, negatives)."""
     if len(indices_tuple) not in (3, 4):
         raise InvalidInputError(
-            "indices_tuple must hold 4 tensors (anchors, positives, anchors, negatives) or 3 (anchors, positives, "
-            f"negatives), but holds {len(indices_tuple)}."
+            "indices_tuple must contain 4 tensors (anchors, positives, anchors, negatives) or 3 (anchors, positives, "
+            f"negatives), but contains {len(indices_tuple)}."
         )
     if len(indices_tuple) == 3:
         indices_tuple = (*indices_tuple[:2], indices_tuple[0], indices_tuple[2])
@@ -199,10 +197,10 @@ def _listed_pairs(indices_tuple: Sequence[Tensor], n: int, m: int, device: torch
     lengths = [len(each) for each in index]
     if lengths[0] != lengths[1] or lengths[2] != lengths[3]:
         raise InvalidInputError(
-            "indices_tuple must hold as many positives, and as many negatives, as their anchors, but the lengths of "
+            "indices_tuple must contain one anchor per positive and one per negative, but the lengths of "
             f"(anchors, positives, anchors, negatives) are {tuple(lengths)}."
         )
-    # a triplet miner lists a pair once per negative: compute it once, then spread its value
+    # a triplet miner lists a pair once per negative: compute each pair once and reuse its value
     distinct, origin = torch.unique(index[0] * m + index[1], return_inverse=True)
     times = torch.bincount(index[2] * m + index[3], minlength=n * m).reshape(n, m)
     size = max(m, 1)
@@ -212,7 +210,7 @@ def _listed_pairs(indices_tuple: Sequence[Tensor], n: int, m: int, device: torch
 def _columns(
     times: Int[Tensor, "pairs m"],
 ) -> tuple[Int[Tensor, " columns"], Bool[Tensor, "pairs columns"]]:
-    """(Items to use as shared negatives, each as often as any anchor needs it; where an anchor must not see them)."""
+    """The items used as shared negatives, repeated as often as any anchor needs, and a mask that excludes them."""
     most = times.amax(0)
     columns = torch.repeat_interleave(most)
     copy = torch.arange(len(columns), device=times.device) - (most.cumsum(0) - most)[columns]
@@ -224,7 +222,7 @@ def _take(posterior: VonMisesFisher, index: Int[Tensor, " k"]) -> VonMisesFisher
 
 
 def _check_labels(name: str, labels: Tensor | None, n: int, device: torch.device) -> Tensor | None:
-    """The labels on the embeddings' device, if there is one per embedding."""
+    """The labels on the device of the embeddings, checked to be one per embedding."""
     if labels is None:
         return None
     if tuple(labels.shape) != (n,):
@@ -236,7 +234,7 @@ def _check_labels(name: str, labels: Tensor | None, n: int, device: torch.device
 
 
 def _check_index(position: int, index: Tensor, size: int, device: torch.device) -> Tensor:
-    """The index as int64 on the embeddings' device, if it is one-dimensional, of integers, and in range."""
+    """The index as int64 on the device of the embeddings, checked to be one-dimensional, of integers and in range."""
     kind = ("anchors", "positives", "anchors of negatives", "negatives")[position]
     if index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
         raise InvalidInputError(
@@ -246,7 +244,7 @@ def _check_index(position: int, index: Tensor, size: int, device: torch.device) 
     wrong = (index < 0) | (index >= size)
     if bool(wrong.any()):
         raise InvalidInputError(
-            f"the {kind} of indices_tuple must lie between 0 and {size - 1}, but {int(wrong.sum())} of {len(index)} do "
-            f"not, the first {int(index[wrong][0])}. Anchors index embeddings, the others ref_emb where given."
+            f"the {kind} of indices_tuple must be between 0 and {size - 1}, but {int(wrong.sum())} of {len(index)} are "
+            f"not, the first {int(index[wrong][0])}. Anchors index embeddings, the others index ref_emb if given."
         )
     return index.to(device, torch.int64)

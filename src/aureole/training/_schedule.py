@@ -1,4 +1,4 @@
-"""Phases of training and their learning rates, as functions of the step: nothing to save, nothing to restore."""
+"""Training phases and their learning rates, which are functions of the step, so checkpoints need not store them."""
 
 import math
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from aureole.models import Part
 
 @dataclass(frozen=True)
 class Phase:
-    """A number of steps that train one part of the encoder.
+    """A number of steps that train one part of the encoder ("mu", "kappa" or "joint") at a learning rate.
 
-    ``shape`` "one-cycle" warms up over the first twentieth (at least 50 steps, or a quarter) and then falls to zero
-    along a cosine; "constant" does not change.
+    The shape "one-cycle" warms up over the first 5 % of the steps (at least 50 steps, at most a quarter) and then
+    decays to zero along a cosine; "constant" keeps the rate.
     """
 
     part: Part
@@ -40,9 +40,9 @@ class Phase:
 
 
 def three_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
-    """First mu with one kappa for all (35 % of the steps), then kappa alone (20 %), then both at a third of the rate.
+    """First mu with a shared kappa (35 % of the steps), then kappa alone (20 %), then both at a third of the rate.
 
-    The closed form does not need it: one joint phase was both faster and better.
+    The closed form does not need this: a single joint phase was faster and more accurate.
     """
     first, second = round(0.35 * steps), round(0.2 * steps)
     return [
@@ -53,15 +53,15 @@ def three_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
 
 
 def two_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
-    """First mu, then kappa with mu as it is, half of the steps each: the paper's phases with one-cycle rates.
+    """First mu, then kappa with mu frozen, half of the steps each: the phases of the paper with one-cycle rates.
 
-    Losses by draws need it: once mu moves again, they shrink it and send kappa to infinity.
+    Monte Carlo losses need this: if mu is trained again after kappa, they contract mu and kappa diverges.
     """
     return [Phase("mu", steps // 2, lr), Phase("kappa", steps - steps // 2, lr)]
 
 
 def paper_phases(steps: int, lr: float = 1e-4) -> list[Phase]:
-    """The paper's: mu for the first half, kappa for the second; the rate is divided by ten after each quarter.
+    """The schedule of the paper: mu, then kappa, half of the steps each; the rate drops tenfold after each quarter.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def paper_phases(steps: int, lr: float = 1e-4) -> list[Phase]:
 
 
 def locate(phases: Sequence[Phase], step: int) -> tuple[int, int]:
-    """(Index of the phase, step within it) of a step counted from the start.
+    """The index of the phase and the step within it, for a step counted from the start.
 
     Examples
     --------
@@ -87,4 +87,4 @@ def locate(phases: Sequence[Phase], step: int) -> tuple[int, int]:
         if step < phase.steps:
             return index, step
         step -= phase.steps
-    raise InvalidInputError("the step lies beyond the last phase.")
+    raise InvalidInputError(f"step {step} is beyond the end of the last phase.")

