@@ -45,7 +45,7 @@ ALLOWED = {
     ("README.md", "calibrated to contain 90 % of the partners"),
     ("README.md", "90 % caps that contain the latent"),
     ("README.md", "Python 3.11 or later"),
-    ("ambiguous_labels.md", "0.5 is a coin"),
+    ("ambiguous_labels.md", "0.5 is chance level"),
     ("finished_encoder.md", "At 90 %, where it is calibrated"),
     ("postgres.md", "among the results with 90 %"),
     ("postgres.md", "is right with 90 %"),
