@@ -73,7 +73,7 @@ def bare_faiss(
 ) -> Callable[[], Any]:
     """FAISS alone: a range search a query, each at its own radius; HNSW four times as wide for large caps."""
     store: Any = index._store
-    faiss, near = store._directions.faiss, store._directions.approximation
+    faiss, near = store._vectors.faiss, store._vectors.approximation
     engine, sizes = near.index, near.sizes
     mu = stored_direction(queries.mu)
     radii = cap_cosine(queries, MASS).tolist()
@@ -97,7 +97,7 @@ def bare_lance(index: CredibleIndex, queries: au.VonMisesFisher, _: list[int]) -
     store: Any = index._store
     mu = stored_direction(queries.mu)
     radii = cap_cosine(queries, MASS).tolist()
-    total, tuned = store.count(), store._tuned(exact=False)
+    total, tuned = store.count(), store._index_options(exact=False)
 
     def ranges() -> None:
         for query, radius in zip(mu, radii, strict=True):
@@ -170,6 +170,7 @@ def measure(
     bare = {"faiss": bare_faiss, "lance": bare_lance, "postgres": bare_postgres}[name]
     for size, queries in by_size.items():
         hits = index.search(queries, MASS)
+        assert isinstance(hits, list)
         members = sum(len(true) for true in expected[size])
         got = sum(len(true & set(h.ids)) for true, h in zip(expected[size], hits, strict=True))
         extra = sum(len(set(h.ids) - true) for true, h in zip(expected[size], hits, strict=True))

@@ -106,6 +106,7 @@ def compare(rows: int, dim: int, n_queries: int, engines: Sequence[str]) -> dict
                 for engine, index in indexes.items():
                     begin = time.perf_counter()
                     hits = index.search(batch, mass)
+                    assert isinstance(hits, list)
                     tally = found[engine]
                     tally["seconds"] += time.perf_counter() - begin
                     for one, (names, cosines) in zip(hits, truth, strict=True):

@@ -30,7 +30,7 @@ import torch
 import aureole as au
 from aureole.data import write_picture
 from aureole.records import Record, write_record
-from aureole.retrieval import CredibleIndex
+from aureole.retrieval import CredibleIndex, SearchOptions
 from aureole.scale import load_embedder
 from benchmarks.engines import clustered
 from benchmarks.retrieval import bare_faiss, bare_lance
@@ -158,12 +158,14 @@ def bare_rates(
     """Queries and pictures a second in this process."""
     with CredibleIndex.open(gallery) as index:
         options: dict[str, Any] = {"limit": LIMIT, "columns": ["label"]}
-        options["kappa_pos"] = index.origin.kappa_pos
+        options["options"] = SearchOptions(kappa_pos=index.origin.kappa_pos)
         batches = [
             au.VonMisesFisher(queries.mu[i : i + BATCH], queries.kappa[i : i + BATCH])
             for i in range(0, QUERIES, BATCH)
         ]
-        counts = [len(hits) for hits in index.search(queries, MASS)]
+        searched = index.search(queries, MASS)
+        assert isinstance(searched, list)
+        counts = [len(hits) for hits in searched]
         bare = (bare_faiss if index.engine == "FAISS" else bare_lance)(index, queries, counts)
         found: dict[str, Any] = {
             "index, in batches": rate(

@@ -170,7 +170,7 @@ def test_another_head_may_not_append(table, fitted, tmp_path):
     command = ("index", "append", more, "--to", out, "--vector-column", "v", "--id-column", "id")
     done = run(*command, "--head", other)
     assert done.exit_code == 1
-    assert "is not what made this gallery" in str(done.exception)
+    assert "is not the model that produced this gallery" in str(done.exception)
     done = run(*command, "--head", fitted[0])
     assert done.exit_code == 0, done.exception
     assert "8 rows appended; 328 rows" in done.stdout

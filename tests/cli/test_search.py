@@ -18,7 +18,7 @@ from aureole.models import (
     PosteriorEncoder,
     ResidualMLP,
 )
-from aureole.retrieval import CredibleIndex, cap_cosine, latent_in_cap
+from aureole.retrieval import CredibleIndex, SearchOptions, cap_cosine, latent_in_cap
 from aureole.training import FrozenHead
 from tests.cli.conftest import columns, run
 
@@ -57,7 +57,8 @@ def test_a_row_asks_as_its_posterior_does(gallery, table, fitted, tmp_path):
     query = head.predict(columns()["v"][7:8])
     query = VonMisesFisher(query.mu[0], query.kappa[0])
     with CredibleIndex.open(gallery) as index:
-        wanted = index.search(query, 0.9, kappa_pos=8.0, prior=0.01, rank="positivity", limit=5)
+        options = SearchOptions(kappa_pos=8.0, prior=0.01, rank="positivity")
+        wanted = index.search(query, 0.9, limit=5, options=options)
         everything = index.search(query, 0.9)
     row = ("--vector-from", table, "--row", 7)
     by_head = (*row, "--vector-column", "v", "--head", fitted[0], "--mass", 0.9)
@@ -174,7 +175,7 @@ def test_wrong_queries_are_named(gallery, table, fitted, tmp_path):
     wide = {"mu": np.eye(9, dtype=np.float32)[:2], "kappa": np.array([2.0, -1.0])}
     wide = write_columns(tmp_path / "wide.parquet", wide)
     for match, options in {
-        "no id 'nobody'": ("--id", "nobody"),
+        "id 'nobody' does not exist": ("--id", "nobody"),
         "DROP TABLE": ("--id", "view 3'; DROP TABLE x; --"),
         "5000 characters": ("--id", "x" * 5000),
         "there is no row 320": (*row, "--row", 320),
@@ -184,7 +185,7 @@ def test_wrong_queries_are_named(gallery, table, fitted, tmp_path):
         "kappa": ("--vector-from", wide, "--row", 1),
         "MiniLM gives 384": ("--text", "a dog", *head),
         "1 to 100000": ("--text", " ", *head),
-        "goes with kind='predictive'": (
+        "needs kind='predictive'": (
             "--id",
             "view 1",
             "--guarantee",
@@ -283,7 +284,7 @@ def test_an_encoder_that_did_not_make_the_gallery_is_refused(gallery, tmp_path):
     folder = encoder(tmp_path / "encoder")
     done = run("search", gallery, "--image", tmp_path / "p.png", "--encoder", folder)
     assert done.exit_code == 1
-    assert "is not what made this gallery" in str(done.exception)
+    assert "is not the model that produced this gallery" in str(done.exception)
 
 
 def test_a_text_asks_through_minilm_and_a_head(tmp_path):

@@ -83,6 +83,11 @@ def assert_exact(hits, expected):
     assert hits.cosine.tolist() == [cosine for _, cosine in expected]
 
 
+def everything(index):
+    """All ids of an index."""
+    return index.search(au.VonMisesFisher(torch.eye(index.schema.dim)[0], 0.0), 1.0).ids
+
+
 def names(n, start=0):
     return [f"row {i}" for i in range(start, start + n)]
 

@@ -11,7 +11,7 @@ from scipy import integrate
 import aureole as au
 from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.retrieval import _credible as credible, _scores as scores
+from aureole.retrieval import _caps as caps
 
 RNG = torch.Generator()
 
@@ -24,7 +24,7 @@ def directions(n, dim, seed=0):
 @pytest.mark.parametrize("mass", [0.5, 0.95, 0.999])
 def test_credible_caps_hold_their_mass(dim, mass):
     q = au.VonMisesFisher(directions(4, dim), torch.tensor([0.0, 1.0, 50.0, 1e4]))
-    t = credible.cap_cosine(q, mass)
+    t = caps.cap_cosine(q, mass)
     assert t.dtype == torch.float64
     torch.testing.assert_close(t.float(), q.credible_cosine(mass), rtol=0, atol=1e-6)
     held = sphere.cap_mass(1 - t, q.kappa.double(), dim)
@@ -33,18 +33,18 @@ def test_credible_caps_hold_their_mass(dim, mass):
 
 def test_caps_at_the_ends():
     q = au.VonMisesFisher(torch.eye(3), torch.tensor([0.0, 20.0, torch.inf]))
-    assert credible.cap_cosine(q, 1.0).tolist()[:2] == [-1, -1]
-    assert credible.cap_cosine(q, 0.0).tolist() == [1, 1, 1]
-    assert credible.cap_cosine(q, 0.5)[2] == 1  # a point needs no more room
-    wide = credible.cap_cosine(q, 1.0, kind="predictive", kappa_pos=5.0, kappa_other=9.0)
+    assert caps.cap_cosine(q, 1.0).tolist()[:2] == [-1, -1]
+    assert caps.cap_cosine(q, 0.0).tolist() == [1, 1, 1]
+    assert caps.cap_cosine(q, 0.5)[2] == 1  # a point needs no more room
+    wide = caps.cap_cosine(q, 1.0, kind="predictive", kappa_pos=5.0, kappa_other=9.0)
     assert wide.tolist() == [-1, -1, -1]
 
 
 def test_predictive_cap_is_wider_and_holds_partners():
     dim, kappa, other, kappa_pos = 6, 30.0, 12.0, 25.0
     q = au.VonMisesFisher(torch.eye(dim)[0], kappa)
-    t = credible.cap_cosine(q, 0.8, kind="predictive", kappa_pos=kappa_pos, kappa_other=other)
-    assert t < credible.cap_cosine(q, 0.8)
+    t = caps.cap_cosine(q, 0.8, kind="predictive", kappa_pos=kappa_pos, kappa_other=other)
+    assert t < caps.cap_cosine(q, 0.8)
     n = 100_000  # mu -> z -> z+ -> mu+ by draws: each law is zonal, so it reads both ways
     z = q.sample((n,), generator=RNG.manual_seed(0))
     z = au.VonMisesFisher(sphere.normalize(z), kappa_pos).sample(generator=RNG)
@@ -65,7 +65,7 @@ def test_unions_hold_at_least_their_mass(k, dim, mass, seed):
     weights = torch.rand(k, generator=rng) + 1e-3
     kappa = torch.exp(6 * torch.rand(k, generator=rng) - 1)
     mixture = au.MixtureVMF(weights, sphere.normalize(torch.randn(k, dim, generator=rng)), kappa)
-    t = credible.union_cosines(mixture, mass)
+    t = caps.union_cosines(mixture, mass)
     parts = mixture.components.sample((20_000,), generator=rng)  # stratified: [n, k, dim]
     cosine = torch.einsum("nkd,jd->nkj", parts.double(), mixture.mu.double())
     held = ((cosine >= t).any(-1).double().mean(0) * mixture.weights.double()).sum().item()
@@ -78,38 +78,38 @@ def test_unions_hold_at_least_their_mass(k, dim, mass, seed):
 def test_union_edges():
     one = au.MixtureVMF(torch.ones(1), torch.eye(4)[:1], 30.0)
     q = au.VonMisesFisher(torch.eye(4)[0], 30.0)
-    assert credible.union_cosines(one, 0.9).item() == pytest.approx(
-        credible.cap_cosine(q, 0.9).item(), abs=1e-9
+    assert caps.union_cosines(one, 0.9).item() == pytest.approx(
+        caps.cap_cosine(q, 0.9).item(), abs=1e-9
     )
     kappas = torch.tensor([0.0, 40.0, torch.inf])
     mixed = au.MixtureVMF(torch.tensor([0.1, 0.4, 0.5]), torch.eye(3), kappas)
-    assert credible.union_cosines(mixed, 0.4).tolist() == [math.inf, pytest.approx(1), 1]
-    small = credible.union_cosines(mixed, 0.8)
+    assert caps.union_cosines(mixed, 0.4).tolist() == [math.inf, pytest.approx(1), 1]
+    small = caps.union_cosines(mixed, 0.8)
     assert small[0] == math.inf
     assert small[1] < 1
     assert small[2] == 1
-    assert credible.union_cosines(mixed, 0.95)[0] == -1  # only the uniform part can reach it
+    assert caps.union_cosines(mixed, 0.95)[0] == -1  # only the uniform part can reach it
     absent = au.MixtureVMF(torch.tensor([0.0, 1.0]), torch.eye(3)[:2], 20.0)
-    assert credible.union_cosines(absent, 1.0).tolist() == [math.inf, -1]
-    assert credible.union_cosines(absent, 0.5)[0] == math.inf
-    wide = credible.cap_cosine(absent, 0.5, kind="predictive", kappa_pos=9.0, kappa_other=9.0)
+    assert caps.union_cosines(absent, 1.0).tolist() == [math.inf, -1]
+    assert caps.union_cosines(absent, 0.5)[0] == math.inf
+    wide = caps.cap_cosine(absent, 0.5, kind="predictive", kappa_pos=9.0, kappa_other=9.0)
     assert wide[0] == math.inf
     batch = au.MixtureVMF(torch.rand(5, 2) + 0.1, directions(10, 4).reshape(5, 2, 4), 25.0)
     rows = [
-        credible.union_cosines(au.MixtureVMF(w, m, k), 0.9)
+        caps.union_cosines(au.MixtureVMF(w, m, k), 0.9)
         for w, m, k in zip(batch.weights, batch.mu, batch.kappa, strict=True)
     ]
-    torch.testing.assert_close(credible.union_cosines(batch, 0.9), torch.stack(rows))
+    torch.testing.assert_close(caps.union_cosines(batch, 0.9), torch.stack(rows))
 
 
 def test_asks_back():
     q = au.VonMisesFisher(torch.eye(10)[:2], torch.tensor([1.0, 500.0]))
-    assert credible.too_wide(q, 0.9, 0.5).tolist() == [True, False]
-    assert credible.too_wide(q, 0.9, math.pi).tolist() == [False, False]
+    assert caps.too_wide(q, 0.9, 0.5).tolist() == [True, False]
+    assert caps.too_wide(q, 0.9, math.pi).tolist() == [False, False]
     mixture = au.MixtureVMF(torch.ones(2), torch.eye(10)[:2], torch.tensor([1.0, 500.0]))
-    assert bool(credible.too_wide(mixture, 0.9, 0.5))
+    assert bool(caps.too_wide(mixture, 0.9, 0.5))
     with pytest.raises(InvalidInputError, match="radians"):
-        credible.too_wide(q, 0.9, 45.0)
+        caps.too_wide(q, 0.9, 45.0)
 
 
 @pytest.mark.parametrize(
@@ -127,17 +127,17 @@ def test_hostile_caps(change, message):
     q = au.VonMisesFisher(torch.eye(3)[0], 10.0)
     arguments = {"mass": 0.9} | change
     with pytest.raises((InvalidInputError, TypeError), match=message):
-        credible.cap_cosine(q, **arguments)
+        caps.cap_cosine(q, **arguments)
 
 
 @settings(max_examples=40)
 @given(st.integers(2, 300), st.integers(1, 40), st.integers(0, 10**6))
 def test_exact_cosines_do_not_depend_on_the_batch(dim, n, seed):
-    mu = scores.stored_direction(directions(n, dim, seed))
-    found = scores.exact_cosines(mu[0], mu)
+    mu = caps.stored_direction(directions(n, dim, seed))
+    found = caps.exact_cosines(mu[0], mu)
     assert found[0] == 1
-    alone = [scores.exact_cosines(mu[0], mu[i : i + 1])[0] for i in range(n)]
-    swapped = [scores.exact_cosines(mu[i], mu[:1])[0] for i in range(n)]
+    alone = [caps.exact_cosines(mu[0], mu[i : i + 1])[0] for i in range(n)]
+    swapped = [caps.exact_cosines(mu[i], mu[:1])[0] for i in range(n)]
     assert found.tolist() == alone
     assert found.tolist() == swapped
     strided = np.asfortranarray(mu)
@@ -164,7 +164,7 @@ def test_latent_in_cap_against_draws(dim, kappa):
     n = 50_000
     draws = item.sample((n,), generator=RNG)
     share = (draws @ query.T >= t).double().mean(0)
-    found = scores.latent_in_cap(query @ item.mu, item.kappa.double(), t, dim)
+    found = caps.latent_in_cap(query @ item.mu, item.kappa.double(), t, dim)
     assert (found - share).abs().max() < 5 * math.sqrt(0.25 / n)
 
 
@@ -183,7 +183,7 @@ def test_latent_in_cap_against_a_slow_quadrature(dim, kappa, c, t):
     def total(low):
         return integrate.dblquad(density, low, 1, -1, 1, epsabs=1e-13, epsrel=1e-9)[0]
 
-    found = scores.latent_in_cap(
+    found = caps.latent_in_cap(
         torch.tensor(c).double(), torch.tensor(kappa).double(), torch.tensor(t).double(), dim
     ).item()
     assert found == pytest.approx(total(t) / total(-1), abs=1e-6)
@@ -191,31 +191,31 @@ def test_latent_in_cap_against_a_slow_quadrature(dim, kappa, c, t):
 
 def test_latent_in_cap_meets_the_cap_mass_and_points():
     kappa = torch.tensor([0.5, 30.0, 1e5], dtype=torch.float64)
-    t = credible.cap_cosine(au.VonMisesFisher(torch.eye(7)[:3], kappa.float()), 0.8)
+    t = caps.cap_cosine(au.VonMisesFisher(torch.eye(7)[:3], kappa.float()), 0.8)
     one = torch.ones(3, dtype=torch.float64)
-    held = scores.latent_in_cap(one, kappa, t, 7)
+    held = caps.latent_in_cap(one, kappa, t, 7)
     torch.testing.assert_close(held, torch.full_like(held, 0.8), rtol=0, atol=1e-6)
     point = torch.tensor(torch.inf)
     c = torch.tensor([0.9, 0.5], dtype=torch.float64)
-    inside = scores.latent_in_cap(c, point, torch.tensor(0.9, dtype=torch.float64), 7)
+    inside = caps.latent_in_cap(c, point, torch.tensor(0.9, dtype=torch.float64), 7)
     assert inside.tolist() == [1, 0]
 
 
 @given(st.floats(-50, 50), st.floats(1e-9, 1 - 1e-9))
 def test_positive_probability_is_bayes(log_ratio, prior):
-    found = scores.positive_probability(torch.tensor(log_ratio, dtype=torch.float64), prior).item()
+    found = caps.positive_probability(torch.tensor(log_ratio, dtype=torch.float64), prior).item()
     ratio = math.exp(log_ratio)
     assert found == pytest.approx(prior * ratio / (prior * ratio + (1 - prior)), rel=1e-9)
 
 
 def test_positive_probability_neither_overflows_nor_forgets_a_certain_prior():
     extreme = torch.tensor([-1e300, -torch.inf, 1e300, torch.inf], dtype=torch.float64)
-    assert scores.positive_probability(extreme, 0.2).tolist() == [0, 0, 1, 1]
-    assert scores.positive_probability(extreme, 0.0).tolist() == [0, 0, 0, 0]
-    assert scores.positive_probability(extreme, 1.0).tolist() == [1, 1, 1, 1]
+    assert caps.positive_probability(extreme, 0.2).tolist() == [0, 0, 1, 1]
+    assert caps.positive_probability(extreme, 0.0).tolist() == [0, 0, 0, 0]
+    assert caps.positive_probability(extreme, 1.0).tolist() == [1, 1, 1, 1]
     for prior in (-0.1, 1.1, math.nan):
         with pytest.raises(InvalidInputError, match="prior"):
-            scores.positive_probability(extreme, prior)
+            caps.positive_probability(extreme, prior)
 
 
 def test_hit_positivity_is_the_kernel_in_blocks():
@@ -225,25 +225,25 @@ def test_hit_positivity_is_the_kernel_in_blocks():
         for seed in (0, 1)
     )
     cosine = (q.mu.double() * g.mu.double()).sum(-1).clamp(-1, 1)
-    found = scores.log_hit_positivity(cosine, q.kappa, g.kappa, 10.0, 5)
+    found = caps.log_hit_positivity(cosine, q.kappa, g.kappa, 10.0, 5)
     torch.testing.assert_close(
         found.float(), au.log_expected_positivity(q, g, 10.0), rtol=1e-4, atol=1e-4
     )
     none = torch.zeros(0, dtype=torch.float64)
-    assert scores.log_hit_positivity(none, none, none, 10.0, 5).shape == (0,)
+    assert caps.log_hit_positivity(none, none, none, 10.0, 5).shape == (0,)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
 def test_class_entropy_counts(labels):
     shares = [labels.count(x) / len(labels) for x in set(labels)]
     expected = -sum(p * math.log(p) for p in shares)
-    assert scores.class_entropy(labels) == pytest.approx(expected, abs=1e-12)
+    assert caps.class_entropy(labels) == pytest.approx(expected, abs=1e-12)
 
 
 def test_class_entropy_weights_and_nothing():
     log_weights = torch.tensor([0.0, -torch.inf, math.log(3)], dtype=torch.float64)
-    found = scores.class_entropy(["a", "b", "c"], log_weights)
+    found = caps.class_entropy(["a", "b", "c"], log_weights)
     assert found == pytest.approx(-(0.25 * math.log(0.25) + 0.75 * math.log(0.75)))
-    assert math.isnan(scores.class_entropy([]))
+    assert math.isnan(caps.class_entropy([]))
     with pytest.raises(InvalidInputError, match="labels"):
-        scores.class_entropy(["a"], log_weights)
+        caps.class_entropy(["a"], log_weights)

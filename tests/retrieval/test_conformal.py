@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ from hypothesis import given, strategies as st
 import aureole as au
 from aureole import sphere
 from aureole.errors import AureoleWarning, InvalidInputError
-from aureole.retrieval import ConformalMass, CredibleIndex
+from aureole.retrieval import ConformalMass, CredibleIndex, SearchOptions
 from tests.retrieval.conftest import assert_exact, brute_force, names, posteriors
 
 DIM, KAPPA_POS = 4, 12.0
+CONFORMAL = SearchOptions(kind="predictive", guarantee="conformal")
 
 
 def pairs(n, seed, *, believed=1.0):
@@ -67,7 +69,7 @@ def test_too_few_pairs_give_everything(tmp_path):
     with pytest.warns(
         AureoleWarning, match=r"3 held-out pairs cannot guarantee mass 0.9.* 9 or more"
     ):
-        hits = index.search(query, 0.9, kind="predictive", guarantee="conformal")
+        hits = index.search(query, 0.9, options=CONFORMAL)
     assert len(hits) == 50
 
 
@@ -78,18 +80,18 @@ def test_calibrations_are_saved_with_the_index(durable):
     assert index.conformal is None
     query = au.VonMisesFisher(gallery.mu[0], 9.0)
     with pytest.raises(InvalidInputError, match="no calibration"):
-        index.search(query, kind="predictive", guarantee="conformal")
+        index.search(query, options=CONFORMAL)
     calibration = ConformalMass.fit(*pairs(60, 3, believed=5.0), KAPPA_POS)
     index.conformal = calibration
     again = CredibleIndex.open(where)
     assert again.conformal == calibration
-    hits = again.search(query, 0.8, kind="predictive", guarantee="conformal")
+    hits = again.search(query, 0.8, options=CONFORMAL)
     cap = {"kappa_pos": KAPPA_POS, "kappa_other": calibration.kappa_other, "kind": "predictive"}
     assert_exact(hits, brute_force(gallery, ids, query, calibration.level(0.8), **cap))
     with pytest.raises(InvalidInputError, match="calibration was made with kappa_pos"):
-        again.search(query, 0.8, kind="predictive", guarantee="conformal", kappa_pos=3.0)
+        again.search(query, 0.8, options=replace(CONFORMAL, kappa_pos=3.0))
     with pytest.raises(InvalidInputError, match="kind='predictive'"):
-        again.search(query, 0.8, guarantee="conformal")
+        SearchOptions(guarantee="conformal")
     again.append(posteriors(2, DIM, seed=8), ["a", "b"])
     assert again.conformal == calibration
     index.close()

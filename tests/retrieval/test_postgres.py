@@ -10,7 +10,7 @@ import aureole as au
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import CredibleIndex
 from aureole.retrieval._postgres import PostgresStore
-from tests.retrieval.conftest import names, posteriors
+from tests.retrieval.conftest import assert_exact, brute_force, everything, names, posteriors
 
 TAKEN = ["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"]
 _numbers = itertools.count()
@@ -180,3 +180,85 @@ def test_two_who_create_at_once_get_one_gallery(caller, admin):
         thread.join(timeout=20)
     assert len(told) == 1
     assert "already" in told[0]
+
+
+def test_what_pgvector_cannot_take_is_refused_before(server):
+    where = f"{server.get_uri()}#large_sizes"
+    with CredibleIndex.create(where, posteriors(3, 4), names(3)) as index:
+        with pytest.raises(InvalidInputError, match="up to 100 links, but got 101"):
+            index.build("hnsw", links=101)
+        with pytest.raises(InvalidInputError, match="up to 32,768 lists, but got 32,769"):
+            index.build("ivf", lists=32_769)
+        assert index.approximate is None
+
+
+def test_a_client_outlives_a_restart_of_the_server(server):
+    where = f"{server.get_uri()}#restarted"
+    gallery, ids = posteriors(100, 6), names(100)
+    index = CredibleIndex.create(where, gallery, ids)
+    query = au.VonMisesFisher(gallery.mu[3], 9.0)
+    expected = brute_force(gallery, ids, query, 0.9)
+    assert_exact(index.search(query, 0.9), expected)
+    results, stop = [], threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            try:
+                results.append(index.search(query, 0.9).ids)
+            except AureoleError as error:
+                results.append(str(error))
+
+    client = threading.Thread(target=ask)
+    client.start()
+    time.sleep(0.3)
+    before = len(results)
+    server.stop()
+    server.ensure_postgres_running()
+    deadline = time.monotonic() + 30
+    while len(results) < before + 50 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    stop.set()
+    client.join(timeout=30)
+    assert before > 0
+    assert len(results) >= before + 50
+    right = [name for name, _ in expected]
+    assert all(found == right or "connection" in found for found in results)
+    assert results[-1] == right
+    index.append(posteriors(2, 6, seed=4), ["new 1", "new 2"])
+    assert index.count() == 102
+    index.close()
+
+
+def test_a_lost_connection_is_made_again_and_a_lost_server_is_named(server, monkeypatch):
+    psycopg = pytest.importorskip("psycopg")
+    where = f"{server.get_uri()}#lost"
+    index = CredibleIndex.create(where, posteriors(20, 4), names(20))
+    kill = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    )
+    with psycopg.connect(server.get_uri(), autocommit=True) as other:
+        other.execute(kill)
+        assert len(everything(index)) == 20
+        other.execute(kill)
+        index.append(posteriors(1, 4), ["new"])
+        other.execute(kill)
+        assert index.delete(["new"]) == 1
+    monkeypatch.setattr("aureole.retrieval._postgres._WAITS", (0.0, 0.05))
+    server.stop()
+    try:
+        with pytest.raises(AureoleError, match="no connection"):
+            index.count()
+    finally:
+        server.ensure_postgres_running()
+    assert index.count() == 20
+    index.close()
+
+
+def test_secrets_stay_out_of_messages():
+    pytest.importorskip("psycopg")
+    with pytest.raises(AureoleError, match="no connection") as caught:
+        CredibleIndex.open("postgresql://me:hunter2@127.0.0.1:1/none?connect_timeout=2")
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(InvalidInputError, match="cannot name a table"):
+        CredibleIndex.open("postgresql://127.0.0.1:1/none#x; DROP TABLE y")

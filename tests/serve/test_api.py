@@ -12,7 +12,14 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex, Origin, cap_cosine, class_entropy, latent_in_cap
+from aureole.retrieval import (
+    CredibleIndex,
+    Origin,
+    SearchOptions,
+    cap_cosine,
+    class_entropy,
+    latent_in_cap,
+)
 from aureole.scale import load_embedder
 from aureole.serve import Service, ServiceError
 from aureole.serve._encoding import spoil
@@ -127,8 +134,11 @@ def test_posteriors_are_the_encoders(client, made):
 )
 def test_hits_are_the_indexes(client, index, made, asked, wanted):
     query = VonMisesFisher(made[1].mu[3], torch.tensor(8.0))
+    plain = {k: v for k, v in wanted.items() if k in ("mass", "limit", "filter")}
     known = {} if "guarantee" in wanted else {"kappa_pos": 20.0}
-    true = index.search(query, columns=["number"], **wanted, **known)
+    known |= {k: v for k, v in wanted.items() if k not in plain}
+    options = SearchOptions(**known)
+    true = index.search(query, columns=["number"], **plain, options=options)
     assert len(true)
     found = client.search(query, **asked)
     SearchAnswer.model_validate(found.raw)
@@ -140,8 +150,8 @@ def test_hits_are_the_indexes(client, index, made, asked, wanted):
     assert found.hits.payload["number"] == true.payload["number"]
     if "prior" in wanted:
         torch.testing.assert_close(found.hits.probability, true.probability)
-    unlimited = {k: v for k, v in wanted.items() if k != "limit"}
-    everyone = index.search(query, columns=["label"], **unlimited, **known)
+    unlimited = {k: v for k, v in plain.items() if k != "limit"}
+    everyone = index.search(query, columns=["label"], **unlimited, options=options)
     assert (found.count, found.count_exact) == (len(everyone), True)
     assert found.truncated == (len(everyone) > len(true))
     counted = {one["label"]: one["count"] for one in found.raw["classes"]}
@@ -239,7 +249,8 @@ def test_the_map_of_partners(client, index):
     for cap in (found["caps"][0], found["caps"][30], found["caps"][-1]):
         wanted = cap_cosine(own, cap["mass"], kind="predictive", kappa_pos=20.0, kappa_other=other)
         assert cap["cosine"] == pytest.approx(float(wanted[0]), abs=1e-9)
-    members = set(index.search(own, 0.8, kind="predictive", kappa_pos=20.0)[0].ids)
+    options = SearchOptions(kind="predictive", kappa_pos=20.0)
+    members = set(index.search(own, 0.8, options=options)[0].ids)
     assert {p["id"] for p in found["points"] if p["inside"]} <= members
     whole = client.map({"id": "item-004"}, mass=1.0, kind="predictive")
     assert whole["cap"]["radius"] > found["cap"]["radius"]

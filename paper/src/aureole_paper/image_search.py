@@ -16,6 +16,7 @@ from aureole.evaluation import Calibration, fit_calibration, partner_angle
 from aureole.retrieval import (
     ConformalMass,
     CredibleIndex,
+    SearchOptions,
     exact_cosines,
     log_hit_positivity,
     stored_direction,
@@ -132,10 +133,11 @@ def check_index(
                 hits = index.search(
                     query,
                     mass,
-                    kind="predictive",
-                    kappa_pos=search.kappa_pos,
-                    guarantee=guarantee,
+                    options=SearchOptions(
+                        kind="predictive", kappa_pos=search.kappa_pos, guarantee=guarantee
+                    ),
                 )
+                assert isinstance(hits, list)
                 for found, row in zip(hits, masses, strict=True):
                     wanted = {names[i] for i in (row <= level).nonzero()[:, 0].tolist()}
                     members += len(wanted)
@@ -146,9 +148,9 @@ def check_index(
             MASSES[0], query.kappa.double(), other, search.kappa_pos, query.dim
         )
         widest = angle.sort().values[-1 - round(ask_back * len(rows))].item() + 1e-9
-        hits = index.search(
-            query, MASSES[0], kind="predictive", kappa_pos=search.kappa_pos, widest=widest
-        )
+        options = SearchOptions(kind="predictive", kappa_pos=search.kappa_pos, widest=widest)
+        hits = index.search(query, MASSES[0], options=options)
+        assert isinstance(hits, list)
         asked = sum(found.asks_back for found in hits)
     return {
         "searches": searches,

@@ -29,7 +29,7 @@ from aureole.retrieval import (
     ConformalMass,
     CredibleIndex,
     Origin,
-    adapter_of,
+    engine_of,
     is_local,
     shown_address,
 )
@@ -154,7 +154,7 @@ def staged(where: str) -> Iterator[str]:
 
     Databases and object stores are written in place.
     """
-    adapter_of(where)  # raises for an unknown engine before anything is read
+    engine_of(where)  # raises for an unknown engine before anything is read
     if not is_local(where):
         yield where
         return

@@ -299,6 +299,7 @@ def _sample_ids(opened: CredibleIndex) -> list[str]:
         torch.randn(_QUERIES, opened.schema.dim, generator=rng), dim=-1
     )
     hits = opened.search(VonMisesFisher(mu, 0.0), 1.0, limit=1, exact=True)
+    assert isinstance(hits, list)
     return sorted({nearest.ids[0] for nearest in hits})
 
 

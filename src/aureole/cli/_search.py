@@ -26,6 +26,7 @@ from aureole.retrieval import (
     CredibleIndex,
     Explanation,
     Hits,
+    SearchOptions,
     describe_cap,
     explain_hits,
     parse_filter,
@@ -139,20 +140,23 @@ def _search(
         kappa_pos = cap.kappa_pos
         if kappa_pos is None and cap.guarantee is None:
             kappa_pos = index.origin.kappa_pos if built.kappa_pos is None else built.kappa_pos
-        hits: Hits = index.search(
+        hits = index.search(
             built.posterior,
             cap.mass,
             limit=limit if limit is None or built.item is None else limit + 1,
             filter=conditions,
-            kind=kind,
-            kappa_pos=kappa_pos,
-            prior=results.prior,
-            rank=results.rank,
-            guarantee=cap.guarantee,
-            widest=None if cap.widest is None else math.radians(cap.widest),
             columns=list(index.schema.columns),
             exact=results.exact,
+            options=SearchOptions(
+                kind=kind,
+                kappa_pos=kappa_pos,
+                prior=results.prior,
+                rank=results.rank,
+                guarantee=cap.guarantee,
+                widest=None if cap.widest is None else math.radians(cap.widest),
+            ),
         )
+        assert isinstance(hits, Hits)
         described = describe_cap(
             cap.mass,
             kind,

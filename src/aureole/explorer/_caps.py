@@ -26,7 +26,8 @@ def caps_figure(mass: float = 0.9, *, rows: int = 400, seed: int = 0) -> str:
         canvas("caps", len(_KAPPAS), height=3.7) as drawing,
     ):
         for axes, (title, kappa) in zip(drawing.axes, _KAPPAS.items(), strict=True):
-            hits: Hits = index.search(VonMisesFisher(centre, kappa), mass)
+            hits = index.search(VonMisesFisher(centre, kappa), mass)
+            assert isinstance(hits, Hits)
             degrees = math.degrees(math.acos(float(hits.threshold[0])))
             _draw(axes, mu.numpy(), centre.numpy(), hits)
             axes.set_title(f"{title}, κ = {kappa:g}\ncap of {degrees:.0f}°: {len(hits)} items")

@@ -17,6 +17,7 @@ from aureole.errors import InvalidInputError, MissingInputError
 from aureole.evaluation import SAMPLED, kappa_rejection
 from aureole.retrieval import (
     CredibleIndex,
+    Hits,
     cap_cosine,
     exact_cosines,
     log_hit_positivity,
@@ -164,6 +165,7 @@ def _with_neighbours(index: CredibleIndex, picked: list[str]) -> list[str]:
     posterior, _ = index.fetch(picked)
     wide = VonMisesFisher(posterior.mu, torch.zeros_like(posterior.kappa), validate_args=False)
     found = index.search(wide, 1.0, limit=_NEIGHBOURS + 1)
+    assert isinstance(found, list)
     names = dict.fromkeys(picked)
     for rank in range(
         _NEIGHBOURS + 1
@@ -209,7 +211,9 @@ def _counts(
     counts = np.zeros(caps.shape, np.int32)
     for i in range(len(caps)):
         query = VonMisesFisher(posterior.mu[i], posterior.kappa[i], validate_args=False)
-        cosine = np.sort(index.search(query, MASSES[-1], exact=True).cosine.numpy())
+        hits = index.search(query, MASSES[-1], exact=True)
+        assert isinstance(hits, Hits)
+        cosine = np.sort(hits.cosine.numpy())
         counts[i] = len(cosine) - np.searchsorted(cosine, caps[i])
         if progress is not None:
             progress(i + 1, len(caps))

@@ -90,7 +90,9 @@ def two_searches(
         mu = index.fetch(names)[0].mu.double()
         for title, picture in (("sharp", sharp), ("blurred", blurred)):
             posterior = embed(encoder, picture[None])
-            (hits,) = index.search(posterior, setting.mass)
+            found_hits = index.search(posterior, setting.mass)
+            assert isinstance(found_hits, list)
+            (hits,) = found_hits
             cosines = (mu @ posterior.mu[0].double()).clamp(-1, 1)
             found.append(
                 CapSearch(

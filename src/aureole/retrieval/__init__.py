@@ -1,78 +1,52 @@
-"""Credible retrieval: a query's posterior decides how many results it gets, on real vector engines."""
+"""Credible retrieval: the uncertainty of a query decides how many results it gets, on real vector engines."""
 
-from aureole.retrieval._address import (
-    is_local,
-    shown_address,
-)
-from aureole.retrieval._conformal import (
-    ConformalMass,
-)
-from aureole.retrieval._credible import (
+from aureole.retrieval._caps import (
     cap_cosine,
-    too_wide,
-    union_cosines,
-)
-from aureole.retrieval._explanation import (
-    Explanation,
-    describe_cap,
-    explain_hits,
-)
-from aureole.retrieval._filters import (
-    Condition,
-    parse_filter,
-)
-from aureole.retrieval._hits import (
-    Hits,
-    pick_hits,
-)
-from aureole.retrieval._index import (
-    CredibleIndex,
-    Recall,
-)
-from aureole.retrieval._lance import (
-    LanceStore,
-)
-from aureole.retrieval._lance_tables import (
-    SCHEMA_KEY,
-    lance_package,
-    locked,
-    table_exists,
-    to_arrow,
-)
-from aureole.retrieval._origin import (
-    Origin,
-)
-from aureole.retrieval._rows import (
-    MAX_ID_BYTES,
-    Rows,
-    Schema,
-    check_ids,
-    text_of,
-)
-from aureole.retrieval._scores import (
     class_entropy,
     exact_cosines,
     latent_in_cap,
     log_hit_positivity,
     positive_probability,
     stored_direction,
+    too_wide,
+    union_cosines,
 )
-from aureole.retrieval._statements import (
-    settings,
+from aureole.retrieval._conformal import ConformalMass
+from aureole.retrieval._filters import Condition, parse_filter
+from aureole.retrieval._hits import Explanation, Hits, describe_cap, explain_hits, pick_hits
+from aureole.retrieval._index import CredibleIndex, Recall, SearchOptions, engine_of
+from aureole.retrieval._lance import (
+    SCHEMA_KEY,
+    LanceStore,
+    lance_package,
+    locked,
+    table_exists,
+    to_arrow,
+)
+from aureole.retrieval._postgres import settings
+from aureole.retrieval._schema import (
+    MAX_ID_BYTES,
+    Origin,
+    Rows,
+    Schema,
+    check_ids,
+    pack_strings,
 )
 from aureole.retrieval._store import (
-    adapter_of,
     check_build,
     default_lists,
+    is_local,
+    shown_address,
 )
 
 __all__ = [
-    "Condition",
     "ConformalMass",
     "CredibleIndex",
     "Explanation",
     "Hits",
+    "Origin",
     "Recall",
+    "SearchOptions",
     "cap_cosine",
     "class_entropy",
     "explain_hits",

@@ -1,4 +1,4 @@
-"""Conformal mass: the level at which predictive caps hold partners as often as asked, whatever the model's faults."""
+"""Conformal calibration: predictive caps that hold partners as often as promised, even if the model is wrong."""
 
 import json
 import math
@@ -10,8 +10,7 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleWarning, InvalidInputError
-from aureole.retrieval._credible import check_mass
-from aureole.retrieval._scores import exact_cosines, stored_direction
+from aureole.retrieval._caps import check_mass, exact_cosines, stored_direction
 from aureole.sphere import predictive_mass
 
 _FORMAT = "aureole-conformal-1"
@@ -20,13 +19,13 @@ _BLOCK = 32
 
 @dataclass(frozen=True)
 class ConformalMass:
-    r"""Which mass to ask for, so that the predictive cap holds a new query's partner with the probability wanted.
+    r"""The mass with which predictive caps hold the partner of a new query with a given probability.
 
-    For n held-out pairs, u is the predictive mass of the cap that just holds the partner. If the model were right u
+    For n held-out pairs, u is the predictive mass of the cap that just holds the partner. If the model were right, u
     would be uniform. Whether or not it is, the :math:`\lceil (n+1) p \rceil`-th smallest u is a mass whose caps hold
     the partner of a new pair, exchangeable with those held out, with probability at least p, and at most
-    p + 1/(n+1) without ties. The guarantee is marginal: over pairs, not for each query. It is the mass that is
-    calibrated and not a cosine, so a vague query keeps its wide cap.
+    p + 1/(n+1) without ties. The guarantee is marginal: over pairs, not for each query. Since the mass is
+    calibrated and not a cosine, a vague query keeps its wide cap.
 
     ``kappa_pos`` and ``kappa_other`` (one concentration for all partners, so that a query has one cap) are part of the
     calibration. For the guarantee to be exact they must not be fitted on the held-out pairs.
@@ -61,11 +60,11 @@ class ConformalMass:
         kappa_other: float | None = None,
         groups: Sequence[object] | None = None,
     ) -> "ConformalMass":
-        """The calibration by held-out pairs, one pair for each group, with batch shape (n,).
+        """Calibrate on held-out pairs, one pair per group, with batch shape (n,).
 
-        Two pairs of one group (one product, one person) are not exchangeable with a new group's, so ``groups``, if
-        given, must be distinct. ``kappa_other`` is by default the median of the partners' kappa. Cost: one
-        series a pair.
+        Two pairs of the same group (one product, one person) are not exchangeable with those of a new group, so
+        ``groups``, if given, must be distinct. ``kappa_other`` defaults to the median of the partners' kappa. Cost:
+        one series per pair.
         """
         if len(posterior.batch_shape) != 1 or partner.batch_shape != posterior.batch_shape:
             raise InvalidInputError(
@@ -76,7 +75,7 @@ class ConformalMass:
         if groups is not None and (len(groups) != n or len(set(groups)) != n):
             raise InvalidInputError(
                 f"the {n} pairs must come from {n} distinct groups, but there are {len(set(groups))} among "
-                f"{len(groups)}. Keep one pair of each."
+                f"{len(groups)}. Keep one pair per group."
             )
         if kappa_other is None:
             kappa_other = float(partner.kappa.median()) if n else 1.0
@@ -86,18 +85,18 @@ class ConformalMass:
         other = torch.tensor(kappa_other, dtype=torch.float64)
         with torch.no_grad():
             parts = zip(angle.split(_BLOCK), posterior.kappa.double().split(_BLOCK), strict=True)
-            found = [predictive_mass(a, k, other, kappa_pos, posterior.dim) for a, k in parts]
-        scores = torch.cat(found).clamp(0, 1).sort().values.tolist() if n else []
+            masses = [predictive_mass(a, k, other, kappa_pos, posterior.dim) for a, k in parts]
+        scores = torch.cat(masses).clamp(0, 1).sort().values.tolist() if n else []
         return cls(scores, float(kappa_pos), float(kappa_other))
 
     def level(self, mass: float, *, quiet: bool = False) -> float:
-        """The mass to ask for; 1, the whole sphere, with a warning where there are too few pairs for the promise."""
+        """The mass to search with; 1 (the whole sphere), with a warning, if there are too few pairs to guarantee it."""
         rank = math.ceil(round((len(self.scores) + 1) * check_mass(mass), 9))
         if rank > len(self.scores) and quiet:
             return 1.0
         if rank > len(self.scores):
             needed = math.ceil(round(mass / (1 - mass), 9)) if mass < 1 else None
-            remedy = "No finite number is enough." if needed is None else f"Take {needed} or more."
+            remedy = "No number of pairs is enough." if needed is None else f"Use {needed} or more."
             warnings.warn(
                 f"{len(self.scores)} held-out pairs cannot guarantee mass {mass:g}: every item is returned. {remedy}",
                 AureoleWarning,
@@ -107,13 +106,13 @@ class ConformalMass:
         return self.scores[rank - 1] if rank else 0.0
 
     def to_json(self) -> str:
-        """As text, for an index to keep."""
+        """As JSON text, saved with the index."""
         values = {"kappa_pos": self.kappa_pos, "kappa_other": self.kappa_other}
         return json.dumps({"format": _FORMAT, "scores": self.scores, **values})
 
     @classmethod
     def from_json(cls, text: str) -> "ConformalMass":
-        """From text that may come from anywhere."""
+        """From untrusted JSON text."""
         try:
             values = json.loads(text)
             if values["format"] != _FORMAT:
@@ -121,4 +120,4 @@ class ConformalMass:
             scores = [float(u) for u in values["scores"]]
             return cls(scores, float(values["kappa_pos"]), float(values["kappa_other"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"this is no saved calibration: {error!r}.") from error
+            raise InvalidInputError(f"not a saved calibration: {error!r}.") from error

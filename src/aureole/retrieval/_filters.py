@@ -1,7 +1,7 @@
-"""Filters: a small, safe expression over payload columns, never text that an engine would run.
+"""Filters on payload columns. Values are passed to engines as parameters, never as text that an engine would run.
 
-``{"shop": "north", "colour": ["red", "blue"], "price": (10, 20)}``: a value is equality, a list is any of them, and a
-tuple (low, high) is a range with both ends in it, where None is open. All columns must agree.
+``{"shop": "north", "colour": ["red", "blue"], "price": (10, 20)}``: a value means equality, a list means any of its
+values, and a tuple (low, high) is an inclusive range, where None is unbounded. A row must meet all of them.
 """
 
 import csv
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from aureole.errors import InvalidInputError
-from aureole.retrieval._rows import Schema, check_value
+from aureole.retrieval._schema import Schema, check_value
 
 _MOST_VALUES = 1000
 _INTEGER, _NUMBER = (
@@ -25,7 +25,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class Condition:
-    """One column's demand: any of some values, or a range from ``values[0]`` to ``values[1]`` (None is open)."""
+    """A condition on one column: any of ``values``, or between ``values[0]`` and ``values[1]`` (None: unbounded)."""
 
     column: str
     kind: Literal["any", "between"]
@@ -41,26 +41,26 @@ def check_filter(filter: Mapping[str, Any] | None, schema: Schema) -> list[Condi
     [Condition(column='price', kind='between', values=(10.0, None))]
     """
     conditions = []
-    for name, demand in (filter or {}).items():
+    for name, wanted in (filter or {}).items():
         kind = schema.columns.get(name)
         if kind is None:
             raise InvalidInputError(
-                f"there is no payload column {name!r} to filter by; there are {sorted(schema.columns)}."
+                f"there is no payload column {name!r} to filter by. Columns: {sorted(schema.columns)}."
             )
         where = f"filter {name!r}"
-        if isinstance(demand, tuple):
-            if len(demand) != 2 or kind == "boolean":
+        if isinstance(wanted, tuple):
+            if len(wanted) != 2 or kind == "boolean":
                 raise InvalidInputError(
-                    f"{where} must be a range (low, high) of an ordered column, but is {demand!r}. For any of several "
-                    "values use a list."
+                    f"{where} must be a range (low, high) of an ordered column, but is {wanted!r}. To match any of "
+                    "several values, use a list."
                 )
-            ends = tuple(None if end is None else check_value(end, kind, where) for end in demand)
+            ends = tuple(None if end is None else check_value(end, kind, where) for end in wanted)
             conditions.append(Condition(name, "between", ends))
             continue
-        several = demand if isinstance(demand, list) else [demand]
+        several = wanted if isinstance(wanted, list) else [wanted]
         if len(several) > _MOST_VALUES:
             raise InvalidInputError(
-                f"{where} lists {len(several)} values; at most {_MOST_VALUES} are taken."
+                f"{where} lists {len(several)} values; the limit is {_MOST_VALUES}."
             )
         values = tuple(check_value(value, kind, where) for value in several)
         conditions.append(Condition(name, "any", values))
@@ -68,10 +68,10 @@ def check_filter(filter: Mapping[str, Any] | None, schema: Schema) -> list[Condi
 
 
 def parse_filter(texts: Sequence[str], schema: Schema) -> dict[str, Any]:
-    """The filter that texts such as ``shop=north``, ``colour=red,blue`` or ``price=10..20`` stand for.
+    """Parse filters written as text, such as ``shop=north``, ``colour=red,blue`` or ``price=10..20``.
 
-    What comes after ``=`` is read by the type of its column, and never run. Either end of a range may be left out.
-    A text with a comma, a quote or two dots in it stands in double quotes, as in CSV.
+    The part after ``=`` is parsed by the type of its column. Either end of a range may be omitted. Quote text that
+    contains a comma, a quote or two dots with double quotes, as in CSV.
 
     Examples
     --------
@@ -79,30 +79,30 @@ def parse_filter(texts: Sequence[str], schema: Schema) -> dict[str, Any]:
     >>> parse_filter(["price=10..", 'colour=red,"blue, dark"'], schema)
     {'price': (10.0, None), 'colour': ['red', 'blue, dark']}
     """
-    found: dict[str, Any] = {}
+    filter: dict[str, Any] = {}
     for text in texts:
-        name, sign, demand = text.partition("=")
+        name, sign, wanted = text.partition("=")
         if not sign or name not in schema.columns:
             raise InvalidInputError(
-                f"a filter is COLUMN=VALUE with a payload column, but got {text[:60]!r}; there are "
+                f"a filter is COLUMN=VALUE with a payload column, but got {text[:60]!r}. Columns: "
                 f"{sorted(schema.columns)}."
             )
-        if name in found:
+        if name in filter:
             raise InvalidInputError(
-                f"there are two filters on {name!r}. Give one: a list {name}=a,b or a range {name}=a..b."
+                f"there are two filters on {name!r}. Use one: a list {name}=a,b or a range {name}=a..b."
             )
         kind, where = schema.columns[name], f"filter {name!r}"
-        if ".." in demand and '"' not in demand:
-            ends = demand.split("..")
+        if ".." in wanted and '"' not in wanted:
+            ends = wanted.split("..")
             if len(ends) != 2 or ends == ["", ""]:
                 raise InvalidInputError(
-                    f"{where} must be a range LOW..HIGH, but is {demand[:60]!r}. Put a text with dots in quotes."
+                    f"{where} must be a range LOW..HIGH, but is {wanted[:60]!r}. Quote text that contains dots."
                 )
-            found[name] = tuple(_parsed(end, kind, where) if end else None for end in ends)
+            filter[name] = tuple(_parsed(end, kind, where) if end else None for end in ends)
             continue
-        values = [_parsed(part, kind, where) for part in _parts(demand, where)]
-        found[name] = values[0] if len(values) == 1 else values
-    return found
+        values = [_parsed(part, kind, where) for part in _parts(wanted, where)]
+        filter[name] = values[0] if len(values) == 1 else values
+    return filter
 
 
 def matches(
@@ -113,10 +113,10 @@ def matches(
     for condition in conditions:
         column = payload[condition.column]
         if condition.kind == "any":
-            found = np.zeros(n, dtype=bool)
+            equal = np.zeros(n, dtype=bool)
             for value in condition.values:
-                found |= column == value
-            kept &= found
+                equal |= column == value
+            kept &= equal
             continue
         low, high = condition.values
         if low is not None:
@@ -126,18 +126,18 @@ def matches(
     return kept
 
 
-def _parts(demand: str, where: str) -> list[str]:
+def _parts(text: str, where: str) -> list[str]:
     try:
-        rows = list(csv.reader([demand], strict=True))
+        rows = list(csv.reader([text], strict=True))
     except csv.Error as error:
         raise InvalidInputError(
-            f"{where} cannot be read, {error}: put a text with commas in double quotes."
+            f"{where} cannot be parsed ({error}). Put text that contains commas in double quotes."
         ) from error
     return rows[0] if rows and rows[0] else [""]
 
 
 def _parsed(text: str, kind: str, where: str) -> Any:
-    """A value from text, by the type of its column."""
+    """Parse a value by the type of its column."""
     value: Any = text
     if kind == "boolean":
         value = _BOOLEANS.get(text.lower(), text)
@@ -146,5 +146,5 @@ def _parsed(text: str, kind: str, where: str) -> Any:
     elif kind == "number" and _NUMBER.fullmatch(text):
         value = float(text)
     elif kind != "text":
-        value = text[:60]  # no number: an error quotes it
+        value = text[:60]  # not a number: the error of check_value quotes it
     return check_value(value, kind, where)

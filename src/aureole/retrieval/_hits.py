@@ -1,7 +1,6 @@
-"""Hits: from queries to engines' candidates, to the exact members of their caps, to ranked results."""
+"""From queries to ranked hits: candidates of the engine, exact members of each cap, order and explanation."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,30 +10,46 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aureole.distributions import MixtureVMF
-from aureole.errors import InvalidInputError
-from aureole.retrieval._credible import Posterior
-from aureole.retrieval._filters import Condition
-from aureole.retrieval._rows import Rows, strings
-from aureole.retrieval._scores import (
+from aureole.retrieval._caps import (
+    Posterior,
+    check_angle,
     exact_cosines,
+    latent_in_cap,
     log_hit_positivity,
     positive_probability,
     stored_direction,
 )
-from aureole.retrieval._store import Store, slack
+from aureole.retrieval._conformal import ConformalMass
+from aureole.retrieval._schema import NO_MU, Rows, object_array
+from aureole.retrieval._store import Selection, Store, slack
 
 Rank = Literal["cosine", "positivity"]
-_CHUNK = 64  # queries handed to an engine at a time
+_CHUNK = 64  # queries per call of an engine
+_ENTRIES = 2**12  # probabilities per block, so that their Bessel functions fit in memory
 
 
 @dataclass(frozen=True)
 class Hits:
-    """One query's results, best first.
+    """The results of one query, best first.
 
-    ``cosine`` is exact (float64, of the stored mu; for a mixture to its nearest component), ``kappa`` the items'.
-    ``log_positivity`` is there if kappa_pos was given, and ``probability``, P(positive), if the prior was too.
-    ``threshold`` is the least cosine of the cap, one for each component of a mixture. ``asks_back`` says that the cap
-    was wider than the query allowed, and that nothing was searched.
+    Attributes
+    ----------
+    ids
+        Ids of the items.
+    cosine
+        Exact float64 cosines of the stored mu; for a mixture, to its nearest component.
+    kappa
+        Concentrations of the items.
+    threshold
+        Smallest cosine inside the cap, one per component of a mixture; inf means no cap.
+    log_positivity
+        Log expected positivity, if ``kappa_pos`` was given.
+    probability
+        P(positive), if ``prior`` was given too.
+    payload
+        Values of the requested payload columns.
+    asks_back
+        True if the cap was wider than ``widest``. Nothing was searched then; ask the user for a better query.
     """
 
     ids: list[str]
@@ -49,10 +64,106 @@ class Hits:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        best = ", ".join(
+            f"{name!r}: {cosine:.3f}"
+            for name, cosine in zip(self.ids[:3], self.cosine[:3].tolist(), strict=True)
+        )
+        more = ", ..." if len(self) > 3 else ""
+        caps = [round(t, 3) for t in self.threshold.tolist()]
+        return f"Hits({len(self)} items, threshold={caps}, cosine={{{best}{more}}})"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why hits are in a query's cap: their angles to the query's mu and the cap's own angle, in degrees.
+
+    ``latent_in_cap`` is the probability that the latent of each hit lies in the cap, as its mu does: low for vague
+    items. None if it was not requested, and for a mixture, whose caps may overlap.
+    """
+
+    degrees: Float[Tensor, " n"]
+    cap_degrees: Float[Tensor, " k"]
+    latent_in_cap: Float[Tensor, " n"] | None
+
+
+def explain_hits(hits: Hits, posterior: Posterior, *, latent: bool = True) -> Explanation:
+    """Explain the hits of one query (batch shape ()).
+
+    The probabilities cost 384 Bessel functions per hit; ``latent=False`` omits them.
+
+    Examples
+    --------
+    >>> from aureole.distributions import VonMisesFisher
+    >>> from aureole.retrieval import CredibleIndex
+    >>> gallery = VonMisesFisher(torch.eye(3), torch.tensor([50.0, 2.0, 90.0]))
+    >>> index = CredibleIndex.create("faiss://", gallery, ["ant", "bee", "cat"])
+    >>> query = VonMisesFisher(torch.tensor([0.8, 0.6, 0.0]), 5.0)
+    >>> why = explain_hits(index.search(query, mass=0.95), query)
+    >>> why.degrees, why.cap_degrees
+    (tensor([36.8699, 53.1301], dtype=torch.float64), tensor([66.3577], dtype=torch.float64))
+    >>> why.latent_in_cap
+    tensor([0.9998, 0.5087], dtype=torch.float64)
+    """
+    cap = torch.where(hits.threshold > 1, torch.nan, hits.threshold)  # inf means no cap
+    probability = None
+    if latent and len(cap) == 1 and not math.isnan(float(cap[0])):
+        blocks = zip(hits.cosine.split(_ENTRIES), hits.kappa.split(_ENTRIES), strict=True)
+        with torch.no_grad():
+            parts = [latent_in_cap(c, k, cap[0], posterior.dim) for c, k in blocks]
+        probability = torch.cat(parts) if parts else hits.cosine.clone()
+    angles = [torch.rad2deg(torch.acos(x.clamp(-1, 1))) for x in (hits.cosine, cap)]
+    return Explanation(angles[0], angles[1], probability)
+
+
+def describe_cap(
+    mass: float,
+    kind: str,
+    *,
+    kappa_pos: float | None,
+    typical_kappa: float,
+    conformal: ConformalMass | None = None,
+) -> dict[str, Any]:
+    """What a cap was computed with: its level (the mass after calibration), pairs and concentrations.
+
+    With a conformal calibration the level and the concentrations are those of the calibration.
+
+    Examples
+    --------
+    >>> describe_cap(0.9, "predictive", kappa_pos=20.0, typical_kappa=50.0)
+    {'kind': 'predictive', 'mass': 0.9, 'level': 0.9, 'pairs': None, 'kappa_pos': 20.0, 'kappa_other': 50.0}
+    """
+    cap: dict[str, Any] = {"kind": kind, "mass": mass, "level": mass, "pairs": None}
+    if conformal is not None:
+        cap["level"], cap["pairs"] = conformal.level(mass, quiet=True), len(conformal.scores)
+        return cap | {"kappa_pos": conformal.kappa_pos, "kappa_other": conformal.kappa_other}
+    other = typical_kappa if kind == "predictive" else None
+    return cap | {"kappa_pos": kappa_pos, "kappa_other": other}
+
+
+def pick_hits(hits: Hits, places: list[int]) -> Hits:
+    """The hits at some positions, in that order."""
+
+    def pick(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[places]
+
+    return replace(
+        hits,
+        ids=[hits.ids[i] for i in places],
+        cosine=hits.cosine[places],
+        kappa=hits.kappa[places],
+        log_positivity=pick(hits.log_positivity),
+        probability=pick(hits.probability),
+        payload={name: [values[i] for i in places] for name, values in hits.payload.items()},
+    )
+
 
 @dataclass
 class Queries:
-    """Queries as the engines see them: mu [n, k, D], kappa and log weights [n, k], least cosines [n, k]."""
+    """Queries in the form engines need: mu [n, k, D], kappa and log weights [n, k], smallest cosines [n, k].
+
+    ``bound`` is the threshold that is searched with: inf where the cap is too wide, higher where a limit allows it.
+    """
 
     mu: np.ndarray
     kappa: Tensor
@@ -63,7 +174,7 @@ class Queries:
 
     @classmethod
     def of(cls, posterior: Posterior, threshold: Tensor, widest: float | None) -> "Queries":
-        """Queries of batch shape () or (n,) with their thresholds; one whose cap is too wide has no bound to meet."""
+        """Queries of batch shape () or (n,) with their thresholds."""
         if isinstance(posterior, MixtureVMF):
             mu, kappa, weights = posterior.mu, posterior.kappa, posterior.weights
         else:
@@ -73,103 +184,107 @@ class Queries:
             mu, kappa, weights, threshold = (
                 x.unsqueeze(0) for x in (mu, kappa, weights, threshold)
             )
-        if widest is not None and not 0 <= widest <= math.pi:
-            raise InvalidInputError(
-                f"widest must be an angle in radians between 0 and pi, but is {widest}."
-            )
         angle = torch.acos(threshold.clamp(-1, 1)).amax(-1)
-        back = [False] * len(angle) if widest is None else (angle > widest).tolist()
+        asks_back = [False] * len(angle)
+        if widest is not None:
+            check_angle(widest)
+            asks_back = (angle > widest).tolist()
         bound = threshold.detach().cpu().numpy().copy()
-        bound[back] = math.inf
+        bound[asks_back] = math.inf
         kappa = kappa.detach().cpu().double()
         log_weights = weights.detach().cpu().double().log()
-        return cls(stored_direction(mu), kappa, log_weights, threshold.detach().cpu(), bound, back)
+        threshold = threshold.detach().cpu()
+        return cls(stored_direction(mu), kappa, log_weights, threshold, bound, asks_back)
+
+
+@dataclass(frozen=True)
+class Members:
+    """The rows in a query's cap, without mu, and their cosines to each component [n, k]."""
+
+    rows: Rows
+    cosines: np.ndarray
 
 
 def raise_bounds(
-    store: Store,
-    queries: Queries,
-    limit: int,
-    conditions: list[Condition],
-    columns: tuple[str, ...],
-    exact: bool,
+    store: Store, queries: Queries, limit: int, selection: Selection
 ) -> dict[int, Rows]:
-    """Raise each cap's bound to the limit-th best cosine: no better row can lie below it.
+    """Raise each cap's bound to the limit-th best cosine: rows below it cannot be among the results.
 
-    Returned are the nearest rows of those queries whose whole cap they hold, since the last of them is farther from the
-    bound than rounding reaches: they need no second search.
+    Returns the nearest rows of those queries whose entire cap they contain, since the last of them is further outside
+    the bound than rounding errors reach. These queries need no second search.
     """
     if queries.mu.shape[1] > 1:
         return {}
-    asked = np.flatnonzero(queries.bound[:, 0] <= 1)
-    whole: dict[int, Rows] = {}
-    found = store.nearest(queries.mu[asked, 0], limit, conditions, columns, exact=exact)
-    for query, rows in zip(asked.tolist(), found, strict=True):
+    searched = np.flatnonzero(queries.bound[:, 0] <= 1)
+    complete: dict[int, Rows] = {}
+    nearest = store.nearest(queries.mu[searched, 0], limit, selection)
+    for query, rows in zip(searched.tolist(), nearest, strict=True):
         if len(rows) < limit:
             continue
         cosine = exact_cosines(queries.mu[query, 0], rows.mu).min()
-        # a row that was left out scores at most as the last one does, both to the slack
+        # the score of a row that was left out is at most that of the last one, both within the slack
         if cosine < queries.bound[query, 0] - 2 * slack(queries.mu.shape[-1]):
-            whole[query] = rows
+            complete[query] = rows
         queries.bound[query, 0] = max(queries.bound[query, 0], cosine)
-    return whole
+    return complete
 
 
 def find_members(
-    store: Store,
-    queries: Queries,
-    conditions: list[Condition],
-    columns: tuple[str, ...],
-    exact: bool,
-    known: dict[int, Rows],
-) -> list[tuple[Rows, np.ndarray]]:
-    """(Rows without mu, cosines to each component [n, k]) in each query's cap; ``known`` rows hold some whole caps."""
+    store: Store, queries: Queries, selection: Selection, complete: dict[int, Rows]
+) -> list[Members]:
+    """The members of each query's cap; ``complete`` holds rows that contain the entire caps of some queries."""
     n, k, _ = queries.mu.shape
-    pairs = [(i, j) for i in range(n) for j in range(k) if queries.bound[i, j] <= 1]
-    asked = [pair for pair in pairs if pair[0] not in known]
-    parts: list[list[tuple[Rows, np.ndarray]]] = [[] for _ in range(n)]
-    for i, rows in known.items():
+    pairs = [
+        (i, j) for i in range(n) for j in range(k) if i not in complete and queries.bound[i, j] <= 1
+    ]
+    parts: list[list[Members]] = [[] for _ in range(n)]
+    for i, rows in complete.items():
         parts[i].append(_inside(rows, queries, i))
-    for start in range(0, len(asked), _CHUNK):
-        chunk = asked[start : start + _CHUNK]
+    for start in range(0, len(pairs), _CHUNK):
+        chunk = pairs[start : start + _CHUNK]
         at = tuple(np.array(chunk, dtype=np.int64).T)
-        found = store.candidates(
-            queries.mu[at], queries.bound[at], conditions, columns, exact=exact
-        )
-        for (i, _), rows in zip(chunk, found, strict=True):
+        candidates = store.candidates(queries.mu[at], queries.bound[at], selection)
+        for (i, _), rows in zip(chunk, candidates, strict=True):
             parts[i].append(_inside(rows, queries, i))
-    return [_merged(part, columns, k) for part in parts]
+    return [_union(part, selection, k) for part in parts]
+
+
+def log_positivities(members: list[Members], queries: Queries, kappa_pos: float) -> list[Tensor]:
+    """Log expected positivities of the members of all queries, in one fused call."""
+    sizes = [len(cap.rows) for cap in members]
+    owner = torch.repeat_interleave(torch.arange(len(members)), torch.tensor(sizes))
+    cosine = torch.from_numpy(np.concatenate([cap.cosines for cap in members]))
+    kappa_hit = torch.from_numpy(np.concatenate([cap.rows.kappa for cap in members])).double()
+    kappa = queries.kappa[owner]
+    kappa_hit = kappa_hit.unsqueeze(-1).expand_as(kappa)
+    each = log_hit_positivity(
+        cosine.reshape(-1),
+        kappa.reshape(-1),
+        kappa_hit.reshape(-1),
+        kappa_pos,
+        queries.mu.shape[-1],
+    ).reshape(kappa.shape)
+    if kappa.shape[1] == 1:
+        return list(each[:, 0].split(sizes))
+    return list(torch.logsumexp(each + queries.log_weights[owner], -1).split(sizes))
 
 
 def rank_hits(
-    found: list[tuple[Rows, np.ndarray]],
+    members: list[Members],
     queries: Queries,
+    *,
     kappa_pos: float | None,
     prior: float | None,
     rank: Rank,
     limit: int | None,
-    dim: int,
 ) -> list[Hits]:
-    """The hits of all queries in order; their positivities in one fused call."""
-    sizes = [len(rows) for rows, _ in found]
-    log_ratios: list[Tensor | None] = [None] * len(found)
-    if kappa_pos is not None and found:
-        owner = torch.repeat_interleave(torch.arange(len(found)), torch.tensor(sizes))
-        cosine = torch.from_numpy(np.concatenate([c for _, c in found]))
-        hit = torch.from_numpy(np.concatenate([rows.kappa for rows, _ in found])).double()
-        own = queries.kappa[owner]
-        each = log_hit_positivity(
-            cosine.reshape(-1), own.reshape(-1), hit.unsqueeze(-1).expand_as(own).reshape(-1), kappa_pos, dim,
-        ).reshape(own.shape)  # fmt: skip
-        whole = (
-            each[:, 0]
-            if own.shape[1] == 1
-            else torch.logsumexp(each + queries.log_weights[owner], -1)
-        )
-        log_ratios = list(whole.split(sizes))
+    """The ranked hits of all queries."""
+    log_ratios: list[Tensor | None] = [None] * len(members)
+    if kappa_pos is not None and members:
+        log_ratios = [*log_positivities(members, queries, kappa_pos)]
     hits = []
-    for i, (rows, cosines) in enumerate(found):
-        cosine, log_ratio = cosines.max(-1, initial=-1.0), log_ratios[i]
+    for i, (cap, log_ratio) in enumerate(zip(members, log_ratios, strict=True)):
+        rows, cosine = cap.rows, cap.cosines.max(-1, initial=-1.0)
         key = cosine if rank == "cosine" or log_ratio is None else log_ratio.numpy()
         order = _order(key, cosine, rows.ids)[:limit]
         picked = None if log_ratio is None else log_ratio[order]
@@ -191,7 +306,7 @@ def rank_hits(
 
 
 def _order(key: np.ndarray, cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Places by falling key, then falling cosine, then id."""
+    """Positions by descending key, then descending cosine, then id."""
     order = np.lexsort((-cosine, -key))
     tied = (np.diff(key[order]) == 0) & (np.diff(cosine[order]) == 0)
     if tied.any():
@@ -200,51 +315,31 @@ def _order(key: np.ndarray, cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return order
 
 
-def _inside(rows: Rows, queries: Queries, i: int) -> tuple[Rows, np.ndarray]:
-    """Those of the rows that lie in a query's cap, without their mu, and their cosines to its components."""
+def _inside(rows: Rows, queries: Queries, i: int) -> Members:
+    """Those of the rows that lie in a query's cap."""
     cosine = np.stack([exact_cosines(mu, rows.mu) for mu in queries.mu[i]], -1)
     inside = np.flatnonzero((cosine >= queries.bound[i]).any(-1))
-    return _take(rows, inside), cosine[inside]
+    return Members(_without_mu(rows, inside), cosine[inside])
 
 
-def _take(rows: Rows, places: np.ndarray) -> Rows:
-    """Some rows, without their mu, which is large."""
+def _without_mu(rows: Rows, places: np.ndarray) -> Rows:
     payload = {name: column[places] for name, column in rows.payload.items()}
-    nothing = np.zeros((0, 0), np.float32)
-    return Rows(rows.ids[places], nothing, rows.kappa[places], payload)
+    return Rows(rows.ids[places], NO_MU, rows.kappa[places], payload)
 
 
-def _merged(
-    parts: list[tuple[Rows, np.ndarray]], columns: Sequence[str], k: int
-) -> tuple[Rows, np.ndarray]:
-    """The union of the rows found by a query's components."""
+def _union(parts: list[Members], selection: Selection, k: int) -> Members:
+    """The union of the members of a query's caps, one per component."""
+    columns = selection.columns
     if len(parts) == 1:
         return parts[0]
     if not parts:
         empty = {name: np.zeros(0, object) for name in columns}
-        nothing = np.zeros((0, 0), np.float32)
-        return Rows(strings([]), nothing, np.zeros(0, np.float32), empty), np.zeros((0, k))
-    ids = np.concatenate([rows.ids for rows, _ in parts])
+        rows = Rows(object_array([]), NO_MU, np.zeros(0, np.float32), empty)
+        return Members(rows, np.zeros((0, k)))
+    ids = np.concatenate([part.rows.ids for part in parts])
     first = {name: place for place, name in reversed(list(enumerate(ids)))}
     places = np.array(sorted(first.values()), dtype=np.int64)
-    payload = {c: np.concatenate([rows.payload[c] for rows, _ in parts]) for c in columns}
-    kappa = np.concatenate([rows.kappa for rows, _ in parts])
-    whole = Rows(ids, np.zeros((0, 0), np.float32), kappa, payload)
-    return _take(whole, places), np.concatenate([cosine for _, cosine in parts])[places]
-
-
-def pick_hits(hits: Hits, places: list[int]) -> Hits:
-    """The hits at some places, in that order."""
-
-    def some(values: Any) -> Any:
-        return None if values is None else values[places]
-
-    return replace(
-        hits,
-        ids=[hits.ids[i] for i in places],
-        cosine=hits.cosine[places],
-        kappa=hits.kappa[places],
-        log_positivity=some(hits.log_positivity),
-        probability=some(hits.probability),
-        payload={name: [values[i] for i in places] for name, values in hits.payload.items()},
-    )
+    payload = {c: np.concatenate([part.rows.payload[c] for part in parts]) for c in columns}
+    kappa = np.concatenate([part.rows.kappa for part in parts])
+    cosines = np.concatenate([part.cosines for part in parts])
+    return Members(_without_mu(Rows(ids, NO_MU, kappa, payload), places), cosines[places])

@@ -1,9 +1,9 @@
-"""CredibleIndex: a gallery of posteriors where a query's own posterior decides how many results it gets."""
+"""CredibleIndex: a gallery of posteriors in which the uncertainty of a query decides how many results it gets."""
 
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,20 +12,28 @@ from jaxtyping import Float
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning, InvalidInputError
+from aureole.retrieval._caps import Kind, Posterior, cap_cosine
 from aureole.retrieval._conformal import ConformalMass
-from aureole.retrieval._credible import Kind, Posterior, cap_cosine
+from aureole.retrieval._faiss import FaissStore
 from aureole.retrieval._filters import check_filter
-from aureole.retrieval._hits import Queries, Rank, find_members, raise_bounds, rank_hits
-from aureole.retrieval._origin import Origin
-from aureole.retrieval._rows import Schema, check_ids, check_rows, schema_of
-from aureole.retrieval._store import Approximate, Store, create_store, open_store
+from aureole.retrieval._hits import Hits, Queries, Rank, find_members, raise_bounds, rank_hits
+from aureole.retrieval._lance import LanceStore
+from aureole.retrieval._postgres import PostgresStore
+from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
+from aureole.retrieval._store import (
+    Approximate,
+    Selection,
+    Store,
+    check_address,
+    shown_address,
+)
 
-_NOTE, _ORIGIN = "conformal", "origin"
+_CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Of the ``members`` of some caps, how many an approximate index ``found``, over so many ``queries``."""
+    """How many of the ``members`` of the caps of ``queries`` an approximate index ``found``."""
 
     queries: int
     members: int
@@ -33,19 +41,63 @@ class Recall:
 
     @property
     def share(self) -> float:
-        """The share found; 1 where there was nothing to find."""
+        """The share of members found; 1 if there are none."""
         return self.found / self.members if self.members else 1.0
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How a search builds the cap of a query and scores the hits inside.
+
+    Parameters
+    ----------
+    kind
+        'credible': the cap holds the query's own latent. 'predictive': it holds the mu of a partner, and needs
+        ``kappa_pos``.
+    kappa_pos
+        How close the latents of two partners are. With it, hits have their expected positivity.
+    kappa_other
+        Concentration of the partner in predictive caps (default: the gallery's typical kappa).
+    prior
+        Share of positives among all pairs. With it, and ``kappa_pos``, hits have their P(positive).
+    rank
+        Order of the hits: 'cosine', or 'positivity', which takes the items' kappa into account. Ties are ordered by id.
+    guarantee
+        'conformal': use the calibration saved with the index, so that predictive caps keep their promise.
+    widest
+        Angle in radians. A query whose cap is wider gets no hits, and its ``asks_back`` is set.
+    """
+
+    kind: Kind = "credible"
+    kappa_pos: float | None = None
+    kappa_other: float | None = None
+    prior: float | None = None
+    rank: Rank = "cosine"
+    guarantee: Literal["conformal"] | None = None
+    widest: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank not in ("cosine", "positivity"):
+            raise InvalidInputError(f"rank must be 'cosine' or 'positivity', but is {self.rank!r}.")
+        if self.guarantee is not None:
+            if self.guarantee != "conformal" or self.kind != "predictive":
+                raise InvalidInputError(
+                    "guarantee must be 'conformal', which needs kind='predictive', but is "
+                    f"{self.guarantee!r} with kind={self.kind!r}."
+                )
+        elif self.kappa_pos is None and (self.rank == "positivity" or self.prior is not None):
+            raise InvalidInputError("the positivity of a hit and P(positive) need kappa_pos.")
 
 
 class CredibleIndex:
     """A gallery of posteriors on LanceDB, FAISS or PostgreSQL, searched by credible caps.
 
-    The address decides the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory) or
-    ``postgresql://…#table``. In exact mode, the default until ``build`` is called, all engines return the same sets:
-    the items with the float64 cosine of the stored float32 mu at or above the threshold.
+    The address selects the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory) or
+    ``postgresql://…#table``. In exact mode, the default until ``build`` is called, all engines return the same hits:
+    the items whose stored float32 mu has a float64 cosine at or above the threshold. Not thread-safe.
 
-    Ids are distinct strings of at most 1,024 bytes, stored verbatim; appending one that is there is refused. Payload
-    columns hold str, int, float or bool and can be filtered by: ``{"shop": "north", "price": (10, None)}``.
+    Ids are distinct strings of at most 1,024 bytes, stored verbatim. Payload columns hold str, int, float or bool, and
+    searches can filter by them: ``{"shop": "north", "price": (10, None)}``.
 
     Examples
     --------
@@ -70,10 +122,10 @@ class CredibleIndex:
         *,
         typical_kappa: float | None = None,
     ) -> "CredibleIndex":
-        """A new index with these rows; refused where there is one already.
+        """Create an index with these rows; raise if one exists at the address.
 
-        ``typical_kappa``, by default the median of these rows, stands for a partner's in predictive caps. Give that of
-        the whole where these rows are the first of many.
+        Predictive caps use ``typical_kappa`` for the partner (default: the median of these rows). Pass the median of
+        the entire gallery if you append more rows later.
         """
         if not isinstance(posteriors, VonMisesFisher):
             raise InvalidInputError(
@@ -82,12 +134,16 @@ class CredibleIndex:
             )
         schema = schema_of(posteriors, payload, typical_kappa)
         rows = check_rows(posteriors, ids, payload, schema)
-        return cls(create_store(os.fspath(where), schema, rows))
+        return cls(engine_of(os.fspath(where)).create(os.fspath(where), schema, rows))
 
     @classmethod
     def open(cls, where: str | os.PathLike[str]) -> "CredibleIndex":
-        """The index at an address."""
-        return cls(open_store(os.fspath(where)))
+        """Open the index at an address."""
+        return cls(engine_of(os.fspath(where)).open(os.fspath(where)))
+
+    def __repr__(self) -> str:
+        columns = list(self.schema.columns)
+        return f"CredibleIndex({self.engine}, dim={self.schema.dim}, columns={columns})"
 
     @property
     def schema(self) -> Schema:
@@ -100,34 +156,38 @@ class CredibleIndex:
         ids: Sequence[str],
         payload: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
-        """Add rows, all or none; when it returns they are durable. Ids that are there already are refused."""
+        """Add all rows, or none if an id exists already.
+
+        The rows are durable when it returns. Cost: Lance and PostgreSQL write the new rows only. FAISS writes a new
+        snapshot of the entire gallery, so append in few, large batches there.
+        """
         self._store.append(check_rows(posteriors, ids, payload, self.schema))
 
     def fetch(
         self, ids: Sequence[str], *, columns: Sequence[str] = ()
     ) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
-        """(The stored posteriors of some ids in their order, their payload); an error names an id that is not there."""
+        """(The stored posteriors of some ids, in their order, and their payload); raise if an id does not exist."""
         names = check_ids(ids)
         self._check_columns(columns)
         rows = self._store.fetch(names, columns)
         place = {name: i for i, name in enumerate(rows.ids.tolist())}
         missing = next((name for name in names if name not in place), None)
         if missing is not None:
-            raise InvalidInputError(f"there is no id {missing[:60]!r} in the gallery.")
+            raise InvalidInputError(f"id {missing[:60]!r} does not exist in the gallery.")
         order = [place[name] for name in names]
-        found = VonMisesFisher(
+        posteriors = VonMisesFisher(
             torch.from_numpy(rows.mu[order]),
             torch.from_numpy(rows.kappa[order]),
             validate_args=False,
         )
-        return found, {name: column[order].tolist() for name, column in rows.payload.items()}
+        return posteriors, {name: column[order].tolist() for name, column in rows.payload.items()}
 
     def scan(
         self, *, columns: Sequence[str] = ()
     ) -> Iterator[tuple[list[str], Float[np.ndarray, " n"], dict[str, list[Any]]]]:
-        """(Ids, kappa, payload) of all rows, in batches and in an order of the engine's own.
+        """(Ids, kappa, payload) of all rows, in batches, in any order.
 
-        Cost: one pass over these columns alone; mu, which is large, is not read.
+        Cost: one pass over these columns; mu is not read.
         """
         self._check_columns(columns)
         for rows in self._store.scan(columns):
@@ -135,7 +195,7 @@ class CredibleIndex:
             yield rows.ids.tolist(), rows.kappa, payload
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove rows, and return how many were there."""
+        """Remove rows, and return how many existed."""
         return self._store.delete(check_ids(ids))
 
     def count(self) -> int:
@@ -143,7 +203,7 @@ class CredibleIndex:
         return self._store.count()
 
     def build(self, kind: Approximate, **sizes: int) -> None:
-        """Build an approximate index, 'ivf' (lists, probes) or 'hnsw' (links, width). Then look at ``check_recall``."""
+        """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``."""
         self._store.build(kind, **sizes)
 
     @property
@@ -153,7 +213,7 @@ class CredibleIndex:
 
     @property
     def approximate(self) -> dict[str, Any] | None:
-        """The kind and sizes of the approximate index; None where every search is exact."""
+        """The kind and sizes of the approximate index; None if every search is exact."""
         return self._store.approximate()
 
     def close(self) -> None:
@@ -168,17 +228,17 @@ class CredibleIndex:
 
     @property
     def conformal(self) -> ConformalMass | None:
-        """The calibration that ``search(guarantee="conformal")`` uses; set it to save it with the index."""
-        text = self._store.read_note(_NOTE)
+        """The calibration that ``SearchOptions(guarantee="conformal")`` uses; set it to save it with the index."""
+        text = self._store.read_note(_CONFORMAL)
         return None if text is None else ConformalMass.from_json(text)
 
     @conformal.setter
     def conformal(self, calibration: ConformalMass) -> None:
-        self._store.write_note(_NOTE, calibration.to_json())
+        self._store.write_note(_CONFORMAL, calibration.to_json())
 
     @property
     def origin(self) -> Origin:
-        """What made the posteriors, as far as it is known; set it to save it with the index."""
+        """The model that produced the posteriors, if known; set it to save it with the index."""
         text = self._store.read_note(_ORIGIN)
         return Origin() if text is None else Origin.from_json(text)
 
@@ -193,131 +253,116 @@ class CredibleIndex:
         *,
         limit: int | None = None,
         filter: Mapping[str, Any] | None = None,
-        kind: Kind = "credible",
-        kappa_pos: float | None = None,
-        kappa_other: float | None = None,
-        prior: float | None = None,
-        rank: Rank = "cosine",
-        guarantee: Literal["conformal"] | None = None,
-        widest: float | None = None,
         columns: Sequence[str] = (),
         exact: bool = False,
-    ) -> Any:
-        """The hits in each query's cap: one ``Hits`` for one posterior, a list of them for a batch.
+        options: SearchOptions | None = None,
+        **deprecated: float | str | None,
+    ) -> Hits | list[Hits]:
+        """The items in each query's cap: one ``Hits`` for one posterior, a list of them for a batch.
 
         Parameters
         ----------
         posterior
             Queries: a VonMisesFisher or MixtureVMF with batch shape () or (n,).
         mass
-            The share of the posterior (credible) or of partners (predictive) that the cap holds.
+            The probability that the cap holds the query's latent (credible) or a partner (predictive).
         limit
-            The most results of a query, cut after ranking.
+            Largest number of results per query, applied after ranking (default: no limit).
         filter
-            Demands on payload columns: a value, a list of values, or a range (low, high).
-        kind
-            'credible' for the query's latent, 'predictive' for a partner's mu (needs kappa_pos; ``kappa_other`` is by
-            default the gallery's typical kappa).
-        kappa_pos, prior
-            With kappa_pos hits have their expected positivity, and with the prior too their P(positive).
-        rank
-            'cosine', or 'positivity', which weighs the items' kappa too. Ties are in the order of the ids.
-        guarantee
-            'conformal': the mass is taken from the calibration saved with the index.
-        widest
-            An angle in radians: a query whose cap is wider gets no hits, and ``asks_back`` is set.
+            Conditions on payload columns: a value, a list of values, or a range (low, high).
         columns
             Payload columns to return.
         exact
-            Scan all rows even if an approximate index was built.
+            Scan all rows even if an approximate index exists.
+        options
+            How caps are built and hits are scored (default: credible caps, ranked by cosine).
+        **deprecated
+            The fields of ``SearchOptions`` as keywords, as in 0.1.0.
         """
-        if guarantee is not None:
-            mass, kappa_pos, kappa_other = self._guaranteed(
-                guarantee, kind, mass, kappa_pos, kappa_other
-            )
-        self._check_search(posterior, limit, rank, kappa_pos, prior, columns)
-        conditions = check_filter(filter, self.schema)
-        queries = Queries.of(
+        options = _with_deprecated(options, deprecated)
+        selection = Selection(check_filter(filter, self.schema), tuple(columns), exact)
+        self._check_search(posterior, limit, columns)
+        mass, options = self._calibrated(mass, options)
+        threshold = cap_cosine(
             posterior,
-            cap_cosine(
-                posterior,
-                mass,
-                kind=kind,
-                kappa_pos=kappa_pos,
-                kappa_other=self.schema.typical_kappa if kappa_other is None else kappa_other,
+            mass,
+            kind=options.kind,
+            kappa_pos=options.kappa_pos,
+            kappa_other=(
+                self.schema.typical_kappa if options.kappa_other is None else options.kappa_other
             ),
-            widest,
         )
-        known = {}
-        if limit is not None and rank == "cosine":
-            known = raise_bounds(self._store, queries, limit, conditions, tuple(columns), exact)
-        found = find_members(self._store, queries, conditions, tuple(columns), exact, known)
-        hits = rank_hits(found, queries, kappa_pos, prior, rank, limit, self.schema.dim)
+        queries = Queries.of(posterior, threshold, options.widest)
+        complete = {}
+        if limit is not None and options.rank == "cosine":
+            complete = raise_bounds(self._store, queries, limit, selection)
+        members = find_members(self._store, queries, selection, complete)
+        hits = rank_hits(
+            members,
+            queries,
+            kappa_pos=options.kappa_pos,
+            prior=options.prior,
+            rank=options.rank,
+            limit=limit,
+        )
         return hits if posterior.batch_shape else hits[0]
 
     def check_recall(
-        self, posterior: Posterior, mass: float = 0.95, *, least: float = 1.0, **search: Any
+        self,
+        posterior: Posterior,
+        mass: float = 0.95,
+        *,
+        least: float = 1.0,
+        filter: Mapping[str, Any] | None = None,
+        options: SearchOptions | None = None,
+        **deprecated: float | str | None,
     ) -> Recall:
-        """How many members of these queries' caps the approximate index finds; warns below the share ``least``."""
-        alike = {"filter", "kind", "kappa_pos", "kappa_other"}
-        if not search.keys() <= alike:
-            raise InvalidInputError(
-                f"check_recall takes {sorted(alike)}, but got {sorted(search)}."
-            )
+        """Measure how many members of these queries' caps the approximate index finds; warn below ``least``."""
+        options = _with_deprecated(options, deprecated)
         if not posterior.batch_shape:
             posterior = posterior.expand(torch.Size([1]))
         members = found = 0
         for row in range(posterior.batch_shape[0]):
             query = _one(posterior, row)
-            true = set(self.search(query, mass, exact=True, **search).ids)
-            members += len(true)
-            found += len(true & set(self.search(query, mass, **search).ids))
+            exact, approximate = (
+                self.search(query, mass, filter=filter, options=options, exact=exact)
+                for exact in (True, False)
+            )
+            assert isinstance(exact, Hits)
+            assert isinstance(approximate, Hits)
+            members += len(exact)
+            found += len(set(exact.ids) & set(approximate.ids))
         recall = Recall(posterior.batch_shape[0], members, found)
         if recall.share < least:
             warnings.warn(
-                f"the approximate index lost {members - found} of {members} members of {recall.queries} caps (recall "
+                f"the approximate index missed {members - found} of {members} members of {recall.queries} caps (recall "
                 f"{recall.share:.4f}). Build it with more probes or width, or search with exact=True.",
                 AureoleWarning,
                 stacklevel=2,
             )
         return recall
 
-    def _guaranteed(
-        self,
-        guarantee: str,
-        kind: Kind,
-        mass: float,
-        kappa_pos: float | None,
-        kappa_other: float | None,
-    ) -> tuple[float, float, float]:
+    def _calibrated(self, mass: float, options: SearchOptions) -> tuple[float, SearchOptions]:
+        """(Mass, options) after applying the calibration, if a guarantee was requested."""
+        if options.guarantee is None:
+            return mass, options
         calibration = self.conformal
-        if guarantee != "conformal" or kind != "predictive":
-            raise InvalidInputError(
-                "guarantee='conformal' is about a partner's mu: it goes with kind='predictive', and no other guarantee "
-                f"is known; got {guarantee!r} with kind={kind!r}."
-            )
         if calibration is None:
             raise InvalidInputError(
                 "this index has no calibration: set index.conformal = ConformalMass.fit(posterior, partner, kappa_pos)."
             )
-        for name, given, held in (
-            ("kappa_pos", kappa_pos, calibration.kappa_pos),
-            ("kappa_other", kappa_other, calibration.kappa_other),
-        ):
-            if given is not None and given != held:
+        for name in ("kappa_pos", "kappa_other"):
+            given, calibrated = getattr(options, name), getattr(calibration, name)
+            if given is not None and given != calibrated:
                 raise InvalidInputError(
-                    f"the calibration was made with {name} = {held:g}, so the guarantee does not hold for {given:g}."
+                    f"the calibration was made with {name} = {calibrated:g}, so the guarantee does not hold for "
+                    f"{given:g}. Omit {name}, or calibrate again."
                 )
-        return calibration.level(mass), calibration.kappa_pos, calibration.kappa_other
+        kappas = {"kappa_pos": calibration.kappa_pos, "kappa_other": calibration.kappa_other}
+        return calibration.level(mass), replace(options, **kappas)
 
     def _check_search(
-        self,
-        posterior: Posterior,
-        limit: int | None,
-        rank: str,
-        kappa_pos: float | None,
-        prior: float | None,
-        columns: Sequence[str],
+        self, posterior: Posterior, limit: int | None, columns: Sequence[str]
     ) -> None:
         if not isinstance(posterior, (VonMisesFisher, MixtureVMF)):
             raise InvalidInputError(
@@ -335,18 +380,46 @@ class CredibleIndex:
             raise InvalidInputError("a query has a mu that is not finite or a kappa below 0.")
         if limit is not None and (isinstance(limit, bool) or limit < 1):
             raise InvalidInputError(f"limit must be at least 1, but is {limit!r}.")
-        if rank not in ("cosine", "positivity"):
-            raise InvalidInputError(f"rank must be 'cosine' or 'positivity', but is {rank!r}.")
-        if kappa_pos is None and (rank == "positivity" or prior is not None):
-            raise InvalidInputError("the positivity of a hit and P(positive) need kappa_pos.")
         self._check_columns(columns)
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         unknown = [name for name in columns if name not in self.schema.columns]
         if unknown:
             raise InvalidInputError(
-                f"there is no payload column {unknown[0]!r}; there are {sorted(self.schema.columns)}."
+                f"there is no payload column {unknown[0]!r}. Columns: {sorted(self.schema.columns)}."
             )
+
+
+def engine_of(where: str) -> type[FaissStore] | type[LanceStore] | type[PostgresStore]:
+    """The engine that an address selects."""
+    check_address(where)
+    if where.startswith(("postgresql://", "postgres://")):
+        return PostgresStore
+    if where.removesuffix("/").endswith(".lance"):
+        return LanceStore
+    if where == "faiss://" or where.removesuffix("/").endswith(".faiss"):
+        return FaissStore
+    raise InvalidInputError(
+        f"{shown_address(where)!r} names no engine: use a path that ends in .lance (LanceDB) or .faiss (FAISS), "
+        "'faiss://' (FAISS in memory) or a postgresql:// address (PostgreSQL with pgvector)."
+    )
+
+
+def _with_deprecated(options: SearchOptions | None, deprecated: Mapping[str, Any]) -> SearchOptions:
+    """The options, updated by the keywords of 0.1.0."""
+    options = SearchOptions() if options is None else options
+    if not deprecated:
+        return options
+    unknown = deprecated.keys() - {field.name for field in fields(SearchOptions)}
+    if unknown:
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+    given = ", ".join(f"{name}={value!r}" for name, value in deprecated.items())
+    warnings.warn(
+        f"these keywords are fields of SearchOptions now: write options=SearchOptions({given}).",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return replace(options, **deprecated)
 
 
 def _one(posterior: Posterior, row: int) -> Posterior:

@@ -1,49 +1,46 @@
-"""Lance, the versioned table format of LanceDB: a gallery in a table.
+"""Lance, the versioned table format of LanceDB: a gallery in a table. The only module that imports lance.
 
 A path ``folder/gallery.lance`` is also the table ``gallery`` of ``lancedb.connect("folder")``. Each change is one
-versioned commit: a reader sees all of it or nothing, and a writer that dies leaves the version before. Two take more
-than one: a delete of more than 1,000 rows is a commit for each 1,000, and ``build`` commits the index and then the note
-without which no search uses it. On a local disk Lance does not call fsync, so a power cut (not a killed process) may
-take the last seconds. Writers on one machine take turns by a lock file beside the table; on an object store let one
-process write at a time.
+versioned commit: readers see all of it or nothing, and a writer that is killed leaves the previous version. Two changes
+take several commits: a delete of more than 1,000 rows is one commit per 1,000, and ``build`` commits the index and then
+the note without which no search uses it. On a local disk Lance does not call fsync, so a power failure (not a killed
+process) may lose the last seconds. Writers on one machine are serialised by a lock file next to the table; on an object
+store, let only one process write at a time.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from operator import and_, or_
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aureole.errors import InvalidInputError, MissingInputError
+from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 from aureole.retrieval._filters import Condition
-from aureole.retrieval._lance_tables import (
-    SCHEMA_KEY,
-    expression,
-    from_arrow,
-    known_ids,
-    lance_package,
-    locked,
-    table_exists,
-    table_metadata,
-    to_arrow,
-    with_ids,
-    without_mu,
-)
-from aureole.retrieval._rows import Rows, Schema
+from aureole.retrieval._schema import NO_MU, Rows, Schema, object_array
 from aureole.retrieval._store import (
     Approximate,
+    Selection,
     check_build,
     default_lists,
+    describe_index,
+    file_lock,
+    is_local,
     probes_of,
     slack,
-    told_index,
     width_of,
 )
 
+SCHEMA_KEY = "aureole.schema"  # in the metadata of a table: it is a gallery
 _NOTE, _INDEX = "aureole.note.", "aureole.index"
-_BATCH = 1000  # ids in one expression
+_BATCH = 1000  # ids per expression
 _FIRST_NEAREST = 256
-_LEAST_LINKS = 4  # of Lance: with fewer a graph falls apart
+_LEAST_LINKS = 4  # with fewer, Lance builds graphs that are not connected
 
 
 class LanceStore:
@@ -57,13 +54,13 @@ class LanceStore:
         stored = table_metadata(table).get(SCHEMA_KEY)
         if stored is None:
             raise InvalidInputError(
-                f"{where} holds no gallery: it is a Lance table of something else."
+                f"{where} holds no gallery: the Lance table has no schema of one."
             )
         self.schema = Schema.from_json(json.loads(stored), where)
 
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "LanceStore":
-        """A new table."""
+        """Create a table with its first rows."""
         lance = lance_package()
         data = to_arrow(rows, schema)
         data = data.replace_schema_metadata({SCHEMA_KEY: json.dumps(schema.to_json())})
@@ -76,11 +73,11 @@ class LanceStore:
 
     @classmethod
     def open(cls, where: str) -> "LanceStore":
-        """The table at a path."""
+        """Open the table at a path."""
         lance = lance_package()
         if not table_exists(where):
             raise MissingInputError(
-                f"{where} holds no gallery: there is no Lance table. `aureole index build` makes one."
+                f"{where} holds no gallery: the Lance table does not exist. `aureole index build` creates one."
             )
         try:
             table = lance.dataset(where)
@@ -91,7 +88,7 @@ class LanceStore:
         return cls(where, table)
 
     def append(self, rows: Rows) -> None:
-        """Add rows whose ids are new in one commit."""
+        """Add all rows, or none if an id exists, in one commit."""
         lance = lance_package()
         with locked(self._where):
             self._table.checkout_latest()
@@ -105,7 +102,7 @@ class LanceStore:
                 self._table = lance.write_dataset(data, self._table, mode="append")
 
     def delete(self, ids: list[str]) -> int:
-        """Remove rows, in one commit for each 1,000; the number that were there."""
+        """Remove rows, in one commit per 1,000, and return how many existed."""
         with locked(self._where):
             self._table.checkout_latest()
             known = known_ids(self._table, ids)
@@ -119,7 +116,7 @@ class LanceStore:
         return self._table.count_rows()
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
-        """The rows of some ids."""
+        """The rows with some ids."""
         self._table.checkout_latest()
         parts = [
             self._table.scanner(
@@ -131,43 +128,28 @@ class LanceStore:
         return from_arrow(parts, columns, self.schema)
 
     def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
-        """All rows without mu: only the columns asked for are read."""
+        """All rows without mu; only the requested columns are read."""
         self._table.checkout_latest()
         for batch in self._table.scanner(columns=["id", "kappa", *columns]).to_batches():
             yield without_mu(batch, columns)
 
     def candidates(
-        self,
-        mu: np.ndarray,
-        bounds: np.ndarray,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-        *,
-        exact: bool,
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
     ) -> Iterator[Rows]:
         """All rows within each query's bound, by a range of distances."""
         total = self.count()
-        tuned = self._tuned(exact)
+        index = self._index_options(selection.exact)
         for query, bound in zip(mu, bounds.tolist(), strict=True):
-            if "ef" in tuned:
-                yield self._deepening(query, total, bound, conditions, columns, tuned)
-                continue
-            reach = 1 - max(bound, -1.0) + 2 * slack(self.schema.dim)
-            yield self._near(query, total, conditions, columns, tuned, reach)
+            if "ef" in index:
+                yield self._graph_within(query, bound, total, selection)
+            else:
+                yield self._near(query, total, selection, index, reach=self._reach(bound))
 
-    def nearest(
-        self,
-        mu: np.ndarray,
-        k: int,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-        *,
-        exact: bool,
-    ) -> Iterator[Rows]:
-        """The k nearest rows of each query that meet the conditions."""
-        k, tuned = min(k, self.count()), self._tuned(exact)
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
+        """The k nearest rows of each query."""
+        k, index = min(k, self.count()), self._index_options(selection.exact)
         for query in mu:
-            yield self._near(query, k, conditions, columns, tuned, None)
+            yield self._near(query, k, selection, index)
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build IVF_FLAT (``lists``, ``probes``) or IVF_HNSW_FLAT (``links``, ``width``); later rows are scanned."""
@@ -189,7 +171,7 @@ class LanceStore:
             self._note_index(kind, options["num_partitions"], sizes)
 
     def adopt(self, lists: int, sizes: dict[str, int]) -> None:
-        """Use an index of so many lists that others built on the column mu, such as the workers of a cluster."""
+        """Use an index of the column mu with this many lists that workers of a cluster have built."""
         check_build("ivf", sizes)
         with locked(self._where):
             self._table.checkout_latest()
@@ -200,13 +182,10 @@ class LanceStore:
         self._table.update_schema_metadata({_INDEX: json.dumps(note)})
 
     def approximate(self) -> dict[str, Any] | None:
-        """The kind and sizes of the approximate index."""
+        """The kind and sizes of the approximate index, or None."""
         self._table.checkout_latest()
         note = table_metadata(self._table).get(_INDEX)
-        if note is None:
-            return None
-        index = json.loads(note)
-        return told_index(**index)
+        return None if note is None else describe_index(**json.loads(note))
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
@@ -214,65 +193,187 @@ class LanceStore:
         return table_metadata(self._table).get(_NOTE + name)
 
     def write_note(self, name: str, text: str) -> None:
-        """Keep a note in the table's metadata."""
+        """Save a note in the metadata of the table."""
         with locked(self._where):
             self._table.checkout_latest()
             self._table.update_schema_metadata({_NOTE + name: text})
 
     def close(self) -> None:
-        """Nothing is held open between calls."""
+        """Do nothing: no resources are held between calls."""
 
-    def _deepening(
-        self,
-        query: np.ndarray,
-        total: int,
-        bound: float,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-        tuned: dict[str, Any],
+    def _graph_within(
+        self, query: np.ndarray, bound: float, total: int, selection: Selection
     ) -> Rows:
-        """Nearest rows, more and more of them until one is outside the bound: a graph has no range search."""
-        k = _FIRST_NEAREST
+        """Search a graph for more and more nearest rows until one is outside the bound: it has no range search."""
+        k, index = _FIRST_NEAREST, self._index_options(selection.exact)
         while k < total:
-            found = self._near(query, k, conditions, columns, tuned, None)
-            scores = found.mu @ query
-            if len(found) < k or scores.min() < bound - slack(self.schema.dim):
-                return found
+            rows = self._near(query, k, selection, index)
+            if len(rows) < k or (rows.mu @ query).min() < bound - slack(self.schema.dim):
+                return rows
             k *= 4
-        reach = 1 - max(bound, -1.0) + 2 * slack(self.schema.dim)
-        return self._near(query, total, conditions, columns, self._tuned(True), reach)
+        scan = self._index_options(exact=True)
+        return self._near(query, total, selection, scan, reach=self._reach(bound))
 
     def _near(
         self,
         query: np.ndarray,
         k: int,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-        tuned: dict[str, Any],
-        reach: float | None,
+        selection: Selection,
+        index: dict[str, Any],
+        *,
+        reach: float | None = None,
     ) -> Rows:
+        """The k nearest rows, or those of them within a distance."""
         if k == 0:
-            return from_arrow([], columns, self.schema)
-        nearest = {"column": "mu", "q": query, "k": k, "metric": "dot", **tuned}
+            return from_arrow([], selection.columns, self.schema)
+        nearest = {"column": "mu", "q": query, "k": k, "metric": "dot", **index}
         if reach is not None:
             nearest["distance_range"] = (None, reach)
         if "ef" in nearest:
             nearest["ef"] = max(nearest["ef"], 2 * k)
-        found = self._table.scanner(
-            columns=["id", "mu", "kappa", *columns],
+        table = self._table.scanner(
+            columns=["id", "mu", "kappa", *selection.columns],
             nearest=nearest,
-            filter=expression(conditions),
+            filter=expression(selection.conditions),
             prefilter=True,
             disable_scoring_autoprojection=True,
         ).to_table()
-        return from_arrow([found], columns, self.schema)
+        return from_arrow([table], selection.columns, self.schema)
 
-    def _tuned(self, exact: bool) -> dict[str, Any]:
-        """How widely the approximate index, if there is one, is searched; or that it is not to be used."""
+    def _reach(self, bound: float) -> float:
+        """The distance of a bound on the cosine, widened by rounding errors."""
+        return 1 - max(bound, -1.0) + 2 * slack(self.schema.dim)
+
+    def _index_options(self, exact: bool) -> dict[str, Any]:
+        """How a search uses the approximate index: with which sizes, or not at all."""
         note = None if exact else table_metadata(self._table).get(_INDEX)
-        if note is None:  # an index without a note is one whose builder died, or another's
+        if note is None:  # an index without a note is unfinished, or not ours
             return {"use_index": False}
         index = json.loads(note)
         if index["kind"] == "hnsw":
             return {"use_index": True, "nprobes": 1, "ef": width_of(index["sizes"])}
         return {"use_index": True, "nprobes": probes_of(index["sizes"], index["lists"])}
+
+
+def lance_package() -> Any:
+    """The package, imported when it is used."""
+    os.environ.setdefault("LANCE_LOG", "error")  # it warns about every table that it creates
+    try:
+        import lance
+    except ImportError as error:
+        raise MissingPackageError(
+            "Lance tables need pylance: pip install 'aureole[retrieval]'."
+        ) from error
+    return lance
+
+
+def table_exists(where: str) -> bool:
+    """Whether a Lance table exists at an address."""
+    if is_local(where):
+        return (Path(where) / "_versions").is_dir()
+    lance = lance_package()
+    try:
+        lance.dataset(where)
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(where: str) -> Iterator[None]:
+    """Hold the lock for writers on this machine; does nothing on an object store."""
+    if not is_local(where):
+        yield
+        return
+    Path(where).parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(Path(f"{where.removesuffix('/')}.lock")):
+        yield
+
+
+def table_metadata(table: Any) -> dict[str, str]:
+    """The metadata of a table's schema."""
+    metadata = table.schema.metadata or {}
+    return {key.decode(): value.decode() for key, value in metadata.items()}
+
+
+def to_arrow(rows: Rows, schema: Schema) -> Any:
+    """Rows as the Arrow table that is stored."""
+    import pyarrow as pa
+
+    types = {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "boolean": pa.bool_(),
+    }
+    flat = pa.array(np.ascontiguousarray(rows.mu).reshape(-1), pa.float32())
+    columns = {
+        "id": pa.array(rows.ids.tolist(), pa.string()),
+        "mu": pa.FixedSizeListArray.from_arrays(flat, schema.dim),
+        "kappa": pa.array(rows.kappa, pa.float32()),
+    }
+    for name, kind in schema.columns.items():
+        columns[name] = pa.array(rows.payload[name].tolist(), types[kind])
+    return pa.table(columns)
+
+
+def from_arrow(parts: Sequence[Any], columns: Sequence[str], schema: Schema) -> Rows:
+    """Rows from Arrow tables."""
+    import pyarrow as pa
+
+    if not parts:
+        empty = {name: np.zeros(0, object) for name in columns}
+        mu = np.zeros((0, schema.dim), np.float32)
+        return Rows(object_array([]), mu, np.zeros(0, np.float32), empty)
+    table = pa.concat_tables(parts)
+    mu = table["mu"].combine_chunks()
+    flat = mu.flatten() if table.num_rows else mu.values[:0]
+    wide = flat.to_numpy(zero_copy_only=False).reshape(table.num_rows, schema.dim)
+    return replace(without_mu(table, columns), mu=wide)
+
+
+def without_mu(table: Any, columns: Sequence[str]) -> Rows:
+    """Rows without mu from an Arrow table or batch."""
+    payload = {name: object_array(table[name].to_pylist()) for name in columns}
+    ids = object_array(table["id"].to_pylist())
+    return Rows(ids, NO_MU, table["kappa"].to_numpy(), payload)
+
+
+def known_ids(table: Any, ids: list[str]) -> list[str]:
+    """Those of the ids that exist in a table."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(ids, pa.string())
+    known: list[str] = []
+    for batch in table.scanner(columns=["id"]).to_batches():
+        column = batch.column("id")
+        is_known = pc.call_function("is_in", [column], pc.SetLookupOptions(wanted))
+        known += column.filter(is_known).to_pylist()
+    return known
+
+
+def with_ids(ids: Sequence[str]) -> Any:
+    """An expression that selects the rows with some ids."""
+    import pyarrow.compute as pc
+
+    return pc.field("id").isin(ids)
+
+
+def expression(conditions: Sequence[Condition]) -> Any:
+    """The conditions as an expression tree; no text is parsed."""
+    import pyarrow.compute as pc
+
+    parts = []
+    for condition in conditions:
+        field = pc.field(condition.column)
+        if condition.kind == "any":
+            equal = [field == value for value in condition.values]
+            parts.append(reduce(or_, equal, pc.scalar(False)))
+            continue
+        low, high = condition.values
+        if low is not None:
+            parts.append(field >= low)
+        if high is not None:
+            parts.append(field <= high)
+    return reduce(and_, parts) if parts else None

@@ -1,35 +1,57 @@
-"""PostgreSQL with pgvector: a gallery in a table.
+"""PostgreSQL with pgvector: a gallery in a table. The only module that imports psycopg and pgvector.
 
-An address ``postgresql://user@host/database#table`` names the table, ``gallery`` by default; a second table
-``<table>_notes`` keeps the schema and the calibration. Each change is one transaction.
+An address ``postgresql://user@host/database#table`` names the table, by default ``gallery``; a second table
+``<table>_notes`` holds the schema and the calibration. Each change is one transaction. In SQL, values are passed as
+parameters and names as quoted identifiers.
 """
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urldefrag
 
 import numpy as np
 
-from aureole.errors import InvalidInputError, MissingInputError
-from aureole.retrieval._address import check_address
-from aureole.retrieval._connection import Connection
+from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.retrieval._filters import Condition
-from aureole.retrieval._rows import Rows, Schema, strings
-from aureole.retrieval._statements import COPY_TYPES, Statements, settings
-from aureole.retrieval._store import Approximate, check_build, default_lists, slack, told_index
+from aureole.retrieval._schema import NO_MU, Rows, Schema, object_array
+from aureole.retrieval._store import (
+    Approximate,
+    Selection,
+    check_address,
+    check_build,
+    default_lists,
+    describe_index,
+    probes_of,
+    shown_address,
+    slack,
+    width_of,
+)
 
+_T = TypeVar("_T")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,53}")
-_SCANNED = 2**14  # rows of a scan at a time
-_STRIDES = (16, 64, 256)  # rows taken at a time from a walk along an approximate index
-_LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # of pgvector
+_SCAN_ROWS = 2**14  # rows per batch of a scan
+_STRIDES = (16, 64, 256)  # rows per fetch from a cursor over an approximate index
+_LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # limits of pgvector
 _MOST_LISTS, _MOST_LINKS = 32_768, 100
+_WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to reconnect
+_GONE = ("08", "57P")  # classes of errors after which the server closes the connection
+_TYPES = {
+    "text": 'text COLLATE "C"',
+    "integer": "bigint",
+    "number": "double precision",
+    "boolean": "boolean",
+}
+_COPY_TYPES = {"text": "text", "integer": "int8", "number": "float8", "boolean": "bool"}
+_SYSTEM_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 
 
 class PostgresStore:
-    """Rows in a table of a database, over one connection that is made again when it is lost."""
+    """Rows in a table of a database, over one connection that is reopened when it is lost."""
 
     engine = "PostgreSQL"
     schema: Schema
@@ -38,25 +60,24 @@ class PostgresStore:
         check_address(where)
         address, name = urldefrag(where)
         self._connection = Connection(address)
-        name = name or "gallery"
-        if not _NAME.fullmatch(name):
+        self._name = name or "gallery"
+        if not _NAME.fullmatch(self._name):
             raise InvalidInputError(
-                f"{name!r} cannot name a table: use at most 54 small letters, digits and _, a letter first."
+                f"{self._name!r} cannot name a table: use at most 54 lowercase letters, digits and _, starting with a "
+                "letter."
             )
-        self._name = name
-        self._say = Statements(self._connection.psycopg.sql, name)
 
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "PostgresStore":
-        """A new table, in one transaction with its first rows."""
+        """Create a table with its first rows, in one transaction."""
         store = cls(where)
         if schema.dim > _LARGEST_DIM:
             raise InvalidInputError(
-                f"pgvector keeps up to {_LARGEST_DIM} dimensions, but D is {schema.dim}."
+                f"pgvector stores up to {_LARGEST_DIM} dimensions, but D is {schema.dim}."
             )
         store.schema = schema
         try:
-            with store._connection.telling("create a gallery"):
+            with store._connection.reporting("create a gallery"):
                 store._create(rows)
         except BaseException:
             store.close()
@@ -67,127 +88,121 @@ class PostgresStore:
         connection = self._connection.get(register=False)
         self._connection.add_extension(connection)
         self._connection.register(connection)
-        errors = self._connection.psycopg.errors
+        errors, sql = self._connection.psycopg.errors, self._connection.psycopg.sql
+        columns = [
+            sql.SQL("{} {} NOT NULL").format(self._column(name), sql.SQL(_TYPES[kind]))
+            for name, kind in self.schema.columns.items()
+        ]
+        fixed = sql.SQL(
+            'id text COLLATE "C" PRIMARY KEY, mu vector({}) NOT NULL, kappa real NOT NULL'
+        ).format(sql.Literal(self.schema.dim))
+        columns = sql.SQL(", ").join([fixed, *columns])
         try:
             with connection.transaction():
-                for statement in self._say.create(self.schema):
-                    connection.execute(statement)
+                connection.execute(self._sql("CREATE TABLE {table} ({columns})", columns=columns))
+                notes = "CREATE TABLE {notes} (name text PRIMARY KEY, body text NOT NULL)"
+                connection.execute(self._sql(notes))
                 self._set_note(connection, "schema", json.dumps(self.schema.to_json()))
                 self._copy(connection, rows)
-        except (errors.DuplicateTable, errors.UniqueViolation) as error:  # there, or made just now
+        except (errors.DuplicateTable, errors.UniqueViolation) as error:
             raise InvalidInputError(
-                f"the database has a table {self._name!r} or {self._name}_notes already. Open it, name another "
+                f"the database has a table {self._name!r} or {self._name}_notes already. Open it, use another name "
                 "after # in the address, or drop it first."
             ) from error
 
     @classmethod
     def open(cls, where: str) -> "PostgresStore":
-        """The gallery in a table."""
+        """Open the gallery in a table."""
         store = cls(where)
         try:
-            with store._connection.telling("open a gallery"):
+            with store._connection.reporting("open a gallery"):
                 connection = store._connection.get(register=False)
                 query = "SELECT to_regclass(%s) IS NOT NULL"
                 if not connection.execute(query, [f"{store._name}_notes"]).fetchone()[0]:
                     raise MissingInputError(
-                        f"the database holds no gallery {store._name!r}. `aureole index build` makes one."
+                        f"the database holds no gallery {store._name!r}. `aureole index build` creates one."
                     )
                 store._connection.register(connection)
-            store.schema = _schema(store.read_note("schema"), f"table {store._name!r}")
+            store.schema = _parse_schema(store.read_note("schema"), f"table {store._name!r}")
         except BaseException:
             store.close()
             raise
         return store
 
     def append(self, rows: Rows) -> None:
-        """Add rows whose ids are new in one transaction."""
+        """Add all rows, or none if an id exists, in one transaction."""
 
         def work(connection: Any) -> None:
             try:
                 with connection.transaction():
                     self._copy(connection, rows)
             except self._connection.psycopg.errors.UniqueViolation as error:
-                known = error.diag.message_detail or ""
+                detail = error.diag.message_detail or ""
                 raise InvalidInputError(
-                    f"an id is in the gallery already; delete it first. Nothing was stored. {known[:200]}"
+                    f"an id is in the gallery already; delete it first. Nothing was stored. {detail[:200]}"
                 ) from error
 
         self._connection.change(work, "append")
 
     def delete(self, ids: list[str]) -> int:
-        """Remove rows; the number that were there."""
-        statement = self._say.delete()
+        """Remove rows, and return how many existed."""
+        statement = self._sql("DELETE FROM {table} WHERE id = ANY(%s)")
         return self._connection.change(lambda c: c.execute(statement, [ids]).rowcount, "delete")
 
     def count(self) -> int:
         """The number of rows."""
-        return self._connection.read(lambda c: c.execute(self._say.count()).fetchone()[0])
+        statement = self._sql("SELECT count(*) FROM {table}")
+        return self._connection.read(lambda c: c.execute(statement).fetchone()[0])
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
-        """The rows of some ids."""
-        statement = self._say.fetch(columns)
-
-        def work(connection: Any) -> Rows:
-            with connection.cursor(binary=True) as cursor:
-                return self._rows(cursor.execute(statement, [ids]).fetchall(), columns)
-
-        return self._connection.read(work)
+        """The rows with some ids."""
+        statement = self._select("SELECT {columns} FROM {table} WHERE id = ANY(%s)", columns)
+        return self._connection.read(lambda c: self._rows(c, statement, [ids], columns))
 
     def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
         """All rows without mu, from a cursor on the server, in one transaction."""
-        nothing = np.zeros((0, 0), np.float32)
+        names = self._names(["id", "kappa", *columns])
         connection = self._connection.read(lambda c: c.execute("SELECT 1").connection)
         with (
-            self._connection.telling("read"),
+            self._connection.reporting("read"),
             connection.transaction(),
             connection.cursor("scan", binary=True) as cursor,
         ):
-            cursor.execute(self._say.scan(columns))
-            while found := cursor.fetchmany(_SCANNED):
-                ids, kappa, *payload = zip(*found, strict=True)
-                held = {}
-                for name, values in zip(columns, payload, strict=True):
-                    held[name] = np.empty(len(ids), dtype=object)
-                    held[name][:] = values
-                yield Rows(strings(list(ids)), nothing, np.array(kappa, np.float32), held)
+            cursor.execute(self._sql("SELECT {columns} FROM {table}", columns=names))
+            while records := cursor.fetchmany(_SCAN_ROWS):
+                ids, kappa, *values = zip(*records, strict=True)
+                payload = {
+                    name: object_array(column) for name, column in zip(columns, values, strict=True)
+                }
+                yield Rows(object_array(ids), NO_MU, np.array(kappa, np.float32), payload)
 
     def candidates(
-        self,
-        mu: np.ndarray,
-        bounds: np.ndarray,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-        *,
-        exact: bool,
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
     ) -> Iterator[Rows]:
-        """All rows within each query's bound: by a scan, or by the approximate index, deeper and deeper."""
-        index = None if exact else self._index_note()
+        """All rows within each query's bound: by a scan, or nearest first from the approximate index."""
+        index = None if selection.exact else self._index_note()
         for query, bound in zip(mu, bounds.tolist(), strict=True):
             reach = slack(self.schema.dim) - max(bound, -1.0)
             if index is None:
+                yield self._within(query, reach, selection)
+            else:
                 yield self._connection.read(
-                    lambda c, q=query, r=reach: self._scan(c, q, r, conditions, columns)
+                    lambda c, q=query, r=reach: self._walk(c, q, r, selection, index)
                 )
-                continue
-            yield self._connection.read(
-                lambda c, q=query, r=reach: self._walk(c, q, r, conditions, columns, index)
-            )
 
-    def nearest(
-        self,
-        mu: np.ndarray,
-        k: int,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-        *,
-        exact: bool,
-    ) -> Iterator[Rows]:
-        """The k nearest rows of each query that meet the conditions."""
-        index = None if exact else self._index_note()
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
+        """The k nearest rows of each query."""
+        index = None if selection.exact else self._index_note()
+
+        def work(connection: Any, query: np.ndarray) -> Rows:
+            statement, values = self._nearest_first(query, selection)
+            limited = statement + self._connection.psycopg.sql.SQL(" LIMIT %s")
+            with connection.transaction():
+                self._tune(connection, index, k)
+                return self._rows(connection, limited, [*values, k], selection.columns)
+
         for query in mu:
-            yield self._connection.read(
-                lambda c, q=query: self._order(c, q, k, conditions, columns, index)
-            )
+            yield self._connection.read(lambda c, q=query: work(c, q))
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index."""
@@ -202,127 +217,301 @@ class PostgresStore:
                     f"pgvector takes up to {most:,} {name}, but got {sizes[name]:,}."
                 )
         lists = sizes.get("lists", min(default_lists(self.count()), _MOST_LISTS))
-        statements = self._say.index(kind, lists=lists, links=sizes.get("links", 16))
+        links = sizes.get("links", 16)
+        method = f"ivfflat (mu vector_ip_ops) WITH (lists = {lists:d})"
+        if kind == "hnsw":
+            depth = max(64, 2 * links)
+            method = f"hnsw (mu vector_ip_ops) WITH (m = {links:d}, ef_construction = {depth:d})"
 
         def work(connection: Any) -> None:
             with connection.transaction():
-                for statement in statements:
-                    connection.execute(statement)
+                connection.execute(self._sql("DROP INDEX IF EXISTS {index}"))
+                connection.execute(self._sql(f"CREATE INDEX {{index}} ON {{table}} USING {method}"))
                 note = {"kind": kind, "lists": lists, "sizes": sizes}
                 self._set_note(connection, "index", json.dumps(note))
 
         self._connection.change(work, "build")
 
     def approximate(self) -> dict[str, Any] | None:
-        """The kind and sizes of the approximate index."""
+        """The kind and sizes of the approximate index, or None."""
         index = self._index_note()
-        if index is None:
-            return None
-        return told_index(**index)
+        return None if index is None else describe_index(**index)
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
-        statement = self._say.read_note()
-        found = self._connection.read(lambda c: c.execute(statement, [name]).fetchone())
-        return None if found is None else found[0]
+        statement = self._sql("SELECT body FROM {notes} WHERE name = %s")
+        record = self._connection.read(lambda c: c.execute(statement, [name]).fetchone())
+        return None if record is None else record[0]
 
     def write_note(self, name: str, text: str) -> None:
-        """Keep a note."""
+        """Save a note."""
         self._connection.change(lambda c: self._set_note(c, name, text), "write a note")
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
+    def _index_note(self) -> dict[str, Any] | None:
+        text = self.read_note("index")
+        return None if text is None else json.loads(text)
+
     def _set_note(self, connection: Any, name: str, text: str) -> None:
-        connection.execute(self._say.write_note(), [name, text])
+        statement = (
+            "INSERT INTO {notes} (name, body) VALUES (%s, %s) "
+            "ON CONFLICT (name) DO UPDATE SET body = excluded.body"
+        )
+        connection.execute(self._sql(statement), [name, text])
 
     def _copy(self, connection: Any, rows: Rows) -> None:
         kinds = self.schema.columns
         payload = [rows.payload[name].tolist() for name in kinds]
-        with connection.cursor() as cursor, cursor.copy(self._say.copy(self.schema)) as copy:
-            copy.set_types(["text", "vector", "float4", *(COPY_TYPES[k] for k in kinds.values())])
+        statement = self._sql(
+            "COPY {table} ({columns}) FROM STDIN WITH (FORMAT BINARY)",
+            columns=self._names(["id", "mu", "kappa", *kinds]),
+        )
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.set_types(["text", "vector", "float4", *(_COPY_TYPES[k] for k in kinds.values())])
             for row in zip(rows.ids.tolist(), rows.mu, rows.kappa.tolist(), *payload, strict=True):
                 copy.write_row(row)
 
-    def _scan(
-        self,
-        connection: Any,
-        query: np.ndarray,
-        reach: float,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-    ) -> Rows:
-        text, values = self._say.within(query, reach, conditions, columns, self.schema)
-        with connection.cursor(binary=True) as cursor:
-            found = cursor.execute(text, values).fetchall()
-        return self._rows(found, columns)
+    def _within(self, query: np.ndarray, reach: float, selection: Selection) -> Rows:
+        """The rows within reach of a query, by a scan."""
+        where, values = self._where(selection.conditions)
+        text = "SELECT {columns} FROM {table} WHERE mu <#> %s <= %s AND {where}"
+        statement = self._select(text, selection.columns, where=where)
+        values = [query, reach, *values]
+        return self._connection.read(lambda c: self._rows(c, statement, values, selection.columns))
 
     def _walk(
         self,
         connection: Any,
         query: np.ndarray,
         reach: float,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
+        selection: Selection,
         index: dict[str, Any],
     ) -> Rows:
         """The rows within reach, nearest first, from a cursor over the approximate index until one is beyond."""
-        text, values = self._say.nearest(query, conditions, columns, self.schema)
-        found: list[tuple[Any, ...]] = []
+        statement, values = self._nearest_first(query, selection)
+        records: list[tuple[Any, ...]] = []
         with connection.transaction():
             self._tune(connection, index, _STRIDES[-1])
             with connection.cursor("walk", binary=True) as cursor:
-                cursor.execute(text, values)
+                cursor.execute(statement, values)
                 for stride in chain(_STRIDES, repeat(_STRIDES[-1])):
                     part = cursor.fetchmany(stride)
-                    found += [row for row in part if row[-1] <= reach]
+                    records += [record for record in part if record[-1] <= reach]
                     if len(part) < stride or part[-1][-1] > reach:
-                        return self._rows(found, columns)
-        raise AssertionError("the strides have no end")
-
-    def _order(
-        self,
-        connection: Any,
-        query: np.ndarray,
-        k: int,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-        index: dict[str, Any] | None,
-    ) -> Rows:
-        """The k nearest rows."""
-        text, values = self._say.nearest(query, conditions, columns, self.schema)
-        with connection.transaction(), connection.cursor(binary=True) as cursor:
-            self._tune(connection, index, k)
-            found = cursor.execute(self._say.limited(text), [*values, k]).fetchall()
-        return self._rows(found, columns)
+                        break
+        return self._decode(records, selection.columns)
 
     def _tune(self, connection: Any, index: dict[str, Any] | None, k: int) -> None:
         """Set, for this transaction, how the approximate index is used."""
         for setting, value in settings(index, k):
             connection.execute("SELECT set_config(%s, %s, true)", [setting, value])
 
-    def _rows(self, found: list[tuple[Any, ...]], columns: Sequence[str]) -> Rows:
+    def _rows(
+        self, connection: Any, statement: Any, values: list[Any], columns: Sequence[str]
+    ) -> Rows:
+        with connection.cursor(binary=True) as cursor:
+            return self._decode(cursor.execute(statement, values).fetchall(), columns)
+
+    def _decode(self, records: list[tuple[Any, ...]], columns: Sequence[str]) -> Rows:
         """Rows from (id, vector_send(mu), kappa, payload): pgvector sends two int16 and big-endian float32."""
-        n, dim = len(found), self.schema.dim
-        sent = np.frombuffer(b"".join(row[1] for row in found), np.uint8).reshape(n, 4 + 4 * dim)
-        mu = np.ascontiguousarray(sent[:, 4:]).view(">f4").astype(np.float32)
-        payload = {}
-        for place, name in enumerate(columns):
-            column = np.empty(n, dtype=object)
-            column[:] = [row[3 + place] for row in found]
-            payload[name] = column
-        kappa = np.array([row[2] for row in found], np.float32)
-        return Rows(strings([row[0] for row in found]), mu, kappa, payload)
+        n, dim = len(records), self.schema.dim
+        sent = np.frombuffer(b"".join(record[1] for record in records), np.uint8)
+        mu = np.ascontiguousarray(sent.reshape(n, 4 + 4 * dim)[:, 4:])
+        kappa = np.array([record[2] for record in records], np.float32)
+        payload = {
+            name: object_array([record[place] for record in records])
+            for place, name in enumerate(columns, start=3)
+        }
+        ids = object_array([record[0] for record in records])
+        return Rows(ids, mu.view(">f4").astype(np.float32), kappa, payload)
 
-    def _index_note(self) -> dict[str, Any] | None:
-        text = self.read_note("index")
-        return None if text is None else json.loads(text)
+    def _sql(self, text: str, **parts: Any) -> Any:
+        """A statement with the names of the tables, and other parts, filled in."""
+        sql = self._connection.psycopg.sql
+        names = {"table": "", "notes": "_notes", "index": "_mu"}
+        names = {key: sql.Identifier(self._name + end) for key, end in names.items()}
+        return sql.SQL(text).format(**names, **parts)
+
+    def _select(self, text: str, columns: Sequence[str], **parts: Any) -> Any:
+        sql = self._connection.psycopg.sql
+        names = [sql.SQL("id, vector_send(mu), kappa"), *(self._column(name) for name in columns)]
+        return self._sql(text, columns=sql.SQL(", ").join(names), **parts)
+
+    def _nearest_first(self, query: np.ndarray, selection: Selection) -> tuple[Any, list[Any]]:
+        """(Statement, values): rows, ordered by the negative inner product with a query, which comes last."""
+        where, values = self._where(selection.conditions)
+        text = "SELECT {columns}, mu <#> %s FROM {table} WHERE {where} ORDER BY mu <#> %s"
+        return self._select(text, selection.columns, where=where), [query, *values, query]
+
+    def _where(self, conditions: Sequence[Condition]) -> tuple[Any, list[Any]]:
+        sql = self._connection.psycopg.sql
+        parts, values = [sql.SQL("TRUE")], []
+        for condition in conditions:
+            name = self._column(condition.column)
+            kind = self.schema.columns[condition.column]
+            cast = sql.SQL(_TYPES[kind].removesuffix(' COLLATE "C"'))
+            if condition.kind == "any":
+                parts.append(sql.SQL("{} = ANY(%s::{}[])").format(name, cast))
+                values.append(list(condition.values))
+                continue
+            for sign, end in zip((">=", "<="), condition.values, strict=True):
+                if end is not None:
+                    parts.append(sql.SQL("{} {} %s::{}").format(name, sql.SQL(sign), cast))
+                    values.append(end)
+        return sql.SQL(" AND ").join(parts), values
+
+    def _names(self, names: Sequence[str]) -> Any:
+        return self._connection.psycopg.sql.SQL(", ").join([self._column(name) for name in names])
+
+    def _column(self, name: str) -> Any:
+        """The name of a payload column in the table: uppercase if it is the name of a system column."""
+        name = name.upper() if name in _SYSTEM_COLUMNS else name
+        return self._connection.psycopg.sql.Identifier(name)
 
 
-def _schema(note: str | None, where: str) -> Schema:
+def settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
+    """The PostgreSQL settings with which a search for k rows uses an approximate index, or none."""
+    if index is None:
+        return [("enable_indexscan", "off")]
+    usual = [("enable_seqscan", "off")]
+    if index["kind"] == "hnsw":
+        width = min(1000, max(width_of(index["sizes"]), k))
+        return [
+            *usual,
+            ("hnsw.ef_search", str(width)),
+            ("hnsw.iterative_scan", "strict_order"),
+            ("hnsw.max_scan_tuples", "200000"),
+        ]
+    return [*usual, ("ivfflat.probes", str(probes_of(index["sizes"], index["lists"])))]
+
+
+def _parse_schema(note: str | None, where: str) -> Schema:
     try:
         values = json.loads(note or "null")
     except ValueError as error:
         raise InvalidInputError(f"{where} holds no gallery: its schema is not JSON.") from error
     return Schema.from_json(values, where)
+
+
+class Connection:
+    """One connection at a time to a database; ``psycopg`` is the package."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import pgvector.psycopg  # noqa: F401
+            import psycopg
+            import psycopg.sql
+        except ImportError as error:
+            raise MissingPackageError(
+                "galleries in PostgreSQL need psycopg and pgvector: pip install 'aureole[retrieval]'."
+            ) from error
+        self.psycopg: Any = psycopg
+        self._address = address
+        self._connection: Any = None
+
+    def close(self) -> None:
+        """Close the connection, if it was ever opened."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def get(self, *, register: bool = True) -> Any:
+        """The connection, reopened if it was lost; waits some seconds for a server that restarts."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        waits = _WAITS if self._connection is not None else _WAITS[:1]
+        last: Exception | None = None
+        for wait in waits:
+            time.sleep(wait)
+            try:
+                self._connection = self.psycopg.connect(self._address, autocommit=True)
+                break
+            except self.psycopg.OperationalError as error:
+                last = error
+            except (self.psycopg.Error, ValueError):  # it quotes the address, with the password
+                raise InvalidInputError(
+                    f"{shown_address(self._address)} is not a valid PostgreSQL address: write "
+                    "postgresql://user@host:port/database#table."
+                ) from None
+        else:
+            place = shown_address(self._address)
+            raise AureoleError(f"no connection to {place}: {str(last).strip()[:300]}") from last
+        if register:
+            try:
+                self.register(self._connection)
+            except BaseException:
+                self.close()  # or the next call would use it without vectors
+                raise
+        return self._connection
+
+    def add_extension(self, connection: Any) -> None:
+        """Enable pgvector in the database."""
+        try:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except self.psycopg.Error as error:
+            self.close()
+            raise AureoleError(
+                f"pgvector cannot be enabled in this database: {str(error).strip()[:300]}"
+            ) from error
+
+    def register(self, connection: Any) -> None:
+        """Register the vector type with a connection."""
+        from pgvector.psycopg import register_vector
+
+        try:
+            register_vector(connection)
+        except self.psycopg.ProgrammingError as error:
+            raise AureoleError(
+                "pgvector is not enabled in the database: run CREATE EXTENSION vector in it."
+            ) from error
+
+    def read(self, work: Callable[[Any], _T]) -> _T:
+        """Run work that changes nothing; retry once if the connection is lost."""
+        try:
+            return work(self.get())
+        except self.psycopg.Error as error:
+            if not self._lost(error):
+                raise self._failure(error, "read") from error
+        self.close()
+        with self.reporting("read"):
+            return work(self.get())
+
+    def change(self, work: Callable[[Any], _T], what: str) -> _T:
+        """Run a change once; if the connection is lost, the error says that it may have been committed."""
+        with self.reporting(what):
+            connection = self.get()
+            try:
+                connection.execute("SELECT 1")
+            except self.psycopg.Error:  # it was lost before: nothing was sent yet
+                connection.close()
+                connection = self.get()
+            try:
+                return work(connection)
+            except self.psycopg.Error as error:
+                if not self._lost(error):
+                    raise
+                connection.close()
+                raise AureoleError(
+                    f"the connection was lost during {what}: either everything was stored or nothing. Check count(), "
+                    f"then try again. {str(error).strip()[:300]}"
+                ) from error
+
+    @contextmanager
+    def reporting(self, what: str) -> Iterator[None]:
+        """Raise errors of PostgreSQL as ``AureoleError``, and close the connection, which may be in a bad state."""
+        try:
+            yield
+        except self.psycopg.Error as error:
+            raise self._failure(error, what) from error
+
+    def _failure(self, error: Any, what: str) -> AureoleError:
+        self.close()
+        message = [error.diag.message_primary or str(error).strip(), error.diag.message_hint or ""]
+        place = shown_address(self._address)
+        return AureoleError(f"{place} could not {what}: {'. '.join(filter(None, message))[:300]}")
+
+    def _lost(self, error: Any) -> bool:
+        """Whether the connection was lost, which a timeout or a missing table does not cause."""
+        return self._connection.closed or (error.sqlstate or "").startswith(_GONE)

@@ -1,97 +1,48 @@
-"""The protocol that an engine's adapter keeps, and the place where an address finds its adapter."""
+"""What all engines share: their interface, addresses of galleries, locks, and sizes of approximate indexes."""
 
+import fcntl
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from aureole.errors import InvalidInputError
-from aureole.retrieval._address import check_address, shown_address
 from aureole.retrieval._filters import Condition
-from aureole.retrieval._rows import Rows, Schema
+from aureole.retrieval._schema import Rows, Schema
 
 Approximate = Literal["ivf", "hnsw"]
+_URL = re.compile(r"(?P<scheme>[\w+.-]+://)(?P<authority>[^/?#]*)(?P<rest>.*)", re.DOTALL)
+_SMALLEST_SIZES = {"ivf": {"lists": 1, "probes": 1}, "hnsw": {"links": 2, "width": 1}}
 
 
-def slack(dim: int) -> float:
-    """How far an engine's float32 inner product of two directions can be from the exact cosine.
+@dataclass(frozen=True)
+class Selection:
+    """Which rows a search may return (``conditions``), with which payload ``columns``.
 
-    The worst case of a sum of D rounded products of unit vectors is D 2^-24, whatever the order. Bounds are widened by
-    it, and by 1e-5 at least, and the exact cosine decides.
+    ``exact`` scans all rows even if an approximate index exists.
     """
-    return max(1e-5, (dim + 8) * 2.0**-24)
 
-
-def check_build(kind: str, sizes: dict[str, int]) -> None:
-    """Refuse an approximate index that no adapter knows, or sizes that are none."""
-    least = {"ivf": {"lists": 1, "probes": 1}, "hnsw": {"links": 2, "width": 1}}
-    if kind not in least or not sizes.keys() <= least[kind].keys():
-        raise InvalidInputError(
-            f"build takes 'ivf' with lists and probes or 'hnsw' with links and width, but got {kind!r} with "
-            f"{sorted(sizes)}."
-        )
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < least[kind][name]:
-            raise InvalidInputError(
-                f"{name} must be a whole number of at least {least[kind][name]}, but is {size!r}."
-            )
-
-
-def default_lists(rows: int) -> int:
-    """How many lists the rows are put into where no number was asked for: four times their root, and none to spare.
-
-    Examples
-    --------
-    >>> [default_lists(rows) for rows in (0, 9, 1_000_000)]
-    [1, 9, 4000]
-    """
-    return max(1, min(rows, round(4 * rows**0.5)))
-
-
-def probes_of(sizes: dict[str, int], lists: int) -> int:
-    """How many of the lists a search looks into: as many as asked for, or one in 16.
-
-    Examples
-    --------
-    >>> probes_of({}, 64), probes_of({"probes": 100}, 64)
-    (4, 64)
-    """
-    return min(sizes.get("probes", max(1, lists // 16)), lists)
-
-
-def width_of(sizes: dict[str, int]) -> int:
-    """How widely a graph is searched: as asked for, or 128.
-
-    Examples
-    --------
-    >>> width_of({}), width_of({"width": 300})
-    (128, 300)
-    """
-    return sizes.get("width", 128)
-
-
-def told_index(kind: Approximate, lists: int, sizes: dict[str, int]) -> dict[str, Any]:
-    """An approximate index as ``approximate`` tells it: its kind, its number of lists if any, what was asked for.
-
-    Examples
-    --------
-    >>> told_index("ivf", 64, {"probes": 4}), told_index("hnsw", 1, {"links": 32})
-    ({'kind': 'ivf', 'lists': 64, 'probes': 4}, {'kind': 'hnsw', 'links': 32})
-    """
-    return {"kind": kind, **({"lists": lists} if kind == "ivf" else {}), **sizes}
+    conditions: Sequence[Condition] = ()
+    columns: Sequence[str] = ()
+    exact: bool = False
 
 
 @runtime_checkable
 class Store(Protocol):
-    """What an adapter does: keep rows durably, and give candidates that hold every row of a cap.
+    """What an engine must provide.
 
-    ``append`` returns only when the rows are durable, all or none, and refuses ids that are there. ``candidates``
-    yields, query by query, all rows whose inner product with the query reaches its bound less ``slack``, and that meet
-    the conditions; without ``exact`` an approximate index, where one was built, may miss some. ``nearest``
-    yields the k rows of highest inner product. ``fetch`` gives the rows of some ids, in any order, without those that
-    are not there. ``scan`` yields all rows in batches, without mu, in the engine's own order. All give the payload of
-    ``columns`` only. ``notes`` are small texts kept with the rows, and ``approximate`` is the kind
-    and sizes of the approximate index, if one was built.
+    - ``append`` adds all rows or none, durably, and raises if an id exists already.
+    - ``candidates`` yields, query by query, all rows of the selection whose inner product with the query is at least
+      its bound minus ``slack``; an approximate index may miss some.
+    - ``nearest`` yields, query by query, the k rows of the selection with the highest inner products.
+    - ``fetch`` returns the rows with the given ids, in any order, without those that do not exist.
+    - ``scan`` yields all rows in batches, without mu, in any order.
+    - Notes are short texts saved with the rows, such as a calibration.
+    - ``approximate`` is the kind and sizes of the approximate index, or None.
     """
 
     engine: str
@@ -110,24 +61,10 @@ class Store(Protocol):
     def scan(self, columns: Sequence[str]) -> Iterator[Rows]: ...
 
     def candidates(
-        self,
-        mu: np.ndarray,
-        bounds: np.ndarray,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-        *,
-        exact: bool,
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
     ) -> Iterator[Rows]: ...
 
-    def nearest(
-        self,
-        mu: np.ndarray,
-        k: int,
-        conditions: Sequence[Condition],
-        columns: Sequence[str],
-        *,
-        exact: bool,
-    ) -> Iterator[Rows]: ...
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]: ...
 
     def build(self, kind: Approximate, **sizes: int) -> None: ...
 
@@ -140,32 +77,116 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def create_store(where: str, schema: Schema, rows: Rows) -> Store:
-    """A new store at an address, with its first rows; refused where there is one."""
-    return adapter_of(where).create(where, schema, rows)
+def shown_address(where: str) -> str:
+    """The address without password and connection parameters, for messages and logs.
+
+    Examples
+    --------
+    >>> shown_address("postgresql://ann:secret@db.example:5432/shop?sslpassword=x#items")
+    'postgresql://ann@db.example:5432/shop#items'
+    >>> shown_address("galleries/shoes.lance")
+    'galleries/shoes.lance'
+    """
+    url = _URL.fullmatch(where)
+    if url is None:
+        return where
+    scheme, authority, rest = url.group("scheme", "authority", "rest")
+    if _ambiguous(authority, rest):  # the password cannot be told from the host
+        return f"{scheme}…"
+    user, _, host = authority.rpartition("@")
+    user = user.partition(":")[0]
+    path, _, table = rest.partition("#")
+    path = path.partition("?")[0]
+    return f"{scheme}{user + '@' if user else ''}{host}{path}{'#' + table if table else ''}"
 
 
-def open_store(where: str) -> Store:
-    """The store at an address."""
-    return adapter_of(where).open(where)
+def check_address(where: str) -> None:
+    """Raise if part of a password could be mistaken for the host, port or table, and then be printed."""
+    url = _URL.fullmatch(where)
+    if url is not None and _ambiguous(url.group("authority"), url.group("rest")):
+        raise InvalidInputError(
+            "the address contains an @ that does not end the user and password. Write @ in them as %40, / as %2F, "
+            "? as %3F and # as %23, or pass the password in PGPASSWORD or ~/.pgpass."
+        )
 
 
-def adapter_of(where: str) -> Any:
-    """The class that keeps the rows of an address; an error says which addresses there are."""
-    check_address(where)
-    if where.startswith(("postgresql://", "postgres://")):
-        from aureole.retrieval._postgres import PostgresStore
+def is_local(where: str) -> bool:
+    """Whether the address is a path on this machine."""
+    return "://" not in where
 
-        return PostgresStore
-    if where.removesuffix("/").endswith(".lance"):
-        from aureole.retrieval._lance import LanceStore
 
-        return LanceStore
-    if where == "faiss://" or where.removesuffix("/").endswith(".faiss"):
-        from aureole.retrieval._faiss import FaissStore
+def _ambiguous(authority: str, rest: str) -> bool:
+    return authority.count("@") > 1 or "@" in rest
 
-        return FaissStore
-    raise InvalidInputError(
-        f"{shown_address(where)!r} names no engine: use a path that ends in .lance (LanceDB) or .faiss (FAISS), "
-        "'faiss://' (FAISS in memory) or a postgresql:// address (PostgreSQL with pgvector)."
-    )
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; the operating system releases it if the process dies."""
+    with open(path, "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:  # at once, also while a traceback keeps the handle alive
+            fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def slack(dim: int) -> float:
+    """How far an engine's float32 inner product of two directions can be from the exact cosine.
+
+    The rounding error of a sum of D products of unit vectors is at most D 2^-24, in any order. Engines search within
+    bounds widened by it (at least 1e-5), and the exact cosine decides.
+    """
+    return max(1e-5, (dim + 8) * 2.0**-24)
+
+
+def check_build(kind: str, sizes: dict[str, int]) -> None:
+    """Raise unless ``kind`` is an approximate index and ``sizes`` are valid for it."""
+    smallest = _SMALLEST_SIZES.get(kind)
+    if smallest is None or not sizes.keys() <= smallest.keys():
+        raise InvalidInputError(
+            f"build takes 'ivf' with lists and probes or 'hnsw' with links and width, but got {kind!r} with "
+            f"{sorted(sizes)}."
+        )
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < smallest[name]:
+            raise InvalidInputError(
+                f"{name} must be an integer of at least {smallest[name]}, but is {size!r}."
+            )
+
+
+def default_lists(rows: int) -> int:
+    """The default number of IVF lists: 4 sqrt(rows), and at most one per row.
+
+    Examples
+    --------
+    >>> [default_lists(rows) for rows in (0, 9, 1_000_000)]
+    [1, 9, 4000]
+    """
+    return max(1, min(rows, round(4 * rows**0.5)))
+
+
+def probes_of(sizes: dict[str, int], lists: int) -> int:
+    """How many of the lists a search scans (default: one in 16).
+
+    Examples
+    --------
+    >>> probes_of({}, 64), probes_of({"probes": 100}, 64)
+    (4, 64)
+    """
+    return min(sizes.get("probes", max(1, lists // 16)), lists)
+
+
+def width_of(sizes: dict[str, int]) -> int:
+    """How many neighbours a search of an HNSW graph keeps track of (default: 128)."""
+    return sizes.get("width", 128)
+
+
+def describe_index(kind: Approximate, lists: int, sizes: dict[str, int]) -> dict[str, Any]:
+    """An approximate index as ``Store.approximate`` returns it.
+
+    Examples
+    --------
+    >>> describe_index("ivf", 64, {"probes": 4}), describe_index("hnsw", 1, {"links": 32})
+    ({'kind': 'ivf', 'lists': 64, 'probes': 4}, {'kind': 'hnsw', 'links': 32})
+    """
+    return {"kind": kind, **({"lists": lists} if kind == "ivf" else {}), **sizes}

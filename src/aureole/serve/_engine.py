@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex, Hits, pick_hits
+from aureole.retrieval import CredibleIndex, Hits, SearchOptions, pick_hits
 from aureole.serve._batching import Batcher
 from aureole.serve._failures import shielded
 from aureole.serve._faults import Fault
@@ -28,9 +28,9 @@ class Plan:
 
     mass: float
     limit: int
-    kind: str = "credible"
-    rank: str = "cosine"
-    guarantee: str | None = None
+    kind: Literal["credible", "predictive"] = "credible"
+    rank: Literal["cosine", "positivity"] = "cosine"
+    guarantee: Literal["conformal"] | None = None
     prior: float | None = None
     widest: float | None = None
     exact: bool = False
@@ -166,23 +166,23 @@ class Engine:
         most = (
             COUNTED + 2 if ranked else plan.limit + 2
         )  # itself, and one that shows there are more
-        options = {
-            "filter": plan.filter,
-            "kind": plan.kind,
-            "guarantee": plan.guarantee,
-            "widest": None if plan.widest is None else math.radians(plan.widest),
-            "exact": plan.exact,
-        }
-        kappa_pos = None if plan.guarantee else plan.kappa_pos
+        options = SearchOptions(
+            kind=plan.kind,
+            kappa_pos=None if plan.guarantee else plan.kappa_pos,
+            prior=plan.prior,
+            guarantee=plan.guarantee,
+            widest=None if plan.widest is None else math.radians(plan.widest),
+        )
         found = self.index.search(
             posterior,
             plan.mass,
             limit=most,
-            kappa_pos=kappa_pos,
-            prior=plan.prior,
+            filter=plan.filter,
             columns=plan.columns,
-            **options,
+            exact=plan.exact,
+            options=options,
         )
+        assert isinstance(found, list)
         results = []
         for (job, own), hits in zip(batch, found, strict=True):
             hits = _without(hits, job.item)
@@ -194,15 +194,14 @@ class Engine:
             if ranked and plan.label is not None:  # all are here, before the limit
                 labels = hits.payload[plan.label][:COUNTED]
             results.append(Found(own, cut, len(hits), True, len(hits) > plan.limit, labels))
-        return self._counted(batch, results, plan, kappa_pos, options)
+        return self._counted(batch, results, plan, options)
 
     def _counted(
         self,
         batch: list[tuple[_Search, Any]],
         results: list[Found],
         plan: Plan,
-        kappa_pos: float | None,
-        options: dict[str, Any],
+        options: SearchOptions,
     ) -> list[Found]:
         """The results with the number of members where a limit cut them."""
         for place, found in enumerate(results):
@@ -210,17 +209,18 @@ class Engine:
                 continue
             count = found.count
             if plan.count and plan.rank == "cosine":
-                # without the prior and most columns: only to be counted
-                only = {"kappa_pos": kappa_pos} if plan.kind == "predictive" else {}
-                columns = [] if plan.label is None else [plan.label]
+                # without scores and most columns: only to be counted
+                kappa_pos = options.kappa_pos if plan.kind == "predictive" else None
                 members = self.index.search(
                     found.posterior,
                     plan.mass,
                     limit=COUNTED + 2,
-                    columns=columns,
-                    **only,
-                    **options,
+                    filter=plan.filter,
+                    columns=[] if plan.label is None else [plan.label],
+                    exact=plan.exact,
+                    options=replace(options, prior=None, kappa_pos=kappa_pos),
                 )
+                assert isinstance(members, Hits)
                 members = _without(members, batch[place][0].item)
                 count = len(members)
                 if plan.label is not None:

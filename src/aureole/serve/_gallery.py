@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from aureole.retrieval import CredibleIndex, text_of
+from aureole.retrieval import CredibleIndex, pack_strings
 
 Order = Literal["ambiguous", "certain"]
 _CLASSES = 100
@@ -45,7 +45,7 @@ class Certainty:
     def __init__(
         self, ids: Iterable[str], kappa: np.ndarray, labels: Iterable[Any] | None = None
     ) -> None:
-        self._names = _Names(*text_of(list(ids)))
+        self._names = _Names(*pack_strings(list(ids)))
         kappa = np.asarray(kappa, np.float32)
         order = np.argsort(kappa, kind="stable")
         self._order = order.astype(np.uint32 if len(order) < 2**32 else np.int64)

@@ -1,29 +1,35 @@
-"""Rows of a gallery: ids, directions, concentrations and payload, checked before any engine sees them."""
+"""What a gallery stores: its schema, its rows (validated before any engine sees them) and its provenance."""
 
+import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.retrieval._scores import stored_direction
+from aureole.retrieval._caps import stored_direction
 
 MAX_ID_BYTES = 1024
 MAX_TEXT_BYTES = 1_000_000
 _TYPES = {"text": str, "integer": int, "number": float, "boolean": bool}
 DTYPES = {"text": object, "integer": np.int64, "number": np.float64, "boolean": np.bool_}
+NO_MU = np.zeros((0, 0), np.float32)  # the mu of rows that are returned without it
 _RESERVED = {"id", "mu", "kappa"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_ORIGIN_FORMAT = "aureole-origin-1"
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What all rows of an index share: dimension, payload columns with their types, and a typical kappa.
+    """What all rows of a gallery share: dimension, payload columns with their types, and a typical kappa.
 
-    The typical kappa, the median at creation, stands for the partner's in predictive caps; appending does not move it.
+    Predictive caps use the typical kappa, the median at creation, for the partner. Appending does not change it.
     """
 
     dim: int
@@ -31,28 +37,81 @@ class Schema:
     typical_kappa: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The schema as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Any, where: str) -> "Schema":
-        """From plain values that may come from anywhere; ``where`` names their place in the error."""
+        """The schema from untrusted JSON; ``where`` names its source in the error."""
         try:
             dim, columns = values["dim"], values["columns"]
-            good = isinstance(dim, int) and dim >= 2 and isinstance(columns, dict)
-            good = good and all(_NAME.fullmatch(n) and t in _TYPES for n, t in columns.items())
-            if not good:
+            valid = isinstance(dim, int) and dim >= 2 and isinstance(columns, dict)
+            valid = valid and all(_NAME.fullmatch(n) and t in _TYPES for n, t in columns.items())
+            if not valid:
                 raise ValueError("dim or columns")
             return cls(dim, columns, float(values["typical_kappa"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(
-                f"{where} does not hold a gallery of this library: {error!r}."
+                f"{where} does not hold a gallery: its schema is invalid ({error!r})."
             ) from error
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The ``kappa_pos`` of the model that produced a gallery's posteriors, and the SHA-256 of its weights, if known.
+
+    Queries must come from the same weights: the directions of two different heads are unrelated.
+
+    Examples
+    --------
+    >>> Origin.from_json(Origin(64.0).to_json())
+    Origin(kappa_pos=64.0, weights=None)
+    """
+
+    kappa_pos: float | int | None = None  # stored as a float
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kappa_pos is not None:
+            number = isinstance(self.kappa_pos, Real) and not isinstance(self.kappa_pos, bool)
+            if not number or not 0 <= self.kappa_pos < math.inf:
+                raise InvalidInputError(
+                    f"kappa_pos must be finite and at least 0, or None, but is {self.kappa_pos!r}."
+                )
+            object.__setattr__(self, "kappa_pos", float(self.kappa_pos))
+        if not isinstance(self.weights, str | None):
+            raise InvalidInputError(f"weights must be a string or None, but is {self.weights!r}.")
+
+    def check_same(self, weights: str, who: str) -> None:
+        """Raise if these weights are known to differ from the gallery's; ``who`` names the model in the error."""
+        if self.weights is not None and weights != self.weights:
+            raise InvalidInputError(
+                f"{who} is not the model that produced this gallery (its weights differ), so their directions are "
+                "unrelated. Use the model that the gallery was built with, or rebuild the gallery."
+            )
+
+    def to_json(self) -> str:
+        """As JSON text, saved with the index."""
+        return json.dumps({"format": _ORIGIN_FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Origin":
+        """From untrusted JSON text."""
+        try:
+            values = json.loads(text)
+            if values["format"] != _ORIGIN_FORMAT:
+                raise ValueError("another format")
+            return cls(values["kappa_pos"], values["weights"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"not a saved origin: {error!r}.") from error
+
+
+@dataclass(frozen=True)
 class Rows:
-    """Rows as an engine takes and gives them: ids (an array of str), float32 mu [n, D] and kappa [n], payload."""
+    """Rows as engines store and return them: ids (an array of str), float32 mu [n, D] and kappa [n], payload.
+
+    Rows that are returned without mu have ``NO_MU`` instead.
+    """
 
     ids: np.ndarray
     mu: np.ndarray
@@ -69,7 +128,7 @@ def check_rows(
     payload: Mapping[str, Sequence[Any]] | None,
     schema: Schema,
 ) -> Rows:
-    """The rows in the form they are stored in; an error names the first thing that is wrong."""
+    """Validate rows and convert them to the stored form; the error names the first invalid row."""
     if not isinstance(posteriors, VonMisesFisher) or len(posteriors.batch_shape) != 1:
         got = getattr(posteriors, "batch_shape", type(posteriors).__name__)
         raise InvalidInputError(
@@ -83,7 +142,7 @@ def check_rows(
     names = check_ids(ids)
     n = len(posteriors.kappa)
     if len(names) != n:
-        raise InvalidInputError(f"{n} posteriors need as many ids, but got {len(names)}.")
+        raise InvalidInputError(f"{n} posteriors need {n} ids, but got {len(names)}.")
     mu = stored_direction(posteriors.mu)
     kappa = posteriors.kappa.detach().cpu().float().numpy().copy()
     norms = np.linalg.norm(mu.astype(np.float64), axis=-1)
@@ -93,10 +152,10 @@ def check_rows(
             f"row {bad[0]} (id {names[bad[0]]!r}) has a mu of norm {norms[bad[0]]:.6g} and kappa {kappa[bad[0]]:.6g}; "
             "mu must be a finite direction and kappa at least 0. Nothing was stored."
         )
-    return Rows(strings(names), mu, kappa, _check_payload(payload or {}, n, schema))
+    return Rows(object_array(names), mu, kappa, _check_payload(payload or {}, n, schema))
 
 
-def fits(rows: Rows, schema: Schema) -> bool:
+def matches_schema(rows: Rows, schema: Schema) -> bool:
     """Whether rows have the dimension, the payload columns and the types of a schema."""
     held = {name: column.dtype for name, column in rows.payload.items()}
     kinds = {name: np.dtype(DTYPES[kind]) for name, kind in schema.columns.items()}
@@ -108,24 +167,24 @@ def schema_of(
     payload: Mapping[str, Sequence[Any]] | None,
     typical_kappa: float | None = None,
 ) -> Schema:
-    """The schema that a gallery's first rows imply: a column's type is that of its values."""
+    """Infer the schema from a gallery's first rows: the type of a column is that of its values."""
     columns = {}
     for name, values in (payload or {}).items():
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED:
             raise InvalidInputError(
-                f"{name!r} cannot name a payload column: use at most 63 small letters, digits and _, a letter first, "
-                f"and none of {', '.join(sorted(_RESERVED))}."
+                f"{name!r} cannot name a payload column: use at most 63 lowercase letters, digits and _, starting with "
+                f"a letter, and none of {', '.join(sorted(_RESERVED))}."
             )
         kinds = {type(_plain(v)) for v in values}
         if kinds == {int, float}:
             kinds = {float}
-        found = [name for name, kind in _TYPES.items() if kinds == {kind}]
-        if not found:
+        matching = [name for name, kind in _TYPES.items() if kinds == {kind}]
+        if not matching:
             got = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
             raise InvalidInputError(
                 f"payload column {name!r} must hold values of one type, str, int, float or bool, but holds {got}."
             )
-        columns[name] = found[0]
+        columns[name] = matching[0]
     kappa = posteriors.kappa.detach().float()
     typical = float(kappa.median()) if kappa.numel() else 1.0
     if typical_kappa is not None:
@@ -136,7 +195,7 @@ def schema_of(
 
 
 def check_ids(ids: Sequence[str]) -> list[str]:
-    """The ids as a list, if they are distinct strings that every engine can store verbatim."""
+    """The ids as a list; raise unless they are distinct strings that every engine can store verbatim."""
     if isinstance(ids, str):
         raise InvalidInputError("ids must be a sequence of strings, but is one string.")
     names = list(ids)
@@ -149,38 +208,42 @@ def check_ids(ids: Sequence[str]) -> list[str]:
     if len(set(names)) != len(names):
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))
-        raise InvalidInputError(f"ids must be distinct, but {twice!r} is there more than once.")
+        raise InvalidInputError(f"ids must be distinct, but {twice!r} occurs more than once.")
     return names
 
 
-def strings(values: Sequence[str]) -> np.ndarray:
-    """An array of Python strings: picking many of them is faster than from a list."""
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found
+def object_array(values: Sequence[Any]) -> np.ndarray:
+    """The values as an array of Python objects, which can be indexed by an array of positions."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
 
 
-def text_of(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Strings as (bytes, ends): one run of UTF-8 and where each string ends in it."""
+def pack_strings(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Strings as (bytes, ends): their concatenated UTF-8, and where each string ends in it."""
     parts = [value.encode() for value in values]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
     return np.frombuffer(b"".join(parts), np.uint8).copy(), np.asarray(ends, np.int64)
 
 
+def unpack_strings(text: np.ndarray, ends: np.ndarray) -> list[str]:
+    """The inverse of ``pack_strings``."""
+    content = text.tobytes()
+    return [content[start:end].decode() for start, end in pairwise([0, *ends.tolist()])]
+
+
 def _check_text(text: str, where: str, largest: int) -> None:
     if len(text) > largest:
         raise InvalidInputError(
-            f"{where} has {len(text)} characters, but at most {largest} bytes are stored."
+            f"{where} has {len(text)} characters, but the limit is {largest} bytes."
         )
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidInputError(f"{where} is not valid Unicode: {error.reason}.") from error
     if size > largest or "\0" in text:
-        fault = "holds the character NUL" if "\0" in text else f"has {size} bytes"
-        raise InvalidInputError(
-            f"{where} {fault}, but at most {largest} bytes without NUL are stored."
-        )
+        fault = "contains a NUL character" if "\0" in text else f"has {size} bytes"
+        raise InvalidInputError(f"{where} {fault}; the limit is {largest} bytes without NUL.")
 
 
 def _check_payload(
@@ -190,21 +253,20 @@ def _check_payload(
         raise InvalidInputError(
             f"the gallery has the payload columns {sorted(schema.columns)}, but got {sorted(payload)}."
         )
-    found = {}
+    columns = {}
     for name, kind in schema.columns.items():
         values = [check_value(value, kind, f"payload {name!r}") for value in payload[name]]
         if len(values) != n:
             raise InvalidInputError(
                 f"payload column {name!r} has {len(values)} values for {n} rows."
             )
-        column = np.empty(n, dtype=DTYPES[kind])
-        column[:] = values
-        found[name] = column
-    return found
+        columns[name] = np.empty(n, dtype=DTYPES[kind])
+        columns[name][:] = values
+    return columns
 
 
 def check_value(value: Any, kind: str, where: str) -> Any:
-    """A plain value of a column's type: str, int in 64 bits, finite float, or bool."""
+    """A Python value of the column's type: str, 64-bit int, finite float or bool; raise otherwise."""
     value = _plain(value)
     if kind == "number" and type(value) is int:
         value = float(value)
