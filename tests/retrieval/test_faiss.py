@@ -1,9 +1,10 @@
 """FAISS: snapshots that survive a killed writer, galleries of 0.1.0, damaged folders, readers that follow."""
 
 import json
-import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from aureole.errors import InvalidInputError
 from aureole.retrieval import ConformalMass, CredibleIndex, Origin, Rows, _faiss
 from aureole.retrieval._faiss import FaissStore
 from aureole.retrieval._schema import object_array
+from tests.retrieval import dying_writer
 from tests.retrieval.conftest import assert_exact, brute_force, everything, names, posteriors
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -59,31 +61,14 @@ def test_a_gallery_of_0_1_0_opens_and_is_converted_by_the_first_change(tmp_path)
     assert len(list(where.glob("*.safetensors"))) == 1
 
 
-@pytest.mark.parametrize("file", ["rows", "index", "manifest"])
-def test_a_kill_during_a_snapshot_leaves_the_previous_one(tmp_path, monkeypatch, file):
-    """The child is killed when it has written half of a file of its snapshot."""
+@pytest.mark.parametrize("file", dying_writer.FILES)
+def test_a_kill_during_a_snapshot_leaves_the_previous_one(tmp_path, file):
     where = tmp_path / "gallery.faiss"
     gallery, ids = posteriors(100, 4), names(100)
     CredibleIndex.create(where, gallery, ids).close()
     before = (where / "manifest.json").read_bytes()
-    child = os.fork()
-    if child == 0:
-        fsync = os.fsync
-
-        def dies(handle):
-            if Path(os.readlink(f"/proc/self/fd/{handle}")).stat().st_size and next(files) == file:
-                os.ftruncate(handle, os.fstat(handle).st_size // 2)
-                os.kill(os.getpid(), signal.SIGKILL)
-            fsync(handle)
-
-        files = iter(["rows", "index", "manifest"])
-        monkeypatch.setattr(os, "fsync", dies)
-        try:
-            with CredibleIndex.open(where) as index:
-                index.build("ivf", lists=4)
-        finally:
-            os._exit(0)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    command = [sys.executable, "-m", "tests.retrieval.dying_writer", where, file]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert (where / "manifest.json").read_bytes() == before
     index = CredibleIndex.open(where)
     assert sorted(everything(index)) == sorted(ids)
