@@ -23,7 +23,7 @@ extensions = [
     "scale_tables",
     "facts",
     "concept_figures",
-    "rooms",
+    "api_reference",
     "quickstart_tables",
     "run_tables",
     "peer_tables",
@@ -40,17 +40,19 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["math.css", "notebooks.css"]
 
-# The tutorials are run by the build, and a cell that fails ends it. Outputs are kept as long as neither the cells nor
-# the library change: the folder's name holds a digest of the library.
+# The build executes the tutorials, and fails if a cell fails. Outputs are cached as long as neither the cells nor
+# the library change: the name of the cache folder contains a digest of the library.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "notebooks" / fingerprint(HERE.parent))
 nb_execution_raise_on_error = True
-nb_execution_timeout = 600  # seconds a cell: they take less than a minute, but machines may be busy
+nb_execution_timeout = (
+    600  # seconds per cell: cells take less than a minute, but machines may be busy
+)
 nb_execution_in_temp = True
 nb_merge_streams = True
-nb_output_stderr = "warn"  # on the page, and the build fails: mend it, rather than hide it
+nb_output_stderr = "warn"  # shown on the page, and fails the build: fix the cause, do not hide it
 os.environ["MATPLOTLIBRC"] = str(HERE / "_static" / "matplotlibrc")
-os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, which is not shown anyway
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # from tqdm, not shown anyway
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

@@ -1,4 +1,4 @@
-"""The pictures of the concept pages, computed by the library while the docs are built: ``.. concept-figure:: NAME``."""
+"""The figures of the concept pages, computed during the build of the docs: ``.. concept-figure:: NAME``."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from record_tables import card
 
 
 def posterior():
-    """Three posteriors on the ordinary sphere, and the law of the angle in two dimensions of space."""
+    """Three posteriors on the sphere in three dimensions."""
     import aureole as au
     from aureole.explorer import COLOURS, GREY, canvas
 
@@ -35,7 +35,7 @@ def posterior():
 
 
 def dimension():
-    """The law of the angle between mu and z for one kappa and three dimensions."""
+    """The distribution of the angle between mu and z for one kappa and several dimensions."""
     from aureole.explorer import COLOURS, canvas
     from aureole.sphere import cosine_log_pdf
 
@@ -75,16 +75,16 @@ def positivity():
         exact = _pair(q, kappa_pos)
         rng = torch.Generator().manual_seed(0)
         for draws in (1, 4, 16, 64, 256, 1024):
-            found = []
+            estimates = []
             for _ in range(30):
                 z = q.sample((draws,), generator=rng)
                 log_ratio = au.VonMisesFisher(z[:, 0], kappa_pos).log_prob(z[:, 1])
                 log_ratio = log_ratio + au.sphere.log_sphere_area(dim)
-                found.append((log_ratio.logsumexp(0) - math.log(draws)).item())
-            right.scatter([draws] * 30, found, s=9, color=GREY, linewidths=0, alpha=0.6)
+                estimates.append((log_ratio.logsumexp(0) - math.log(draws)).item())
+            right.scatter([draws] * 30, estimates, s=9, color=GREY, linewidths=0, alpha=0.6)
         right.axhline(exact, color=BLUE)
-        right.set(xscale="log", xlabel="draws K", ylabel="log S h, at 60°")
-        right.set_title("grey: draws, blue: exact")
+        right.set(xscale="log", xlabel="samples K", ylabel="log S h, at 60°")
+        right.set_title("grey: Monte Carlo, blue: exact")
         left.set_title("κ pos = 20, D = 10")
         drawing.legend(columns=3)
     return drawing.svg
@@ -104,7 +104,7 @@ def stretched(kappa, kappa_pos, stretch):
 
 
 def identifiability():
-    """What pairs see of an encoder whose angles are all stretched, on an arc and beyond."""
+    """The likelihood of pairs under an encoder that stretches all angles, and under one that tilts all means."""
     from aureole.explorer import BLUE, GREEN, VERMILION, canvas
     from aureole.sphere import log_positivity
 
@@ -114,15 +114,17 @@ def identifiability():
         theta = torch.linspace(0, math.pi, 300, dtype=torch.float64)
         left, right = drawing.axes
         for stretch, colour, style in ((1.0, BLUE, "-"), (0.8, GREEN, "--"), (1.2, VERMILION, ":")):
-            found = torch.tensor(stretched(kappa, kappa_pos, stretch), dtype=torch.float64)
-            value = log_positivity(torch.cos(stretch * theta), found, found, kappa_pos, 2)
-            label = "the truth" if stretch == 1 else f"{stretch:g} of the angles, κ = {found:.0f}"
+            k2 = torch.tensor(stretched(kappa, kappa_pos, stretch), dtype=torch.float64)
+            value = log_positivity(torch.cos(stretch * theta), k2, k2, kappa_pos, 2)
+            label = "the truth" if stretch == 1 else f"angles times {stretch:g}, κ = {k2:.0f}"
             left.plot(
                 torch.rad2deg(theta), value - value[0], color=colour, linestyle=style, label=label
             )
         left.axvline(90, color="#b0b0b0", linewidth=1)
         left.set(
-            xlabel="true angle of a pair", ylabel="log S h, from its top", xticks=[0, 60, 120, 180]
+            xlabel="true angle of a pair",
+            ylabel="log S h, minus its maximum",
+            xticks=[0, 60, 120, 180],
         )
         left.set_title("D = 2: a stretch")
         cosine = torch.linspace(-0.2, 1, 200, dtype=torch.float64)
@@ -130,9 +132,9 @@ def identifiability():
         right.plot(cosine, truth - truth[-1], color=BLUE)
         lean = math.radians(20)
         squares = math.cos(lean) ** 2, math.sin(lean) ** 2
-        found = k / (squares[0] - squares[1] * k / (2 * kappa_pos))
-        value = log_positivity(squares[0] * cosine + squares[1], found, found, kappa_pos, 10)
-        label = f"leaning by 20°, κ = {found:.0f}"
+        tilted = k / (squares[0] - squares[1] * k / (2 * kappa_pos))
+        value = log_positivity(squares[0] * cosine + squares[1], tilted, tilted, kappa_pos, 10)
+        label = f"tilted by 20°, κ = {tilted:.0f}"
         right.plot(cosine, value - value[-1], color=VERMILION, linestyle="-.", label=label)
         right.set(xlabel="true cosine of a pair")
         right.set_title("D = 10: a tilt")
@@ -141,7 +143,7 @@ def identifiability():
 
 
 def calibration():
-    """The laws of the latent and of a partner, and what caps held, from the records."""
+    """The distributions of the latent and of a partner, and the coverage of caps from the records."""
     from aureole.explorer import BLUE, GREEN, GREY, VERMILION, canvas
     from aureole.sphere import cosine_log_pdf, predictive_log_pdf
 
@@ -181,20 +183,20 @@ def calibration():
             masses, held = _coverage(folder, keys)
             hollow = {"fillstyle": "none", "markersize": 9} if marker == "o" else {"markersize": 5}
             right.plot(masses, held, marker=marker, color=colour, label=label, zorder=2, **hollow)
-        right.set(xlabel="mass promised", ylabel="share held", xlim=(0, 1.02), ylim=(0, 1.02))
-        right.set_title("promised and held")
+        right.set(xlabel="mass of the cap", ylabel="coverage", xlim=(0, 1.02), ylim=(0, 1.02))
+        right.set_title("coverage by mass")
         drawing.legend(columns=3)
     return drawing.svg
 
 
 def _coverage(folder, keys):
-    """Masses and the mean share held over the seeds of a folder of records."""
+    """Masses and the mean coverage over the seeds of a folder of records."""
     rows = []
     for path in sorted((ROOT / "paper/results" / folder).glob("seed-*.json")):
-        found = json.loads(path.read_text())["metrics"]
+        by_mass = json.loads(path.read_text())["metrics"]
         for key in keys:
-            found = found[key]
-        rows.append({float(m): v["all"] if isinstance(v, dict) else v for m, v in found.items()})
+            by_mass = by_mass[key]
+        rows.append({float(m): v["all"] if isinstance(v, dict) else v for m, v in by_mass.items()})
     masses = sorted(rows[0])
     return masses, [sum(row[m] for row in rows) / len(rows) for m in masses]
 
@@ -202,31 +204,31 @@ def _coverage(folder, keys):
 FIGURES = {
     "posterior": (
         posterior,
-        "Draws of three posteriors with the same mean direction (the star) on the ordinary sphere, seen "
-        "from the side. Pale points lie on the far side.",
+        "Samples of three posteriors with the same mean direction (the star) on the sphere in three dimensions, seen "
+        "from the side. Pale points are on the far side.",
     ),
     "dimension": (
         dimension,
-        "The same concentration means another spread in another dimension: in many dimensions most "
-        "directions are far from any given one, and it takes a larger kappa to hold the latent near.",
+        "The same concentration gives a different spread in each dimension: in high dimensions most "
+        "directions are far from any given one, and a larger kappa is needed to keep the latent close.",
     ),
     "positivity": (
         positivity,
         "Left: the closed form over the angle between two mean directions; zero means as likely as "
-        "chance. Right: thirty Monte Carlo estimates of one value for each number of draws. Few draws "
-        "scatter, and fall low more often than high.",
+        "chance. Right: thirty Monte Carlo estimates of one value for each number of samples. With few samples they "
+        "scatter, and are more often too low than too high.",
     ),
     "identifiability": (
         identifiability,
-        "What a loss sees is log S h up to a constant. Left: on the circle, angles that are all "
-        "stretched, with another kappa, look the same to the left of the grey line, and part where the "
-        "circle closes. Right: means that all lean towards an unused direction, with a larger kappa, look "
-        "nearly the same over the cosines that pairs have.",
+        "A loss depends on log S h up to a constant. Left: on the circle, stretched angles with another "
+        "kappa give the same curve to the left of the grey line, and differ where the "
+        "circle closes. Right: means that all lean towards an unused direction, with a larger kappa, give "
+        "nearly the same curve over the cosines that occur in pairs.",
     ),
     "calibration": (
         calibration,
-        "Left: where the latent lies and where a partner's mean direction lies, by a right posterior. "
-        "Right: what caps held against what they promised: credible caps in the controlled experiment, "
+        "Left: the distributions of the latent and of a partner's mean direction, under the true posterior. "
+        "Right: coverage of caps against their mass: credible caps in the controlled experiment, "
         "predictive caps on photos of CIFAR-10H with the model's own kappa and with a conformal mass "
         "(means over seeds or folds).",
     ),
@@ -244,7 +246,7 @@ class ConceptFigure(Directive):
             draw, caption = FIGURES[self.arguments[0]]
         except KeyError:
             raise self.error(
-                f"there is no figure {self.arguments[0]}, only {list(FIGURES)}"
+                f"unknown figure {self.arguments[0]}; known figures: {list(FIGURES)}"
             ) from None
         return [card(draw(), caption)]
 

@@ -8,15 +8,16 @@ README.md has plain numbers: docs/facts.toml quotes the words around each and na
 ``python docs/_ext/facts.py`` lists the numbers that are out of date.
 
 PATH
-    A record, a folder of them (one file a seed), or a pattern such as ``paper/results/cifar10h/*/seed-0.json``.
+    A record, a folder of them (one file per seed), or a pattern such as ``paper/results/cifar10h/*/seed-0.json``.
 KEY/KEY
-    Where the value is in the metrics; with a slash in front, in the whole record: ``#/settings/rows``. A number picks
-    from a list, ``-1`` the last. A slash inside a key is written ``~1`` (as in JSON pointers). Two values can be
-    compared, seed by seed: ``A ÷ B`` and ``A minus B``, where B may be a key of the same record or a whole PATH#KEY.
-    ``paper#SETTING/METRIC`` is a number that the paper prints, from ``aureole_paper.paper_values``; it needs no format.
+    The path of the value in the metrics, or with a leading slash in the whole record: ``#/settings/rows``. A number
+    selects an item of a list, ``-1`` the last. A slash inside a key is written ``~1`` (as in JSON pointers). Two
+    values can be compared, seed by seed: ``A ÷ B`` and ``A minus B``, where B may be a key of the same record or a
+    whole PATH#KEY. ``paper#SETTING/METRIC`` is a number printed in the paper, from ``aureole_paper.paper_values``; it
+    needs no format.
 FORMAT
-    Python's (``.2f``, ``,.0f``, ``.0%``), or more: ``[REDUCE ][*FACTOR |/FACTOR ]SPEC[±]``. Of several records
-    the mean is shown, and with ``±`` its standard error; REDUCE may be ``least``, ``most`` or ``count`` instead.
+    Python's (``.2f``, ``,.0f``, ``.0%``), extended to ``[REDUCE ][*FACTOR |/FACTOR ]SPEC[±]``. For several records
+    the mean is shown, with ``±`` also its standard error; REDUCE may be ``least``, ``most`` or ``count`` instead.
 """
 
 import json
@@ -39,7 +40,7 @@ class FactError(ValueError):
 
 
 def fact(text: str, root: Path = ROOT) -> str:
-    """The words for a fact, such as ``0.985 ± 0.001``.
+    """The text of a fact, such as ``0.985 ± 0.001``.
 
     Examples
     --------
@@ -52,16 +53,16 @@ def fact(text: str, root: Path = ROOT) -> str:
         return _paper(text)
     reference, layout = _split(text)
     values = _values(reference, root, text)
-    found = LAYOUT.fullmatch(layout)
-    if not found:
+    match = LAYOUT.fullmatch(layout)
+    if not match:
         raise FactError(
-            f"{text}: {layout!r} is no format; write one such as .2f, *1000 .0f or .3f±"
+            f"{text}: {layout!r} is not a format; use one such as .2f, *1000 .0f or .3f±"
         )
-    if found["reduce"] == "count":
-        return format(len(values), found["spec"])
-    if len(values) == 1 and not found["sign"] and not found["error"]:
-        return _formatted(values[0], found["spec"], text)
-    return _measured(values, found, text)
+    if match["reduce"] == "count":
+        return format(len(values), match["spec"])
+    if len(values) == 1 and not match["sign"] and not match["error"]:
+        return _formatted(values[0], match["spec"], text)
+    return _measured(values, match, text)
 
 
 def reference_paths(text: str, root: Path = ROOT) -> list[Path]:
@@ -92,25 +93,25 @@ def stale(text: str, path: Path = FACTS, root: Path = ROOT) -> list[str]:
 
 
 def _paper(text: str) -> str:
-    """A number of the paper, as it prints it."""
+    """A number of the paper, as printed there."""
     from aureole_paper.paper_values import PAPER, format_paper
 
     setting, _, metric = text.removeprefix("paper#").rpartition("/")
     try:
         return format_paper(PAPER[setting][metric])
     except KeyError:
-        there = {name: list(values) for name, values in PAPER.items()}
-        raise FactError(f"{text}: the paper's numbers have no such one, only {there}") from None
+        known = {name: list(values) for name, values in PAPER.items()}
+        raise FactError(f"{text}: unknown number of the paper; known are {known}") from None
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The reference and the format; the last colon parts them, and a fact may have no format."""
+    """The reference and the format, separated by the last colon; the format is optional."""
     reference, colon, layout = text.strip().rpartition(":")
     return (reference.strip(), layout.strip()) if colon else (layout.strip(), "")
 
 
 def _parts(reference: str) -> list[tuple[str, str, str]]:
-    """(sign, path, key) of each value in a reference; a second value without a path is of the first one's records."""
+    """(sign, path, key) of each value in a reference; a second value without a path uses the first one's records."""
     parts, path = [], ""
     pieces = re.split(r" (÷|minus) ", reference)
     for sign, part in zip(["", *pieces[1::2]], pieces[::2], strict=True):
@@ -125,7 +126,7 @@ def _values(reference: str, root: Path, text: str) -> list:
     columns = []
     for sign, path, key in _parts(reference):
         if not path:
-            raise FactError(f"{text}: no record is named; write PATH#KEY/KEY:FORMAT")
+            raise FactError(f"{text}: the path of a record is missing; write PATH#KEY/KEY:FORMAT")
         column = [_value(file, key, root, text) for file in _files(path, root, text)]
         columns.append((sign, column))
     result = columns[0][1]
@@ -140,14 +141,14 @@ def _values(reference: str, root: Path, text: str) -> list:
 
 
 def _files(path: str, root: Path, text: str) -> list[Path]:
-    """The records at a path, in a folder or of a pattern, in order."""
+    """The records at a path, in a folder or matching a pattern, sorted."""
     place = root / path
     if place.is_file():
         return [place]
     files = sorted(place.glob("seed-*.json")) if place.is_dir() else sorted(root.glob(path))
     if not files:
-        near = sorted(p.name for p in place.parent.glob("*"))
-        raise FactError(f"{text}: there is no record {path}; beside it are {near}")
+        siblings = sorted(p.name for p in place.parent.glob("*"))
+        raise FactError(f"{text}: record {path} does not exist; the folder contains {siblings}")
     return files
 
 
@@ -159,9 +160,9 @@ def _value(file: Path, key: str, root: Path, text: str):
         try:
             value = value[int(step) if isinstance(value, list) else step]
         except (KeyError, IndexError, TypeError, ValueError):
-            there = list(value) if isinstance(value, dict) else type(value).__name__
+            keys = list(value) if isinstance(value, dict) else type(value).__name__
             where = file.relative_to(root)
-            raise FactError(f"{text}: {where} has no {step!r} there, only {there}") from None
+            raise FactError(f"{text}: {where} has no key {step!r}, only {keys}") from None
     return value
 
 
@@ -174,14 +175,14 @@ def _numbers(values: list, text: str) -> list[float]:
 
 def _formatted(value, spec: str, text: str) -> str:
     try:
-        said = format(value, spec)
+        formatted = format(value, spec)
     except (TypeError, ValueError) as error:
-        raise FactError(f"{text}: {value!r} cannot be written as {spec!r}: {error}") from None
-    return re.sub(r"^-(?=[0.,%]+$)", "", said)  # no minus before a zero
+        raise FactError(f"{text}: {value!r} cannot be formatted as {spec!r}: {error}") from None
+    return re.sub(r"^-(?=[0.,%]+$)", "", formatted)  # no minus before a zero
 
 
 def _measured(values: list, layout: re.Match, text: str) -> str:
-    """Several values, or one that is scaled, in a line."""
+    """The mean, minimum or maximum of the values, scaled and with its error if the format has these."""
     numbers = _numbers(values, text)
     if layout["sign"]:
         factor = float(layout["factor"])
@@ -191,30 +192,30 @@ def _measured(values: list, layout: re.Match, text: str) -> str:
             (min if layout["reduce"] == "least" else max)(numbers), layout["spec"], text
         )
     mean = math.fsum(numbers) / len(numbers)
-    said = _formatted(mean, layout["spec"], text)
+    formatted = _formatted(mean, layout["spec"], text)
     if not layout["error"]:
-        return said
+        return formatted
     if len(numbers) < 2:
-        raise FactError(f"{text}: a standard error needs two records or more, but there is one")
+        raise FactError(f"{text}: a standard error needs at least two records, but there is one")
     spread = math.fsum((v - mean) ** 2 for v in numbers) / (len(numbers) - 1)
     error = _formatted(math.sqrt(spread / len(numbers)), layout["spec"], text)
-    return f"{said} ± {error}"
+    return f"{formatted} ± {error}"
 
 
 def fact_role(name, rawtext, text, lineno, inliner, options=None, content=None):
-    """The nodes of a fact in a page; a fact that no record tells ends the build, with page and line."""
+    """The nodes of a fact on a page; a fact without a record fails the build, with page and line."""
     from docutils import nodes
     from sphinx.errors import ExtensionError
 
     try:
-        said = fact(text)
+        value = fact(text)
         files = reference_paths(text)
     except FactError as error:
         page = inliner.document["source"]
         raise ExtensionError(f"{page}:{lineno}: {error}", modname="facts") from None
     for file in files:
         inliner.document.settings.env.note_dependency(str(file))
-    return [nodes.Text(said)], []
+    return [nodes.Text(value)], []
 
 
 def setup(app):

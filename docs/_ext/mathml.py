@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers show by themselves: no script from a network, pages that work offline."""
+"""Formulas as MathML, which browsers render natively: no external script, pages work offline."""
 
 import re
 
@@ -9,10 +9,10 @@ _FUNCTION = re.compile(r"<mi>(log|sin|cos|exp)</mi>(?!<mo)")
 
 
 def mathml(formula, **options):
-    """The formula, with a thin space between a function and what it is taken of, and primes as operators."""
-    found = convert(formula, **options)
-    found = _FUNCTION.sub(r'<mi>\1</mi><mspace width="0.167em"/>', found)
-    return found.replace("<mi>&#x02032;</mi>", "<mo>&#x02032;</mo>")
+    """The formula, with a thin space between a function and its argument, and primes as operators."""
+    markup = convert(formula, **options)
+    markup = _FUNCTION.sub(r'<mi>\1</mi><mspace width="0.167em"/>', markup)
+    return markup.replace("<mi>&#x02032;</mi>", "<mo>&#x02032;</mo>")
 
 
 def inline(self, node):
@@ -26,7 +26,7 @@ def block(self, node):
 
 
 def leave(self, node):
-    """Nothing to close: the visitor has written all."""
+    """Do nothing: the visitor has written the whole formula."""
 
 
 def setup(app):

@@ -1,4 +1,4 @@
-"""Where the outputs of executed notebooks are kept: a folder for each state of the library."""
+"""The cache folder of executed notebooks: one for each state of the library."""
 
 import hashlib
 from pathlib import Path
@@ -7,9 +7,9 @@ __all__ = ["fingerprint"]
 
 
 def fingerprint(root: Path) -> str:
-    """A short digest of what the outputs of the tutorials depend on beside their cells: the library and the style.
+    """A short digest of everything except the cells that the outputs of the tutorials depend on: library and style.
 
-    jupyter-cache itself looks at the cells alone, and would show what an older library printed.
+    jupyter-cache itself only compares the cells, and would show outputs of an older version of the library.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Other libraries beside ours, from ``python -m benchmarks.peers``: ``.. peer-table:: RECORD``."""
+"""Comparison with other libraries, from ``python -m benchmarks.peers``: ``.. peer-table:: RECORD``."""
 
 from record_tables import RstDirective, load, table
 
@@ -20,20 +20,20 @@ SAMPLER = (
 )
 
 
-def cell(found):
-    """The worst error of a dimension, and how many values were not there."""
-    if found["worst error"] is None:
+def cell(result):
+    """The worst error of a dimension, and how many values were missing."""
+    if result["worst error"] is None:
         return "none finite"
-    missing = found["of"] - found["finite"]
-    error = "exact" if found["worst error"] == 0 else f"{found['worst error']:.0e}"
-    return f"{error}, {missing} of {found['of']} missing" if missing else error
+    missing = result["of"] - result["finite"]
+    error = "exact" if result["worst error"] == 0 else f"{result['worst error']:.0e}"
+    return f"{error}, {missing} of {result['of']} missing" if missing else error
 
 
 class PeerTable(RstDirective):
-    """Two tables: errors of the log normaliser by dimension, and how samplers did."""
+    """Two tables: errors of the log normaliser by dimension, and results of the samplers."""
 
     def lines(self, metrics):
-        """Libraries in the order of LABELS; those that were not there are named below."""
+        """Libraries in the order of LABELS; those that were not installed are listed below."""
         settings = load(self.arguments[0])["settings"]
         known = [name for name in LABELS if name in metrics]
         dims = [str(d) for d in settings["dims"]]
@@ -55,20 +55,21 @@ class PeerTable(RstDirective):
             [LABELS[n], *(self.shown(metrics[n]["sampler"][name]) for name in SAMPLER)]
             for n in known
         ]
-        lines += table(["draws", *SAMPLER], rows)
-        said = ", ".join(f"{LABELS[n]} {settings['versions'][n]}" for n in known)
+        lines += table(["samples", *SAMPLER], rows)
+        versions = ", ".join(f"{LABELS[n]} {settings['versions'][n]}" for n in known)
         missing = [
             f"{LABELS[n]} ({v})" for n, v in settings["versions"].items() if n not in metrics
         ]
         return [
             *lines,
             "",
-            f"Versions: {said}." + (f" Not there: {'; '.join(missing)}." if missing else ""),
+            f"Versions: {versions}."
+            + (f" Not installed: {'; '.join(missing)}." if missing else ""),
         ]
 
     @staticmethod
     def shown(value):
-        """A figure of a sampler."""
+        """One result of a sampler."""
         if value is None:
             return "none"
         return f"{value:.2g}" if isinstance(value, float) else str(value)

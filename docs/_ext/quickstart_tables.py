@@ -1,4 +1,4 @@
-"""The directives that show the records of the quickstart: a table over seeds, its figures, and what it printed."""
+"""Directives for the records of the quickstart: a table over seeds, its figures, and its output."""
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -7,14 +7,14 @@ from record_tables import ROOT, RstDirective, card, load, table
 FOLDER = "results/quickstart"
 FIGURES = {
     "fading": (
-        "The median certainty of the same clear pictures under a growing blur, and under tighter crops. Blurred "
-        "pictures were in the training set; cropped ones were not, and what the encoder says of them means nothing."
+        "The median kappa of the same clear pictures under increasing blur, and under tighter crops. Blurred "
+        "pictures were in the training set; cropped ones were not, so their kappa is not meaningful."
     ),
-    "rejection": "Recall@1 of the pictures that are kept, while those with the lowest certainty are set aside.",
+    "rejection": "Recall@1 of the pictures that are kept, as those with the lowest kappa are rejected.",
 }
 ROWS = {
     "entropy_rank": "rank correlation of κ with minus the known entropy",
-    "entropy_rank_best": "the highest there could be, as half of the entropies are 0",
+    "entropy_rank_best": "the highest possible value, as half of the entropies are 0",
     "recall_at_1": "Recall@1 of all pictures",
     "recall_at_1_sure_half": "Recall@1 of the half with the higher κ",
     "kappa_clear": "median κ of clear pictures",
@@ -32,26 +32,26 @@ def cell(value):
 
 
 class QuickstartTable(RstDirective):
-    """The figures of every seed: ``.. quickstart-table::``."""
+    """The metrics of every seed: ``.. quickstart-table::``."""
 
     required_arguments = 0
 
     def run(self):
-        """The table, and what made the records."""
+        """The table, and the provenance of the records."""
         self.arguments = [str(paths()[0])]
         return super().run()
 
     def lines(self, metrics):  # noqa: ARG002
-        """One column for each seed; searches are two rows."""
+        """One column per seed; searches have two rows."""
         records = [load(path) for path in paths()]
         rows = [
             [label, *(cell(r["metrics"][name]) for r in records)] for name, label in ROWS.items()
         ]
         for number, title in enumerate(("sharp", "blurred")):
-            found = [r["metrics"]["searches"][number] for r in records]
-            shown = [f"{s['degrees']:.0f}°, {s['members']}" for s in found]
-            rows.append([f"cap of the {title} star, pictures in it", *shown])
-        rows.append(["seconds in all", *(f"{r['metrics']['seconds']:.0f}" for r in records)])
+            searches = [r["metrics"]["searches"][number] for r in records]
+            shown = [f"{s['degrees']:.0f}°, {s['members']}" for s in searches]
+            rows.append([f"cap of the {title} star, number of pictures in it", *shown])
+        rows.append(["total seconds", *(f"{r['metrics']['seconds']:.0f}" for r in records)])
         return table(["seed", *(str(r["seed"]) for r in records)], rows)
 
 
@@ -70,10 +70,10 @@ class QuickstartFigure(Directive):
 
 
 class QuickstartOutput(Directive):
-    """What the first seed's run printed: ``.. quickstart-output::``."""
+    """The output of the first seed's run: ``.. quickstart-output::``."""
 
     def run(self):
-        """The lines as they were."""
+        """The lines, verbatim."""
         text = (ROOT / FOLDER / "seed-0.txt").read_text(encoding="utf-8")
         return [nodes.literal_block(text=f"$ aureole quickstart\n{text.rstrip()}")]
 

@@ -1,4 +1,4 @@
-"""The directives that turn records under results/ into tables, so that no number in the docs is typed by hand."""
+"""Directives that turn records into tables, so that no number in the docs is typed by hand."""
 
 import json
 from functools import lru_cache
@@ -32,7 +32,7 @@ def source(record, path):
 
 
 class RstDirective(Directive):
-    """A directive whose argument is the path of a record and whose content it writes as reStructuredText."""
+    """A directive that shows a record as reStructuredText; its argument is the path of the record."""
 
     required_arguments = 1
 
@@ -68,10 +68,10 @@ class AccuracyTable(RstDirective):
 
 
 class BenchmarkTable(RstDirective):
-    """Measured figures (rows) by setting (columns)."""
+    """Measurements (rows) by setting (columns)."""
 
     def lines(self, metrics):
-        """One table; a figure that a setting does not have is left empty."""
+        """One table; a measurement that a setting does not have is left empty."""
         names = list(dict.fromkeys(name for values in metrics.values() for name in values))
         rows = [
             [name, *(number(values.get(name, "")) for values in metrics.values())] for name in names
@@ -100,7 +100,7 @@ LOSSES = [
     ),
     (
         "ELK",
-        r"InfoNCE of :math:`\kappa_{pos}\log\int Q(z|x)\,Q(z|x')\,dz`",
+        r"InfoNCE of :math:`\frac1\tau\log\int Q(z|x)\,Q(z|x')\,dz`",
         "no",
         "B M Bessel functions",
     ),
@@ -110,34 +110,34 @@ LOSSES = [
         "yes",
         "K B M D",
     ),
-    ("InfoNCE", r"InfoNCE of :math:`\kappa_{pos}\,\mu^T\mu'`", "no", "B M D"),
+    ("InfoNCE", r"InfoNCE of :math:`\frac1\tau\,\mu^T\mu'`", "no", "B M D"),
 ]
 
 
 ENGINES = {
     "Lance": {
         "address": "``gallery.lance``",
-        "scale": "what a disk or an object store holds; rows are read as they are searched",
+        "scale": "limited by the disk or the object store; rows are read on demand",
         "threshold": "``nearest`` with metric ``dot`` and ``distance_range=(None, 1 - t)``; a graph (HNSW) has no "
-        "range, so the nearest k for growing k",
-        "durability": "each change is a new version; killed processes lose nothing, a power cut perhaps the last "
+        "range search, so the nearest k for growing k",
+        "durability": "each change is a new version; a killed process loses nothing, a power failure perhaps the last "
         "seconds (no fsync)",
-        "writers": "take turns on one machine by a lock file; one at a time on an object store",
+        "writers": "serialised by a lock file on one machine; only one at a time on an object store",
     },
     "FAISS": {
         "address": "``gallery.faiss``, ``faiss://``",
-        "scale": "what fits memory: every process holds all rows, and reads them when it opens the index",
+        "scale": "limited by memory: every process holds all rows, and reads them when it opens the index",
         "threshold": "``range_search(mu, t)``; in HNSW a few nearest first, then a wide range search",
         "durability": "segments and a manifest, each synced to the disk before it counts; ``faiss://`` keeps nothing",
         "writers": "take turns on one machine by a lock file; readers see a change at their next search",
     },
     "PostgreSQL": {
         "address": "``postgresql://user@host/db#table``",
-        "scale": "what the server holds; up to 16,000 dimensions, 2,000 with an approximate index",
-        "threshold": "``WHERE mu <#> query <= -t``; with an index the rows in order of ``mu <#> query``, in growing "
-        "strides until one is outside",
-        "durability": "transactions and the server's log, backups and replicas",
-        "writers": "as many as the server takes, from any machine, at the same time",
+        "scale": "limited by the server; up to 16,000 dimensions, 2,000 with an approximate index",
+        "threshold": "``WHERE mu <#> query <= -t``; with an index the rows sorted by ``mu <#> query``, in growing "
+        "batches until one is outside",
+        "durability": "transactions, write-ahead log, backups and replicas of the server",
+        "writers": "concurrent, from any machine, up to the server's limit",
     },
 }
 
@@ -146,7 +146,7 @@ ENGINE_KEYS = {"Lance": "lance", "FAISS": "faiss", "PostgreSQL": "postgres"}  # 
 
 
 class EngineTable(RstDirective):
-    """Engines side by side, with figures of two records: ``.. engine-table:: EXACT APPROXIMATE``."""
+    """Engines side by side, with measurements of two records: ``.. engine-table:: EXACT APPROXIMATE``."""
 
     required_arguments = 2
 
@@ -158,12 +158,12 @@ class EngineTable(RstDirective):
             for name, key in (("address", "address"), ("scale", "scale"))
         ]
         size = f"{record['settings']['rows']:,} rows"
-        for dim, found in sorted(exact.items(), key=lambda pair: int(pair[0].split()[-1])):
-            cells = [found[ENGINE_KEYS[name]] for name in ENGINES]
+        for dim, engines in sorted(exact.items(), key=lambda pair: int(pair[0].split()[-1])):
+            cells = [engines[ENGINE_KEYS[name]] for name in ENGINES]
             rows.append(
                 [
                     f"exact, {size}, {dim}",
-                    *(f"{1000 * c['seconds a query']:.0f} ms a query" for c in cells),
+                    *(f"{1000 * c['seconds a query']:.0f} ms per query" for c in cells),
                 ]
             )
         checked = [[exact[dim][ENGINE_KEYS[name]] for dim in exact] for name in ENGINES]
@@ -171,16 +171,16 @@ class EngineTable(RstDirective):
             [
                 "exactness",
                 *(
-                    f"{sum(c['disagreements'] for c in cells)} disagreements with a look at every row, in "
+                    f"{sum(c['disagreements'] for c in cells)} disagreements with a brute-force scan, in "
                     f"{sum(c['queries'] for c in cells):,} queries with {sum(c['results'] for c in cells):,} results"
                     for cells in checked
                 ),
             ]
         )
-        found = approximate["metrics"]
+        indexes = approximate["metrics"]
         cells = []
         for name in ENGINES:
-            values = found.get(f"{ENGINE_KEYS[name]}-ivf")
+            values = indexes.get(f"{ENGINE_KEYS[name]}-ivf")
             at = values and values["100 members"]
             cells.append(
                 f"{at['ms a query']:.1f} ms, recall {at['recall']:.4f}" if at else "not measured"
@@ -198,7 +198,7 @@ class EngineTable(RstDirective):
 
 
 class ApproximateTable(RstDirective):
-    """Approximate indexes (rows): time and recall by the size of the cap, and what they cost."""
+    """Approximate indexes (rows): time and recall by the size of the cap, build time and size."""
 
     def lines(self, metrics):
         """One table of a record."""
@@ -206,24 +206,24 @@ class ApproximateTable(RstDirective):
         caps = [name for name in next(iter(metrics.values())) if name.endswith("members")]
         caps = sorted(caps, key=lambda name: int(name.split()[0]))
         title = f"{settings['rows']:,} rows, D = {settings['dim']}"
-        header = [title, *(f"caps of {c.split()[0]}" for c in caps), "build", "bytes a row"]
+        header = [title, *(f"caps of {c.split()[0]}" for c in caps), "build", "bytes per row"]
         rows = [
             [
                 name,
                 *(
-                    f"{found[c]['ms a query']:.2g} ms, recall {found[c]['recall']:.4f}"
+                    f"{result[c]['ms a query']:.2g} ms, recall {result[c]['recall']:.4f}"
                     for c in caps
                 ),
-                f"{found['build seconds']:.0f} s",
-                f"{found['bytes a row']:,.0f}",
+                f"{result['build seconds']:.0f} s",
+                f"{result['bytes a row']:,.0f}",
             ]
-            for name, found in metrics.items()
+            for name, result in metrics.items()
         ]
         return table(header, rows)
 
 
 class CapsFigure(Directive):
-    """Two queries, their caps and the items in them, searched while the docs are built: ``.. caps-figure::``."""
+    """Two queries, their caps and the items in them, searched during the build of the docs: ``.. caps-figure::``."""
 
     def run(self):
         """The figure as inline SVG on a white card, with its caption."""
@@ -234,8 +234,8 @@ class CapsFigure(Directive):
 
 CAPS = (
     "Two searches of one gallery of 400 directions on the sphere in three dimensions, seen from the side, with mass "
-    "0.9. Both queries have the same mean direction; the vague one has a wider cap and so gets more items. Pale "
-    "points lie on the far side."
+    "0.9. Both queries have the same mean direction; the vague one has a wider cap and therefore returns more items. "
+    "Pale points are on the far side."
 )
 
 
@@ -247,14 +247,14 @@ def card(svg, caption):
 
 
 class LossTable(RstDirective):
-    """Losses: formula, draws, cost, and what they recovered in the toy problem."""
+    """Losses: formula, whether they sample, cost, and what they recovered in the toy problem."""
 
     def lines(self, metrics):
         """One table; the last column comes from the record."""
         rows = []
         for name, formula, draws, cost in LOSSES:
-            found = metrics[name]
-            error, rank = found["kappa mean relative error"], found["kappa rank correlation"]
+            result = metrics[name]
+            error, rank = result["kappa mean relative error"], result["kappa rank correlation"]
             kappa = (
                 f"to {100 * error:.2g} %" if error < 2 else f"off by a factor of {1 + error:.0f}"
             )
@@ -265,16 +265,16 @@ class LossTable(RstDirective):
                     formula,
                     draws,
                     cost,
-                    f"mu to {found['mu mean degrees']:.2g}°; {kappa}",
+                    f"mu to {result['mu mean degrees']:.2g}°; {kappa}",
                 ]
             )
-        lines = table(["Loss", "Formula", "Draws", "Cost", "Recovers"], rows)
+        lines = table(["Loss", "Formula", "Samples", "Cost", "Recovers"], rows)
         return [lines[0], "   :widths: 20 32 7 13 28", *lines[1:]]
 
 
 @lru_cache(maxsize=4)
 def sections(folder):
-    """The sections of the report on a folder of records, by anchor; drawn once for all directives of a build."""
+    """The sections of the report on a folder of records, by anchor; cached for all directives of a build."""
     from aureole_paper.report import read_report
 
     return {section.anchor: section for section in read_report(ROOT / folder).sections}
@@ -283,21 +283,21 @@ def sections(folder):
 class ReportDirective(Directive):
     """A directive whose first two arguments are a folder of records and the anchor of a section of its report.
 
-    With ``:optional:`` nothing is shown where the section has no records.
+    With ``:optional:`` nothing is shown if the section has no records.
     """
 
     required_arguments = 2
     option_spec: ClassVar = {"optional": directives.flag}
 
     def run(self):
-        """The nodes of the section; an error names the sections that there are."""
+        """The nodes of the section; if it does not exist, the error lists the sections that do."""
         folder, anchor = self.arguments[:2]
-        found = sections(folder)
-        if anchor in found:
-            return self.shown(found[anchor])
+        known = sections(folder)
+        if anchor in known:
+            return self.shown(known[anchor])
         if "optional" in self.options:
             return []
-        raise self.error(f"the report of {folder} has no section {anchor}, only {list(found)}")
+        raise self.error(f"the report of {folder} has no section {anchor}, only {list(known)}")
 
     def parsed(self, lines):
         """The nodes of lines of reStructuredText."""
@@ -308,7 +308,7 @@ class ReportDirective(Directive):
 
 
 class ReportText(ReportDirective):
-    """What a section says, read off its records: ``.. report-text:: FOLDER ANCHOR``."""
+    """The text of a section, generated from its records: ``.. report-text:: FOLDER ANCHOR``."""
 
     def shown(self, section):
         """The text as paragraphs."""
@@ -319,14 +319,14 @@ class ReportTables(ReportDirective):
     """The tables of one section of a report on a folder of records: ``.. report-tables:: FOLDER ANCHOR``."""
 
     def shown(self, section):
-        """The parsed tables, with their captions and the commits that made the records."""
+        """The parsed tables, with their captions and the commits of the records."""
         lines = []
-        for found in section.tables:
-            pairs = zip(spread(found), found.header, strict=True)
-            # an @ in a name is no address of mail
+        for shown in section.tables:
+            pairs = zip(spread(shown), shown.header, strict=True)
+            # an @ in a name is not an e-mail address
             header = [": ".join(filter(None, pair)).replace("@", "\\@") for pair in pairs]
-            first, *rest = table(header, stressed(found))
-            lines += ["", found.caption, "", first, "   :class: report", *rest]
+            first, *rest = table(header, stressed(shown))
+            lines += ["", shown.caption, "", first, "   :class: report", *rest]
         commits = sorted({run.record.commit for run in section.runs})
         lines += ["", f"Records: ``{self.arguments[0]}``, commits {', '.join(commits)}."]
         return self.parsed(lines)
@@ -336,16 +336,16 @@ class ReportLists(ReportDirective):
     """The lists of a section, such as of sentences: ``.. report-lists:: FOLDER ANCHOR``."""
 
     def shown(self, section):
-        """Each list under its title; texts of records are taken as they are, never parsed."""
-        found = []
+        """Each list under its title; texts of records are shown verbatim, never parsed."""
+        content = []
         for gallery in section.galleries:
             title = nodes.paragraph("", "", nodes.strong(text=gallery.title))
             items = [
                 nodes.list_item("", nodes.paragraph(text=f"{item.text} ({item.note})"))
                 for item in gallery.items
             ]
-            found += [title, nodes.bullet_list("", *items)]
-        return found
+            content += [title, nodes.bullet_list("", *items)]
+        return content
 
 
 class ReportFigure(ReportDirective):
@@ -359,17 +359,17 @@ class ReportFigure(ReportDirective):
         return [card(picture.svg, picture.caption)]
 
 
-def spread(found):
-    """The head of its group for each column of a table."""
-    heads = [head for head, width in found.spans for _ in range(width)]
-    return heads or [""] * len(found.header)
+def spread(shown):
+    """The group heading of each column of a table."""
+    heads = [head for head, width in shown.spans for _ in range(width)]
+    return heads or [""] * len(shown.header)
 
 
-def stressed(found):
+def stressed(shown):
     """The rows of a table, marked cells in bold."""
     return [
-        [f"**{cell}**" if (i, j) in found.marked else cell for j, cell in enumerate(row)]
-        for i, row in enumerate(found.rows)
+        [f"**{cell}**" if (i, j) in shown.marked else cell for j, cell in enumerate(row)]
+        for i, row in enumerate(shown.rows)
     ]
 
 

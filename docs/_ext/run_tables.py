@@ -1,31 +1,31 @@
-"""What was run: settings, seeds and minutes of folders of records. ``.. run-table:: FOLDER``."""
+"""Lists of runs: settings, seeds and minutes of folders of records. ``.. run-table:: FOLDER``."""
 
 import json
 from statistics import mean
 
+from api_reference import GeneratedDirective
 from docutils.parsers.rst import Directive
 from facts import ROOT
 from record_tables import table
-from rooms import Written
 
 
 def runs(folder):
-    """By setting: its records, in order of their seeds."""
-    found = {}
+    """The records of each setting, sorted by seed."""
+    records = {}
     for path in sorted((ROOT / folder).glob("*/seed-*.json")):
-        found.setdefault(path.parent.name, []).append(json.loads(path.read_text()))
-    return found
+        records.setdefault(path.parent.name, []).append(json.loads(path.read_text()))
+    return records
 
 
 def minutes(records):
-    """The mean minutes of a run, as its records have them; empty where they have none."""
+    """The mean minutes of a run according to its records; empty if they have none."""
     parts = ("seconds_training", "seconds_evaluation", "seconds")
     totals = [sum(r["metrics"].get(part, 0.0) for part in parts) for r in records]
     return f"{mean(totals) / 60:.1f}" if any(totals) else ""
 
 
-class RunTable(Written, Directive):
-    """One row a setting of a folder: how many seeds, which, and how long a run took."""
+class RunTable(GeneratedDirective, Directive):
+    """One row per setting of a folder: the number of seeds, the seeds, and the duration of a run."""
 
     required_arguments = 1
 
@@ -44,7 +44,7 @@ class RunTable(Written, Directive):
                     ", ".join(commits),
                 ]
             )
-        return table(["setting", "runs", "seeds or folds", "minutes a run", "commits"], rows)
+        return table(["setting", "runs", "seeds or folds", "minutes per run", "commits"], rows)
 
 
 def setup(app):

@@ -1,4 +1,4 @@
-"""The directives of docs/scale.md: what bulk embedding cost here, and what that makes of larger tables."""
+"""Directives of docs/scale.md: the measured cost of bulk embedding, and an extrapolation to larger tables."""
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
@@ -7,24 +7,24 @@ from record_tables import ROOT, RstDirective, load, source, table
 
 
 class MeasuredDirective(RstDirective):
-    """A directive of a record; says how to make the record where there is none."""
+    """A directive of a record; if the record is missing, it shows the command that writes it."""
 
     command = ""
 
     def run(self):
-        """The parsed content, or that it has not been measured."""
+        """The parsed content, or a note that it has not been measured."""
         if all((ROOT / path).is_file() for path in self.arguments):
             return super().run()
         return [nodes.paragraph(text=f"Not measured yet: {self.command}.")]
 
 
 class EmbedTable(MeasuredDirective):
-    """Rows a second of bulk embedding by workers, and peak memory: ``.. embed-table:: RECORD``."""
+    """Rows per second of bulk embedding by workers, and peak memory: ``.. embed-table:: RECORD``."""
 
     command = "python -m benchmarks.embed"
 
     def lines(self, metrics):
-        """One table, and a sentence on memory and on files that answer late."""
+        """One table, and a sentence on memory and on slow files."""
         kinds = [kind for kind in ("images", "captions") if kind in metrics]
         first = metrics[kinds[0]]
         workers = sorted(
@@ -35,30 +35,30 @@ class EmbedTable(MeasuredDirective):
             "rows",
             "bare loop",
             *(name.replace("1 workers", "1 worker") for name in workers),
-            "bytes a row",
+            "bytes per row",
         ]
         rows = []
         for kind in kinds:
-            found = metrics[kind]
+            result = metrics[kind]
             cells = []
             for name in workers:
-                if name not in found:
+                if name not in result:
                     cells.append("not measured")
                     continue
-                at = found[name]
+                at = result[name]
                 of_one = "" if name == workers[0] else f"{at['of one worker']:.2f} of one worker, "
                 cells.append(
                     f"{at['rows a second']:,.0f} rows/s: {of_one}{at['of bare']:.2f} of bare, "
-                    f"{at['of bare loops at once']:.2f} of as many bare loops at once"
+                    f"{at['of bare loops at once']:.2f} of the same number of bare loops in parallel"
                 )
                 if "of loops that decode at once" in at:
                     cells[-1] += (
-                        f", {at['of loops that decode at once']:.2f} of as many that decode"
+                        f", {at['of loops that decode at once']:.2f} of loops that also decode"
                     )
-            bare = f"{found['bare rows a second']:,.0f} rows/s"
-            size = f"{found['bytes a row']:,.0f} (D = {found['dim']})"
+            bare = f"{result['bare rows a second']:,.0f} rows/s"
+            size = f"{result['bytes a row']:,.0f} (D = {result['dim']})"
             rows.append(
-                [f"{kind}, batches of {found['batch']}", f"{found['rows']:,}", bare, *cells, size]
+                [f"{kind}, batches of {result['batch']}", f"{result['rows']:,}", bare, *cells, size]
             )
         lines = table(header, rows)
         memory = metrics.get("peak memory")
@@ -70,15 +70,15 @@ class EmbedTable(MeasuredDirective):
             lines += ["", f"Peak memory of one process: {peaks} ({100 * memory['growth']:+.1f} %)."]
         slow = metrics.get("latency")
         if slow:
-            said = "; ".join(f"{name}: {rate:,.0f} rows/s" for name, rate in slow.items()).replace(
+            rates = "; ".join(f"{name}: {rate:,.0f} rows/s" for name, rate in slow.items()).replace(
                 " 1 decoders", " 1 decoder"
             )
-            lines += ["", f"Files that answer late, in one process: {said}."]
+            lines += ["", f"Slow files, in one process: {rates}."]
         return lines
 
 
 class FaultTable(MeasuredDirective):
-    """What SIGKILL at random moments did: ``.. fault-table:: RECORD``."""
+    """The effect of SIGKILL at random moments: ``.. fault-table:: RECORD``."""
 
     command = "python -m benchmarks.embed_faults"
 
@@ -86,19 +86,19 @@ class FaultTable(MeasuredDirective):
         """One table."""
         names = {
             "process": "the only process",
-            "worker": "a worker of two",
+            "worker": "one of two workers",
             "driver": "the driver",
             "both": "driver and worker",
         }
         rows = [
             [
                 names[kind],
-                found["moments"],
-                found["killed"],
-                found["tables that differ"],
-                sum(run["rows before"] > 0 for run in found["runs"]),
+                result["moments"],
+                result["killed"],
+                result["tables that differ"],
+                sum(run["rows before"] > 0 for run in result["runs"]),
             ]
-            for kind, found in metrics.items()
+            for kind, result in metrics.items()
         ]
         return table(
             [
@@ -106,14 +106,14 @@ class FaultTable(MeasuredDirective):
                 "moments",
                 "processes killed",
                 "tables that differ",
-                "moments with rows in the table already",
+                "moments when the table already had rows",
             ],
             rows,
         )
 
 
 class ScalePlan(Directive):
-    """Machines, time and money by number of rows, from records and prices: ``.. scale-plan:: EMBED RETRIEVAL``.
+    """Time and cost by number of rows, computed from records and prices: ``.. scale-plan:: EMBED RETRIEVAL``.
 
     Options are the inputs: ``:core-hour:`` and ``:terabyte-month:`` in dollars, ``:machines:`` of ``:cores:`` each.
     """
@@ -127,7 +127,7 @@ class ScalePlan(Directive):
     }
 
     def run(self):
-        """The parsed table and where its numbers are from."""
+        """The parsed table and the provenance of its numbers."""
         if not (ROOT / self.arguments[0]).is_file():
             return [nodes.paragraph(text="Not measured yet: python -m benchmarks.embed.")]
         embed, retrieval = (load(path) for path in self.arguments)
@@ -154,11 +154,11 @@ class ScalePlan(Directive):
                 ]
             )
         header = [
-            "rows", "embedding, core hours", f"on {cores:,} cores", "embedding", "table", "a month of it",
-            "index, core hours", "index",
+            "rows", "embedding, core hours", f"on {cores:,} cores", "embedding cost", "table", "storage per month",
+            "index, core hours", "index cost",
         ]  # fmt: skip
         lines = table(header, rows)
-        lines += ["", f"At ${price:g} a core hour and ${storage:g} a terabyte and month."]
+        lines += ["", f"At ${price:g} per core hour and ${storage:g} per terabyte and month."]
         for record, path in zip((embed, retrieval), self.arguments, strict=True):
             lines += source(record, path)
         node = nodes.section()
@@ -168,7 +168,7 @@ class ScalePlan(Directive):
 
 
 def _amount(value, unit=""):
-    """A number with two decimals; one that would be 0.00 is said to be less than the least."""
+    """A number with two decimals; one that would be 0.00 is shown as < 0.01."""
     return f"{unit}{value:,.2f}" if value >= 0.005 else f"< {unit}0.01"
 
 

@@ -1,14 +1,14 @@
-"""Directives about training: the keys of a config, and ranks against one process."""
+"""Directives about training: the keys of a config, and several ranks compared with one process."""
 
 from pathlib import Path
 
+from api_reference import GeneratedDirective
 from record_tables import table
-from rooms import Written
 
 ROOT = Path(__file__).parents[2]
 
 
-class ConfigKeys(Written):
+class ConfigKeys(GeneratedDirective):
     """The keys of a config of one kind: ``.. config-keys:: vectors``."""
 
     required_arguments = 1
@@ -20,21 +20,21 @@ class ConfigKeys(Written):
         rows = []
         for name, key in KEYS[self.arguments[0]].items():
             default = "" if key.default is None else f"``{key.default}``"
-            rows.append([f"``{name}``", "needed" if key.needed else default, key.help])
+            rows.append([f"``{name}``", "required" if key.needed else default, key.help])
         return table(["key", "default", "meaning"], rows)
 
 
-class RankTable(Written):
-    """Figures by one process and by ranks, from two folders of records: ``.. rank-table:: ONE SEVERAL``."""
+class RankTable(GeneratedDirective):
+    """Metrics of one process and of several ranks, from two folders of records: ``.. rank-table:: ONE SEVERAL``."""
 
     required_arguments = 2
 
     def lines(self):
-        """One table, and what made it."""
+        """One table and its provenance."""
         from aureole.records import read_record
         from aureole_paper.ranks import FIGURES, compare_ranks
 
-        found = compare_ranks(*(ROOT / folder for folder in self.arguments))
+        comparisons = compare_ranks(*(ROOT / folder for folder in self.arguments))
         rows = [
             [
                 FIGURES[c.figure],
@@ -42,17 +42,17 @@ class RankTable(Written):
                 f"{c.difference[0]:+.5f} ± {c.difference[1]:.5f}",
                 f"{c.errors_apart:.2f}",
             ]
-            for c in found
+            for c in comparisons
         ]
         header = [
             "",
             "one process",
-            f"{found[0].ranks} ranks",
+            f"{comparisons[0].ranks} ranks",
             "difference by seed",
             "standard errors apart",
         ]
-        seeds = ", ".join(map(str, found[0].seeds))
-        record = read_record(ROOT / self.arguments[1] / f"seed-{found[0].seeds[0]}.json")
+        seeds = ", ".join(map(str, comparisons[0].seeds))
+        record = read_record(ROOT / self.arguments[1] / f"seed-{comparisons[0].seeds[0]}.json")
         note = f"Seeds {seeds}; mean ± standard error. Records: ``{self.arguments[0]}`` and ``{self.arguments[1]}`` "
         note += f"(``{record.command}``, commit {record.commit})."
         return [*table(header, rows), "", note]

@@ -60,16 +60,16 @@ def test_a_fact_says_what_the_records_say(records, text, said):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("results/none.json#a:.2f", "no record results/none.json; beside it are"),
-        ("results/one.json#rows:.2f", "has no 'rows' there, only"),
-        ("results/run#curve/7/x:.2f", "has no '7' there, only list"),
+        ("results/none.json#a:.2f", "record results/none.json does not exist; the folder contains"),
+        ("results/one.json#rows:.2f", "has no key 'rows', only"),
+        ("results/run#curve/7/x:.2f", "has no key '7', only list"),
         ("results/run#words:.2f", "'some' is not a number"),
-        ("results/run/seed-0.json#words:.2f", "cannot be written as '.2f'"),
+        ("results/run/seed-0.json#words:.2f", "cannot be formatted as '.2f'"),
         ("results/one.json#on:*2 .2f", "True is not a number"),
-        ("results/one.json#rows~1s:.2f±", "needs two records"),
-        ("results/one.json#rows~1s:twice the", "is no format"),
+        ("results/one.json#rows~1s:.2f±", "needs at least two records"),
+        ("results/one.json#rows~1s:twice the", "is not a format"),
         ("results/run#a ÷ results/one.json#rows~1s:.2f", "3 records on one side, 1 on the other"),
-        ("a:.2f", "no record is named"),
+        ("a:.2f", "the path of a record is missing"),
     ],
 )
 def test_what_no_record_tells_is_an_error_that_names_it(records, text, complaint):
@@ -123,12 +123,12 @@ def test_a_page_shows_facts_in_prose_and_cells_and_an_unknown_one_ends_the_build
     built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode != 0
     assert "index.md:5: results/scale/embed.json#images/width" in built.stderr
-    assert "has no 'width' there, only ['1 workers'" in built.stderr
+    assert "has no key 'width', only ['1 workers'" in built.stderr
 
 
 def test_numbers_of_the_paper_stand_as_it_prints_them():
     assert facts.fact("paper#ambiguous/kappa_mae") == "6.15 ± 0.61"
-    with pytest.raises(facts.FactError, match="no such one"):
+    with pytest.raises(facts.FactError, match="unknown number of the paper"):
         facts.fact("paper#ambiguous/kappa")
 
 

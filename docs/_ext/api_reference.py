@@ -1,6 +1,6 @@
-"""The API reference: every public name of a room, from its docstring.
+"""Directives of the API reference: every public name, documented from its docstring.
 
-``.. room:: aureole.sphere`` documents a room, ``.. public-names::`` lists what ``import aureole`` gives.
+``.. package:: aureole.sphere`` documents a package, ``.. public-names::`` lists the names of ``import aureole``.
 """
 
 import importlib
@@ -12,35 +12,37 @@ from docutils.statemachine import StringList
 from record_tables import table
 
 TOP = "aureole"
-ROOMS = (
+PACKAGES = (
     "sphere", "distributions", "losses", "models", "data", "training", "evaluation", "retrieval", "scale", "serve",
     "explorer",
 )  # fmt: skip
 
 
 def public(name):
-    """(name, object) of each public class and function of a module; constants are for the library itself."""
+    """(name, object) of each public class and function of a module, without constants."""
     module = importlib.import_module(name)
-    found = [(n, getattr(module, n)) for n in module.__all__ if not n.startswith("__")]
-    return [(n, thing) for n, thing in found if inspect.isclass(thing) or inspect.isroutine(thing)]
+    exported = [(n, getattr(module, n)) for n in module.__all__ if not n.startswith("__")]
+    return [
+        (n, thing) for n, thing in exported if inspect.isclass(thing) or inspect.isroutine(thing)
+    ]
 
 
 def first_line(thing):
-    """What the docstring says first, in one line."""
+    """The first paragraph of the docstring, in one line."""
     text = inspect.getdoc(thing) if inspect.isclass(thing) or callable(thing) else None
     return " ".join((text or "").split("\n\n")[0].split())
 
 
 def auto(path, thing):
-    """The lines that document one thing under this path."""
+    """The autodoc directive of one class or function."""
     if inspect.isclass(thing):
         bases = [] if thing.__bases__ == (object,) else ["   :show-inheritance:"]
         return [f".. autoclass:: {path}", "   :members:", *bases, ""]
     return [f".. autofunction:: {path}", ""]
 
 
-def room_lines(name, modules):
-    """A room as reStructuredText: what is exported, by the file it is from, then the modules that are named."""
+def package_lines(name, modules):
+    """A package as reStructuredText: its public names, grouped by module, then those of further modules."""
     lines, by_file = [], {}
     if name:
         for n, thing in public(name):
@@ -50,7 +52,7 @@ def room_lines(name, modules):
         lines += [".. autosummary::", "   :nosignatures:", "", *paths, ""]
     for file, things in by_file.items():
         if file.startswith(TOP):
-            # what the file says of itself: formulas, ranges, accuracy
+            # the docstring of the module: formulas, ranges, accuracy
             lines += [f".. automodule:: {file}", "   :no-index:", ""]
         for n, thing in things:
             lines += auto(f"{name}.{n}", thing)
@@ -64,8 +66,8 @@ def room_lines(name, modules):
     return lines
 
 
-class Written(Directive):
-    """A directive whose content is lines of reStructuredText."""
+class GeneratedDirective(Directive):
+    """A directive that generates reStructuredText: subclasses define ``lines``."""
 
     def run(self):
         """The parsed content."""
@@ -75,34 +77,34 @@ class Written(Directive):
         return node.children
 
 
-class Room(Written):
-    """A room's public names; the lines of its content name further modules."""
+class Package(GeneratedDirective):
+    """The public names of a package; the lines of its content name further modules."""
 
     optional_arguments = 1
     has_content = True
 
     def lines(self):
-        """The room, then the modules."""
+        """The package, then the modules."""
         name = self.arguments[0] if self.arguments else None
-        return room_lines(name, [line.strip() for line in self.content if line.strip()])
+        return package_lines(name, [line.strip() for line in self.content if line.strip()])
 
 
-class PublicNames(Written):
-    """What ``import aureole as au`` gives, each with a link to its room."""
+class PublicNames(GeneratedDirective):
+    """The names of ``import aureole as au``, each with a link to its package."""
 
     def lines(self):
         """One table."""
         rows = []
         for name, thing in public(TOP):
-            room = ".".join(thing.__module__.split(".")[:2])
-            path = f"{room}.{name}"
-            if not hasattr(importlib.import_module(room), name):
+            package = ".".join(thing.__module__.split(".")[:2])
+            path = f"{package}.{name}"
+            if not hasattr(importlib.import_module(package), name):
                 path = f"{thing.__module__}.{name}"
             rows.append([f":py:obj:`au.{name} <{path}>`", first_line(thing)])
-        return table(["name", "what it is"], rows)
+        return table(["name", "description"], rows)
 
 
 def setup(app):
-    app.add_directive("room", Room)
+    app.add_directive("package", Package)
     app.add_directive("public-names", PublicNames)
     return {"parallel_read_safe": True}
