@@ -1,1 +1,1 @@
-"""Measurements, each run as ``python -m benchmarks.NAME``; ratios within one run, written as records."""
+"""Benchmarks, each run as ``python -m benchmarks.NAME``; they compare within one run and write records."""

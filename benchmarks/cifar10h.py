@@ -1,9 +1,9 @@
-"""What training on CIFAR-10H costs beside the bare backbone: images a second, measured in turns in one run.
+"""Cost of training on CIFAR-10H compared with the bare backbone: images per second, measured alternately in one run.
 
 ``python -m benchmarks.cifar10h --data-dir DIR [--backbone resnet20] [--repeats N]``
 
-A training step draws the batch, augments it, encodes, computes the closed form, and takes a step of Adam with the
-average of the weights. The bare backbone goes forward and backward over images that lie ready.
+A training step draws the batch, augments it, encodes it, computes the closed form, and takes a step of Adam with the
+average of the weights. The bare backbone only runs forward and backward on images that are already in memory.
 """
 
 import argparse

@@ -1,17 +1,17 @@
-"""Bulk embedding: rows a second against the bare model loop, with one and two workers, and peak memory.
+"""Bulk embedding: rows per second compared with the bare model loop, with one and two workers, and peak memory.
 
 ``python -m benchmarks.embed [--images 60000] [--captions 8000] [--workers 1 2] [--rounds 3] [--caption-rounds 3]
-[--caption-workers 1 2] [--repeats 5] [--parts images captions memory] [--out FILE]`` writes a record, after each part
-what there is; parts that are not asked for stay as the record has them, with its commit in ``commits``.
+[--caption-workers 1 2] [--repeats 5] [--parts images captions memory] [--out FILE]`` writes a record, updated after
+each part; parts that you do not request keep their values in the record, with their commit in ``commits``.
 
-Pictures are all of CIFAR-10 as PNG bytes in a Parquet table, through a ResNet-20 with random weights; texts are
-captions of Multi30k, through MiniLM and the head that comes with the library. The bare loop has its inputs decoded in
-memory, and calls the model on batches of the same size with as many threads as a worker has, one: it writes nothing. It
-runs before and after each of our runs, on a part of the inputs; and as many of them as there are workers run at once,
-which is what the cores allow, once on decoded inputs and once decoding theirs. Rows a second are those after the first
-chunk, since workers over Ray take seconds to start; ``seconds`` has all of it. Peak memory is of processes that embed a
-sixth of the pictures, and all of them five times over. Last, files that answer after 20 ms, as an object store does,
-with one thread that reads and decodes, and with 16.
+Pictures are all of CIFAR-10 as PNG bytes in a Parquet table, encoded by a ResNet-20 with random weights; texts are
+captions of Multi30k, encoded by MiniLM and the head that is included in the library. The bare loop has its inputs
+decoded in memory, calls the model on batches of the same size with one thread, like a worker, and writes nothing. It
+runs before and after each of our runs, on a part of the inputs. To measure what the cores allow, one bare loop per
+worker also runs in parallel, once on decoded inputs and once decoding its own. Rows per second exclude the first
+chunk, because Ray workers take seconds to start; ``seconds`` includes it. Peak memory is that of processes that embed
+a sixth of the pictures, and all of them five times. The last part has files that answer after 20 ms, like an object
+store, with one thread that reads and decodes, and with 16.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from benchmarks.retrieval import size_of
 
 PARTS = ("images", "captions", "memory")
 IMAGE_BATCH, TEXT_BATCH = 128, 32
-TEXT_CHUNK = 512  # some chunks for each worker also where captions are few
+TEXT_CHUNK = 512  # several chunks per worker even if there are few captions
 _PEAK = r"""
 import re, sys
 import torch
@@ -88,7 +88,7 @@ print(rows / (time.time() - begin))
 
 
 def picture_table(folder: Path, count: int, repeats: int = 1) -> Path:
-    """A Parquet table of PNG bytes with ids; ``repeats`` files of the same pictures under other ids."""
+    """A Parquet table of PNG bytes with ids; ``repeats`` files of the same pictures with other ids."""
     data = data_folder()
     pixels = torch.cat([load_cifar10(data, part)[0] for part in ("train", "test")])[:count]
     encoded = []
@@ -115,7 +115,7 @@ def caption_table(folder: Path, count: int) -> Path:
 
 
 def bare_rate(embedder: Embedder, inputs: list[Any], batch: int) -> float:
-    """Rows a second of the model alone, on decoded inputs in batches as they come."""
+    """Rows per second of the model alone, on decoded inputs in batches, in their given order."""
     embedder.embed(inputs[:batch])
     begin = time.perf_counter()
     for first in range(0, len(inputs), batch):
@@ -133,7 +133,7 @@ def bare_at_once(
     *,
     decode: bool,
 ) -> float:
-    """Rows a second of several bare loops at once, in all: what the cores allow, with or without decoding."""
+    """Total rows per second of several bare loops in parallel: what the cores allow, with or without decoding."""
     begin = str(time.time() + 25)
     given = (table, column, encoder, modality, batch, 8 * batch, begin, "yes" if decode else "no")
     command = [str(part) for part in given]
@@ -145,7 +145,7 @@ def bare_at_once(
 
 
 def raw_inputs(table: Path, column: str, count: int) -> list[Any]:
-    """The first inputs of a table, as they are there."""
+    """The first inputs of a table, not decoded."""
     return read_column(table, column).tolist()[:count]
 
 
@@ -153,7 +153,7 @@ def measure(
     table: Path, column: str, encoder: Path, modality: str, *,
     rows: int, batch: int, chunk: int | None, workers: list[int], rounds: int, folder: Path,
 ) -> dict[str, Any]:  # fmt: skip
-    """Rows a second of the bare loop and of ours, medians over rounds in which they alternate."""
+    """Rows per second of the bare loop and of ours, medians over rounds in which they alternate."""
     embedder = load_embedder(encoder, modality)  # pyright: ignore[reportArgumentType]
     first = table if table.is_file() else table / "0.parquet"
     part = [embedder.prepare(one) for one in raw_inputs(first, column, min(rows // 8, 7500))]
@@ -208,7 +208,7 @@ def peak(table: Path, encoder: Path, out: Path, batch: int) -> tuple[int, int]:
 
 
 def with_latency(folder: Path, encoder: Path, *, rows: int, seconds: float) -> dict[str, Any]:
-    """Rows a second of one process where each file takes some time to answer, by the number of decoding threads."""
+    """Rows per second of one process if each file takes some time to answer, by the number of decoding threads."""
     source = folder / "slow"
     make_pictures(source, rows)
     plain, found = worker._loaded, {}
@@ -236,9 +236,13 @@ def main() -> None:
     parser.add_argument("--captions", type=int, default=8_000, help="145,000 take half an hour")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--caption-rounds", type=int, help="default: as many as of pictures")
-    parser.add_argument("--caption-workers", type=int, nargs="+", help="default: as of pictures")
-    parser.add_argument("--repeats", type=int, default=5, help="of the pictures, for peak memory")
+    parser.add_argument("--caption-rounds", type=int, help="default: the same as for pictures")
+    parser.add_argument(
+        "--caption-workers", type=int, nargs="+", help="default: the same as for pictures"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="repetitions of the pictures, for peak memory"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/scale/embed.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -251,7 +255,7 @@ def main() -> None:
         metrics, commits = dict(before.metrics), dict(before.settings.get("commits", {}))
 
     def keep(part: str) -> None:
-        """Write what has been measured so far."""
+        """Write the measurements so far."""
         settings = {
             "images": options.images, "captions": options.captions, "rounds": options.rounds,
             "caption rounds": caption_rounds, "threads of a worker": 1, "cores": os.cpu_count(),

@@ -1,10 +1,10 @@
-"""Bulk embedding under SIGKILL: every id once and the same posteriors, whoever dies, whenever.
+"""Bulk embedding under SIGKILL: every id once and the same posteriors, whichever process is killed, at any moment.
 
 ``python -m benchmarks.embed_faults [--moments 20] [--kinds process worker driver both] [--out FILE]`` writes a
 record. A folder of pictures, one in a hundred of them corrupt, is embedded by the real command; at random
-moments a process is killed: the only one, a worker of two over Ray, the driver, or driver and worker at once. A command
-that was killed is given again at once, while what it had started may still be there. Then the table is compared with
-that of an undisturbed run. Moments are spread over the time that workers took in an undisturbed run of the same kind.
+moments a process is killed: the only one, one of two Ray workers, the driver, or driver and worker together. A killed
+command is run again immediately, while processes it had started may still be running. The table is then compared with
+that of an undisturbed run. Moments are spread over the working time of an undisturbed run of the same kind.
 """
 
 import argparse
@@ -59,7 +59,7 @@ class Commands:
         self._marks: list[str] = []
 
     def start(self, out: Path, *options: str) -> subprocess.Popen[str]:
-        """The command in a process of its own."""
+        """Start the command in a separate process."""
         self._marks.append(token_hex(8))
         environment = {**os.environ, _MARK: self._marks[-1], "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
@@ -68,7 +68,7 @@ class Commands:
         )  # fmt: skip
 
     def finish(self, process: subprocess.Popen[str], timeout: float = 300) -> dict[str, Any] | None:
-        """What the command says when it ends well; None if it was killed."""
+        """The output of the command if it succeeds; None if it was killed."""
         output, errors = process.communicate(timeout=timeout)
         if process.returncode == -signal.SIGKILL:
             return None
@@ -77,17 +77,17 @@ class Commands:
         return json.loads(output)
 
     def workers(self) -> list[int]:
-        """The processes of Ray that are at work for the last command."""
+        """The Ray processes that work for the last command."""
         found = []
         for pid in self._marked(self._marks[-1:]):
             with suppress(OSError):
                 title = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if title.startswith(b"ray::Map"):  # not an agent of the engine
+                if title.startswith(b"ray::Map"):  # not an agent of Ray
                     found.append(pid)
         return found
 
     def wait_gone(self, seconds: float = 60) -> bool:
-        """Whether all processes of all commands are gone in time, also those of drivers that died."""
+        """Whether all processes of all commands end in time, including those of killed drivers."""
         end = time.monotonic() + seconds
         while self._marked(self._marks) and time.monotonic() < end:
             time.sleep(0.2)
@@ -104,7 +104,7 @@ class Commands:
 
 
 def rows_of(table: Path) -> int:
-    """The committed rows, 0 where there is no table yet."""
+    """The number of committed rows, 0 if the table does not exist yet."""
     try:
         return lance_package().dataset(str(table)).count_rows()
     except (ValueError, OSError):
@@ -112,7 +112,7 @@ def rows_of(table: Path) -> int:
 
 
 def differences(table: Path, reference: Path) -> list[str]:
-    """How a table and its errors differ from those of an undisturbed run; nothing where they do not."""
+    """The differences of a table and its errors from those of an undisturbed run; empty if there are none."""
     lance, said = lance_package(), []
     for one, other in ((str(table), str(reference)),
                        (errors_address(str(table)), errors_address(str(reference)))):  # fmt: skip
@@ -137,7 +137,7 @@ def differences(table: Path, reference: Path) -> list[str]:
 
 
 def begun(commands: Commands, kind: str, out: Path) -> subprocess.Popen[str]:
-    """The command, once its work has begun: the table is there, or a worker."""
+    """The command, once its work has begun: the table or a worker exists."""
     process = commands.start(out, *OPTIONS[kind])
     while process.poll() is None and not (
         out.exists() if kind == "process" else commands.workers()
@@ -147,7 +147,7 @@ def begun(commands: Commands, kind: str, out: Path) -> subprocess.Popen[str]:
 
 
 def undisturbed(commands: Commands, kind: str, out: Path) -> float:
-    """How many seconds the work takes when nobody is killed."""
+    """How many seconds the work takes if no process is killed."""
     process = begun(commands, kind, out)
     start = time.monotonic()
     while process.poll() is None and not (kind != "process" and not commands.workers()):
@@ -158,7 +158,7 @@ def undisturbed(commands: Commands, kind: str, out: Path) -> float:
 
 
 def disturbed(commands: Commands, kind: str, out: Path, seconds: float) -> dict[str, Any]:
-    """A run with a kill so many seconds after the work began, and the run after it to the end."""
+    """A run that is killed after ``seconds`` of work, and the next run until it finishes."""
     begin = time.monotonic()
     process = begun(commands, kind, out)
     time.sleep(seconds)
@@ -174,7 +174,7 @@ def disturbed(commands: Commands, kind: str, out: Path, seconds: float) -> dict[
     report, runs = commands.finish(process), 1
     if report is None:
         report, runs = commands.finish(commands.start(out, *OPTIONS[kind])), 2
-    assert report is not None  # nobody killed that one
+    assert report is not None  # this run is not killed
     return {
         "killed": killed, "rows before": before, "runs": runs, "rows": report["rows"],
         "errors": report["errors"], "made again": report["new_rows"] if runs == 2 else None,

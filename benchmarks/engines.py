@@ -1,4 +1,4 @@
-"""Real engines for benchmarks: a PostgreSQL server with pgvector that lives as long as its block."""
+"""Real engines for benchmarks: a PostgreSQL server with pgvector as a context manager."""
 
 import tempfile
 import warnings

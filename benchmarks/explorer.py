@@ -1,10 +1,10 @@
-"""The explorer on real galleries, as a new user would try it: what the page shows, how fast, and pictures of it.
+"""The explorer on real galleries, used like a new user would: what the page shows, how fast, and screenshots.
 
 ``python -m benchmarks.explorer --work DIR [--pictures docs/pictures] [--out results/serve/page.json]``
 
-``DIR`` is what ``benchmarks.explorer_galleries`` made. Each gallery is served by a process of its own on this machine,
-one after the other. The first view is the time from the start of a navigation, with an empty cache, until the first
-thumbnails are painted.
+``DIR`` is the output of ``benchmarks.explorer_galleries``. Each gallery is served by a separate process on this
+machine, one after the other. The first view is the time from the start of a navigation, with an empty cache, until the
+first thumbnails are painted.
 """
 
 import argparse
@@ -25,7 +25,7 @@ PRECISE = "Two boys in red shirts play chess on a park bench."
 
 
 class _Camera:
-    """Takes pictures of the screen, and keeps them small."""
+    """Takes small screenshots."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,14 +35,14 @@ class _Camera:
         """The screen as a WebP of a few tens of kilobytes."""
         from PIL import Image
 
-        visit.page.wait_for_load_state("networkidle")  # all thumbnails are there
+        visit.page.wait_for_load_state("networkidle")  # all thumbnails are loaded
         visit.page.wait_for_timeout(400)
         with Image.open(io.BytesIO(visit.page.screenshot())) as picture:
             picture.convert("RGB").save(self.folder / f"{name}.webp", quality=82, method=6)
 
 
 def options_of(name: str, work: Path) -> list[str]:
-    """How a gallery is served."""
+    """The options of ``aureole serve`` for a gallery."""
     index = ["--index", str(work / f"{name}.lance")]
     if name == "cifar10h":
         parts = ["--encoder", str(work / "encoder"), "--images", str(work / "pictures")]
@@ -54,7 +54,7 @@ def options_of(name: str, work: Path) -> list[str]:
 
 
 def first_views(chrome: Any, address: str) -> dict[str, float]:
-    """Seconds until the first view, of visits with an empty cache."""
+    """Seconds until the first view, for visits with an empty cache."""
     seconds = []
     for _ in range(_VIEWS):
         with Visit(chrome, address) as visit:
@@ -64,7 +64,7 @@ def first_views(chrome: Any, address: str) -> dict[str, float]:
 
 
 def try_pictures(chrome: Any, address: str, work: Path, camera: _Camera) -> dict[str, Any]:
-    """Load, sort, open an item, move the slider, upload a picture and spoil it, move the threshold."""
+    """Load, sort, open an item, move the slider, upload a picture and degrade it, move the threshold."""
     with Visit(chrome, address) as visit:
         visit.load()
         camera.take(visit, "gallery")
@@ -72,7 +72,7 @@ def try_pictures(chrome: Any, address: str, work: Path, camera: _Camera) -> dict
         visit.sort("Most certain first")
         most = visit.kappas(".lane ul", 1)[0]
         if not least < most:
-            raise AssertionError(f"the order does not turn: {least} is first, then {most}")
+            raise AssertionError(f"the order was not reversed: {least} is first, then {most}")
         visit.sort("Least certain first")
         _open_item(visit, "test-09560")
         sets = {percent: visit.move_mass(percent)[0] for percent in (50, 80, 95)}
@@ -140,7 +140,7 @@ def try_sentences(chrome: Any, address: str, camera: _Camera) -> dict[str, Any]:
 
 
 def _blurred(picture: Path, out: Path) -> Path:
-    """A copy of a picture, blurred by another program than the service."""
+    """A copy of a picture, blurred independently of the service."""
     from PIL import Image, ImageFilter
 
     with Image.open(picture) as sharp:
@@ -156,7 +156,7 @@ def _open_item(visit: Visit, name: str) -> None:
 
 
 def _point_at(visit: Visit) -> None:
-    """Look at an item of the map by its keys."""
+    """Select an item of the map with the keyboard."""
     visit.page.locator(".map svg").focus()
     for _ in range(5):
         visit.page.keyboard.press("ArrowRight")
@@ -178,7 +178,7 @@ def _narrow(chrome: Any, address: str, camera: _Camera, routes: dict[str, str]) 
 
 def _check(visit: Visit) -> None:
     if visit.errors:
-        raise AssertionError(f"the console complains: {visit.errors}")
+        raise AssertionError(f"errors in the browser's console: {visit.errors}")
 
 
 @contextmanager

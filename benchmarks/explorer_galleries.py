@@ -1,13 +1,13 @@
-"""Galleries to explore: CIFAR-10H's test images, Multi30k's test captions, and a million rows for the clock.
+"""Galleries for the explorer: CIFAR-10H's test images, Multi30k's test captions, and a million rows to measure speed.
 
 ``python -m benchmarks.explorer_galleries --work DIR [--data-dir DIR] [--only images captions million]``
 
-- ``DIR/cifar10h.lance``: the 10,000 images with their label and how many of some 50 people disagreed with it; the
-  pictures lie in ``DIR/pictures`` and the encoder in ``DIR/encoder``. It was trained on 6,000 of them (fold 0).
-- ``DIR/captions.lance``: the 5,000 captions of 1,000 photos through MiniLM and the head that comes with the library.
-- ``DIR/million.lance``: directions and concentrations drawn at random around 40 classes.
+- ``DIR/cifar10h.lance``: the 10,000 images with their label and how many of about 50 people disagreed with it; the
+  pictures are in ``DIR/pictures`` and the encoder in ``DIR/encoder``. It was trained on 6,000 of them (fold 0).
+- ``DIR/captions.lance``: the 5,000 captions of 1,000 photos, encoded by MiniLM and the head included in the library.
+- ``DIR/million.lance``: random directions and concentrations around 40 classes.
 
-Galleries that are there are left as they are.
+Existing galleries are left unchanged.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _CHUNK = 200_000  # rows of the million written at a time
 
 
 def image_gallery(work: Path, data: Path) -> Path:
-    """The gallery of CIFAR-10H's images; trains the encoder if there is none."""
+    """The gallery of CIFAR-10H's images; trains the encoder if it does not exist."""
     where, encoder = work / "cifar10h.lance", work / "encoder"
     split = Split.load(data, 0)
     if not encoder.is_dir():
@@ -77,7 +77,7 @@ def caption_gallery(work: Path, data: Path) -> Path:
 
 
 def million_gallery(work: Path, rows: int = 1_000_000, *, dim: int = 32, classes: int = 40) -> Path:
-    """Rows around as many centres as there are classes, kappa from 5 to 500."""
+    """Rows around one centre per class, kappa from 5 to 500."""
     where = work / "million.lance"
     if where.exists():
         return where

@@ -1,6 +1,6 @@
-"""A visit to the explorer's page as people make it, in headless Chromium: steps that return what the page shows.
+"""A visit to the explorer's page in headless Chromium: steps that return what the page shows.
 
-The tests take them on a small gallery, and ``benchmarks.explorer`` on the real ones.
+The tests run them on a small gallery, and ``benchmarks.explorer`` on the real ones.
 """
 
 import re
@@ -18,7 +18,7 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-# when the first picture, or the first item without one, is on the screen, in milliseconds of the navigation
+# milliseconds from the navigation until the first picture, or the first item without one, is on the screen
 _CLOCK = """
 (() => {
   const done = () => requestAnimationFrame(() => requestAnimationFrame(() => {
@@ -35,7 +35,7 @@ _CLOCK = """
 
 
 def chromium() -> str | None:
-    """The path of a Chromium, if there is one."""
+    """The path of Chromium, or None if it is not installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -52,7 +52,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def serving(options: Sequence[str], *, log: Path, **environment: Any) -> Iterator[str]:
-    """The address of ``aureole serve`` with these options, at a port that is free."""
+    """The address of ``aureole serve`` with these options, on a free port."""
     command = [sys.executable, "-m", "aureole", "serve", *options, "--port", "0"]
     with log.open("wb") as errors:
         process = subprocess.Popen(
@@ -72,7 +72,7 @@ def serving(options: Sequence[str], *, log: Path, **environment: Any) -> Iterato
 
 
 class Visit:
-    """A tab of its own with a clean cache; ``errors`` are what its console complains of."""
+    """A separate tab with an empty cache; ``errors`` are the errors in its console."""
 
     def __init__(self, browser: Any, base: str, *, width: int = 1280, **options: Any) -> None:
         size = {"width": width, "height": 900 if width > 600 else 860}
@@ -99,7 +99,7 @@ class Visit:
         self.page.goto(self.base, wait_until="commit")
         root = self.page.locator(
             "html[data-first-view]"
-        )  # the page's policy forbids to wait for a script
+        )  # the page's content security policy does not allow waiting for a script
         root.wait_for(state="attached")
         return float(root.get_attribute("data-first-view")) / 1000
 
@@ -121,19 +121,19 @@ class Visit:
 
     def open_first(self) -> str:
         """Open the first item of the first row, with its map; its name."""
-        # the rows come by requests of their own: the first tile that is there may be one of the other end
+        # rows arrive by separate requests: the first tile to appear may be from the other end
         self.page.locator(".lane ul").first.locator(".tile").first.click()
         self.settle()
         self.page.locator(".map .dots circle").first.wait_for()
         return self.page.locator("h1").inner_text()
 
     def settle(self) -> None:
-        """Wait until the set of what is looked at has come."""
+        """Wait until the set of the current item has loaded."""
         self.page.locator(".summary strong").wait_for()
         self.page.locator("[aria-busy]").first.wait_for(state="detached")
 
     def members(self) -> tuple[int, float]:
-        """(How many items the set holds, the radius of the circle on the map)."""
+        """(Number of items in the set, radius of the circle on the map)."""
         self.settle()
         count = self.page.locator(".summary strong").inner_text()
         radius = self.page.locator(".map .cap").get_attribute("r")
@@ -147,7 +147,7 @@ class Visit:
 
     def give_picture(self, path: Path) -> float:
         """Upload a picture; its kappa."""
-        self.page.locator(".studio img").wait_for()  # the example that is shown first
+        self.page.locator(".studio img").wait_for()  # the example that is shown initially
         self.settle()
         with self.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
             self.page.locator("#file").set_input_files(path)
@@ -155,14 +155,14 @@ class Visit:
         return self.verdict()
 
     def turn(self, slider: str, value: float) -> float:
-        """Move the slider ``crop`` (percent) or ``blur``; the kappa of what is left."""
+        """Move the slider ``crop`` (percent) or ``blur``; the kappa of the result."""
         with self.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
             self.page.locator(f"#{slider}").fill(str(value))
         self.settle()
         return self.verdict()
 
     def verdict(self, place: int = 0) -> float:
-        """A kappa that the page tells of a query."""
+        """A kappa that the page shows for a query."""
         return _number(self.page.locator(".verdict-line strong").nth(place).inner_text())
 
     def type_sentence(self, side: str, text: str) -> float:
@@ -175,13 +175,13 @@ class Visit:
         return self.verdict("ab".index(side))
 
     def threshold(self) -> str:
-        """What the handle of the rejection curve says."""
+        """The label of the rejection curve's handle."""
         handle = self.page.locator(".handle")
         handle.wait_for()
         return handle.get_attribute("aria-valuetext")
 
     def drag_threshold(self, share: float) -> str:
-        """Drag the handle to where a share of the items is left out."""
+        """Drag the handle to the given share of rejected items."""
         self.threshold()
         box = self.page.locator(".panel svg").bounding_box()
         x = box["x"] + box["width"] * (56 + share * (720 - 56 - 20)) / 720
@@ -201,7 +201,7 @@ class Visit:
 
 
 def _asks_about(answer: Any, text: str) -> bool:
-    # the sentences that the page starts with are asked about too
+    # the initial sentences of the page are queried too
     return answer.url.endswith("/v1/embed") and answer.request.post_data_json == {"texts": [text]}
 
 

@@ -1,9 +1,9 @@
 """A head on frozen vectors: seconds to fit 145,000 of 384 dimensions, and the speed of scoring.
 
-python -m benchmarks.frozen [--rows 145000] writes results/benchmarks/frozen.json. The vectors are drawn: groups of
+python -m benchmarks.frozen [--rows 145000] writes results/benchmarks/frozen.json. The vectors are synthetic: groups of
 five around 29,000 centres in 64 of the 384 dimensions, each with its own noise, so strong that pairs are about as hard
-as captions. Scoring is compared, in one run, with the bare matrix multiplications of the head on the same rows in the
-same chunks.
+as captions. In the same run, scoring is compared with the bare matrix multiplications of the head on the same rows in
+the same chunks.
 """
 
 import argparse
@@ -22,19 +22,19 @@ CHUNK = 2048
 
 
 def vectors_of(rows: int, features: int = 384) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(Vectors, groups, noise) that a head can learn from."""
+    """Synthetic (vectors, groups, noise) that a head can be fitted on."""
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(rows // 5), 5)
     centres = rng.standard_normal((rows // 5, 64), dtype=np.float32)
     noise = rng.uniform(0.7, 2.0, (len(groups), 1)).astype(np.float32)
     found = centres[groups] + noise * rng.standard_normal((len(groups), 64), dtype=np.float32)
-    found[:, :1] = noise  # as an encoder whose vectors show how clear an input is
+    found[:, :1] = noise  # like an encoder whose vectors show how clear an input is
     turn = np.linalg.qr(rng.standard_normal((features, 64)))[0].astype(np.float32)
     return found @ turn.T, groups, noise[:, 0]
 
 
 def fastest(function, repeats: int = 5) -> float:
-    """The least seconds of a few calls."""
+    """The minimum seconds of several calls."""
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -45,7 +45,7 @@ def fastest(function, repeats: int = 5) -> float:
 
 @torch.no_grad()
 def bare(head: FrozenHead, vectors: np.ndarray) -> None:
-    """All matrix multiplications of the head, and nothing else."""
+    """Only the matrix multiplications of the head."""
     matrices = [p for p in head.encoder_.parameters() if p.dim() == 2]
     wide = [p.T for p in matrices if p.shape[1] == vectors.shape[1]]
     inner = [p.T for p in matrices if p.shape[1] != vectors.shape[1]]
@@ -71,7 +71,7 @@ def main() -> None:
     print(f"fitted in {fitting:.1f} s", flush=True)
     kappa = head.predict(vectors).kappa
     ratios = []
-    for _ in range(5):  # one after the other, so that both meet the same machine
+    for _ in range(5):  # alternately, so that noise of the machine affects both equally
         needed = fastest(lambda: bare(head, vectors), 2)
         ratios.append(needed / fastest(lambda: head.predict(vectors), 2))
     metrics = {

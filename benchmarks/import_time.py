@@ -1,4 +1,4 @@
-"""What ``import aureole`` adds to ``import torch``, in fresh interpreters.
+"""Time that ``import aureole`` adds to ``import torch``, in fresh interpreters.
 
 ``python -m benchmarks.import_time [--repeats N] [--out results/benchmarks/import_time.json]``
 """
@@ -26,7 +26,7 @@ FORBIDDEN = (
 
 
 def seconds(module: str) -> float:
-    """Seconds of importing a module once torch is there, in an interpreter of its own."""
+    """Seconds to import a module after torch, in a fresh interpreter."""
     done = subprocess.run(
         [sys.executable, "-c", _TIMED.format(module)], capture_output=True, text=True, check=True
     )
@@ -34,7 +34,7 @@ def seconds(module: str) -> float:
 
 
 def heavy_modules() -> list[str]:
-    """Modules loaded by ``import aureole`` that it must not load."""
+    """Heavy modules that ``import aureole`` loads but should not."""
     done = subprocess.run(
         [sys.executable, "-c", _HEAVY], capture_output=True, text=True, check=True
     )

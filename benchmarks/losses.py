@@ -1,8 +1,8 @@
-"""What a loss costs: forward and backward against InfoNCE on points, bare and with the paper's encoder.
+"""Cost of the losses: forward and backward compared with InfoNCE on points, bare and with the paper's encoder.
 
 ``python -m benchmarks.losses [--repeats N] [--out results/benchmarks/losses.json]``
 
-B = 512 anchors with 512 shared negatives. Peak memory is what one forward and backward adds to the process.
+B = 512 anchors with 512 shared negatives. Peak memory is what one forward and backward pass adds to the process.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def contenders() -> dict[str, ContrastiveLoss]:
 
 
 def bare(loss: ContrastiveLoss, dim: int) -> Callable[[], object]:
-    """Forward and backward of the loss alone, on posteriors as they are in training: partners close, negatives not."""
+    """Forward and backward of the loss alone, on posteriors as in training: partners are close, negatives are not."""
     anchor_mu = sphere.normalize(torch.randn(BATCH, dim))
     positive_mu = sphere.normalize(anchor_mu + 0.5 * sphere.normalize(torch.randn(BATCH, dim)))
     mus = [anchor_mu, positive_mu, sphere.normalize(torch.randn(BATCH, dim))]
@@ -57,7 +57,7 @@ def bare(loss: ContrastiveLoss, dim: int) -> Callable[[], object]:
 def with_encoder(loss: ContrastiveLoss, dim: int) -> Callable[[], object]:
     """The same with the paper's two MLPs, for mu and for kappa, on 3 x 512 inputs, both trained.
 
-    InfoNCE gives kappa no gradient; a term of 0 times kappa sends one through its network all the same.
+    InfoNCE gives kappa no gradient; adding 0 times kappa runs the backward pass of its network anyway.
     """
     mu_net, kappa_net = paper_mlp(dim, dim), paper_mlp(dim, 1)
     parameters = [*mu_net.parameters(), *kappa_net.parameters()]
@@ -73,16 +73,16 @@ def with_encoder(loss: ContrastiveLoss, dim: int) -> Callable[[], object]:
 
 
 def peak_megabytes(name: str, dim: int) -> float:
-    """Memory that one run of a loss adds, measured in a process of its own."""
+    """Memory that one run of a loss adds, measured in a separate process."""
     code = f"from benchmarks.losses import print_peak; print_peak({name!r}, {dim})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
 def print_peak(name: str, dim: int) -> None:
-    """Print by how many megabytes the process grows at most over one run (Linux: its high-water mark, set anew)."""
+    """Print the peak growth of the process in megabytes over one run (Linux: its high-water mark, reset before)."""
     run = bare(contenders()[name], dim)
-    run()  # what is loaded once does not count
+    run()  # one-time loading does not count
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     run()

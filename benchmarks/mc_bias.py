@@ -1,11 +1,11 @@
-"""Where MCInfoNCE's error comes from: the number of draws K, and the number of negatives M.
+"""Sources of MCInfoNCE's bias: the number of samples K, and the number of negatives M.
 
-``python -m benchmarks.mc_bias [--out results]`` writes mc_bias.json and mc_bias.png.
+``python -m benchmarks.mc_bias [--out paper/results]`` writes mc_bias.json and mc_bias.png.
 
 As K grows the loss falls to its own limit -log E[fraction], an expectation over the whole fraction with a shared z.
 That limit differs from the closed form at finite M. Both are measured on pairs of the exact process with uniform mu and
 one true kappa = 24 (D = 10, kappa_pos = 20), and so is the kappa that each loss prefers when mu is right and one kappa
-is fitted to all, on a grid that ends at 143.
+is fitted to all inputs, on a grid that ends at 143.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def directions(n: int, generator: torch.Generator) -> Tensor:
 
 
 class Problem:
-    """Pairs, negatives and the uniform numbers behind their draws, the same for every kappa tried."""
+    """Pairs, negatives and the uniform numbers behind their samples, the same for every kappa."""
 
     def __init__(self, n: int, m: int, k: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -56,7 +56,7 @@ class Problem:
         return [au.VonMisesFisher(mu, kappa) for mu in (self.anchor, self.positive, self.negative)]
 
     def log_fractions(self, kappa: float) -> Tensor:
-        """Log of the fraction per draw and pair, [K, n]."""
+        """Log of the fraction per sample and pair, [K, n]."""
         posteriors = self.posteriors(kappa)
         draws = [q.transport(cube) for q, cube in zip(posteriors, self.cubes, strict=True)]
         negatives = Negatives(posteriors[2])
@@ -72,13 +72,13 @@ class Problem:
 
 
 def grouped_loss(log_fractions: Tensor, k: int) -> Tensor:
-    """The loss with k draws, averaged over the disjoint groups of k among all draws: [pairs]."""
+    """The loss with k samples, averaged over the disjoint groups of k among all samples: [pairs]."""
     groups = log_fractions.unflatten(0, (-1, k))
     return -(torch.logsumexp(groups, 1) - math.log(k)).mean(0)
 
 
 def bias_in_k() -> dict[str, float]:
-    """Mean loss with K draws less its limit, the limit from 65,536 draws."""
+    """Mean loss with K samples minus its limit, which is estimated from 65,536 samples."""
     fractions = torch.cat([Problem(24, 32, 8192, seed=1).log_fractions(KAPPA)] + [
         _more_draws(1, 24, 32, 8192, seed) for seed in range(2, 9)
     ])  # fmt: skip
@@ -90,7 +90,7 @@ def bias_in_k() -> dict[str, float]:
 
 
 def _more_draws(problem_seed: int, n: int, m: int, k: int, seed: int) -> Tensor:
-    """More draws for the same pairs and negatives."""
+    """More samples for the same pairs and negatives."""
     problem = Problem(n, m, 1, problem_seed)
     generator = torch.Generator().manual_seed(1000 + seed)
     problem.cubes = [torch.rand(k, size, DIM, generator=generator) for size in (n, n, m)]
@@ -98,7 +98,7 @@ def _more_draws(problem_seed: int, n: int, m: int, k: int, seed: int) -> Tensor:
 
 
 def gap_in_m() -> dict[str, dict[str, float]]:
-    """The limit less the closed form: mean over pairs, and spread over pairs (what a constant cannot absorb)."""
+    """The limit minus the closed form: mean over pairs, and spread over pairs (what a constant cannot absorb)."""
     found = {}
     for m in (1, 4, 16, 64, 256, 1024):
         problem = Problem(64, m, 4096, seed=2)
@@ -108,7 +108,7 @@ def gap_in_m() -> dict[str, dict[str, float]]:
 
 
 def preferred_kappa(losses: dict[float, float]) -> float:
-    """Minimum of a parabola in log kappa through the three best points of a grid; the grid's end if it lies there."""
+    """Minimum of a parabola in log kappa through the three best points of a grid, or the end of the grid."""
     grid = sorted(losses)
     best = min(range(len(grid)), key=lambda i: losses[grid[i]])
     if best in (0, len(grid) - 1):
@@ -206,7 +206,7 @@ def draw_figure(metrics: dict, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--out", type=Path, default=Path("paper/results"))
     arguments = parser.parse_args()
     with torch.no_grad():
         metrics = {"bias in K": bias_in_k(), "gap in M": gap_in_m()}

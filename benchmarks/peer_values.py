@@ -1,8 +1,8 @@
-"""The values that one library gives: log C_D(kappa), and the mean cosine of its draws.
+"""Values of one library: log C_D(kappa), and the mean cosine of its samples.
 
-``python benchmarks/peer_values.py NAME < grid.json`` prints JSON. It needs NAME and numpy alone, so that a library that
-does not go together with this project's versions runs under an interpreter of its own (see ``benchmarks.peers``).
-A value that a library does not give, or not in time, is a string that says so.
+``python benchmarks/peer_values.py NAME < grid.json`` prints JSON. It needs only NAME and numpy, so that a library that
+is incompatible with this project's versions can run in a separate interpreter (see ``benchmarks.peers``).
+A value that a library does not return, or not in time, is a string with the reason.
 """
 
 import json
@@ -132,7 +132,7 @@ PEERS = {
 
 
 def asked(function, *arguments, seconds):
-    """What the function gives, or why it gave nothing."""
+    """The result of the function, or the reason why there is none."""
 
     def stop(*_):
         raise TimeoutError
@@ -143,14 +143,14 @@ def asked(function, *arguments, seconds):
         return function(*arguments)
     except TimeoutError:
         return f"nothing in {seconds} s"
-    except Exception as error:  # any fault of a peer is a finding
+    except Exception as error:  # any failure of a peer is a result
         return f"{type(error).__name__}: {str(error)[:80]}"
     finally:
         signal.alarm(0)
 
 
 def normalizer_values(function, grid):
-    """Log C_D(kappa) by "D kappa"; None for what is not finite."""
+    """Log C_D(kappa) by "D kappa"; None if it is not finite."""
     values = {}
     for dim, kappa in grid:
         with np.errstate(all="ignore"):
@@ -162,7 +162,7 @@ def normalizer_values(function, grid):
 
 
 def draw_values(function, grid, draws):
-    """The mean and spread of the cosine of the draws, and the seconds they took, by "D kappa"."""
+    """The mean and standard deviation of the samples' cosine, and the seconds they took, by "D kappa"."""
     values = {}
     for dim, kappa in grid:
         start = time.perf_counter()

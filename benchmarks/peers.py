@@ -1,13 +1,13 @@
-"""Von Mises-Fisher distributions of other libraries beside ours: log normalisers and draws against mpmath.
+"""Von Mises-Fisher distributions of other libraries compared with ours: log normalisers and samples against mpmath.
 
 ``python -m benchmarks.peers [--python NAME=PYTHON] [--path NAME=FOLDER] [--out results/benchmarks/peers.json]`` writes
-a record. ``--python`` gives a library an interpreter of its own, ``--path`` names the checkout of one that is on no
-index (``S-VAE``: nicola-decao/s-vae-pytorch, ``mcinfonce``: mkirchhof/Probabilistic_Contrastive_Learning). A library
-that is not there is left out, and the record says so.
+a record. ``--python`` runs a library in a separate interpreter, ``--path`` is the checkout of one that is not
+packaged (``S-VAE``: nicola-decao/s-vae-pytorch, ``mcinfonce``: mkirchhof/Probabilistic_Contrastive_Learning). A library
+that is not installed is skipped, and the record says so.
 
-Of each dimension the worst relative error of log C_D(kappa) (absolute where it is below 1), over kappa from 0.01 to
-1e6, in float64; how many of the values were finite; and for draws, by how many standard errors their mean cosine misses
-A(kappa).
+For each dimension: the worst relative error of log C_D(kappa) (absolute where it is below 1), over kappa from 0.01 to
+1e6, in float64; the number of finite values; and for samples, by how many standard errors their mean cosine differs
+from A(kappa).
 """
 
 import argparse
@@ -49,7 +49,7 @@ def exact_mean_cosine(dim, kappa):
 
 
 def values_of(name, python, path):
-    """What the library gives on the grids; a string where it is not there."""
+    """The library's values on the grids; a string if it is not installed."""
     grids = {
         "log normaliser": [(d, k) for d in DIMS for k in KAPPAS],
         "draws": [(d, k) for d in DRAW_DIMS for k in DRAW_KAPPAS],
@@ -69,7 +69,7 @@ def values_of(name, python, path):
 
 
 def normalizer_errors(values):
-    """By dimension: the worst error of finite values, and how many are finite."""
+    """By dimension: the worst error of finite values, and their number."""
     errors = {}
     for dim in DIMS:
         found = [(k, values[f"{dim} {k:g}"]) for k in KAPPAS]
@@ -87,7 +87,7 @@ def normalizer_errors(values):
 
 
 def draw_errors(values):
-    """By "D kappa": the mean cosine, the exact one, and how many standard errors lie between."""
+    """By "D kappa": the mean cosine, the exact one, and their difference in standard errors."""
     errors = {}
     for key, found in values.items():
         dim, kappa = key.split()
@@ -103,7 +103,7 @@ def draw_errors(values):
 
 
 def summary(draws):
-    """How many settings of a sampler are within four standard errors, and its worst miss."""
+    """The number of settings within four standard errors, and the worst error of the mean cosine."""
     given = [d for d in draws.values() if "mean" in d]
     return {
         "settings": len(draws),
@@ -117,7 +117,7 @@ def summary(draws):
 
 
 def save(metrics, versions, out):
-    """Write what is known so far: one library that hangs must not cost the others."""
+    """Write the results so far: one library that hangs must not lose the others."""
     settings = {"kappas": KAPPAS, "dims": DIMS, "draws": DRAWS, "versions": versions}
     command = "python -m benchmarks.peers"
     print(write_record(Record("peers", metrics, command=command, seed=0, settings=settings), out))

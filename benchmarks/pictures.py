@@ -1,4 +1,4 @@
-"""Folders of small pictures for tests and benchmarks, and files that are none."""
+"""Folders of small pictures, and of invalid picture files, for tests and benchmarks."""
 
 import struct
 import zlib
@@ -13,7 +13,7 @@ __all__ = ["bomb", "make_corrupt", "make_pictures"]
 
 
 def make_pictures(folder: Path, count: int, *, seed: int = 0, first: int = 0) -> list[str]:
-    """The names of so many random pictures of 32 pixels, a hundred in a folder, half of them JPEG."""
+    """Write ``count`` random pictures of 32 pixels, a hundred per folder, half of them JPEG; their names."""
     rng = np.random.default_rng(seed)
     names = []
     for i in range(first, first + count):
@@ -26,7 +26,7 @@ def make_pictures(folder: Path, count: int, *, seed: int = 0, first: int = 0) ->
 
 
 def make_corrupt(folder: Path, count: int) -> list[str]:
-    """The names of files that are no pictures: truncated, empty, text, random bytes, or 30,000 x 30,000 pixels."""
+    """Write invalid pictures (truncated, empty, text, random bytes, 30,000 x 30,000 pixels); their names."""
     place = folder / "bad"
     place.mkdir(parents=True, exist_ok=True)
     write_picture(torch.zeros(3, 64, 64, dtype=torch.uint8), place / "whole.jpg")

@@ -1,12 +1,12 @@
-"""Credible sets from approximate indexes: their recall, their time against the engine's own search, their size.
+"""Credible sets from approximate indexes: recall, time compared with the engine's own search, and size.
 
 ``python -m benchmarks.retrieval [--rows 1000000] [--engines faiss-ivf faiss-hnsw lance-ivf postgres-hnsw]
 [--out results/benchmarks/retrieval.json]`` writes a record.
 
 A gallery in R^128 around random centres, and queries from the same clusters whose kappa is such that their credible cap
-of mass 0.95 holds 1, 10, 100 or 1,000 items by a scan. Time is per query, in batches of queries that alternate with the
-bare engine in one run: a range search at the same threshold (FAISS, Lance) or, where there is none, the nearest as many
-(PostgreSQL), with the same settings.
+of mass 0.95 contains 1, 10, 100 or 1,000 items, by a scan. Time is per query, in batches of queries that alternate with
+the bare engine in one run: a range search at the same threshold (FAISS, Lance) or, if the engine has none, the same
+number of nearest neighbours (PostgreSQL), with the same settings.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def truth(gallery: np.ndarray, queries: au.VonMisesFisher) -> list[set[str]]:
 def bare_faiss(
     index: CredibleIndex, queries: au.VonMisesFisher, counts: list[int]
 ) -> Callable[[], Any]:
-    """FAISS alone: a range search a query, each at its own radius; HNSW four times as wide for large caps."""
+    """FAISS alone: one range search per query, each at its own radius; HNSW four times as wide for large caps."""
     store: Any = index._store
     faiss, near = store._vectors.faiss, store._vectors.approximation
     engine, sizes = near.index, near.sizes
@@ -93,7 +93,7 @@ def bare_faiss(
 
 
 def bare_lance(index: CredibleIndex, queries: au.VonMisesFisher, _: list[int]) -> Callable[[], Any]:
-    """Lance alone: a range of distances that gives ids and vectors."""
+    """Lance alone: a range search that returns ids and vectors."""
     store: Any = index._store
     mu = stored_direction(queries.mu)
     radii = cap_cosine(queries, MASS).tolist()
@@ -118,7 +118,7 @@ def bare_lance(index: CredibleIndex, queries: au.VonMisesFisher, _: list[int]) -
 def bare_postgres(
     index: CredibleIndex, queries: au.VonMisesFisher, counts: list[int]
 ) -> Callable[[], Any]:
-    """PostgreSQL alone: as many of the nearest as the cap holds, a number it could not know."""
+    """PostgreSQL alone: the n nearest, where n is the size of the cap, which it could not know in practice."""
     from aureole.retrieval import settings
 
     store: Any = index._store
@@ -141,7 +141,7 @@ def bare_postgres(
 
 
 def size_of(folder: Path) -> int:
-    """Bytes in a folder."""
+    """Total bytes of a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
@@ -154,7 +154,7 @@ def measure(
     sizes: dict[str, int],
     repeats: int,
 ) -> dict[str, Any]:
-    """Build time, and for each size of cap the recall, milliseconds a query and their ratio to the bare engine's."""
+    """Build time, and for each size of cap the recall, milliseconds per query and their ratio to the bare engine's."""
     name, kind = engine.split("-")
     rows = len(gallery.kappa)
     begin = time.perf_counter()
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--width", type=int, default=256, help="of the search in HNSW")
+    parser.add_argument("--width", type=int, default=256, help="search width of HNSW")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/retrieval.json"))
     options = parser.parse_args()
     rows = options.rows

@@ -1,11 +1,11 @@
-"""Three engines in exact mode against a look at every row: the same sets, in the same order, with the same cosines.
+"""Three engines in exact mode compared with a brute-force scan: the same sets, order and cosines.
 
 ``python -m benchmarks.retrieval_exact [--rows 100000] [--queries 1000] [--out results/benchmarks]`` writes
 retrieval_exact.json.
 
-Galleries in R^16 and R^128 with heavy-tailed kappa and a tenth of the directions stored twice. Queries with masses from
-0.5 to 0.999; among them stored directions as points (kappa = inf: the set of their twins), sure queries far from
-everything (empty sets), and queries with mass 1 (sets of everything).
+Galleries in R^16 and R^128 with heavy-tailed kappa and a tenth of the directions stored twice. Queries have masses from
+0.5 to 0.999; among them are stored directions as points (kappa = inf: the set of their duplicates), confident queries
+far from all items (empty sets), and queries with mass 1 (sets of all items).
 """
 
 import argparse
@@ -37,7 +37,7 @@ def gallery_of(n: int, dim: int) -> au.VonMisesFisher:
 
 
 def queries_of(gallery: au.VonMisesFisher, n: int) -> list[tuple[float, au.VonMisesFisher]]:
-    """(Mass, queries) by mass: a third of stored directions, a third near the clusters, the rest anywhere."""
+    """(Mass, queries) by mass: a third of stored directions, a third near the clusters, the rest uniform."""
     dim, rows = gallery.dim, len(gallery.kappa)
     third = n // 3
     near = clustered(third, dim, clusters=max(2, rows // 500), noise=1.0, seed=2)
@@ -61,7 +61,7 @@ def queries_of(gallery: au.VonMisesFisher, n: int) -> list[tuple[float, au.VonMi
 def expected(
     gallery: np.ndarray, ids: np.ndarray, query: np.ndarray, threshold: float
 ) -> tuple[list[str], list[float]]:
-    """(Ids, cosines) of the cap by looking at every row."""
+    """(Ids, cosines) of the cap by a scan of all rows."""
     cosine = exact_cosines(query, gallery)
     inside = np.flatnonzero(cosine >= threshold)
     order = inside[np.lexsort((ids[inside], -cosine[inside]))]
@@ -69,7 +69,7 @@ def expected(
 
 
 def compare(rows: int, dim: int, n_queries: int, engines: Sequence[str]) -> dict[str, dict]:
-    """Per engine: queries, results, empty sets, sets of everything, disagreements (0 is exact), seconds a query."""
+    """Per engine: queries, results, empty sets, sets of all items, disagreements (0 is exact), seconds per query."""
     gallery = gallery_of(rows, dim)
     ids = np.array([f"item {i}" for i in range(rows)])
     stored = stored_direction(gallery.mu)

@@ -1,10 +1,10 @@
-"""How long a draw takes: rsample + backward against the floor, scipy and the power spherical package.
+"""Speed of sampling: rsample and backward compared with a baseline, scipy and the power spherical package.
 
 ``python -m benchmarks.sampling [--repeats N] [--out results/benchmarks/sampling.json]``
 
-The floor is what any sampler must at least do: torch.randn of the draws' shape, normalised and reflected, forward
-only. scipy's sampler takes one mu at a time and has no gradient. The power spherical distribution is another law
-that is easier to sample; it stands in for torch's rejection samplers, none of which is on PyPI.
+The baseline ("floor") is the minimum that any sampler must do: torch.randn of the samples' shape, normalised and
+reflected, forward only. scipy's sampler takes one mu at a time and has no gradient. The power spherical distribution is
+a different family that is easier to sample; it replaces torch's rejection samplers, none of which is on PyPI.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def ours(mu: torch.Tensor, kappa: torch.Tensor, n_samples: int, grad: torch.Tens
 def power_spherical(
     mu: torch.Tensor, kappa: torch.Tensor, n_samples: int, grad: torch.Tensor
 ) -> Callable[[], object] | None:
-    """A run of the power spherical package, or None where it is not installed."""
+    """A run of the power spherical package, or None if it is not installed."""
     try:
         from power_spherical import PowerSpherical
     except ImportError:
@@ -57,7 +57,7 @@ def power_spherical(
 
 
 def against_floor(dim: int, repeats: int, n: int = 4096, n_samples: int = 16) -> dict[str, float]:
-    """Seconds of floor, our forward, our forward and backward, and the power spherical's."""
+    """Seconds of the floor, our forward, our forward and backward, and the power spherical distribution's."""
     mu, kappa = posteriors(n, dim)
     grad = torch.randn(n_samples, n, dim)
     q = au.VonMisesFisher(mu, kappa, validate_args=False)
@@ -75,7 +75,7 @@ def against_floor(dim: int, repeats: int, n: int = 4096, n_samples: int = 16) ->
 def against_scipy(
     repeats: int, dim: int = 512, n: int = 64, n_samples: int = 16
 ) -> dict[str, float]:
-    """Seconds for the same draws from scipy, one mu at a time, and from us with the gradient."""
+    """Seconds for the same samples from scipy, one mu at a time, and from ours with the gradient."""
     mu, kappa = posteriors(n, dim)
     grad = torch.randn(n_samples, n, dim)
     mus, kappas = mu.detach().double().numpy(), kappa.detach().double().numpy()

@@ -1,14 +1,14 @@
-"""The service under load: its throughput against the engine and the encoder called in-process, its p99, its memory.
+"""The service under load: throughput compared with the engine and the encoder called in-process, p99, and memory.
 
 ``python -m benchmarks.serve [--rows 1000000] [--seconds 60] [--connections 32] [--engine faiss|lance] [--work DIR]
 [--out results/serve/load.json]`` writes a record.
 
-A client in a process of its own holds so many connections on loopback and sends the next request of a connection when
-the answer to the last is there; its CPU time is reported. Searches are by mu and kappa in a gallery in R^128 indexed by
-IVF, with kappas whose caps of mass 0.95 hold from 1 to some hundred items, 100 hits at most; embeddings are of PNG
+A client in a separate process holds the connections on loopback and sends the next request of a connection when
+the last response has arrived; its CPU time is reported. Searches are by mu and kappa in a gallery in R^128 indexed by
+IVF, with kappas whose caps of mass 0.95 contain from 1 to some hundred items, at most 100 hits; embeddings are of PNG
 pictures of 32 pixels by a ResNet-20. The bare rates are of the same queries in this process, one thread, before and
-after the load: ``CredibleIndex.search`` in batches of 32, which is all that the service does but HTTP; the engine's own
-range search, one query at a time; and the encoder's ``embed`` in batches of 32, decoding not counted.
+after the load: ``CredibleIndex.search`` in batches of 32, which is everything the service does except HTTP; the
+engine's own range search, one query at a time; and the encoder's ``embed`` in batches of 32, without decoding.
 """
 
 import argparse
@@ -41,7 +41,7 @@ KAPPAS = (280.0, 380.0)
 
 
 def queries_of(rows: int) -> au.VonMisesFisher:
-    """Queries from the gallery's clusters, from sure ones to vague ones."""
+    """Queries from the gallery's clusters, from confident to vague ones."""
     found = clustered(QUERIES, DIM, clusters=max(8, rows // 500), noise=0.6, seed=7)
     order = torch.randperm(QUERIES, generator=torch.Generator().manual_seed(0))
     return au.VonMisesFisher(found.mu, torch.linspace(*KAPPAS, QUERIES)[order])
@@ -55,7 +55,7 @@ def search_bodies(queries: au.VonMisesFisher) -> list[bytes]:
 
 
 def embed_bodies(folder: Path) -> tuple[list[bytes], list[bytes]]:
-    """(Requests, picture files) of noise."""
+    """(Requests, picture files) of random noise."""
     rng = torch.Generator().manual_seed(0)
     files = []
     for i in range(QUERIES):
@@ -69,7 +69,7 @@ def embed_bodies(folder: Path) -> tuple[list[bytes], list[bytes]]:
 def load(
     host: str, port: int, path: str, bodies: list[bytes], connections: int, seconds: float, out: Any
 ) -> None:
-    """Ask for some seconds on so many connections, by bare sockets; what was measured goes into the pipe."""
+    """Send requests for some seconds on several connections, over raw sockets; measurements go into the pipe."""
 
     async def ask(number: int, times: list[float], statuses: dict[int, int], end: float) -> None:
         reader, writer = await asyncio.open_connection(host, port)
@@ -109,7 +109,7 @@ def load(
 def measure(
     served: Served, path: str, bodies: list[bytes], connections: int, seconds: float
 ) -> dict[str, Any]:
-    """What a load of some seconds shows, after a short one to warm up."""
+    """Measurements under a load of some seconds, after a short warm-up."""
     context = multiprocessing.get_context("spawn")
 
     def loaded(span: float) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def measure(
 
 
 def rate(work: Any, items: int, seconds: float) -> dict[str, float]:
-    """Items a second, and a second of CPU time, of a call that does so many."""
+    """Items per second, and per second of CPU time, of a call that processes several."""
     work()
     start, cpu, done = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - start < seconds:
@@ -155,7 +155,7 @@ def rate(work: Any, items: int, seconds: float) -> dict[str, float]:
 def bare_rates(
     gallery: Path, encoder: Path, queries: au.VonMisesFisher, files: list[bytes], seconds: float
 ) -> dict[str, Any]:
-    """Queries and pictures a second in this process."""
+    """Queries and pictures per second in this process."""
     with CredibleIndex.open(gallery) as index:
         options: dict[str, Any] = {"limit": LIMIT, "columns": ["label"]}
         options["options"] = SearchOptions(kappa_pos=index.origin.kappa_pos)
@@ -183,7 +183,7 @@ def bare_rates(
 def ratio(
     loaded: dict[str, Any], before: dict[str, Any], after: dict[str, Any], name: str
 ) -> dict[str, float]:
-    """The service's rate as a share of the bare one, by the clock and by CPU time."""
+    """The service's rate as a share of the bare one, by wall time and by CPU time."""
     asked = {
         "a second": loaded["requests a second"],
         "a CPU second": loaded["requests a CPU second of the server"],
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--engine", choices=["faiss", "lance"], default="faiss")
-    parser.add_argument("--work", type=Path, help="keep the gallery here, and use it again")
+    parser.add_argument("--work", type=Path, help="folder in which the gallery is kept and reused")
     parser.add_argument("--out", type=Path, default=Path("results/serve/load.json"))
     asked = parser.parse_args()
     torch.set_num_threads(1)

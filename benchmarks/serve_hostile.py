@@ -1,10 +1,10 @@
-"""Hostile input to a service in a process of its own: what is answered, and whether it lives on.
+"""Hostile input to a service in a separate process: how it responds, and whether it stays up.
 
 ``python -m benchmarks.serve_hostile [--requests 10000] [--out results/serve/hostile.json]`` writes a record.
 
-Requests are made by schemathesis from the API's own description, valid and invalid; then come decompression bombs,
-bodies of a gigabyte, vectors of NaN, and ids that are paths or markup. Every answer must be one that is described,
-without an error of the service; with a key set, every address but /healthz must answer 401 without it.
+schemathesis generates valid and invalid requests from the API's own schema; then come decompression bombs,
+bodies of a gigabyte, vectors of NaN, and ids that are paths or markup. Every response must be documented in the schema
+and not be an internal error; with a key set, every address except /healthz must return 401 without it.
 """
 
 import argparse
@@ -33,10 +33,10 @@ GIGABYTE = 2**30
 def ask(
     served: Served, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """(Status, body); (0, why) where the connection was closed instead."""
+    """(Status, body); (0, reason) if the connection was closed instead."""
     connection = http.client.HTTPConnection(served.host, served.port, timeout=60)
     sent = {"Content-Type": "application/json", **(headers or {})}
-    # the answer may be there though the service does not listen any more
+    # the response may have arrived although the service no longer listens
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.request(method, path, body=body, headers=sent)
     try:
@@ -49,14 +49,14 @@ def ask(
 
 
 def megabytes(count: int) -> Any:
-    """A body of so many megabytes in chunks."""
+    """A body of the given number of megabytes in chunks."""
     part = b"[" * 2**20
     for _ in range(count):
         yield part
 
 
 def attacks() -> dict[str, tuple[str, str, Any, set[int]]]:
-    """Name: (method, path, body, the statuses it may get; 0 is a closed connection)."""
+    """Name: (method, path, body, the statuses it may return; 0 is a closed connection)."""
     bombs = {side: base64.b64encode(bomb(side)).decode() for side in (12_000, 30_000)}
     bad_vector = {"mu": [float("nan")] + [0.0] * (DIM - 1), "kappa": 1.0}
     infinite = {"mu": [1.0] + [0.0] * (DIM - 1), "kappa": float("inf")}
@@ -88,7 +88,7 @@ def attacks() -> dict[str, tuple[str, str, Any, set[int]]]:
 
 
 def attack(served: Served, faults: list[str]) -> Counter[int]:
-    """The statuses of all attacks; what should not have been is added to the faults."""
+    """The statuses of all attacks; unexpected ones are added to the faults."""
     statuses: Counter[int] = Counter()
     for name, (method, path, body, wanted) in attacks().items():
         headers = {}
@@ -100,7 +100,7 @@ def attack(served: Served, faults: list[str]) -> Counter[int]:
             faults.append(f"{name}: reflected {answer[:200]!r}")
         if status and "error" not in json.loads(answer):
             faults.append(f"{name}: no typed body")
-    # a length that is declared is refused before anything is sent
+    # a declared length is refused before anything is sent
     start = time.perf_counter()
     status, answer = ask(served, "POST", "/v1/embed", None, {"Content-Length": str(GIGABYTE)})
     if status != 413 or time.perf_counter() - start > 5:
@@ -110,7 +110,7 @@ def attack(served: Served, faults: list[str]) -> Counter[int]:
 
 
 def without_key(gallery: Path, encoder: Path, folder: Path) -> dict[str, int]:
-    """The statuses of all routes of a service with a key, asked without it."""
+    """The statuses of all routes of a service with a key, for requests without it."""
     key = folder / "key"
     key.write_text("a-key-for-this-benchmark")
     log = folder / "key.log"

@@ -1,4 +1,4 @@
-"""Services for benchmarks: a gallery with its encoder, the command that serves it, and what the process uses."""
+"""Services for benchmarks: a gallery with its encoder, the command that serves it, and the resources it uses."""
 
 import os
 import re
@@ -24,7 +24,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Served:
-    """A process that serves, and where."""
+    """A running service and its address."""
 
     process: subprocess.Popen[str]
     host: str
@@ -32,16 +32,16 @@ class Served:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The URL of the service."""
         return f"http://{self.host}:{self.port}"
 
     def memory(self) -> int:
-        """The bytes that it and the processes it started hold in memory."""
+        """The memory of the process and its children, in bytes."""
         pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._family())
         return sum(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def seconds(self) -> float:
-        """The CPU time that it and the processes it started have used."""
+        """The CPU time of the process and its children."""
         texts = (Path(f"/proc/{pid}/stat").read_text() for pid in self._family())
         parts = (text.rpartition(")")[2].split() for text in texts)
         return sum(int(part[11]) + int(part[12]) for part in parts) / _TICKS
@@ -55,7 +55,7 @@ class Served:
 
 
 def make_encoder(folder: Path, dim: int, depth: int = 20) -> Path:
-    """The folder of an encoder of pictures with weights that nobody trained: only its cost matters."""
+    """The folder of an encoder of pictures with random weights: only its cost matters."""
     if not (folder / "config.json").is_file():
         torch.manual_seed(0)
         card = Card(name="Untrained", kappa_pos=20.0)
@@ -64,7 +64,7 @@ def make_encoder(folder: Path, dim: int, depth: int = 20) -> Path:
 
 
 def make_gallery(where: Path, encoder: Path, rows: int, dim: int, **build: int) -> Path:
-    """A gallery of clusters at an address, made in steps and indexed by IVF; one that is there is used again."""
+    """A gallery of clusters at an address, written in steps and indexed by IVF; an existing one is reused."""
     if where.exists():
         return where
     step = 100_000
@@ -88,7 +88,7 @@ def make_gallery(where: Path, encoder: Path, rows: int, dim: int, **build: int) 
 
 @contextmanager
 def serving(gallery: Path, encoder: Path, *options: str, log: Path) -> Iterator[Served]:
-    """``aureole serve`` on a port of its own, killed at the end if it is still there."""
+    """``aureole serve`` on a free port, killed at the end if it is still running."""
     command = [sys.executable, "-m", "aureole", "serve", "--index", str(gallery)]
     command += ["--encoder", str(encoder), "--label-column", "label", "--port", "0", *options]
     with open(log, "w") as errors:

@@ -1,4 +1,4 @@
-"""Medians of interleaved runs, so that a noisy machine disturbs every contender alike."""
+"""Medians of interleaved runs, so that noise of the machine affects every contender equally."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ __all__ = ["median_seconds"]
 def median_seconds(
     contenders: dict[str, Callable[[], object]], repeats: int = 9
 ) -> dict[str, float]:
-    """Median wall time of each contender over ``repeats`` rounds, after one round to warm up."""
+    """Median wall time of each contender over ``repeats`` rounds, after one warm-up round."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for round_ in range(repeats + 1):
         for name, run in contenders.items():

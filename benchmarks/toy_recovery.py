@@ -1,11 +1,11 @@
-"""What each loss recovers where the truth is known: tabulated posteriors on the ordinary sphere.
+"""What each loss recovers where the truth is known: tabulated posteriors on the sphere in three dimensions.
 
 ``python -m benchmarks.toy_recovery [--inputs 64] [--out paper/results/losses/toy_recovery.json]``
 
 Each input x has its own mu and kappa, free parameters of a table. Pairs follow P(x+|x) proportional to h exactly.
-Losses without draws are minimised by L-BFGS over the full expectation: every anchor, every partner, every input as the
-one negative (M = 1, for which InfoNCE is as exact as for any M). Losses that draw see fresh pairs and negatives
-from the same laws in each step of Adam.
+Losses without sampling are minimised by L-BFGS over the full expectation: every anchor, every partner, every input as
+the one negative (M = 1, for which InfoNCE is as exact as for any M). Losses that sample get fresh pairs and negatives
+from the same distributions in each step of Adam.
 """
 
 import argparse
@@ -26,7 +26,7 @@ KAPPA_POS = 20.0
 
 
 def true_posteriors(n: int, generator: torch.Generator) -> au.VonMisesFisher:
-    """Posteriors of n inputs, mu evenly over the sphere (Fibonacci's lattice) and kappa log-uniform in [8, 64]."""
+    """Posteriors of n inputs, mu spread evenly over the sphere (Fibonacci lattice) and kappa log-uniform in [8, 64]."""
     i = torch.arange(n, dtype=torch.float64)
     z, turn = 1 - 2 * (i + 0.5) / n, i * math.pi * (3 - math.sqrt(5))
     ring = torch.sqrt(1 - z * z)
@@ -44,7 +44,7 @@ def pair_probabilities(truth: au.VonMisesFisher) -> Tensor:
 
 
 def start_table(truth: au.VonMisesFisher, seed: int) -> tuple[Tensor, Tensor]:
-    """Free parameters: the true mu blurred by half a radian (the optimum is free to rotate), and one kappa for all."""
+    """Free parameters: the true mu perturbed by half a radian (the optimum may be rotated), and one kappa for all."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(truth.mu.shape, dtype=torch.float64, generator=generator)
     log_kappa = torch.full_like(truth.kappa, math.log(20.0))
@@ -65,7 +65,7 @@ def recover_in_full(
     grid = torch.arange(n)
     rows, columns, others = (x.flatten() for x in torch.meshgrid(grid, grid, grid, indexing="ij"))
     weight = (pair_probabilities(truth) / n).unsqueeze(-1).expand(n, n, n).flatten()
-    seen = weight > 1e-6 / n**2  # partners with a chance below one in a million are left out
+    seen = weight > 1e-6 / n**2  # partners with a probability below one in a million are ignored
     rows, columns, others, weight = (x[seen] for x in (rows, columns, others, weight))
     raw, log_kappa = start_table(truth, seed)
     optimiser = torch.optim.LBFGS(
@@ -90,7 +90,7 @@ def recover_in_full(
 def recover_by_draws(
     loss: ContrastiveLoss, truth: au.VonMisesFisher, *, steps: int, seed: int
 ) -> au.VonMisesFisher:
-    """The table after Adam with a cosine schedule on 512 fresh pairs and 64 fresh negatives a step."""
+    """The table after Adam with a cosine schedule on 512 fresh pairs and 64 fresh negatives per step."""
     n = len(truth.kappa)
     generator = torch.Generator().manual_seed(seed)
     probabilities = pair_probabilities(truth).flatten()
@@ -125,7 +125,7 @@ def errors(found: au.VonMisesFisher, truth: au.VonMisesFisher) -> dict[str, floa
 
 
 def losses() -> dict[str, ContrastiveLoss]:
-    """The contenders, those that draw with few samples."""
+    """The losses to compare; those that sample use few samples."""
     return {
         "ClosedFormInfoNCE": au.ClosedFormInfoNCE(KAPPA_POS, reduction="none"),
         "InfoNCE": au.InfoNCE(temperature=1 / KAPPA_POS, reduction="none"),
@@ -139,9 +139,9 @@ def losses() -> dict[str, ContrastiveLoss]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--inputs", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=120, help="of L-BFGS")
+    parser.add_argument("--steps", type=int, default=120, help="iterations of L-BFGS")
     parser.add_argument(
-        "--draw-steps", type=int, default=1500, help="of Adam, for the losses that draw"
+        "--draw-steps", type=int, default=1500, help="steps of Adam, for the losses that sample"
     )
     parser.add_argument("--out", type=Path, default=Path("paper/results/losses/toy_recovery.json"))
     arguments = parser.parse_args()

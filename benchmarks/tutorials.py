@@ -1,7 +1,7 @@
-"""How long the tutorials take: ``python -m benchmarks.tutorials [name ...]`` runs each in a fresh kernel on one thread.
+"""Duration of the tutorials: ``python -m benchmarks.tutorials [name ...]`` runs each in a fresh kernel on one thread.
 
-Printed are the seconds on the clock and those of the processor, which do not depend on what else the machine does. The
-build of the docs keeps outputs and would not run them again; this does.
+Prints wall time and CPU time; the latter does not depend on other work on the machine. The build of the docs caches
+outputs and would not run them again; this does.
 """
 
 import os
@@ -12,17 +12,17 @@ import time
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
-MOST = 90.0  # seconds of a processor
+MOST = 90.0  # CPU seconds
 
 
 def names() -> list[str]:
-    """The tutorials, by the names of their files."""
+    """The names of the tutorials."""
     pages = sorted((DOCS / "tutorials").glob("*.md"))
     return [page.stem for page in pages if "file_format: mystnb" in page.read_text("utf-8")]
 
 
 def run(name: str) -> tuple[float, float]:
-    """(Seconds on the clock, seconds of the processor) of one tutorial; a cell that fails is an error."""
+    """(Wall time, CPU time) of one tutorial in seconds; a failing cell raises an error."""
     from myst_nb.core.read import read_myst_markdown_notebook
     from nbclient import NotebookClient
 
@@ -35,25 +35,25 @@ def run(name: str) -> tuple[float, float]:
 
 
 def _processor() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of kernels that have ended
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of finished kernels
     return used.ru_utime + used.ru_stime
 
 
 def main(chosen: list[str]) -> None:
-    """Run the chosen tutorials, or all, and fail where one takes too long."""
+    """Run the chosen tutorials, or all, and fail if one takes too long."""
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
     os.environ["MATPLOTLIBRC"] = str(DOCS / "_static" / "matplotlibrc")
-    found = {}
+    cpu = {}
     for name in chosen or names():
-        clock, found[name] = run(name)
+        clock, cpu[name] = run(name)
         print(
-            f"{name:20}{clock:8.1f} s on the clock {found[name]:8.1f} s of the processor",
+            f"{name:20}{clock:8.1f} s wall time {cpu[name]:8.1f} s CPU time",
             flush=True,
         )
-    print(f"{'all':20}{'':23} {sum(found.values()):8.1f} s of the processor")
-    slow = [name for name, seconds in found.items() if seconds > MOST]
+    print(f"{'all':20}{'':20} {sum(cpu.values()):8.1f} s CPU time")
+    slow = [name for name, seconds in cpu.items() if seconds > MOST]
     if slow:
-        raise SystemExit(f"more than {MOST:g} s: {', '.join(slow)}")
+        raise SystemExit(f"more than {MOST:g} s of CPU time: {', '.join(slow)}")
 
 
 if __name__ == "__main__":
