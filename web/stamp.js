@@ -1,4 +1,4 @@
-// Writes the hash of the sources beside what was built of them, so that a test without Node sees a stale build.
+// Writes the hash of the sources next to the build output, so that a test can detect a stale build without Node.
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 
@@ -9,4 +9,4 @@ for (const name of names.sort()) {
   hash.update(`${name}\n`);
   hash.update(readFileSync(name));
 }
-writeFileSync("../src/aureole/reports/explorer_page/SOURCE", `${hash.digest("hex")}\n`);
+writeFileSync("../src/aureole/explorer/explorer_page/SOURCE", `${hash.digest("hex")}\n`);

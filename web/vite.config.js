@@ -1,10 +1,10 @@
 import { defineConfig } from "vite";
 
-// Stable names and relative addresses: the same files serve a page at any path and go into one file of HTML.
+// Stable names and relative URLs: the same files work at any path, and can be inlined into one HTML file.
 export default defineConfig({
   base: "./",
   build: {
-    outDir: "../src/aureole/reports/explorer_page",
+    outDir: "../src/aureole/explorer/explorer_page",
     emptyOutDir: true,
     sourcemap: false,
     modulePreload: false,

@@ -79,7 +79,7 @@ def _text(env: Environment) -> None:
 
 def _serve(env: Environment) -> None:
     env.code(
-        "import aureole.serve._app, aureole.serve._server; from aureole.serve._metrics import Metrics; Metrics()"
+        "import aureole.serve._app, aureole.serve._server; from aureole.serve import Client, Metrics; Metrics(); Client('http://localhost')"
     )
     said = env.aureole("serve", "--index", "g.faiss", status=2)  # it can, but has no engine
     assert "pip install 'aureole[retrieval]'" in said

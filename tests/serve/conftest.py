@@ -93,7 +93,7 @@ def running(service, **options):
             time.sleep(0.01)
         yield address_of(listening)
     finally:
-        server.leave()
+        server.stop()
         thread.join(15)
         assert not thread.is_alive()
 

@@ -217,7 +217,7 @@ def test_a_picture_is_pasted(visit, shapes):
             "v1/pictures/ring%203?side=1024",
         )
     visit.settle()
-    assert visit.page.locator(".studio img").get_attribute("alt") == "The picture you gave"
+    assert visit.page.locator(".studio img").get_attribute("alt") == "Your picture"
     own = load_embedder(shapes / "encoder")([shapes / "pictures" / "ring 3.png"]).kappa.item()
     assert visit.verdict() == pytest.approx(own, rel=0.2)  # it comes as a JPEG
 
@@ -236,7 +236,7 @@ def test_a_service_that_is_gone_is_told_and_tried_again(chrome, address):
     with Visit(chrome, address) as visit:
         visit.page.route("**/v1/about", lambda route: route.abort())
         visit.page.goto(address)
-        assert "does not answer" in visit.page.locator(".trouble").inner_text()
+        assert "does not respond" in visit.page.locator(".trouble").inner_text()
         visit.page.unroute("**/v1/about")
         visit.page.get_by_text("Try again").click()
         visit.page.locator(".lane .tile").first.wait_for()
@@ -256,7 +256,7 @@ def test_a_key_that_the_page_asks_for_goes_with_every_request(chrome, address):
         visit.page.goto(address)
         visit.page.locator("#key").fill("wrong")
         visit.page.keyboard.press("Enter")
-        visit.page.locator("dialog", has_text="refused").wait_for()
+        visit.page.locator("dialog", has_text="rejected").wait_for()
         visit.page.locator("#key").fill("right")
         visit.page.keyboard.press("Enter")
         visit.page.locator('.lane .tile img[src^="blob:"]').first.wait_for()
@@ -388,9 +388,9 @@ def test_sentences_vague_and_precise(chrome, sentences):
         assert narrow <= wide
         with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
             if narrow:
-                visit.page.get_by_text("Its partners", exact=True).click()
+                visit.page.get_by_text("Its matches", exact=True).click()
             else:  # what an empty set offers
-                visit.page.get_by_role("button", name="Show where its partners lie").click()
+                visit.page.get_by_role("button", name="Show likely matches instead").click()
         visit.settle()
         partners, larger = visit.members()
         assert partners > narrow

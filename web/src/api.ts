@@ -1,4 +1,4 @@
-// What the page knows of a gallery, wherever it comes from: the service, or data in the file itself.
+// The data of a gallery and its source: the service, or data embedded in the file.
 
 export interface Item {
   id: string;
@@ -61,14 +61,14 @@ export interface Hit extends Item {
   explanation?: string | null;
 }
 
-/** Whose cap: of the latent itself, or of the direction of what belongs with it. */
+/** The cap of the latent itself, or of the direction of a matching item. */
 export type Kind = "credible" | "predictive";
 
 export interface Asked {
   mass: number;
   kind: Kind;
   limit: number;
-  /** The share of pairs that belong together, for the probability that a hit does; null where kappa_pos is not known. */
+  /** The prior probability that a pair matches; null if kappa_pos is unknown. */
   prior: number | null;
   explain: boolean;
 }
@@ -77,11 +77,11 @@ export interface Found {
   query: { kappa: number; kappa_rank: number };
   threshold: number | null;
   count: number;
-  /** False where the count is only a lower bound. */
+  /** False if the count is only a lower bound. */
   count_exact?: boolean;
   truncated: boolean;
   class_entropy: number | null;
-  /** The classes of the whole set, the most frequent first. */
+  /** The classes of the whole set, most frequent first. */
   classes?: { label: unknown; count: number }[] | null;
   hits: Hit[];
 }
@@ -101,7 +101,7 @@ export interface Point {
 export interface Neighbourhood {
   points: Point[];
   cap: { radius: number };
-  /** Of all masses that the slider has. */
+  /** For all masses of the slider. */
   caps: Cap[];
 }
 
@@ -111,7 +111,7 @@ export interface Rejection {
   curve: { threshold: number; kept: number; score: number }[];
 }
 
-/** A query by what was found of it, so that it is not embedded twice; a kappa that is infinite is null in JSON. */
+/** The query by its posterior, so that it is not embedded twice; an infinite kappa is null in JSON. */
 export function known(posterior: Posterior, query: Query): Query {
   return Number.isFinite(posterior.kappa) ? { mu: posterior.mu, kappa: posterior.kappa } : query;
 }
@@ -125,14 +125,14 @@ export interface Page {
 }
 
 export interface Source {
-  /** Whether new pictures and sentences can be asked about. */
+  /** Whether new pictures and sentences can be embedded. */
   readonly live: boolean;
   about(): Promise<About>;
   items(order: Order, label: unknown, offset: number, limit: number, signal?: AbortSignal): Promise<Page>;
-  /** The items on both sides of a kappa, below which so many lie; and how many of them lie below. */
+  /** The items on both sides of a kappa threshold, and how many of them lie below it. */
   border(kappa: number, below: number, limit: number, signal?: AbortSignal): Promise<{ items: Item[]; below: number }>;
   item(id: string, signal?: AbortSignal): Promise<OneItem>;
-  /** The address of a picture, for an <img>. */
+  /** The URL of a picture, for an <img>. */
   picture(item: { id: string; picture?: string | null }, side: number): Promise<string | null>;
   embed(queries: Query[], signal?: AbortSignal): Promise<Posterior[]>;
   search(query: Query, asked: Asked, signal?: AbortSignal): Promise<Found>;
@@ -140,7 +140,7 @@ export interface Source {
   rejection(): Promise<Rejection>;
 }
 
-/** An error that can be shown to people as it is. */
+/** An error whose message can be shown to the user. */
 export class Failure extends Error {
   constructor(
     message: string,

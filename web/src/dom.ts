@@ -1,4 +1,4 @@
-// Elements from data. Text goes in as text: nothing here parses HTML.
+// Helpers that create elements. Text is inserted as text; nothing here parses HTML.
 
 export type Child = Node | string | null | undefined | false;
 type Value = string | number | boolean | null | undefined | ((event: Event) => void);
@@ -32,14 +32,14 @@ function dress(element: Element, attributes: Record<string, Value>, children: Ch
   fill(element, children);
 }
 
-/** Puts these children in place of those that are there. */
+/** Replaces the children of an element. */
 export function fill(element: Element, children: Child[]): void {
   element.replaceChildren(
     ...children.filter((child): child is Node | string => child !== null && child !== undefined && child !== false),
   );
 }
 
-/** Calls it once things have been quiet for so many milliseconds. */
+/** Calls the function once no call has come for the given milliseconds. */
 export function debounced<A extends unknown[]>(wait: number, act: (...given: A) => void): (...given: A) => void {
   let timer = 0;
   return (...given) => {
@@ -48,7 +48,7 @@ export function debounced<A extends unknown[]>(wait: number, act: (...given: A) 
   };
 }
 
-/** One request at a time: a new one aborts the one before, whose answer is dropped. */
+/** One request at a time: a new request aborts the previous one. */
 export class Latest {
   private controller: AbortController | null = null;
 
@@ -70,7 +70,7 @@ export class Latest {
   }
 }
 
-/** Lets so many tasks run at a time: the first come first, and leave the browser room to fetch their pictures. */
+/** Limits the number of concurrent tasks, first come first served, to leave the browser connections for pictures. */
 export class Gate {
   private readonly waiting: (() => void)[] = [];
 
@@ -89,7 +89,7 @@ export class Gate {
   }
 }
 
-/** A sentence about an error, where people look. */
+/** An error message, optionally with a retry button. */
 export function trouble(error: unknown, retry?: () => void): HTMLElement {
   const message = error instanceof Error ? error.message : String(error);
   return h(
@@ -101,7 +101,7 @@ export function trouble(error: unknown, retry?: () => void): HTMLElement {
   );
 }
 
-/** A choice of one of several, as a group of radio buttons that look like one control. */
+/** A group of radio buttons that looks like one control. */
 export function choice<K extends string>(name: string, options: Record<K, string>, chosen: (value: K) => void): HTMLElement {
   const group = `choice-${Math.random().toString(36).slice(2)}`;
   const inputs = (Object.entries(options) as [K, string][]).map(([value, text], i) =>

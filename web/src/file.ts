@@ -1,4 +1,4 @@
-// The gallery as one file holds it: some of its items, with directions to compute sets and maps from.
+// The gallery from data embedded in the page: some of its items, with directions to compute sets and maps.
 
 import {
   type About,
@@ -32,13 +32,13 @@ export interface Stored {
   rejection: Rejection;
   masses: number[];
   items: StoredItem[];
-  /** float32 in base64: directions [n, dim], least cosines [n, masses]; int32: members in the whole gallery. */
+  /** Base64: float32 directions [n, dim], float32 smallest cosines [n, masses], int32 cap counts in the whole gallery. */
   mu: string;
   caps: string;
   counts: string;
 }
 
-/** The data of this page, if it is a file of its own. */
+/** The data embedded in this page, if any. */
 export function storedData(): Stored | null {
   const element = document.getElementById("aureole-data");
   return element === null ? null : (JSON.parse(element.textContent ?? "") as Stored);
@@ -87,7 +87,7 @@ export class StoredFile implements Source {
   }
 
   async embed(): Promise<Posterior[]> {
-    throw new Failure("This file has no encoder in it.", "unavailable");
+    throw new Failure("This file does not contain an encoder.", "unavailable");
   }
 
   async search(query: Query, { mass, limit, prior }: Asked): Promise<Found> {
@@ -130,7 +130,7 @@ export class StoredFile implements Source {
 
   private place(id: string | undefined): number {
     const place = this.places.get(id ?? "");
-    if (place === undefined) throw new Failure(`There is no item ${id ?? ""} in this file.`, "not_found");
+    if (place === undefined) throw new Failure(`Item ${id ?? ""} is not in this file.`, "not_found");
     return place;
   }
 
@@ -153,14 +153,14 @@ export class StoredFile implements Source {
     return this.mu.subarray(place * dim, (place + 1) * dim);
   }
 
-  /** All items with their cosine to one, from the nearest on. */
+  /** All items with their cosine to one item, nearest first. */
   private around(place: number): [number, number][] {
     const own = this.direction(place);
     const found = this.data.items.map((_, i): [number, number] => [i, Math.min(1, dot(own, this.direction(i)))]);
     return found.sort((a, b) => b[1] - a[1] || (a[0] === place ? -1 : b[0] === place ? 1 : 0));
   }
 
-  /** True angles from the middle, in the directions of the first two principal axes of the tangent vectors. */
+  /** Azimuthal projection: exact angles from the centre, directions from the first two principal axes of the tangent vectors. */
   private project(place: number, chosen: [number, number][], radius: number): Point[] {
     const own = this.direction(place);
     const tangents = chosen.map(([i, cosine]) => {
@@ -192,7 +192,7 @@ function dot(a: Numbers, b: Numbers): number {
   return sum;
 }
 
-/** The principal axis of vectors across those found before, by power iteration from a fixed start. */
+/** The principal axis of vectors orthogonal to the given axes, by power iteration from a fixed start. */
 function axis(vectors: Float64Array[], before: Float64Array[]): Float64Array {
   const dim = vectors[0]?.length ?? 0;
   let found = Float64Array.from({ length: dim }, (_, i) => Math.cos(1 + 3 * i + before.length));

@@ -1,4 +1,4 @@
-// The gallery: how certain it is, lanes of the least and most certain of each class, and all of it in order.
+// The gallery: a histogram of kappa, the least and most certain items of each class, and all items by certainty.
 
 import type { About, Item, Order } from "./api";
 import { choice, fill, Gate, h, trouble } from "./dom";
@@ -38,7 +38,7 @@ export function galleryView(context: Context, about: About, held: Held | null): 
       h(
         "div",
         {},
-        h("h1", {}, "How sure is the encoder of each item?"),
+        h("h1", {}, "How certain is the encoder about each item?"),
         h("p", { class: "lead" }, intro(about, held)),
       ),
       strip(about).element,
@@ -54,8 +54,8 @@ export function galleryView(context: Context, about: About, held: Held | null): 
 function intro(about: About, held: Held | null): string {
   const what = `${count(about.rows)} ${things(about, about.rows)}`;
   const classes = about.classes.length > 0 ? ` in ${count(about.classes.length)} classes` : "";
-  const here = held === null ? "" : ` This file holds ${count(held.here)} of them, picked from the least to the most certain.`;
-  return `${what}${classes}, each with a direction and its concentration κ: the higher, the surer.${here}`;
+  const here = held === null ? "" : ` This file contains ${count(held.here)} of them, from the least to the most certain.`;
+  return `${what}${classes}, each with a mean direction and a concentration κ: the higher κ, the more certain the item.${here}`;
 }
 
 function drawLanes(context: Context, about: About, place: HTMLElement, order: Order): void {
@@ -72,7 +72,7 @@ function drawLanes(context: Context, about: About, place: HTMLElement, order: Or
     classes.slice(from, to).map(({ label, count: size }) => {
       const name = labelOf(label) || "no label";
       const heading = h("span", {}, dot(context.colour(label)), name, h("small", {}, count(size)));
-      // an item is in one half only
+      // an item appears in one half only
       const first = Math.ceil(size / 2);
       const halves = both.map((each, i) => scroller(context, each, label, i === 0 ? first : size - first, `${name}, ${TITLES[each]}`));
       return lane(name, heading, halves);
@@ -90,7 +90,7 @@ function lane(name: string, heading: HTMLElement | null, parts: HTMLElement[]): 
   return h("section", { class: "lane" }, h("h2", {}, heading ?? name), h("div", { class: "halves" }, ...parts));
 }
 
-/** Items from one end of the certainty on, in a row that scrolls sideways; more come as people scroll. */
+/** A row of items by certainty that scrolls sideways and loads more on scrolling. */
 function scroller(context: Context, order: Order, label: unknown, size: number, name: string): HTMLElement {
   const row = h("ul", { "aria-label": name, onkeydown: rove });
   let loaded = 0;
@@ -109,7 +109,7 @@ function scroller(context: Context, order: Order, label: unknown, size: number, 
       }
       if (loaded === 0) fill(row, []);
       row.append(...tiles(context, page.items));
-      // one stop of the Tab key a row: the arrow keys go on from there
+      // one Tab stop per row; arrow keys move within it
       row.querySelectorAll("a").forEach((link, i) => link.setAttribute("tabindex", i === 0 ? "0" : "-1"));
       loaded = page.items.length === 0 ? size : loaded + page.items.length;
     } catch (error) {
@@ -155,7 +155,7 @@ function whenNear(element: HTMLElement, act: () => void): void {
   observer.observe(element);
 }
 
-/** All items, or those of a class, in order, page by page as people scroll. */
+/** All items, or those of a class, by certainty; pages load on scrolling. */
 class Grid {
   readonly element: HTMLElement;
   private readonly list = h("ul", { class: "grid" });
@@ -186,13 +186,13 @@ class Grid {
     this.element = h(
       "section",
       { class: "all" },
-      h("div", { class: "bar" }, h("h2", {}, "All in order"), about.classes.length > 0 && filter),
+      h("div", { class: "bar" }, h("h2", {}, "All items by certainty"), about.classes.length > 0 && filter),
       this.list,
       this.status,
       this.more,
     );
     new IntersectionObserver(
-      // the first pages come by themselves, then people decide
+      // the first pages load automatically, later ones on request
       (entries) => void (entries.some((entry) => entry.isIntersecting) && this.pages % 10 !== 0 && this.next()),
       { rootMargin: "400px" },
     ).observe(this.more);
@@ -220,7 +220,7 @@ class Grid {
       this.loaded += page.items.length;
       this.pages += 1;
       this.more.hidden = page.items.length === 0 || this.loaded >= page.total;
-      fill(this.status, [page.total === 0 ? "There is nothing here yet." : `${count(this.loaded)} of ${count(page.total)}`]);
+      fill(this.status, [page.total === 0 ? "No items." : `${count(this.loaded)} of ${count(page.total)}`]);
     } catch (error) {
       if (run === this.run) fill(this.status, [trouble(error, () => void this.next())]);
     } finally {

@@ -1,4 +1,4 @@
-// The page of an item: what it is, how certain it is, and what lies around it.
+// The page of an item: its content, its kappa, and its neighbourhood.
 
 import type { About, OneItem } from "./api";
 import { fill, h, Latest, trouble } from "./dom";

@@ -1,4 +1,4 @@
-// The prompt for the key of a service that wants one.
+// The prompt for the API key.
 
 import { h } from "./dom";
 
@@ -8,13 +8,13 @@ export function askKey(refused: boolean): Promise<string> {
     const form = h(
       "form",
       { method: "dialog" },
-      h("h2", {}, "This service wants a key"),
-      h("p", {}, refused ? "That key was refused." : "Whoever started it knows the key. It is kept until this tab is closed."),
-      h("label", { for: "key" }, "Key"),
+      h("h2", {}, "API key required"),
+      h("p", {}, refused ? "The service rejected this key." : "Ask the operator of this service for the key. It is stored until you close this tab."),
+      h("label", { for: "key" }, "API key"),
       input,
-      h("button", { type: "submit", class: "button" }, "Go on"),
+      h("button", { type: "submit", class: "button" }, "Continue"),
     );
-    const dialog = h("dialog", { "aria-label": "Key" }, form);
+    const dialog = h("dialog", { "aria-label": "API key" }, form);
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     form.addEventListener("submit", () => {
       dialog.remove();

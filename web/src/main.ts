@@ -1,4 +1,4 @@
-// The page: its header, its ways, and what is shown.
+// The page: header, routes and views.
 
 import "./style.css";
 import type { About, Source } from "./api";
@@ -17,10 +17,10 @@ import { colours, sorted } from "./words";
 const app = document.getElementById("app") as HTMLElement;
 
 async function start(): Promise<void> {
-  const main = h("main", { id: "main", tabindex: "-1" }, h("p", { class: "status", role: "status" }, "Reading the gallery …"));
+  const main = h("main", { id: "main", tabindex: "-1" }, h("p", { class: "status", role: "status" }, "Loading the gallery …"));
   const links = nav();
   fill(app, [
-    h("a", { class: "skip", href: "#main", onclick: (event: Event) => (event.preventDefault(), main.focus()) }, "Skip to the content"),
+    h("a", { class: "skip", href: "#main", onclick: (event: Event) => (event.preventDefault(), main.focus()) }, "Skip to content"),
     h("header", { class: "top" }, h("a", { class: "brand", href: "#/" }, glyph(), "aureole"), links, themeButton()),
     main,
   ]);
@@ -38,7 +38,7 @@ async function start(): Promise<void> {
   new Pages(main, links, { source, colour: colours(about) }, about, held).show();
 }
 
-/** Shows what the address names, and keeps the gallery as it was for the way back. */
+/** Shows the view that the URL names; the gallery keeps its state. */
 class Pages {
   private gallery: HTMLElement | null = null;
   private view: View | null = null;
@@ -80,14 +80,14 @@ class Pages {
       fill(this.main, [this.gallery]);
       scrollTo(0, back);
     }
-    // whoever reads with a screen reader is told that the page is another
+    // announce the new view to screen readers
     if (!this.first) this.main.focus({ preventScroll: true });
     this.first = false;
   }
 }
 
 function empty(): HTMLElement {
-  return h("p", { class: "empty" }, h("strong", {}, "The gallery is empty."), " Add rows with `aureole index append`, and start the service again.");
+  return h("p", { class: "empty" }, h("strong", {}, "The gallery is empty."), " Add rows with `aureole index append`, then restart the service.");
 }
 
 function decoded(text: string): string {
@@ -103,7 +103,7 @@ function nav(): HTMLElement {
     "nav",
     { "aria-label": "Views" },
     h("a", { href: "#/" }, "Gallery"),
-    h("a", { href: "#/ask" }, "Ask"),
+    h("a", { href: "#/ask" }, "Query"),
     h("a", { href: "#/threshold" }, "Threshold"),
   );
 }

@@ -1,4 +1,4 @@
-// The map around a query: distance from the middle is the true angle, so that the cap is a circle.
+// The map around a query: distance from the centre is the exact angle, so the cap is a circle.
 
 import type { Item, Point } from "./api";
 import { fill, h, svg } from "./dom";
@@ -10,7 +10,7 @@ const EDGE = 14; // room for the dots at the rim
 
 export interface AngleMap {
   element: HTMLElement;
-  /** Other points, and the widest angle that the map must show. */
+  /** Replaces the points; the map extends to the given angle. */
   place(points: Point[], widest: number): void;
   /** The angle of the cap. */
   cap(angle: number): void;
@@ -37,7 +37,7 @@ export function angleMap(context: Context): AngleMap {
   );
   drawing.setAttribute(
     "aria-label",
-    "Map of the neighbourhood. Arrow keys go from the nearest item outwards, Enter opens one.",
+    "Map of the neighbourhood. Arrow keys move from the nearest item outwards, Enter opens an item.",
   );
   const note = h("div", { class: "note", "aria-live": "polite" });
   const elements: SVGCircleElement[] = [];
@@ -56,7 +56,7 @@ export function angleMap(context: Context): AngleMap {
     const point = points[i];
     if (point === undefined) {
       halo.setAttribute("visibility", "hidden");
-      fill(note, [h("span", { class: "hint" }, "Point at an item, or use the arrow keys.")]);
+      fill(note, [h("span", { class: "hint" }, "Hover over an item, or use the arrow keys.")]);
       return;
     }
     halo.setAttribute("visibility", "visible");
@@ -100,7 +100,7 @@ export function angleMap(context: Context): AngleMap {
     if (found < 0) return;
     const same = found === chosen;
     tell(found);
-    // a finger first looks, then opens
+    // on touch, the first tap selects and the second opens
     if (same || (event as PointerEvent).pointerType !== "touch") open();
   });
   drawing.addEventListener("keydown", (event) => {
@@ -114,7 +114,7 @@ export function angleMap(context: Context): AngleMap {
   return {
     element: h("div", { class: "map" }, drawing, note),
     place(given, widest) {
-      // from the nearest outwards: the order of the arrow keys
+      // nearest first: the order of the arrow keys
       points = [...given].sort((a, b) => b.cosine - a.cosine);
       reach = Math.min(Math.PI, Math.max(0.02, widest));
       drawRings(rings, reach, scale);
@@ -136,7 +136,7 @@ export function angleMap(context: Context): AngleMap {
   };
 }
 
-/** Circles of round angles with their degrees. */
+/** Circles at round angles, labelled in degrees. */
 function drawRings(place: SVGGElement, reach: number, scale: (angle: number) => number): void {
   const whole = (reach * 180) / Math.PI;
   const step = [0.5, 1, 2, 5, 10, 15, 30, 45].find((each) => whole / each <= 4.5) ?? 60;

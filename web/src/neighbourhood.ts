@@ -1,4 +1,4 @@
-// What lies around a posterior: the map with its cap, the slider for the mass, and the members of the set.
+// The neighbourhood of a posterior: the map with its cap, the mass slider, and the items inside the cap.
 
 import type { About, Cap, Found, Hit, Kind, Query } from "./api";
 import { choice, debounced, fill, h, Latest, trouble } from "./dom";
@@ -10,9 +10,9 @@ const POINTS = 240;
 const MEMBERS = 48;
 const EXPLAINED = 12; // an explanation is dear
 const WIDEST = 0.99;
-const KINDS: Record<Kind, string> = { credible: "Itself", predictive: "Its partners" };
-const PLACES: Record<Kind, string> = { credible: "Where it may lie", predictive: "Where its partners may lie" };
-const TITLES: Record<Kind, string> = { credible: "Its credible set", predictive: "What may belong with it" };
+const KINDS: Record<Kind, string> = { credible: "The item itself", predictive: "Its matches" };
+const PLACES: Record<Kind, string> = { credible: "Where its latent may lie", predictive: "Where its matches may lie" };
+const TITLES: Record<Kind, string> = { credible: "Credible set", predictive: "Likely matches" };
 
 export class Neighbourhood {
   readonly element: HTMLElement;
@@ -56,7 +56,7 @@ export class Neighbourhood {
       },
     });
     const predicts = context.source.live && about.kappa_pos !== null;
-    this.kinds = predicts ? choice("Whose cap", KINDS, (kind) => this.choose(kind)) : null;
+    this.kinds = predicts ? choice("Cap of", KINDS, (kind) => this.choose(kind)) : null;
     this.element = h(
       "section",
       { class: "neighbourhood" },
@@ -81,16 +81,16 @@ export class Neighbourhood {
         this.summary,
         this.mix,
         this.problem,
-        context.source.live && h("label", { class: "check" }, explain, " Say why each of the nearest is in the set"),
+        context.source.live && h("label", { class: "check" }, explain, " Explain why each item is in the set"),
         this.members,
         this.prior !== null &&
-          h("p", { class: "fine" }, `P: the probability that the two belong together, if ${chance(this.prior)} of all pairs do.`),
+          h("p", { class: "fine" }, `P: the probability that the two match, given that ${chance(this.prior)} of all pairs do.`),
       ),
     );
     this.turn();
   }
 
-  /** Shows the surroundings of another posterior. */
+  /** Shows the neighbourhood of another posterior. */
   ask(asked: Query): void {
     this.asked = asked;
     this.caps = []; // until the map has come the cap is that of the search
@@ -116,7 +116,7 @@ export class Neighbourhood {
     return capAngle(this.caps, this.mass);
   }
 
-  /** Moves the circle at once; the members follow. */
+  /** Resizes the circle at once; the items are updated when the response arrives. */
   private turn(): void {
     fill(this.shown, [percent(this.mass)]);
     this.slider.setAttribute("aria-valuetext", percent(this.mass));
@@ -175,19 +175,19 @@ export class Neighbourhood {
     if (found.hits.length === 0) {
       fill(this.members, [h("li", { class: "empty" }, ...this.nobody())]);
     } else if (found.count > found.hits.length) {
-      this.members.append(h("li", { class: "gap" }, `${count(found.count - found.hits.length)} more, farther away`));
+      this.members.append(h("li", { class: "gap" }, `${count(found.count - found.hits.length)} more, further away`));
     }
   }
 
-  /** What to say of an empty set, and to do about it. */
+  /** The message for an empty set, with a way out. */
   private nobody(): (string | HTMLElement)[] {
-    if (this.kinds === null || this.kind === "predictive") return ["Nothing of the gallery lies in this set. A larger mass widens it."];
+    if (this.kinds === null || this.kind === "predictive") return ["No gallery item falls inside this cap. Increase the mass to enlarge it."];
     const go = h("button", { type: "button", onclick: () => this.kinds?.querySelector<HTMLInputElement>("input[value=predictive]")?.click() });
-    fill(go, ["Show where its partners lie"]);
-    return ["It is so sure of where it lies that nothing of the gallery lies there too. ", go];
+    fill(go, ["Show likely matches instead"]);
+    return ["This query's cap is so small that no gallery item falls inside. ", go];
   }
 
-  /** Which classes are in the set, as far as it is listed: a bar of colours with words. */
+  /** The classes of the items in the set: a coloured bar with a legend. */
   private mixture(found: Found): HTMLElement[] {
     const counts = new Map<string, number>();
     for (const { label, count: n } of found.classes ?? []) counts.set(labelOf(label), n);
@@ -221,7 +221,7 @@ export class Neighbourhood {
   }
 }
 
-/** The chance that two items belong together, if nothing is known of them: that of one class, or one partner each. */
+/** The prior probability that two items match: of the same class, or one match per item. */
 function chanceOfPartners(about: About): number {
   const known = about.classes.reduce((sum, { count: n }) => sum + n, 0);
   if (about.classes.length < 2 || known < about.rows) return Math.min(0.5, 1 / Math.max(2, about.rows));

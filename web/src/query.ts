@@ -1,4 +1,4 @@
-// A question of one's own: two sentences side by side, or a picture that loses what it shows.
+// Your own query: two sentences side by side, a picture that you can degrade, or a vector.
 
 import type { About } from "./api";
 import { h } from "./dom";
@@ -10,7 +10,7 @@ import type { Context } from "./tile";
 
 export function queryView(context: Context, about: About): View {
   if (!context.source.live) {
-    return missing("This file has no encoder in it.", "Run `aureole serve` on the gallery to ask about pictures or sentences of your own.");
+    return missing("This file does not contain an encoder.", "Run `aureole serve` on the gallery to query it with your own pictures or sentences.");
   }
   switch (about.modality) {
     case "image":
@@ -21,12 +21,12 @@ export function queryView(context: Context, about: About): View {
       return vectorQuery(context, about);
     default:
       return missing(
-        "The service runs without an encoder.",
-        "Start it with the one that made the gallery to ask about pictures or sentences of your own.",
+        "The service was started without an encoder.",
+        "Restart it with `--encoder` to query it with your own pictures or sentences.",
       );
   }
 }
 
 function missing(title: string, words: string): View {
-  return { element: h("section", { class: "query" }, h("h1", {}, "Ask"), h("p", { class: "empty" }, h("strong", {}, title), ` ${words}`)) };
+  return { element: h("section", { class: "query" }, h("h1", {}, "Query"), h("p", { class: "empty" }, h("strong", {}, title), ` ${words}`)) };
 }

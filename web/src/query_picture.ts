@@ -1,4 +1,4 @@
-// A picture of one's own, that sliders crop and blur: kappa falls as what it shows is lost.
+// Query with your own picture; sliders crop and blur it, and kappa falls as information is lost.
 
 import { type About, Failure, type Item, known, type Posterior, type Query } from "./api";
 import { debounced, fill, h, Latest, svg, trouble } from "./dom";
@@ -25,8 +25,8 @@ export function pictureQuery(context: Context, about: About): View {
   const frame = h("div", { class: "frame" });
   const verdict = h("div", { class: "verdict-line", role: "status" });
   const chart = cropChart();
-  const crop = slider("crop", "Crop: how much of its side is kept", 20, 100, 5, 100, (v) => `${v} %`);
-  const blur = slider("blur", "Blur: in pixels of a picture 32 pixels wide", 0, 4, 0.25, 0, (v) => `${v}`);
+  const crop = slider("crop", "Crop: fraction of each side kept", 20, 100, 5, 100, (v) => `${v} %`);
+  const blur = slider("blur", "Blur: sigma in pixels, at 32 pixels width", 0, 4, 0.25, 0, (v) => `${v}`);
 
   const preview = (): void => {
     const image = frame.querySelector("img");
@@ -95,7 +95,7 @@ export function pictureQuery(context: Context, about: About): View {
       const { url, data } = await read(file);
       if (own !== choice) return;
       fill(status, []);
-      show(h("img", { src: url, alt: "The picture you gave" }), { image: data });
+      show(h("img", { src: url, alt: "Your picture" }), { image: data });
     } catch (error) {
       fill(status, [trouble(error)]);
     }
@@ -105,7 +105,7 @@ export function pictureQuery(context: Context, about: About): View {
     const own = choice;
     try {
       const url = await context.source.picture(item, 1024);
-      if (url === null) throw new Failure(`There is no picture of ${item.id}.`, "not_found");
+      if (url === null) throw new Failure(`${item.id} has no picture.`, "not_found");
       const blob = await (await fetch(url)).blob();
       const found = await read(new File([blob], item.id));
       if (own === choice) show(h("img", { src: found.url, alt: name }), { image: found.data });
@@ -121,7 +121,7 @@ export function pictureQuery(context: Context, about: About): View {
     { class: "drop" },
     h("label", { for: "file", class: "button" }, "Choose a picture"),
     input,
-    h("span", {}, "or drop one here, or paste it. It is sent to this service only."),
+    h("span", {}, "or drop or paste one here. It is only sent to this service."),
   );
   drop.addEventListener("dragover", (event) => {
     event.preventDefault();
@@ -140,7 +140,7 @@ export function pictureQuery(context: Context, about: About): View {
   void context.source
     .items("certain", null, 0, 200)
     .then((page) => {
-      // of the most certain, which have the most to lose, some of different classes
+      // some of the most certain items, of different classes
       const seen = new Set<unknown>();
       const different = page.items.filter((item) => item.picture !== null && !seen.has(item.label) && seen.add(item.label));
       const some = (different.length >= 4 ? different : page.items.filter((item) => item.picture !== null)).slice(0, 8);
@@ -169,11 +169,11 @@ export function pictureQuery(context: Context, about: About): View {
     element: h(
       "section",
       { class: "query" },
-      h("h1", {}, "Ask with a picture"),
-      h("p", { class: "lead" }, "Crop it or blur it: as it shows less, κ falls and the set of what it could be grows."),
+      h("h1", {}, "Query with a picture"),
+      h("p", { class: "lead" }, "Crop or blur the picture: as information is lost, κ falls and the credible set grows."),
       drop,
       status,
-      h("div", { class: "offer" }, h("span", {}, "Or take one of the gallery:"), examples),
+      h("div", { class: "offer" }, h("span", {}, "Or pick one from the gallery:"), examples),
       studio,
       neighbourhood.element,
     ),
@@ -214,14 +214,14 @@ function slider(id: string, name: string, min: number, max: number, step: number
   };
 }
 
-/** The file as base64, scaled down first if it is large; and as an address to show it. */
+/** The file as base64, scaled down if it is large, and as a data URL. */
 async function read(file: File): Promise<{ url: string; data: string }> {
   if (file.size > LARGEST) throw new Failure(`${file.name} is larger than 16 MB.`, "too_large");
   let bitmap: ImageBitmap;
   try {
     bitmap = await createImageBitmap(file);
   } catch {
-    throw new Failure(`${file.name || "What was pasted"} is no picture that this browser can read.`, "invalid_input");
+    throw new Failure(`${file.name || "The pasted content"} is not a picture that this browser can read.`, "invalid_input");
   }
   const longest = Math.max(bitmap.width, bitmap.height);
   let blob: Blob = file;
@@ -249,7 +249,7 @@ interface CropChart {
   reset(): void;
 }
 
-/** Kappa against the crop, with where the sliders stand. */
+/** A chart of kappa by crop, with the current setting marked. */
 function cropChart(): CropChart {
   const width = 320;
   const height = 220;
@@ -281,7 +281,7 @@ function cropChart(): CropChart {
       ...[1, 0.8, 0.6, 0.4, 0.2].map((crop) =>
         svg("text", { x: x(crop), y: height - bottom + 18, "text-anchor": "middle" }, `${Math.round(100 * crop)} %`),
       ),
-      svg("text", { class: "axis", x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "κ by the share of the side kept"),
+      svg("text", { class: "axis", x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "κ by fraction of each side kept"),
     ]);
     spot.setAttribute("visibility", at === null ? "hidden" : "visible");
     if (at !== null) {
@@ -296,9 +296,9 @@ function cropChart(): CropChart {
     curve(crops, posteriors, blur) {
       now = { crops, kappas: posteriors.map((posterior) => posterior.kappa) };
       if (blur === 0 && crops.length > 0) first = now;
-      fill(legend, [blur > 0 && "dashed: without the blur"]);
-      const told = crops.map((crop, i) => `${Math.round(100 * crop)} %: ${number(now?.kappas[i] ?? 0)}`).join(", ");
-      drawing.setAttribute("aria-label", `Kappa against the share of the side that is kept. ${told}`);
+      fill(legend, [blur > 0 && "dashed: without blur"]);
+      const values = crops.map((crop, i) => `${Math.round(100 * crop)} %: ${number(now?.kappas[i] ?? 0)}`).join(", ");
+      drawing.setAttribute("aria-label", `Kappa by fraction of each side kept. ${values}`);
       draw();
     },
     here(crop, kappa) {

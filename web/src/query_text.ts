@@ -1,4 +1,4 @@
-// Two sentences, compared as they are typed: how certain each is, and what lies around it.
+// Two sentences compared while you type: their kappa and their neighbourhoods.
 
 import { type About, known, type Posterior } from "./api";
 import { choice, debounced, fill, h, Latest, trouble } from "./dom";
@@ -36,7 +36,7 @@ export function textQuery(context: Context, about: About): View {
     neighbourhood.element.hidden = posterior === undefined;
     if (posterior !== undefined) neighbourhood.ask(known(posterior, { text: texts[shown] }));
   };
-  const which = choice("Whose set", { a: "Around A", b: "Around B" }, (side) => {
+  const which = choice("Set of", { a: "Around A", b: "Around B" }, (side) => {
     shown = side;
     around();
   });
@@ -48,7 +48,7 @@ export function textQuery(context: Context, about: About): View {
       texts[side] = area.value;
       if (area.value.trim() === "") {
         delete found[side];
-        fill(verdict, ["Type a sentence."]);
+        fill(verdict, ["Enter a sentence."]);
         marks();
         if (side === shown) around();
         return;
@@ -73,8 +73,8 @@ export function textQuery(context: Context, about: About): View {
     element: h(
       "section",
       { class: "query" },
-      h("h1", {}, "Ask with a sentence"),
-      h("p", { class: "lead" }, "A vague sentence can mean many things: its κ is low and its set is large. Say more, and watch both change."),
+      h("h1", {}, "Query with a sentence"),
+      h("p", { class: "lead" }, "A vague sentence can mean many things: its κ is low and its credible set is large. Add detail and watch both change."),
       h("div", { class: "pair" }, field("a"), field("b")),
       scale.element,
       h("div", { class: "bar" }, which),

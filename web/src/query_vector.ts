@@ -1,4 +1,4 @@
-// A vector of another encoder, pasted.
+// Query with a pasted vector.
 
 import { type About, known } from "./api";
 import { debounced, fill, h, Latest, trouble } from "./dom";
@@ -12,7 +12,7 @@ export function vectorQuery(context: Context, about: About): View {
   const scale = strip(about);
   const neighbourhood = new Neighbourhood(context, about);
   neighbourhood.element.hidden = true;
-  const verdict = h("p", { class: "verdict-line", role: "status" }, "Numbers, with commas or spaces between them.");
+  const verdict = h("p", { class: "verdict-line", role: "status" }, "Numbers separated by commas or spaces.");
   const area = h("textarea", { rows: 4, id: "vector", spellcheck: "false" });
   const latest = new Latest();
   const ask = async (): Promise<void> => {
@@ -35,8 +35,8 @@ export function vectorQuery(context: Context, about: About): View {
     element: h(
       "section",
       { class: "query" },
-      h("h1", {}, "Ask with a vector"),
-      h("p", { class: "lead" }, "Paste what the encoder behind this gallery gives for an input."),
+      h("h1", {}, "Query with a vector"),
+      h("p", { class: "lead" }, "Paste the output of the gallery's encoder for an input."),
       h("div", { class: "sentence" }, h("label", { for: "vector" }, "Vector"), area, verdict),
       scale.element,
       neighbourhood.element,

@@ -1,4 +1,4 @@
-// The rejection curve: what is gained by leaving out the least certain, with a threshold to drag.
+// The rejection curve: accuracy as the least certain items are rejected, with a draggable threshold.
 
 import type { About, Rejection } from "./api";
 import { debounced, fill, h, Latest, svg, trouble } from "./dom";
@@ -10,18 +10,18 @@ const LEFT = 56;
 const RIGHT = 20;
 const TOP = 18;
 const BOTTOM = 46;
-const AGAIN = 1500; // milliseconds until the service is asked again
+const AGAIN = 1500; // milliseconds between polls of the service
 
 export function rejectionView(context: Context, about: About): View {
   const place = h("div", {}, h("p", { class: "status", role: "status" }, "Comparing each item with its nearest neighbour …"));
   const element = h(
     "section",
     { class: "rejection" },
-    h("h1", {}, "What if the unsure ones were left out?"),
+    h("h1", {}, "What if you reject the least certain items?"),
     h(
       "p",
       { class: "lead" },
-      "Each point of the curve keeps the items above a certainty and asks how many of them have a nearest neighbour of their own class. Drag the line, or move it with the arrow keys.",
+      "Each point of the curve keeps the items with κ above a threshold and shows how many of them have a nearest neighbour of the same class. Drag the line, or move it with the arrow keys.",
     ),
     place,
   );
@@ -32,7 +32,7 @@ export function rejectionView(context: Context, about: About): View {
       if (left) return;
       if (found.available && found.curve.length > 1) fill(place, [chart(context, about, found)]);
       else if (about.label_column === null || found.reason) {
-        const why = found.reason ?? "This gallery has no column of labels, so nobody knows which neighbours are right.";
+        const why = found.reason ?? "This gallery has no label column, so it is unknown which neighbours are correct.";
         fill(place, [h("p", { class: "empty" }, why)]);
       } else window.setTimeout(() => void load(), AGAIN);
     } catch (error) {
@@ -67,7 +67,7 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
       class: "handle",
       tabindex: "0",
       role: "slider",
-      "aria-label": "Least kappa that is kept",
+      "aria-label": "Kappa threshold",
       "aria-valuemin": 0,
       "aria-valuemax": curve.length - 1,
     },
@@ -112,13 +112,13 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
     knob.setAttribute("cx", String(px));
     knob.setAttribute("cy", String(y(point.score)));
     grey.setAttribute("width", String(px - LEFT));
-    const text = `kappa ${number(point.threshold)}: ${percent(point.kept)} kept, ${percent(point.score)} right`;
+    const text = `kappa ${number(point.threshold)}: ${percent(point.kept)} kept, ${percent(point.score)} correct`;
     handle.setAttribute("aria-valuenow", String(at));
     handle.setAttribute("aria-valuetext", text);
     fill(words, [
-      fact(`κ ≥ ${number(point.threshold)}`, "is kept"),
-      fact(percent(point.kept), `kept; ${count(below)} ${things(about, below)} fall below`),
-      fact(percent(point.score), `have a nearest neighbour of their class (R@1); ${percent(whole.score)} if all are kept`),
+      fact(`κ ≥ ${number(point.threshold)}`, "threshold"),
+      fact(percent(point.kept), `kept; ${count(below)} ${things(about, below)} rejected`),
+      fact(percent(point.score), `have a nearest neighbour of the same class (R@1); ${percent(whole.score)} if none is rejected`),
     ]);
     showBorder(point.threshold, below);
   };
@@ -149,7 +149,7 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
     move(at + step);
   });
   move(at);
-  return h("div", {}, h("div", { class: "outcome" }, h("div", { class: "panel" }, drawing), words), title, h("p", { class: "status" }, "The last that are left out, dimmed, and the first that are kept."), border);
+  return h("div", {}, h("div", { class: "outcome" }, h("div", { class: "panel" }, drawing), words), title, h("p", { class: "status" }, "The most certain of the rejected items, dimmed, and the least certain of those kept."), border);
 }
 
 function fact(value: string, words: string): HTMLElement {
@@ -176,7 +176,7 @@ function axes(
     parts.push(svg("text", { x: x(share), y: height - BOTTOM + 20, "text-anchor": "middle" }, percent(share)));
   }
   parts.push(
-    svg("text", { class: "axis", x: x(0.5), y: height - 6, "text-anchor": "middle" }, "left out, the least certain first"),
+    svg("text", { class: "axis", x: x(0.5), y: height - 6, "text-anchor": "middle" }, "fraction rejected, least certain first"),
   );
   return parts;
 }

@@ -1,4 +1,4 @@
-// The gallery as the service tells of it.
+// The gallery, from the service.
 
 import {
   type About,
@@ -24,7 +24,7 @@ export class Service implements Source {
   private asked: Promise<string> | null = null;
   private readonly blobs = new Map<string, Promise<string | null>>();
 
-  /** askKey shows the prompt for a key, and says why if the last one was refused. */
+  /** askKey prompts for the API key; its argument is true if the previous one was rejected. */
   constructor(private readonly askKey: (refused: boolean) => Promise<string>) {}
 
   about(): Promise<About> {
@@ -117,7 +117,7 @@ export class Service implements Source {
       return await fetch(url, init);
     } catch (error) {
       if (error instanceof DOMException) throw error;
-      throw new Failure("The service does not answer. Is `aureole serve` still running?", "unreachable");
+      throw new Failure("The service does not respond. Is `aureole serve` still running?", "unreachable");
     }
   }
 }
@@ -131,6 +131,6 @@ async function failure(answer: Response): Promise<Failure> {
     const body = (await answer.json()) as { error: { code: string; message: string } };
     return new Failure(body.error.message, body.error.code);
   } catch {
-    return new Failure(`The service answered ${answer.status}.`, "internal");
+    return new Failure(`The service responded with status ${answer.status}.`, "internal");
   }
 }

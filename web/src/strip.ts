@@ -1,4 +1,4 @@
-// The strip of kappa: how certain a gallery is, as a histogram over the logarithm of kappa, with marks on it.
+// A histogram of log kappa, with marks.
 
 import type { About } from "./api";
 import { h, svg } from "./dom";
@@ -17,7 +17,7 @@ export interface Strip {
   mark(marks: Mark[]): void;
 }
 
-/** The strip at so many units wide: the fewer, the larger its letters. */
+/** The histogram at a width in SVG units: the fewer, the larger its labels. */
 export function strip(about: About, width = innerWidth < 600 ? 360 : 600): Strip {
   // an infinite kappa is null in JSON
   const quantiles = about.kappa.quantiles.filter(([, kappa]) => Number.isFinite(kappa));
@@ -81,7 +81,7 @@ export function strip(about: About, width = innerWidth < 600 ? 360 : 600): Strip
   };
 }
 
-/** The share of the gallery in each bin of log kappa, from its quantiles, straight between them. */
+/** The fraction of the gallery in each bin of log kappa, by linear interpolation of its quantiles. */
 function histogram(quantiles: [number, number][], low: number, high: number): number[] {
   const below = (kappa: number): number => {
     let before: [number, number] | null = null;

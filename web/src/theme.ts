@@ -1,4 +1,4 @@
-// Light or dark: as the system says, until people say otherwise.
+// Light or dark colours: the system setting, unless the user chooses.
 
 import { h } from "./dom";
 
@@ -19,7 +19,7 @@ export function themeButton(): HTMLElement {
     try {
       localStorage.setItem(NAME, own);
     } catch {
-      // a file opened from disk may have no storage: the choice lasts as long as the page
+      // a file opened from disk may have no storage: the choice lasts until the page is closed
     }
     dress();
   });

@@ -1,4 +1,4 @@
-// An item as a tile: its picture, its text, or its name, with its kappa, and the way to its page.
+// An item as a tile: its picture, text or name, its kappa, and a link to its page.
 
 import type { Item, Source } from "./api";
 import { type Child, h } from "./dom";
@@ -13,7 +13,7 @@ export function hrefOf(id: string): string {
   return `#/item/${encodeURIComponent(id)}`;
 }
 
-/** A picture that is fetched when it comes near the screen. */
+/** A lazily loaded picture. */
 export function picture(source: Source, item: Pick<Item, "id" | "picture">, side: number, alt: string): HTMLImageElement {
   const image = h("img", { alt, width: side, height: side, loading: "lazy", decoding: "async" });
   image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 64));

@@ -1,4 +1,4 @@
-// Numbers as people say them.
+// Formatting of numbers and labels.
 
 import type { About, Cap } from "./api";
 
@@ -15,7 +15,7 @@ export function number(value: number): string {
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
 }
 
-/** 0.973 as "97 %"; shares that are almost nothing or almost all keep a digit. */
+/** 0.973 as "97 %"; one decimal below 1 % and above 99 %. */
 export function percent(share: number): string {
   const value = 100 * share;
   const digits = (value > 0 && value < 1) || (value > 99 && value < 100) ? 1 : 0;
@@ -23,8 +23,8 @@ export function percent(share: number): string {
 }
 
 export function rankInWords(rank: number): string {
-  if (rank < 0.005) return "among the least certain of the gallery";
-  if (rank > 0.995) return "among the most certain of the gallery";
+  if (rank < 0.005) return "among the least certain items of the gallery";
+  if (rank > 0.995) return "among the most certain items of the gallery";
   if (rank < 0.5) return `less certain than ${Math.min(99, Math.round(100 * (1 - rank)))} % of the gallery`;
   return `more certain than ${Math.min(99, Math.round(100 * rank))} % of the gallery`;
 }
@@ -38,7 +38,7 @@ export function angleOf(cosine: number): number {
   return Math.acos(Math.min(1, Math.max(-1, cosine)));
 }
 
-/** The angle of the cap of a mass, straight between the masses that are known. */
+/** The angle of the cap of a mass, interpolated linearly between the known masses. */
 export function capAngle(caps: Cap[], mass: number): number | null {
   let before: Cap | null = null;
   for (const cap of caps) {
@@ -57,22 +57,22 @@ export function labelOf(value: unknown): string {
   return value === null || value === undefined ? "" : String(value);
 }
 
-/** What an item is called where there is room for a line. */
+/** A one-line name of an item. */
 export function nameOf(item: { id: string; label: unknown; text?: string | null }): string {
   return item.text ?? (labelOf(item.label) || item.id);
 }
 
-/** The classes in the order of their labels, numbers as numbers. */
+/** The classes sorted by label, numerically for numbers. */
 export function sorted<T extends { label: unknown }>(classes: T[]): T[] {
   return [...classes].sort((a, b) => labelOf(a.label).localeCompare(labelOf(b.label), "en", { numeric: true }));
 }
 
-/** A probability, to the first digits that tell. */
+/** A probability with two or three decimals. */
 export function probability(value: number): string {
   return value < 0.001 ? "< 0.001" : value < 0.01 ? value.toFixed(3) : value.toFixed(2);
 }
 
-/** The number of the colour of a class: those of a gallery in their order. */
+/** The colour number of each class, in the order of the gallery. */
 export function colours(about: About): (label: unknown) => number | null {
   const places = new Map(about.classes.map((each, i) => [labelOf(each.label), i % 10]));
   return (label) => (label === null || label === undefined ? null : (places.get(labelOf(label)) ?? 9));

@@ -19,7 +19,7 @@ from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex
 
 if TYPE_CHECKING:
-    from aureole.serve import Metrics, Service
+    from aureole.serve import Service
 
 HELP = r"""Serve a gallery over HTTP, with a page for browsers: items by certainty, searches, maps.
 
@@ -121,7 +121,7 @@ def serve(
 ) -> None:
     """Serve until a signal; ``HELP`` is the text users see."""
     _import_server()
-    from aureole.serve import HostedEmbedder, Metrics, Pictures, Service
+    from aureole.serve import BatchOptions, Pictures, Service, SubprocessEmbedder
 
     _set_up_log(as_json=json_logs)
     key = read_key(address.api_key_file)
@@ -129,11 +129,12 @@ def serve(
         typer.echo(
             f"warning: other machines can reach {address.host}, and no API key is set.", err=True
         )
-    metrics = Metrics()
     with CredibleIndex.open(index) as opened, ExitStack() as stack:
         embedder = None
         if model.encoder is not None:
-            embedder = HostedEmbedder(model.encoder, model.modality, normalized=model.normalized)
+            embedder = SubprocessEmbedder(
+                model.encoder, model.modality, normalized=model.normalized
+            )
             stack.callback(embedder.close)
         service = Service(
             opened,
@@ -141,21 +142,14 @@ def serve(
             pictures=None if items.images is None else Pictures(items.images),
             label_column=items.label_column,
             text_column=items.text_column,
-            batch=limits.batch,
-            room=limits.queue,
-            seen=metrics.worker,
+            batches=BatchOptions(limits.batch, limits.queue),
         )
         stack.callback(service.close)
-        _listen(service, address, limits, key=key, metrics=metrics)
+        _listen(service, address, limits, key=key)
 
 
 def _listen(
-    service: "Service",
-    address: AddressOptions,
-    limits: LimitOptions,
-    *,
-    key: str | None,
-    metrics: "Metrics",
+    service: "Service", address: AddressOptions, limits: LimitOptions, *, key: str | None
 ) -> None:
     """Answer requests until a signal, and print the URL once the service is ready."""
     from aureole.serve import Limits, Server, address_of, bound_socket, create_app
@@ -168,11 +162,11 @@ def _listen(
     host = f"[{place}]" if ":" in place else place
 
     def ready() -> None:
-        typer.echo(f"aureole serves {len(service.certainty):,} items at http://{host}:{port}")
+        typer.echo(f"aureole serves {len(service.kappa_order):,} items at http://{host}:{port}")
         sys.stdout.flush()
 
     bounds = Limits(body=limits.largest_body, seconds=limits.timeout, rate=rate)
-    app = create_app(service, limits=bounds, key=key, metrics=metrics)
+    app = create_app(service, limits=bounds, key=key)
     service.warm_up()
     service.compute_rejection()
     Server(app, ready).run([listening])
@@ -195,6 +189,8 @@ def read_key(file: Path | None) -> str | None:
 def _import_server() -> None:
     try:
         from aureole.serve import Metrics, Server, create_app  # noqa: F401
+
+        Metrics()
     except ImportError as error:
         raise MissingPackageError(
             f"the service needs FastAPI, uvicorn and prometheus-client ({error}): pip install 'aureole[serve]'."

@@ -18,6 +18,7 @@ from aureole.explorer._drawing import (
     sheet,
 )
 from aureole.explorer._explorer import (
+    page_folder,
     write_explorer,
 )
 from aureole.explorer._explorer_data import (

@@ -220,7 +220,9 @@ def _counts(
     return counts
 
 
-def _scored(posterior: VonMisesFisher, kappa_pos: float | None) -> list[list[list[float | None]]]:
+def _scored(
+    posterior: VonMisesFisher, kappa_pos: float | None
+) -> list[list[list[int | float | None]]]:
     """The nearest kept items of each with their log positivity; nothing where kappa_pos is not known."""
     mu = stored_direction(posterior.mu)
     if kappa_pos is None or not len(mu):

@@ -1,5 +1,7 @@
-"""The HTTP application: routes, their description, and errors of one shape. The one file that imports FastAPI."""
+"""The FastAPI application: routes, their OpenAPI description and error handlers. The only file that imports FastAPI."""
 
+import hashlib
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, FastAPI, Header, Path, Query, Request, Response
@@ -7,22 +9,22 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import aureole
-from aureole.serve import _models as models
-from aureole.serve._faults import STATUS, Fault
-from aureole.serve._guard import Guard
-from aureole.serve._limits import Limits
-from aureole.serve._metrics import Metrics
-from aureole.serve._page import StaticFile, read_static
+from aureole.explorer import page_folder
+from aureole.serve import _request_models as requests, _response_models as responses
+from aureole.serve._errors import STATUS, ApiError, internal_error
+from aureole.serve._middleware import Limits, LimitsMiddleware, Metrics
+from aureole.serve._response_models import to_json
 from aureole.serve._service import Service
-from aureole.serve._wire import to_json
 
-_ABOUT = """Embeddings that know how sure they are: posteriors vMF(mu, kappa) of inputs, credible sets in a gallery of
+_DESCRIPTION = """Embeddings with uncertainty: posteriors vMF(mu, kappa) of inputs, credible sets in a gallery of
 posteriors, and its items by their certainty."""
 _COMMON = ("unauthorized", "rate_limited", "timeout", "unavailable", "internal", "too_large")
-Name = Annotated[str, Path(max_length=1024, description="An item's id.")]
+_PAGE_TYPES = {".html": "html", ".js": "javascript", ".css": "css"}
+Name = Annotated[str, Path(max_length=1024, description="Id of an item.")]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
 Count = Annotated[int, Query(ge=1, le=500)]
-Label = Annotated[str | None, Query(max_length=1000, description="Only items of this label.")]
+Label = Annotated[str | None, Query(max_length=1000, description="Only items with this label.")]
+IfNoneMatch = Annotated[str | None, Header()]
 
 
 def create_app(
@@ -30,69 +32,67 @@ def create_app(
     *,
     limits: Limits | None = None,
     key: str | None = None,
-    metrics: Metrics | None = None,
-) -> Guard:
-    """The ASGI application of a service: FastAPI's behind a guard."""
+) -> LimitsMiddleware:
+    """The ASGI application of a service: FastAPI behind the limits middleware."""
     app = FastAPI(
         title="aureole",
-        description=_ABOUT,
+        description=_DESCRIPTION,
         version=aureole.__version__,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
     )
-    metrics = metrics or Metrics()
-    metrics.show_rows(len(service.certainty))
-    metrics.watch("engine", service.engine.waiting)
-    if service.encoder is not None:
-        metrics.watch("encoder", service.encoder.waiting)
     _add_errors(app)
     _add_gallery(app, service)
-    _add_questions(app, service)
-    _add_operations(app, metrics, secured=key is not None)
-    _add_page(app, read_static())
-    return Guard(app, limits=limits or Limits(), key=key, metrics=metrics)
+    _add_queries(app, service)
+    _add_operations(app, service.metrics, secured=key is not None)
+    _add_page(app)
+    return LimitsMiddleware(app, limits=limits or Limits(), key=key, metrics=service.metrics)
 
 
 def _add_gallery(app: FastAPI, service: Service) -> None:
-    """Routes to what is there."""
+    """Routes that read the gallery."""
 
-    @app.get("/v1/about", **_answers(models.AboutAnswer))
+    @app.get("/v1/about", **_documented(responses.AboutAnswer))
     async def about() -> Response:
-        """What is served: the gallery's size and columns, the kappas' quantiles, the encoder's kind."""
+        """The gallery's size, columns and quantiles of kappa, and the encoder's modality."""
         return _json(service.about())
 
-    @app.get("/v1/items", **_answers(models.ItemsAnswer, "invalid_input"))
+    @app.get("/v1/items", **_documented(responses.ItemsAnswer, "invalid_input"))
     async def items(
         order: Literal["ambiguous", "certain"] = "ambiguous",
         label: Label = None,
         offset: Offset = 0,
         limit: Count = 60,
     ) -> Response:
-        """A page of items, from the least or the most certain on."""
+        """A page of items, least or most certain first."""
         return _json(await service.items(order, offset, limit, label))
 
-    @app.get("/v1/ambiguous", **_answers(models.ItemsAnswer, "invalid_input"))
+    @app.get("/v1/ambiguous", **_documented(responses.ItemsAnswer, "invalid_input"))
     async def ambiguous(label: Label = None, offset: Offset = 0, limit: Count = 60) -> Response:
-        """A page of the least certain items."""
+        """A page of items, least certain first."""
         return _json(await service.items("ambiguous", offset, limit, label))
 
-    @app.get("/v1/items/{id:path}", **_answers(models.ItemAnswer, "invalid_input", "not_found"))
+    @app.get(
+        "/v1/items/{id:path}", **_documented(responses.ItemAnswer, "invalid_input", "not_found")
+    )
     async def item(id: Name) -> Response:
         """An item with its posterior and credible caps."""
         return _json(await service.item(id))
 
-    picture = _answers(None, "invalid_input", "not_found")
+    picture = _documented(None, "invalid_input", "not_found")
     picture["responses"][200] = {"description": "The picture.", "content": {"image/jpeg": {}}}
-    picture["responses"][304] = {"description": "The picture that the client has is the same."}
+    picture["responses"][304] = {"description": "Not modified."}
 
     @app.get("/v1/pictures/{id:path}", response_class=Response, **picture)
     async def pictures(
         id: Name,
-        side: Annotated[int, Query(ge=64, le=1024, description="Pixels, at most.")] = 256,
-        if_none_match: Annotated[str | None, Header()] = None,
+        side: Annotated[
+            int, Query(ge=64, le=1024, description="Maximum width and height in pixels.")
+        ] = 256,
+        if_none_match: IfNoneMatch = None,
     ) -> Response:
-        """A small picture of an item."""
+        """A thumbnail of an item's picture."""
         known = (if_none_match or "").removeprefix("W/").strip('"')
         tag, content = await service.picture(id, side, known)
         headers = {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400"}
@@ -100,118 +100,132 @@ def _add_gallery(app: FastAPI, service: Service) -> None:
             return Response(status_code=304, headers=headers)
         return Response(content, media_type="image/jpeg", headers=headers)
 
-    @app.get("/v1/rejection", **_answers(models.RejectionAnswer))
+    @app.get("/v1/rejection", **_documented(responses.RejectionAnswer))
     async def rejection() -> Response:
-        """How often the nearest other item has the same label, as less certain items are left out."""
+        """How often the nearest other item has the same label, as the least certain items are rejected."""
         return _json(service.rejection())
 
 
-def _add_questions(app: FastAPI, service: Service) -> None:
-    """Routes that take a query."""
+def _add_queries(app: FastAPI, service: Service) -> None:
+    """Routes that embed and search."""
 
-    @app.post("/v1/embed", **_answers(models.EmbedAnswer, "invalid_input"))
-    async def embed(request: Annotated[models.EmbedRequest, Body()]) -> Response:
+    @app.post("/v1/embed", **_documented(responses.EmbedAnswer, "invalid_input"))
+    async def embed(request: Annotated[requests.EmbedRequest, Body()]) -> Response:
         """The posteriors of texts, pictures or vectors."""
         return _json(await service.embed(request))
 
-    @app.post("/v1/search", **_answers(models.SearchAnswer, "invalid_input", "not_found"))
-    async def search(request: models.SearchRequest) -> Response:
-        """The items in a query's cap, with their scores."""
+    @app.post("/v1/search", **_documented(responses.SearchAnswer, "invalid_input", "not_found"))
+    async def search(request: requests.SearchRequest) -> Response:
+        """The items inside a query's cap, with their scores."""
         return _json(await service.search(request))
 
-    @app.post("/v1/map", **_answers(models.MapAnswer, "invalid_input", "not_found"))
-    async def map_(request: models.MapRequest) -> Response:
-        """The items around a query on a map where the cap is a circle."""
+    @app.post("/v1/map", **_documented(responses.MapAnswer, "invalid_input", "not_found"))
+    async def map_(request: requests.MapRequest) -> Response:
+        """The items around a query, on a map on which the cap is a circle."""
         return _json(await service.map(request))
 
 
 def _add_operations(app: FastAPI, metrics: Metrics, *, secured: bool) -> None:
-    """Routes for who runs the service."""
+    """Operational endpoints: health, metrics, OpenAPI description."""
 
-    @app.get("/healthz", **_answers(models.HealthAnswer))
+    @app.get("/healthz", **_documented(responses.HealthAnswer))
     async def healthz() -> Response:
-        """Whether requests are taken; needs no key."""
+        """Whether the service accepts requests; needs no key."""
         return _json({"status": "ok"})
 
-    text = _answers(None)
-    text["responses"][200] = {"description": "Prometheus text.", "content": {"text/plain": {}}}
+    text = _documented(None)
+    text["responses"][200] = {
+        "description": "Prometheus text format.",
+        "content": {"text/plain": {}},
+    }
 
     @app.get("/metrics", response_class=Response, **text)
-    async def shown() -> Response:
-        """Counters for Prometheus."""
+    async def prometheus() -> Response:
+        """Metrics for Prometheus."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    described: list[bytes] = []
+    description: list[bytes] = []  # built on the first request
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
-        if not described:
-            described.append(to_json(_described(app, secured=secured)))
-        return Response(described[0], media_type="application/json")
+        if not description:
+            description.append(to_json(_openapi(app, secured=secured)))
+        return Response(description[0], media_type="application/json")
 
 
-def _add_page(app: FastAPI, files: dict[str, StaticFile]) -> None:
-    """The browser page: ``/`` and ``/assets/...``."""
+def _add_page(app: FastAPI) -> None:
+    """The explorer's page, ``/`` and ``/assets/...``, from memory: no path is ever built from a request."""
+    folder = page_folder()
+    contents = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.suffix in _PAGE_TYPES
+    }
 
-    def sent(file: StaticFile | None, known: str | None) -> Response:
-        if file is None:
-            raise Fault("not_found", "there is no such file.")
-        headers = {"ETag": f'"{file.tag}"', "Cache-Control": "no-cache"}
-        if known and known.strip('"') == file.tag:
+    def static(name: str, known: str | None) -> Response:
+        content = contents.get(name)
+        if content is None:
+            raise ApiError("not_found", "no such file.")
+        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if known == tag:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.type, headers=headers)
+        media_type = f"text/{_PAGE_TYPES[PurePosixPath(name).suffix]}; charset=utf-8"
+        return Response(content, media_type=media_type, headers=headers)
 
     @app.get("/", include_in_schema=False)
-    async def page(if_none_match: Annotated[str | None, Header()] = None) -> Response:
-        return sent(files["index.html"], if_none_match)
+    async def page(if_none_match: IfNoneMatch = None) -> Response:
+        return static("index.html", if_none_match)
 
     @app.get("/assets/{name:path}", include_in_schema=False)
-    async def asset(name: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:
-        return sent(files.get(f"assets/{name}"), if_none_match)
+    async def asset(name: str, if_none_match: IfNoneMatch = None) -> Response:
+        return static(f"assets/{name}", if_none_match)
 
 
 def _add_errors(app: FastAPI) -> None:
-    """One shape for errors of ours, of the framework and of the types."""
+    """Send all errors, also those of FastAPI and pydantic, in the same JSON shape."""
 
-    def answer(fault: Fault, headers: Any = None) -> Response:
-        found = {name.decode(): value.decode() for name, value in fault.headers()}
-        return Response(fault.body(), fault.status, headers={**found, **(headers or {})})
+    def response(error: ApiError, extra: Any = None) -> Response:
+        headers = {name.decode(): value.decode() for name, value in error.headers()}
+        return Response(error.body(), error.status, headers={**headers, **(extra or {})})
 
-    @app.exception_handler(Fault)
-    async def fault(_: Request, error: Fault) -> Response:
+    @app.exception_handler(ApiError)
+    async def api_error(_: Request, error: ApiError) -> Response:
         if error.code == "too_large":
-            raise error  # the guard closes the connection
-        return answer(error)
+            raise error  # the middleware closes the connection
+        return response(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return answer(_invalid(error.errors()[0], request.headers.get("content-type", "")))
+        return response(_invalid(error.errors()[0], request.headers.get("content-type", "")))
 
     @app.exception_handler(Exception)
-    async def ours(_: Request, __: Exception) -> Response:
-        return answer(Fault("internal", "an error of the service; it is in its log."))
+    async def unexpected(_: Request, __: Exception) -> Response:
+        return response(internal_error())
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
         codes: dict[int, Any] = {404: "not_found", 405: "not_allowed"}
-        messages = {404: "there is no such address.", 405: "this address takes another method."}
+        messages = {404: "no such route.", 405: "method not allowed."}
         code = codes.get(error.status_code, "invalid_input")
-        message = messages.get(error.status_code, "the request cannot be read.")
-        return answer(Fault(code, message), error.headers)
+        message = messages.get(error.status_code, "malformed request.")
+        return response(ApiError(code, message), error.headers)
 
 
-def _invalid(error: dict[str, Any], content_type: str) -> Fault:
-    """What is wrong with a request, from what the types say about it; nothing of its content is repeated."""
+def _invalid(error: dict[str, Any], content_type: str) -> ApiError:
+    """The response to a request that fails validation; it never quotes the request's content."""
     place, *parts = error["loc"]
     if error["type"] == "json_invalid":
-        return Fault("invalid_input", "the body is not JSON.")
+        return ApiError("invalid_input", "the body is not valid JSON.")
     if place == "body" and "json" not in content_type:
-        return Fault("invalid_input", "send JSON, with Content-Type: application/json.")
-    if parts[:1] == ["query"]:  # what comes next is only which kind of query it was taken for
+        return ApiError(
+            "invalid_input", "the body must be JSON, with Content-Type: application/json."
+        )
+    if parts[:1] == ["query"]:  # the next part is the name of the union member
         parts = ["query", *parts[2:]]
     field = ".".join(str(part) for part in parts)[:200] or None
     where = f"{field}: " if field else ""
-    return Fault("invalid_input", f"{where}{error['msg']}.", field=field)
+    return ApiError("invalid_input", f"{where}{error['msg']}.", field=field)
 
 
 def _json(value: Any) -> Response:
@@ -220,30 +234,26 @@ def _json(value: Any) -> Response:
     )
 
 
-def _answers(model: Any, *codes: str) -> dict[str, Any]:
-    """The description of a route's answers: its model, and the errors it may give."""
+def _documented(model: Any, *codes: str) -> dict[str, Any]:
+    """OpenAPI: a route's response model and its errors."""
     by_status: dict[int, list[str]] = {}
     for code in (*codes, *_COMMON):
         by_status.setdefault(STATUS[code], []).append(code)
-    responses: dict[Any, Any] = {
-        status: {"model": models.ErrorAnswer, "description": ", ".join(found)}
-        for status, found in by_status.items()
+    errors: dict[Any, Any] = {
+        status: {"model": responses.ErrorAnswer, "description": ", ".join(names)}
+        for status, names in by_status.items()
     }
-    return (
-        {"responses": responses}
-        if model is None
-        else {"response_model": model, "responses": responses}
-    )
+    return {"responses": errors} | ({} if model is None else {"response_model": model})
 
 
-def _described(app: FastAPI, *, secured: bool) -> dict[str, Any]:
-    """The OpenAPI description, with the key where one is needed."""
-    found = app.openapi()
+def _openapi(app: FastAPI, *, secured: bool) -> dict[str, Any]:
+    """The OpenAPI description, with the security scheme if the service has a key."""
+    description = app.openapi()
     if secured:
-        schemes = found.setdefault("components", {}).setdefault("securitySchemes", {})
+        schemes = description.setdefault("components", {}).setdefault("securitySchemes", {})
         schemes["key"] = {"type": "http", "scheme": "bearer"}
-        for path, methods in found["paths"].items():
+        for path, methods in description["paths"].items():
             if path != "/healthz":
                 for operation in methods.values():
                     operation["security"] = [{"key": []}]
-    return found
+    return description

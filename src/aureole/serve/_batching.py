@@ -1,26 +1,64 @@
-"""Batching: requests that arrive within some milliseconds become one call of what serves many as cheaply as one."""
+"""Batching: concurrent requests share calls of the index (``Engine``) and of the model (``Encoder``)."""
 
 import asyncio
+import base64
+import binascii
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from aureole.serve._faults import Fault
+import numpy as np
+import torch
+from torch import Tensor
 
+from aureole.data import blur_pictures, deteriorate
+from aureole.distributions import VonMisesFisher
+from aureole.errors import InvalidInputError
+from aureole.retrieval import CredibleIndex, Hits, SearchOptions, pick_hits
+from aureole.scale import Embedder
+from aureole.serve._errors import ApiError, map_failures
+from aureole.serve._model_process import ModelProcessError, SubprocessEmbedder
+from aureole.serve._neighbourhood_map import CapTable
+
+MAX_COUNT = 10_000  # items of a cap that are counted, and ranked by positivity
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
+@dataclass(frozen=True)
+class BatchOptions:
+    """Sizes of batches and queues.
+
+    Attributes
+    ----------
+    max_batch
+        Maximum size of a batch (default 32).
+    queue_size
+        With this many items waiting (default 1024), further ones are rejected with a 503.
+    on_batch
+        Called with the size of each batch and the seconds it took.
+    """
+
+    max_batch: int = 32
+    queue_size: int = 1024
+    on_batch: Callable[[int, float], None] | None = None
+
+
 class Batcher(Generic[_T, _R]):
-    """Threads, one by default, that work off what is submitted, in batches, in the order of arrival.
+    """A queue whose items are processed in batches, in order of arrival, by one thread or several.
 
-    ``work`` takes a list and gives a list as long, in which an exception stands for what failed. An exception that it
-    raises is given to all of the batch. What comes while it works is the next batch; a first item after a pause waits
-    ``wait`` seconds for company. When ``room`` items wait, more are refused with a typed 503.
-
-    ``seen`` is called with the size of each batch and the seconds it took.
+    Parameters
+    ----------
+    work
+        Maps a list of items to a list of results of the same length, in which an exception is the result of an item
+        that failed. If ``work`` raises, the whole batch gets that exception.
+    wait
+        Items that arrive during a call form the next batch. After a pause, the first item waits this many seconds for
+        others (default 0.002).
     """
 
     def __init__(
@@ -28,15 +66,11 @@ class Batcher(Generic[_T, _R]):
         work: Callable[[list[_T]], Sequence[_R | BaseException]],
         *,
         name: str,
-        largest: int = 32,
+        options: BatchOptions,
         wait: float = 0.002,
-        room: int = 1024,
         threads: int = 1,
-        seen: Callable[[int, float], None] | None = None,
     ) -> None:
-        self._work, self._largest, self._wait, self._room = work, largest, wait, room
-        self._seen = seen
-        self._name = name
+        self._work, self._name, self._options, self._wait = work, name, options, wait
         self._queue: deque[tuple[_T, asyncio.Future[_R], asyncio.AbstractEventLoop]] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -51,16 +85,16 @@ class Batcher(Generic[_T, _R]):
         return len(self._queue)
 
     async def submit(self, item: _T) -> _R:
-        """What ``work`` gives for the item; the item is dropped if whoever waits for it leaves before its turn."""
+        """The result of an item. If the caller is cancelled while the item is queued, the item is dropped."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_R] = loop.create_future()
         with self._changed:
             if self._closed:
-                raise Fault("unavailable", "the service is stopping.", retry_after=5)
-            if len(self._queue) >= self._room:
-                raise Fault(
+                raise ApiError("unavailable", "the service is shutting down.", retry_after=5)
+            if len(self._queue) >= self._options.queue_size:
+                raise ApiError(
                     "unavailable",
-                    f"{self._room} requests wait for the {self._name} already. Try again soon.",
+                    f"{self._options.queue_size} requests are already waiting for the {self._name}. Try again later.",
                     retry_after=1,
                 )
             self._queue.append((item, future, loop))
@@ -68,7 +102,7 @@ class Batcher(Generic[_T, _R]):
         return await future
 
     def close(self, timeout: float = 5.0) -> None:
-        """Work off what waits, and stop."""
+        """Process the queued items, then stop the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -77,10 +111,7 @@ class Batcher(Generic[_T, _R]):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        while True:
-            batch = self._take()
-            if batch is None:
-                return
+        while (batch := self._take()) is not None:
             if not batch:
                 continue
             start = time.perf_counter()
@@ -90,12 +121,12 @@ class Batcher(Generic[_T, _R]):
                     raise RuntimeError(f"{len(batch)} items gave {len(results)} results")
             except BaseException as error:
                 results = [error] * len(batch)
-            if self._seen is not None:
-                self._seen(len(batch), time.perf_counter() - start)
+            if self._options.on_batch is not None:
+                self._options.on_batch(len(batch), time.perf_counter() - start)
             _deliver(batch, results)
 
     def _take(self) -> list[Any] | None:
-        """The next batch without what nobody waits for any more; None at the end."""
+        """The next batch, without cancelled items; None once closed and empty."""
         with self._changed:
             while not self._queue:
                 if self._closed:
@@ -103,18 +134,18 @@ class Batcher(Generic[_T, _R]):
                 self._changed.wait()
                 if self._queue and self._wait and not self._closed:
                     deadline = time.monotonic() + self._wait
-                    while len(self._queue) < self._largest:
+                    while len(self._queue) < self._options.max_batch:
                         left = deadline - time.monotonic()
                         if left <= 0 or self._closed:
                             break
                         self._changed.wait(left)
-            count = min(self._largest, len(self._queue))
-            taken = [self._queue.popleft() for _ in range(count)]
-        return [entry for entry in taken if not entry[1].cancelled()]
+            count = min(self._options.max_batch, len(self._queue))
+            batch = [self._queue.popleft() for _ in range(count)]
+        return [entry for entry in batch if not entry[1].cancelled()]
 
 
 def _deliver(batch: list[Any], results: Sequence[Any]) -> None:
-    """Hand the results to the loops that wait for them, one call for each loop."""
+    """Set the futures' results, with one call per event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for (_, future, loop), result in zip(batch, results, strict=True):
         loops.setdefault(loop, []).append((future, result))
@@ -131,3 +162,280 @@ def _deliver(batch: list[Any], results: Sequence[Any]) -> None:
     for loop, pairs in loops.items():
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, pairs)
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """How to search. Queries whose plans have the same ``repr`` share a call; labels are read from column ``label``."""
+
+    mass: float
+    limit: int
+    options: SearchOptions = field(default_factory=SearchOptions)
+    filter: dict[str, Any] | None = None
+    exact: bool = False
+    count: bool = True
+    columns: tuple[str, ...] = ()
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class SearchOutcome:
+    """A query's posterior, its hits up to the limit, and the number of items in the cap, exact below ``MAX_COUNT``.
+
+    ``labels`` are those of all counted items; None if the hits are all.
+    """
+
+    posterior: VonMisesFisher
+    hits: Hits
+    count: int
+    exact: bool
+    truncated: bool
+    labels: list[Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A query by its posterior, or by the id of an item, which is excluded from the hits."""
+
+    plan: SearchPlan
+    posterior: VonMisesFisher | None
+    item: str | None = None
+
+
+class Engine:
+    """An index behind a queue. An index is not thread-safe, so calls are serialised in one thread."""
+
+    def __init__(self, index: CredibleIndex, options: BatchOptions) -> None:
+        self.index = index
+        self.queue: Batcher[Any, Any] = Batcher(self._work, name="engine", options=options)
+
+    async def search(
+        self, plan: SearchPlan, posterior: VonMisesFisher | None, item: str | None = None
+    ) -> SearchOutcome:
+        """The items inside the cap of a posterior, or of an item's posterior."""
+        with map_failures("engine"):
+            return await self.queue.submit(_Search(plan, posterior, item))
+
+    async def call(self, work: Callable[[CredibleIndex], _R]) -> _R:
+        """Run a function of the index in the engine's thread."""
+        with map_failures("engine"):
+            return await self.queue.submit(work)
+
+    def _work(self, jobs: list[Any]) -> Sequence[Any]:
+        results: list[Any] = [None] * len(jobs)
+        groups: dict[str, list[int]] = {}
+        for place, job in enumerate(jobs):
+            if isinstance(job, _Search):
+                groups.setdefault(repr(job.plan), []).append(place)
+            else:
+                try:
+                    results[place] = job(self.index)
+                except Exception as error:
+                    results[place] = error
+        for places in groups.values():
+            outcomes = self._group([jobs[place] for place in places], jobs[places[0]].plan)
+            for place, outcome in zip(places, outcomes, strict=True):
+                results[place] = outcome
+        return results
+
+    def _group(self, jobs: list[_Search], plan: SearchPlan) -> list[Any]:
+        """The outcomes of searches with the same plan; if the batch fails, each is retried alone."""
+        try:
+            posteriors = self._posteriors(jobs)
+            batch = [pair for pair in zip(jobs, posteriors, strict=True) if pair[1] is not None]
+            outcomes = iter(self._search(batch, plan) if batch else [])
+            return [
+                item_not_found(job.item or "", "query.id") if own is None else next(outcomes)
+                for job, own in zip(jobs, posteriors, strict=True)
+            ]
+        except Exception as error:
+            if len(jobs) == 1:
+                return [error]
+            return [self._group([job], plan)[0] for job in jobs]
+
+    def _posteriors(self, jobs: list[_Search]) -> list[VonMisesFisher | None]:
+        """The posterior of each query; None if its item does not exist."""
+        names = list(dict.fromkeys(job.item for job in jobs if job.item is not None))
+        stored: dict[str, VonMisesFisher] = {}
+        if names:
+            try:
+                posterior, _ = self.index.fetch(names)
+            except InvalidInputError:
+                if len(jobs) > 1:
+                    raise  # retried one by one
+                return [None]
+            for name, mu, kappa in zip(names, posterior.mu, posterior.kappa, strict=True):
+                stored[name] = VonMisesFisher(mu, kappa, validate_args=False)
+        return [job.posterior if job.item is None else stored[job.item] for job in jobs]
+
+    def _search(self, batch: list[tuple[_Search, Any]], plan: SearchPlan) -> list[SearchOutcome]:
+        posterior = VonMisesFisher(
+            torch.stack([own.mu.float() for _, own in batch]),
+            torch.stack([own.kappa.float() for _, own in batch]),
+            validate_args=False,
+        )
+        by_positivity = plan.options.rank == "positivity"
+        limit = MAX_COUNT if by_positivity else plan.limit
+        results = self.index.search(
+            posterior,
+            plan.mass,
+            limit=limit + 2,  # the query's own item, and one that shows whether there are more
+            filter=plan.filter,
+            columns=plan.columns,
+            exact=plan.exact,
+            options=replace(plan.options, rank="cosine"),
+        )
+        assert isinstance(results, list)
+        outcomes = []
+        for (job, own), hits in zip(batch, results, strict=True):
+            hits = _without(hits, job.item)
+            if by_positivity and hits.log_positivity is not None:
+                order = np.argsort(-hits.log_positivity.numpy(), kind="stable")
+                hits = pick_hits(hits, order.tolist())
+            truncated = len(hits) > plan.limit
+            shown = pick_hits(hits, list(range(plan.limit))) if truncated else hits
+            labels = None
+            if by_positivity and plan.label is not None:
+                labels = hits.payload[plan.label][:MAX_COUNT]
+            outcome = SearchOutcome(own, shown, len(hits), True, truncated, labels)
+            outcomes.append(self._counted(job, outcome) if truncated else outcome)
+        return outcomes
+
+    def _counted(self, job: _Search, outcome: SearchOutcome) -> SearchOutcome:
+        """A truncated outcome with the number of items in the cap and their labels."""
+        plan, count = job.plan, outcome.count
+        options = plan.options
+        if plan.count and options.rank == "cosine":
+            # without scores, which a count does not need
+            kappa_pos = options.kappa_pos if options.kind == "predictive" else None
+            members = self.index.search(
+                outcome.posterior,
+                plan.mass,
+                limit=MAX_COUNT + 2,
+                filter=plan.filter,
+                columns=[] if plan.label is None else [plan.label],
+                exact=plan.exact,
+                options=replace(options, prior=None, kappa_pos=kappa_pos),
+            )
+            assert isinstance(members, Hits)
+            members = _without(members, job.item)
+            count = len(members)
+            if plan.label is not None:
+                outcome = replace(outcome, labels=members.payload[plan.label][:MAX_COUNT])
+        counted = plan.count or options.rank == "positivity"
+        exact = counted and count <= MAX_COUNT
+        return replace(outcome, count=min(count, MAX_COUNT), exact=exact)
+
+
+def item_not_found(name: str, field: str | None = None) -> ApiError:
+    """The response to a request for an unknown item."""
+    return ApiError("not_found", f"item {name[:60]!r} not found.", field=field)
+
+
+def _without(hits: Hits, item: str | None) -> Hits:
+    if item is None or item not in hits.ids:
+        return hits
+    return pick_hits(hits, [place for place, name in enumerate(hits.ids) if name != item])
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A posterior of batch shape (), and the smallest cosines of its credible caps of ``SUMMARY_MASSES``."""
+
+    posterior: VonMisesFisher
+    cosines: list[float]
+
+
+class Encoder:
+    """A model behind a queue. Pictures are decoded in a separate thread."""
+
+    def __init__(self, embedder: Embedder, options: BatchOptions) -> None:
+        self.embedder = embedder
+        self._caps = CapTable(embedder.dim)
+        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="aureole-decoder")
+        # with two threads one batch is sent to the model process while it computes another
+        threads = 2 if isinstance(embedder, SubprocessEmbedder) else 1
+        self.queue: Batcher[Any, Embedding] = Batcher(
+            self._work, name="encoder", options=options, threads=threads
+        )
+
+    async def embed(
+        self, kind: str, inputs: Sequence[Any], *, crop: float = 1.0, blur: float = 0.0
+    ) -> list[Embedding]:
+        """The posteriors of texts, vectors or base64-encoded images."""
+        modality = self.embedder.modality
+        if kind != modality:
+            raise ApiError(
+                "invalid_input",
+                f"the encoder of this service takes {modality}s, not {kind}s.",
+                field=kind,
+            )
+        with map_failures("encoder"):
+            if kind == "image":
+                loop = asyncio.get_running_loop()
+                prepared = [
+                    await loop.run_in_executor(
+                        self._decoder, self._prepare_picture, one, crop, blur
+                    )
+                    for one in inputs
+                ]
+            else:
+                prepared = [self.embedder.prepare(one) for one in inputs]
+            if len(prepared) == 1:
+                return [await self.queue.submit(prepared[0])]
+            return list(await asyncio.gather(*(self.queue.submit(one) for one in prepared)))
+
+    def close(self) -> None:
+        """Process the queued inputs, then stop."""
+        self.queue.close()
+        self._decoder.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare_picture(self, text: str, crop: float, blur: float) -> Tensor:
+        picture = self.embedder.prepare(decode_picture(text))
+        assert isinstance(picture, Tensor)
+        return degrade(picture, crop, blur)
+
+    def _work(self, prepared: list[Any]) -> list[Embedding | BaseException]:
+        """The embeddings of a batch; if it fails, each input is retried alone."""
+        try:
+            if isinstance(self.embedder, SubprocessEmbedder):
+                posterior, cosines = self.embedder.embed_with_cosines(prepared)
+            else:
+                posterior = self.embedder.embed(prepared)
+                cosines = self._caps(posterior.kappa)
+        except ModelProcessError as error:  # retrying could kill the next process too
+            return [error] * len(prepared)
+        except Exception as error:
+            if len(prepared) == 1:
+                return [error]
+            return [self._work([one])[0] for one in prepared]
+        parts = zip(posterior.mu.unbind(0), posterior.kappa.unbind(0), cosines, strict=True)
+        return [
+            Embedding(VonMisesFisher(mu, kappa, validate_args=False), cosine)
+            for mu, kappa, cosine in parts
+        ]
+
+
+def decode_picture(text: str) -> bytes:
+    r"""The bytes of a base64 string or of a data URL (``data:image/png;base64,...``).
+
+    Examples
+    --------
+    >>> decode_picture("data:image/png;base64,iVBORw==")
+    b'\x89PNG'
+    """
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInputError(f"the picture is not valid base64: {error}.") from error
+
+
+def degrade(picture: Tensor, crop: float, blur: float) -> Tensor:
+    """A picture uint8 [3, h, w], centre-cropped to a fraction of its side and resized back, then blurred."""
+    if crop < 1:
+        picture = deteriorate(picture[None], torch.tensor([crop]))[0]
+    if blur > 0:
+        picture = blur_pictures(picture[None], torch.tensor([blur]))[0]
+    return picture

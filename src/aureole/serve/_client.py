@@ -1,29 +1,29 @@
-"""A client of the service that needs the standard library alone."""
+"""A client of the service, on httpx."""
 
 import base64
-import http.client
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from urllib.parse import quote
 
 import torch
+from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
 from aureole.retrieval import Hits, shown_address
 
-_MOST = 256 * 2**20  # bytes of an answer
+if TYPE_CHECKING:
+    import httpx
 
 
 class ServiceError(AureoleError):
-    """An error that the service answered with, or that there was no answer (``code`` is then "unreachable").
+    """An error response of the service, or a failure to reach it (``code`` is then "unreachable").
 
-    ``code`` is one of those in the API's description, ``status`` the HTTP status, ``field`` what of the request it is
-    about, and ``retry_after`` the seconds after which to try again, where the service says so.
+    ``code`` is an error code of the API, ``status`` the HTTP status, ``field`` the offending part of the request, and
+    ``retry_after`` the seconds to wait before a retry, if the service sent them.
     """
 
     def __init__(
@@ -39,13 +39,37 @@ class ServiceError(AureoleError):
         self.code, self.status, self.field, self.retry_after = code, status, field, retry_after
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a search found: the hits as the index itself gives them, and what the service says about the query.
+class MapOptions(TypedDict, total=False):
+    """Options of ``Client.map``."""
 
-    ``count`` is the number of members before the limit (a lower bound unless ``count_exact``); ``class_entropy`` is of
-    the hits alone, weighed by their positivity; ``explanations`` and ``latent_in_cap`` are there if they were asked
-    for; ``raw`` is the JSON.
+    mass: float
+    kind: Literal["credible", "predictive"]
+    limit: int
+    dims: Literal[2, 3]
+
+
+class SearchOptions(TypedDict, total=False):
+    """Options of ``Client.search``; None means the service's default."""
+
+    mass: float | None
+    kind: Literal["credible", "predictive"] | None
+    limit: int | None
+    rank: Literal["cosine", "positivity"] | None
+    guarantee: Literal["model", "conformal"] | None
+    prior: float | None
+    widest: float | None
+    explain: bool | None
+    exact: bool | None
+    count: bool | None
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The hits of a search, as ``CredibleIndex.search`` returns them, and the service's description of the query.
+
+    ``count`` is the number of items in the cap before the limit, a lower bound unless ``count_exact``;
+    ``class_entropy`` is the label entropy of the hits, weighted by positivity; ``explanations`` and ``latent_in_cap``
+    are None unless requested; ``raw`` is the JSON response.
     """
 
     hits: Hits
@@ -63,53 +87,49 @@ class Answer:
 
 
 class Client:
-    """A connection to a service, kept open; threads may share it, one request at a time.
+    """A client of ``aureole serve``. Thread-safe; connections are kept open. Needs ``pip install 'aureole[serve]'``.
 
     Parameters
     ----------
     url
-        Such as ``http://127.0.0.1:8765``; https works too.
+        The URL of the service, such as ``http://127.0.0.1:8765``.
     key
-        The service's key, if it asks for one.
+        The API key, if the service requires one.
     timeout
-        Seconds to wait for a connection and for each part of an answer.
+        Seconds to wait for a connection, and for each read and write (default 60).
 
     Examples
     --------
     >>> with Client("http://127.0.0.1:8765") as client:  # doctest: +SKIP
     ...     posterior = client.embed(text="a red shoe")
-    ...     found = client.search(text="a red shoe", mass=0.9, limit=10)
-    ...     found.hits.ids, found.count
+    ...     result = client.search(text="a red shoe", mass=0.9, limit=10)
+    ...     result.hits.ids, result.count
     (['shoe 17', 'shoe 3'], 2)
     """
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 60.0) -> None:
-        parts = urlsplit(url)
+        httpx = _import_httpx()
         try:
-            port = parts.port
-        except ValueError:
-            port = None
-            parts = parts._replace(scheme="")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise InvalidInputError(
-                f"a service's URL is http://HOST:PORT, but got {shown_address(url)[:100]!r}."
-            )
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        self._connection = kind(parts.hostname, port, timeout=timeout)
-        self._prefix = parts.path.rstrip("/")
-        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        self._headers = {"Accept": "application/json"}
-        key = (key or "").strip()  # files and shells leave a newline at its end
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL:
+            parsed = httpx.URL("")
+        if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query:
+            shown = shown_address(url)[:100]
+            raise InvalidInputError(f"the URL of a service is http://HOST:PORT, but got {shown!r}.")
+        key = (key or "").strip()  # files and shells leave a trailing newline
         if not key.isascii() or not key.isprintable():
             raise InvalidInputError(
-                "the key of a service is of printable ASCII characters, but this one has others. It is not shown here; "
-                "look for a line break or a letter with an accent in it."
+                "the API key must consist of printable ASCII characters. Check it for line breaks and accented letters."
             )
+        headers = {"Accept": "application/json"}
         if key:
-            self._headers["Authorization"] = f"Bearer {key}"
-        self._lock = threading.Lock()
+            headers["Authorization"] = f"Bearer {key}"
+        parsed = parsed.copy_with(userinfo=b"")  # a password in the URL would replace the key
+        self._url = str(parsed)
+        self._http = httpx.Client(base_url=parsed, headers=headers, timeout=timeout)
+
+    def __repr__(self) -> str:
+        return f"Client({self._url!r})"
 
     def __enter__(self) -> "Client":
         return self
@@ -118,31 +138,31 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
-            self._connection.close()
+        """Close all connections."""
+        self._http.close()
 
     def about(self) -> dict[str, Any]:
-        """What is served."""
-        return self._ask("GET", "/v1/about")
+        """A description of the gallery and the encoder."""
+        return self._request("GET", "v1/about")
 
     def items(
         self,
-        order: str = "ambiguous",
+        order: Literal["ambiguous", "certain"] = "ambiguous",
         *,
         label: str | None = None,
         offset: int = 0,
         limit: int = 60,
     ) -> dict[str, Any]:
-        """A page of items, from the least ("ambiguous") or the most ("certain") certain on."""
-        values = {"order": order, "offset": offset, "limit": limit}
+        """A page of items, least certain ("ambiguous") or most certain ("certain") first."""
+        parameters = {"order": order, "offset": offset, "limit": limit}
         if label is not None:
-            values["label"] = label
-        return self._ask("GET", f"/v1/items?{urlencode(values)}")
+            parameters["label"] = label
+        return self._request("GET", "v1/items", parameters=parameters)
 
     def item(self, name: str) -> dict[str, Any]:
         """An item with its posterior."""
-        return self._ask("GET", f"/v1/items/{quote(name, safe='')}")
+        path = quote(name, safe="").replace(".", "%2E")  # httpx would resolve the segments . and ..
+        return self._request("GET", f"v1/items/{path}")
 
     def embed(
         self,
@@ -152,16 +172,16 @@ class Client:
         vector: Any = None,
         view: Mapping[str, float] | None = None,
     ) -> VonMisesFisher:
-        """The posterior of one input, batch shape (), or of a list of them, batch shape (n,).
+        """The posterior of one input, batch shape (), or of a list of inputs, batch shape (n,).
 
-        ``vector`` may be an array or tensor, [D] or [n, D]. ``view`` crops or blurs pictures first.
+        ``vector`` may be an array or a tensor, [D] or [n, D]. ``view`` crops and blurs pictures first.
         """
         body, single = _embed_body(text, image, vector, view)
-        found = self._ask("POST", "/v1/embed", body)["posteriors"]
-        mu = torch.tensor([entry["mu"] for entry in found], dtype=torch.float32)
-        kappa = torch.tensor([_number(entry["kappa"]) for entry in found], dtype=torch.float32)
+        posteriors = self._request("POST", "v1/embed", body)["posteriors"]
+        mu = torch.tensor([entry["mu"] for entry in posteriors], dtype=torch.float32)
+        kappa = torch.tensor([_kappa(entry) for entry in posteriors], dtype=torch.float32)
         if single:
-            return VonMisesFisher(mu[0], kappa[0], validate_args=False)
+            mu, kappa = mu[0], kappa[0]
         return VonMisesFisher(mu, kappa, validate_args=False)
 
     def search(
@@ -174,116 +194,131 @@ class Client:
         vector: Any = None,
         view: Mapping[str, float] | None = None,
         filter: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Answer:
-        """The items in the cap of one query: a posterior, an id, a text, a picture or a vector.
+        **options: Unpack[SearchOptions],
+    ) -> SearchResult:
+        """The items inside the cap of one query: a posterior, an id, a text, a picture or a vector.
 
-        ``filter`` is that of ``CredibleIndex.search``: a tuple is a range. ``options`` are mass, kind, limit, rank,
-        guarantee, prior, widest (degrees), explain, exact and count.
+        Parameters
+        ----------
+        filter
+            Conditions on payload columns, as for ``CredibleIndex.search``: a value, a list, or a tuple (low, high).
+        mass, kind, limit, rank, guarantee, prior, exact
+            As for ``CredibleIndex.search``.
+        widest
+            Degrees; a query with a wider cap gets no hits.
+        explain
+            Explain each hit.
+        count
+            Count the items beyond the limit (default true).
         """
-        given = [value for value in (posterior, id, text, image, vector) if value is not None]
-        if len(given) != 1:
-            raise InvalidInputError("give one query: posterior, id, text, image or vector.")
+        queries = [value for value in (posterior, id, text, image, vector) if value is not None]
+        if len(queries) != 1:
+            raise InvalidInputError(
+                f"search takes one query (posterior, id, text, image or vector), but got {len(queries)}."
+            )
         if posterior is not None:
-            query: dict[str, Any] = {
-                "mu": posterior.mu.double().tolist(),
-                "kappa": float(posterior.kappa),
-            }
+            query = {"mu": posterior.mu.double().tolist(), "kappa": float(posterior.kappa)}
         elif id is not None:
             query = {"id": id}
         else:
             query, single = _embed_body(text, image, vector, view)
             if not single:
-                raise InvalidInputError("a search has one query; ask several times.")
-        body = {"query": query, **{k: v for k, v in options.items() if v is not None}}
+                raise InvalidInputError("search takes one query; call it once for each.")
+        body: dict[str, Any] = {"query": query}
+        body |= {name: value for name, value in options.items() if value is not None}
         if filter:
             body["filter"] = {
-                name: {"low": demand[0], "high": demand[1]} if isinstance(demand, tuple) else demand
-                for name, demand in filter.items()
+                name: {"low": value[0], "high": value[1]} if isinstance(value, tuple) else value
+                for name, value in filter.items()
             }
-        return _answer(self._ask("POST", "/v1/search", body))
+        return _search_result(self._request("POST", "v1/search", body))
 
-    def map(self, query: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        """The surroundings of a query, given as the API takes it, on a map; options: mass, kind, limit, dims."""
-        return self._ask("POST", "/v1/map", {"query": dict(query), **options})
+    def map(self, query: Mapping[str, Any], **options: Unpack[MapOptions]) -> dict[str, Any]:
+        """The neighbourhood of a query on a map; query and options (mass, kind, limit, dims) as in the HTTP API."""
+        return self._request("POST", "v1/map", {"query": dict(query), **options})
 
     def rejection(self) -> dict[str, Any]:
         """The rejection curve of a sample, once it is available."""
-        return self._ask("GET", "/v1/rejection")
+        return self._request("GET", "v1/rejection")
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        try:
-            content = None if body is None else json.dumps(body, allow_nan=False).encode()
-        except ValueError as error:
-            raise InvalidInputError(
-                f"the request holds a number that is not finite: {error}."
-            ) from error
-        headers = dict(self._headers)
-        if content is not None:
+    def _request(self, method: str, path: str, body: Any = None, *, parameters: Any = None) -> Any:
+        content, headers = None, {}
+        if body is not None:
+            try:
+                content = json.dumps(body, allow_nan=False).encode()
+            except ValueError as error:
+                raise InvalidInputError(
+                    f"a number in the request is not finite: {error}."
+                ) from error
             headers["Content-Type"] = "application/json"
-        with self._lock:
-            status, answer, after = self._exchange(method, self._prefix + path, content, headers)
+        response = self._send(
+            self._http.build_request(
+                method, path, params=parameters, content=content, headers=headers
+            )
+        )
         try:
-            values = json.loads(answer)
+            values = response.json()
         except ValueError:
             values = None
-        if 200 <= status < 300 and values is not None:
+        if response.is_success and values is not None:
             return values
-        told = values.get("error") if isinstance(values, dict) else None
-        told = told if isinstance(told, dict) else {}
+        error = values.get("error") if isinstance(values, dict) else None
+        error = error if isinstance(error, dict) else {}
+        message = f"{self._url} answered {response.status_code}, but not as an aureole service."
+        retry_after = response.headers.get("Retry-After", "")
         raise ServiceError(
-            str(
-                told.get("message")
-                or f"{self._url} answered {status}, which is no answer of aureole."
-            ),
-            code=str(told.get("code", "internal")),
-            status=status,
-            field=told.get("field"),
-            retry_after=float(after) if after and after.isdigit() else None,
+            str(error.get("message") or message),
+            code=str(error.get("code", "internal")),
+            status=response.status_code,
+            field=error.get("field"),
+            retry_after=float(retry_after) if retry_after.isdigit() else None,
         )
 
-    def _exchange(
-        self, method: str, path: str, content: bytes | None, headers: dict[str, str]
-    ) -> tuple[int, bytes, str | None]:
-        """(Status, body, Retry-After); once more if a connection that was kept open has been closed meanwhile.
-
-        Nothing that is asked changes anything, so asking twice does no harm.
-        """
-        kept = self._connection.sock is not None
+    def _send(self, request: "httpx.Request", *, retry: bool = True) -> "httpx.Response":
+        """The response; retried once if the connection breaks, since every request is read-only."""
+        httpx = _import_httpx()
         try:
-            self._connection.request(method, path, body=content, headers=headers)
-            answer = self._connection.getresponse()
-            body = answer.read(_MOST + 1)
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            if kept and not isinstance(error, TimeoutError):
-                return self._exchange(method, path, content, headers)
+            return self._http.send(request)
+        except httpx.HTTPError as error:
+            broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+            if retry and broken and not isinstance(error, httpx.ConnectError):
+                return self._send(request, retry=False)
+            reason = str(error) or type(error).__name__
             raise ServiceError(
-                f"no answer from {self._url}: {error or type(error).__name__}.", code="unreachable"
+                f"no response from {self._url}: {reason}.", code="unreachable"
             ) from error
-        if len(body) > _MOST:
-            self._connection.close()
-            raise ServiceError(f"an answer of more than {_MOST:,} bytes.", code="unreachable")
-        return answer.status, body, answer.headers.get("Retry-After")
+
+
+def _import_httpx() -> Any:
+    """The package httpx, imported when a client is created."""
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingPackageError(
+            "the client needs httpx, which is not installed: pip install 'aureole[serve]'."
+        ) from error
+    return httpx
 
 
 def _embed_body(
     text: Any, image: Any, vector: Any, view: Mapping[str, float] | None
 ) -> tuple[dict[str, Any], bool]:
-    """(The JSON of inputs, whether it is a single one)."""
-    given = {"text": text, "image": image, "vector": vector}
-    kinds = [kind for kind, value in given.items() if value is not None]
+    """(The inputs as JSON, whether they are a single one)."""
+    values = {"text": text, "image": image, "vector": vector}
+    kinds = [kind for kind, value in values.items() if value is not None]
     if len(kinds) != 1:
-        raise InvalidInputError("give one of text, image and vector.")
+        raise InvalidInputError(
+            f"exactly one of text, image and vector is required, but got {len(kinds)}."
+        )
     kind = kinds[0]
-    value = given[kind]
+    value = values[kind]
     if kind == "vector":
         value = value.tolist() if hasattr(value, "tolist") else list(value)
         single = not value or not isinstance(value[0], list)
     else:
         single = isinstance(value, str | bytes | Path)
         if kind == "image":
-            value = _encoded(value) if single else [_encoded(one) for one in value]
+            value = _base64(value) if single else [_base64(one) for one in value]
         elif not single:
             value = list(value)
     body: dict[str, Any] = {kind if single else f"{kind}s": value}
@@ -292,44 +327,45 @@ def _embed_body(
     return body, single
 
 
-def _encoded(picture: bytes | Path) -> str:
+def _base64(picture: bytes | Path) -> str:
     content = picture.read_bytes() if isinstance(picture, Path) else picture
     return base64.b64encode(content).decode()
 
 
-def _number(value: float | None) -> float:
-    """A kappa: JSON has no infinity, so it comes as null."""
-    return float("inf") if value is None else value
+def _kappa(entry: Mapping[str, Any]) -> float:
+    """The kappa of an entry; JSON has no infinity, so null stands for it."""
+    return float("inf") if entry["kappa"] is None else entry["kappa"]
 
 
-def _answer(raw: Any) -> Answer:
+def _search_result(raw: Any) -> SearchResult:
     try:
         entries = raw["hits"]
 
-        def column(name: str) -> Any:
-            values = [entry[name] for entry in entries]
-            if not values or any(value is None for value in values):
-                return None
-            return torch.tensor(values, dtype=torch.float64)
+        def column(name: str) -> list[Any] | None:
+            """The values of a key, or None if they are missing."""
+            values = [entry.get(name) for entry in entries]
+            return values if values and None not in values else None
 
-        empty = torch.zeros(0, dtype=torch.float64)
-        kappa = torch.tensor([_number(entry["kappa"]) for entry in entries], dtype=torch.float32)
-        cosine, names = column("cosine"), list(entries[0]["payload"]) if entries else []
+        def tensor(name: str) -> Tensor | None:
+            values = column(name)
+            return None if values is None else torch.tensor(values, dtype=torch.float64)
+
+        cosine = tensor("cosine")
+        threshold = float("inf") if raw["threshold"] is None else raw["threshold"]
+        names = entries[0]["payload"] if entries else ()
         hits = Hits(
             ids=[entry["id"] for entry in entries],
-            cosine=empty if cosine is None else cosine,
-            kappa=kappa,
-            threshold=torch.tensor([_number(raw["threshold"])], dtype=torch.float64),
-            log_positivity=column("positivity"),
-            probability=column("positive"),
+            cosine=torch.zeros(0, dtype=torch.float64) if cosine is None else cosine,
+            kappa=torch.tensor([_kappa(entry) for entry in entries], dtype=torch.float32),
+            threshold=torch.tensor([threshold], dtype=torch.float64),
+            log_positivity=tensor("positivity"),
+            probability=tensor("positive"),
             payload={name: [entry["payload"][name] for entry in entries] for name in names},
             asks_back=raw["abstain"],
         )
-        explained = bool(entries) and entries[0].get("explanation") is not None
-        latent = explained and entries[0].get("latent_in_cap") is not None
-        return Answer(
+        return SearchResult(
             hits=hits,
-            kappa=_number(raw["query"]["kappa"]),
+            kappa=_kappa(raw["query"]),
             kappa_rank=raw["query"]["kappa_rank"],
             about=raw["query"]["about"],
             cap=raw["cap"],
@@ -337,11 +373,11 @@ def _answer(raw: Any) -> Answer:
             count_exact=raw["count_exact"],
             truncated=raw["truncated"],
             class_entropy=raw["class_entropy"],
-            explanations=[entry["explanation"] for entry in entries] if explained else None,
-            latent_in_cap=[entry["latent_in_cap"] for entry in entries] if latent else None,
+            explanations=column("explanation"),
+            latent_in_cap=column("latent_in_cap"),
             raw=raw,
         )
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ServiceError(
-            f"the answer is not that of a search: {error!r}.", code="internal"
+            f"the response is not a search result of aureole: {error!r}.", code="internal"
         ) from error

@@ -1,8 +1,11 @@
-"""The server: uvicorn on one port, with an end at which nobody is left without an answer. It imports uvicorn."""
+"""The server: uvicorn with a graceful shutdown. The only file that imports uvicorn.
+
+uvicorn's own ``timeout_graceful_shutdown`` closes idle keep-alive connections and the listening socket at once, so that
+requests already on their way to either are lost (``tests/serve/test_server.py`` shows it): hence the subclass.
+"""
 
 import asyncio
 import gc
-import logging
 import socket
 import sys
 from collections.abc import Callable
@@ -10,29 +13,35 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from aureole.errors import AureoleError
-from aureole.serve._guard import Guard
+from aureole.serve._errors import LOG
+from aureole.serve._middleware import LimitsMiddleware
 
-_LEAVING = 0.5  # seconds in which clients are told to leave, before the port is closed
-_LAST = 2.0  # seconds in which whoever was let in may still send a request
-_GRACE = 7  # seconds for the answers that are on their way
-_HEADERS = 10  # seconds for the headers of a request
-_SWITCH = 0.0002  # seconds a thread may hold the interpreter while the loop waits for it
+_CLOSING = (
+    0.5  # seconds during which responses close their connections, before the socket is closed
+)
+_IDLE = 2.0  # seconds an idle connection may still send a request after that
+_GRACE = 7  # seconds for requests in flight
+_HEADER_TIMEOUT = 10  # seconds to send the headers of a request
+_SWITCH_INTERVAL = (
+    0.0002  # seconds a thread may hold the interpreter lock while the event loop waits
+)
 
 
 class Server(uvicorn.Server):
-    """uvicorn with a gentle end; ``ready`` is called when it serves.
+    """uvicorn with a graceful shutdown: every request that reached the socket is answered.
 
-    At SIGTERM or SIGINT the port stays open for half a second, in which every answer closes its connection. Then it is
-    closed, all that were let in before are taken in, connections without a request have 2 s to send theirs, and
-    what is on its way has 7 s to be answered. A second signal ends it at once.
+    On SIGTERM or SIGINT the socket stays open for 0.5 s, during which every response closes its connection. Then it is
+    closed and its accept queue drained; idle connections have 2 s to send a request, and requests in flight 7 s to
+    finish. A second signal stops the server at once. ``on_ready`` is called when the server accepts requests.
     """
 
-    def __init__(self, guard: Guard, ready: Callable[[], None] | None = None) -> None:
+    def __init__(self, app: LimitsMiddleware, on_ready: Callable[[], None] | None = None) -> None:
         config = uvicorn.Config(
-            guard,
-            http=_protocol(),
+            app,
+            http=_TimeoutProtocol,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -41,153 +50,128 @@ class Server(uvicorn.Server):
             ws="none",
             timeout_keep_alive=30,
             timeout_graceful_shutdown=_GRACE,
-            h11_max_incomplete_event_size=64 * 1024,
         )
         super().__init__(config)
-        self._guard, self._ready = guard, ready
+        self._app, self._on_ready = app, on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Begin the end; called by a signal."""
-        if self._guard.draining or self._loop is None:
+        """Signal handler: start the graceful shutdown, or stop at once on the second signal."""
+        if self._app.draining or self._loop is None:
             self.should_exit = self.force_exit = True
             return
-        logging.getLogger("aureole.serve").info("stopping (signal %s)", sig)
-        self.leave()
+        LOG.info("stopping (signal %s)", sig)
+        self.stop()
 
-    def leave(self) -> None:
-        """Begin the end, from any thread."""
-        self._guard.draining = True
+    def stop(self) -> None:
+        """Start the graceful shutdown. Thread-safe."""
+        self._app.draining = True
         loop = self._loop
         if loop is None:
             self.should_exit = True
             return
-
-        def close() -> None:
-            self.should_exit = True
-
-        loop.call_soon_threadsafe(lambda: loop.call_later(_LEAVING, close))
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until told to stop."""
-        self._loop = asyncio.get_running_loop()
-        await super().serve(sockets)
+        exit_later = lambda: loop.call_later(_CLOSING, setattr, self, "should_exit", True)  # noqa: E731
+        loop.call_soon_threadsafe(exit_later)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the port, and say so: from here on signals end it gently."""
+        """Start listening, then call ``on_ready``."""
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        if self._ready is not None:
-            self._ready()
+        if self._on_ready is not None:
+            self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the port when nobody waits at it any more, and then what is left."""
-        spare = [listening.dup() for listening in sockets or []]
+        """Drain the accept queue before closing the listening socket, then wait for requests in flight."""
+        copies = [listening.dup() for listening in sockets or []]
         for server in self.servers:
             server.close()
-        await self._take_in(spare)
+        loop = asyncio.get_running_loop()
+        for connection in _drain_accept_queue(copies):
+            await loop.connect_accepted_socket(self._new_protocol, connection)
         await super().shutdown(sockets)
 
-    async def _take_in(self, listening: list[socket.socket]) -> None:
-        """Accept all whom the system has let in and who would find the door shut."""
-        loop = asyncio.get_running_loop()
-        pending = []
-        for door in listening:
-            door.setblocking(False)
-            while True:
-                try:
-                    visitor, _ = door.accept()
-                except OSError:  # nobody is left
-                    break
-                visitor.setblocking(False)
-                pending.append(visitor)
-            door.close()
-        for visitor in pending:
-            await loop.connect_accepted_socket(self._connection, visitor)
-
-    def _connection(self) -> Any:
-        """A protocol for one more connection."""
-        kind: Any = self.config.http_protocol_class
-        return kind(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
+    def _new_protocol(self) -> Any:
+        """A protocol instance for an accepted connection."""
+        return _TimeoutProtocol(self.config, self.server_state, self.lifespan.state)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve on these sockets, in this thread."""
-        switch = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCH)
+        """Serve on these sockets until stopped."""
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_INTERVAL)
         gc.collect()
-        gc.freeze()  # what was loaded stays: the collector need not look at it again, not even at the end
+        gc.freeze()  # the gallery and models are never garbage: collections skip them
         try:
             super().run(sockets)
         finally:
-            sys.setswitchinterval(switch)
+            sys.setswitchinterval(interval)
 
 
-def _protocol() -> Any:
-    """Uvicorn's protocol, with an end to connections that say nothing or never finish their headers."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        return "h11"
+def _drain_accept_queue(listening: list[socket.socket]) -> list[socket.socket]:
+    """Accept all connections that the kernel has queued, and close the sockets."""
+    connections = []
+    for listener in listening:
+        listener.setblocking(False)
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # the queue is empty
+                break
+            connection.setblocking(False)
+            connections.append(connection)
+        listener.close()
+    return connections
 
-    class Patient(HttpToolsProtocol):
-        _timer: asyncio.TimerHandle | None = None
 
-        def _wait(self) -> None:
-            self._rest()
-            self._timer = self.loop.call_later(_HEADERS, self.transport.close)
+class _TimeoutProtocol(HttpToolsProtocol):
+    """The HTTP protocol of uvicorn with a timeout for headers, and a delay before idle connections are closed."""
 
-        def _rest(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+    _timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._wait()
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(_HEADER_TIMEOUT, self.transport.close)
 
-        def on_message_begin(self) -> None:
-            self._wait()
-            super().on_message_begin()
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-        def on_headers_complete(self) -> None:
-            self._rest()
-            super().on_headers_complete()
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._start_timer()
 
-        def shutdown(self) -> None:
-            # a request may be on its way on a connection that looks idle
-            idle = self.cycle is None or self.cycle.response_complete
-            if idle and not self.transport.is_closing():
-                self.loop.call_later(_LAST, super().shutdown)
-            else:
-                super().shutdown()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._rest()
-            super().connection_lost(exc)
+    def on_message_begin(self) -> None:
+        self._start_timer()
+        super().on_message_begin()
 
-    return Patient
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def shutdown(self) -> None:
+        # a request may be on its way on a connection that looks idle
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and not self.transport.is_closing():
+            self.loop.call_later(_IDLE, super().shutdown)
+        else:
+            super().shutdown()
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 is any that is free."""
+    """A listening socket; port 0 selects a free port."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            made.bind(address)
-            made.listen(1024)
-        except OSError:
-            made.close()
-            raise
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = addresses[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
-        raise AureoleError(f"{host} port {port} cannot be used: {error}.") from error
-    return made
+        raise AureoleError(f"cannot listen on {host} port {port}: {error}.") from error
 
 
-def address_of(made: socket.socket) -> tuple[str, int]:
+def address_of(listening: socket.socket) -> tuple[str, int]:
     """(Host, port) of a socket."""
-    name: Any = made.getsockname()
-    return name[0], name[1]
+    host, port, *_ = listening.getsockname()
+    return host, port

@@ -1,40 +1,55 @@
-"""The service without HTTP: a gallery, an encoder and pictures, and what each question about them is answered with."""
+"""The service behind the routes, without HTTP: it answers requests with a gallery, an encoder and pictures."""
 
 import asyncio
 import math
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import aureole
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation import SAMPLED, kappa_rejection
-from aureole.explorer import MASSES as CAP_MASSES
-from aureole.retrieval import CredibleIndex, class_entropy, describe_cap
+from aureole.explorer import MASSES
+from aureole.retrieval import CredibleIndex, class_entropy, describe_cap, pick_hits
 from aureole.scale import Embedder
-from aureole.serve import _models as models
-from aureole.serve._answers import Teller, add_reasons, tell_caps, tell_classes
-from aureole.serve._caps import MASSES, credible_cosines, predictive_cosines
-from aureole.serve._encoding import Embedded, Encoder
-from aureole.serve._engine import COUNTED, Engine, Plan
-from aureole.serve._failures import LOG
-from aureole.serve._faults import Fault
-from aureole.serve._gallery import Certainty, Order, read_certainty
-from aureole.serve._map import azimuthal_map
-from aureole.serve._pictures import Pictures
-from aureole.serve._questions import Asked, demand_kappa_pos, inputs_of, plan_of, posterior_of
-from aureole.serve._surroundings import spread_places
+from aureole.serve import _request_models as requests
+from aureole.serve._batching import (
+    MAX_COUNT,
+    BatchOptions,
+    Embedding,
+    Encoder,
+    Engine,
+    SearchPlan,
+    item_not_found,
+)
+from aureole.serve._errors import LOG, ApiError
+from aureole.serve._gallery import KappaOrder, Order, Pictures
+from aureole.serve._middleware import Metrics
+from aureole.serve._neighbourhood_map import (
+    SUMMARY_MASSES,
+    azimuthal_map,
+    credible_cosines,
+    predictive_cosines,
+    spread_places,
+)
+from aureole.serve._request_models import ResolvedQuery, require_kappa_pos
+from aureole.serve._response_models import (
+    ItemFormatter,
+    add_explanations,
+    cap_entries,
+    class_counts,
+)
 
-_MASSES = tuple(f"{mass:g}" for mass in MASSES)
-Seen = Callable[[str], Callable[[int, float], None]]
+_SUMMARY_NAMES = tuple(f"{mass:g}" for mass in SUMMARY_MASSES)
 
 
 class Service:
-    """A gallery and, where they are given, the encoder that made it and pictures of its items.
+    """A gallery with, optionally, the encoder that produced it and pictures of its items.
 
-    ``kappa_pos`` is the index's, or else the encoder's. ``close`` ends its threads; the index stays the caller's.
+    ``kappa_pos`` is read from the index, or else from the encoder. ``close`` stops the threads, but does not close the
+    index.
     """
 
     def __init__(
@@ -45,63 +60,67 @@ class Service:
         pictures: Pictures | None = None,
         label_column: str | None = None,
         text_column: str | None = None,
-        batch: int = 32,
-        room: int = 1024,
-        seen: Seen | None = None,
+        batches: BatchOptions | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         schema, origin = index.schema, index.origin
         for name in (label_column, text_column):
             if name is not None and name not in schema.columns:
                 raise InvalidInputError(
-                    f"there is no payload column {name!r}; there are {sorted(schema.columns)}."
+                    f"payload column {name!r} not found; the gallery has {sorted(schema.columns)}."
                 )
         if embedder is not None:
             origin.check_same(embedder.weights, "the encoder")
             if embedder.dim != schema.dim:
                 raise InvalidInputError(
-                    f"the gallery lies in R^{schema.dim}, but the encoder's posteriors in R^{embedder.dim}."
+                    f"the gallery has dimension {schema.dim}, but the encoder has dimension {embedder.dim}."
                 )
         self.pictures = pictures
         self.label_column, self.text_column = label_column, text_column
-        self._teller = Teller(pictures, label_column, text_column)
-        made = None if embedder is None else embedder.kappa_pos
-        self.kappa_pos = made if origin.kappa_pos is None else origin.kappa_pos
+        self._format = ItemFormatter(pictures, label_column, text_column)
+        self.kappa_pos = origin.kappa_pos
+        if self.kappa_pos is None and embedder is not None:
+            self.kappa_pos = embedder.kappa_pos
         self.dim, self.columns = schema.dim, dict(schema.columns)
-        self.certainty: Certainty = read_certainty(index, label_column)
+        self.kappa_order = KappaOrder.read(index, label_column)
         self._calibration = index.conformal
-        self._typical = schema.typical_kappa
+        self._typical_kappa = schema.typical_kappa
         self._rejection: list[dict[str, float]] | None = None
-        sizes = {"largest": batch, "room": room}
-        self.engine = Engine(index, **sizes, seen=None if seen is None else seen("engine"))
-        self.encoder = (
-            None
-            if embedder is None
-            else Encoder(embedder, **sizes, seen=None if seen is None else seen("encoder"))
-        )
-        self._side = ThreadPoolExecutor(2, thread_name_prefix="aureole-side")
+        batches = batches or BatchOptions()
+        self.metrics = metrics or Metrics()
+        self.metrics.set_rows(len(self.kappa_order))
+        self.engine = Engine(index, replace(batches, on_batch=self.metrics.worker("engine")))
+        self.metrics.watch("engine", self.engine.queue.__len__)
+        self.encoder: Encoder | None = None
+        if embedder is not None:
+            self.encoder = Encoder(
+                embedder, replace(batches, on_batch=self.metrics.worker("encoder"))
+            )
+            self.metrics.watch("encoder", self.encoder.queue.__len__)
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
         self._about = self._describe(index)
 
     def close(self) -> None:
-        """Work off what waits, and end all threads."""
-        self.engine.close()
+        """Process the queued requests, then stop all threads."""
+        self.engine.queue.close()
         if self.encoder is not None:
             self.encoder.close()
-        self._side.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def about(self) -> dict[str, Any]:
-        """What is served."""
+        """A description of the gallery and the encoder."""
         return self._about
 
     async def items(
         self, order: Order, offset: int, limit: int, label: str | None = None
     ) -> dict[str, Any]:
-        """A page of items by their certainty."""
-        ids, total = self.certainty.page(order, offset, limit, label=label)
+        """A page of items ordered by kappa."""
+        ids, total = self.kappa_order.page(order, offset, limit, label=label)
         columns = list(self.columns)
-        found: list[dict[str, Any]] = []
+        items: list[dict[str, Any]] = []
         if ids:
-            found = await self.engine.call(lambda index: self._rows(index, ids, columns))
-        return {"items": found, "total": total, "offset": offset}
+            items = await self.engine.call(lambda index: self._fetch_items(index, ids, columns))
+        return {"items": items, "total": total, "offset": offset}
 
     async def item(self, name: str) -> dict[str, Any]:
         """An item with its posterior."""
@@ -110,140 +129,132 @@ class Service:
             try:
                 return index.fetch([name], columns=list(self.columns))
             except InvalidInputError as error:
-                raise Fault("not_found", f"there is no item {name[:60]!r}.") from error
+                raise item_not_found(name) from error
 
         posterior, payload = await self.engine.call(work)
         values = {column: entries[0] for column, entries in payload.items()}
         kappa = float(posterior.kappa[0])
-        (caps,) = credible_cosines(posterior.kappa, CAP_MASSES, self.dim)
+        (caps,) = credible_cosines(posterior.kappa, MASSES, self.dim)
         return {
-            **self._teller.tell(name, kappa, values),
+            **self._format.item(name, kappa, values),
             "mu": posterior.mu[0].tolist(),
-            "kappa_rank": self.certainty.rank(kappa),
-            "caps": tell_caps(caps),
+            "kappa_rank": self.kappa_order.rank(kappa),
+            "caps": cap_entries(caps),
         }
 
     async def embed(self, request: Any) -> dict[str, Any]:
         """The posteriors of inputs, with their credible cosines."""
-        kind, inputs, view = inputs_of(request)
+        kind, inputs, view = requests.inputs_of(request)
         entries = []
-        for embedded in await self._encode(kind, inputs, view):
-            kappa = float(embedded.posterior.kappa)
+        for embedding in await self._encode(kind, inputs, view):
+            kappa = float(embedding.posterior.kappa)
             entries.append(
                 {
-                    "mu": embedded.posterior.mu.tolist(),
+                    "mu": embedding.posterior.mu.tolist(),
                     "kappa": kappa,
-                    "kappa_rank": self.certainty.rank(kappa),
-                    "credible_cosine": dict(zip(_MASSES, embedded.cosines, strict=True)),
+                    "kappa_rank": self.kappa_order.rank(kappa),
+                    "credible_cosine": dict(zip(_SUMMARY_NAMES, embedding.cosines, strict=True)),
                 }
             )
         return {"posteriors": entries}
 
-    async def search(self, request: models.SearchRequest) -> dict[str, Any]:
-        """The members of a query's cap, with their scores and, if asked for, why they are there."""
-        plan = plan_of(
+    async def search(self, request: requests.SearchRequest) -> dict[str, Any]:
+        """The items inside a query's cap, with their scores and, on request, explanations."""
+        plan = requests.search_plan(
             request,
             calibrated=self._calibration is not None,
             kappa_pos=self.kappa_pos,
             label=self.label_column,
             columns=tuple(self.columns),
         )
-        asked = await self._ask(request.query)
-        found = await self.engine.search(plan, asked.posterior, asked.item)
-        hits, labels = found.hits, None
+        query = await self._resolve(request.query)
+        outcome = await self.engine.search(plan, query.posterior, query.item)
+        hits, labels = outcome.hits, None
         if self.label_column is not None:
             labels = hits.payload.get(self.label_column)
         entropy = class_entropy(labels, hits.log_positivity) if labels else None
         (threshold,) = hits.threshold.tolist()
-        entries = self._teller.tell_hits(hits)
+        entries = self._format.hits(hits)
         if request.explain and entries:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._side, add_reasons, entries, hits, found.posterior)
+            posterior = outcome.posterior
+            await loop.run_in_executor(self._pool, add_explanations, entries, hits, posterior)
         return {
-            "query": self._query(asked, found.posterior),
+            "query": self._query(query, outcome.posterior),
             "cap": self._cap(plan),
             "threshold": threshold,
-            "count": found.count,
-            "count_exact": found.exact,
-            "truncated": found.truncated,
+            "count": outcome.count,
+            "count_exact": outcome.exact,
+            "truncated": outcome.truncated,
             "abstain": hits.asks_back,
             "class_entropy": entropy,
-            "classes": None if labels is None else tell_classes(found.labels or labels),
+            "classes": None if labels is None else class_counts(outcome.labels or labels),
             "hits": entries,
         }
 
-    async def map(self, request: models.MapRequest) -> dict[str, Any]:
-        """Items around a query, near and far, on an azimuthal map, and its cap as a circle."""
+    async def map(self, request: requests.MapRequest) -> dict[str, Any]:
+        """Items around a query on an azimuthal map, with its cap as a circle."""
         if request.kind == "predictive":
-            demand_kappa_pos(self.kappa_pos)
-        asked = await self._ask(request.query)
-        plan = Plan(1.0, COUNTED, count=False, columns=tuple(self.columns))
-        found = await self.engine.search(plan, asked.posterior, asked.item)
-        hits, own = found.hits, found.posterior
-        masses = (request.mass, *CAP_MASSES)
-        cosine, *caps = await self._cosines(own, masses, request.kind)
-        widest = math.acos(max(-1.0, min(cosine, *caps)))
-        places = spread_places(hits.cosine.numpy(), widest, request.limit).tolist()
+            require_kappa_pos(self.kappa_pos)
+        query = await self._resolve(request.query)
+        plan = SearchPlan(1.0, MAX_COUNT, count=False, columns=tuple(self.columns))
+        outcome = await self.engine.search(plan, query.posterior, query.item)
+        hits, own = outcome.hits, outcome.posterior
+        threshold, *caps = await self._cosines(own, (request.mass, *MASSES), request.kind)
+        largest_angle = math.acos(max(-1.0, min(threshold, *caps)))
+        places = spread_places(hits.cosine.numpy(), largest_angle, request.limit).tolist()
         points: list[dict[str, Any]] = []
         if places:
             names = [hits.ids[place] for place in places]
             stored, _ = await self.engine.call(lambda index: index.fetch(names))
-            drawn = azimuthal_map(own.mu.numpy(), stored.mu.numpy(), request.dims).tolist()
-            for place, name, point in zip(places, names, drawn, strict=True):
-                payload = {column: values[place] for column, values in hits.payload.items()}
-                item = self._teller.tell(name, float(hits.kappa[place]), payload)
-                del item["payload"]
-                near = float(hits.cosine[place])
-                points.append(
-                    {
-                        **item,
-                        **dict(zip("xyz", point, strict=False)),
-                        "cosine": near,
-                        "inside": near >= cosine,
-                    }
-                )
-        radius = math.acos(max(-1.0, min(1.0, cosine)))
+            coordinates = azimuthal_map(own.mu.numpy(), stored.mu.numpy(), request.dims).tolist()
+            entries = self._format.hits(pick_hits(hits, places))
+            for entry, point in zip(entries, coordinates, strict=True):
+                for key in ("payload", "positivity", "positive"):
+                    del entry[key]
+                entry |= zip("xyz", point, strict=False)
+                points.append({**entry, "inside": entry["cosine"] >= threshold})
         return {
             "points": points,
-            "cap": {"radius": radius},
-            "caps": tell_caps(caps),
-            "query": self._query(asked, own),
+            "cap": {"radius": math.acos(max(-1.0, min(1.0, threshold)))},
+            "caps": cap_entries(caps),
+            "query": self._query(query, own),
         }
 
     async def _cosines(
         self, posterior: VonMisesFisher, masses: tuple[float, ...], kind: str
     ) -> list[float]:
-        """The least cosines of a query's caps; predictive ones are dear, and made beside everything else."""
+        """The smallest cosines of a query's caps; predictive ones are slow, so a separate thread computes them."""
         if kind == "credible":
             return credible_cosines(posterior.kappa.reshape(1), masses, self.dim)[0]
-        kappa_pos = demand_kappa_pos(self.kappa_pos)
-        given = (float(posterior.kappa), masses, self._typical, kappa_pos, self.dim)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._side, predictive_cosines, *given
-        )
+        kappa_pos = require_kappa_pos(self.kappa_pos)
+        arguments = (float(posterior.kappa), masses, self._typical_kappa, kappa_pos, self.dim)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, predictive_cosines, *arguments)
 
     def warm_up(self) -> None:
-        """Ask for the first page, a search and an embedding, so that the first visitor need not wait for the caches."""
+        """Run the first page, a search and an embedding, so that caches are filled before the first client connects."""
 
         async def work() -> None:
             page = await self.items("ambiguous", 0, 60)
             for item in page["items"][:1]:
-                await self.search(models.SearchRequest(query=models.ById(id=item["id"]), limit=1))
+                query = requests.ById(id=item["id"])
+                await self.search(requests.SearchRequest(query=query, limit=1))
             if self.encoder is not None and self.encoder.embedder.modality == "text":
                 await self.encoder.embed("text", ["a"])
 
         asyncio.run(work())
 
     def rejection(self) -> dict[str, Any]:
-        """The rejection curve, once it is there."""
+        """The rejection curve, once it has been computed."""
         return {"available": self._rejection is not None, "curve": self._rejection or []}
 
     def compute_rejection(self) -> None:
-        """Start to compute the rejection curve of a sample, beside everything else."""
+        """Start a thread that computes the rejection curve of a sample."""
         column = self.label_column
-        if column is None or len(self.certainty) < 2:
+        if column is None or len(self.kappa_order) < 2:
             return
-        names = self.certainty.sample(SAMPLED)
+        names = self.kappa_order.sample(SAMPLED)
 
         async def work() -> tuple[VonMisesFisher, dict[str, list[Any]]]:
             return await self.engine.call(lambda index: index.fetch(names, columns=[column]))
@@ -253,35 +264,34 @@ class Service:
                 posterior, payload = asyncio.run(work())
                 self._rejection = kappa_rejection(posterior, payload[column])
             except Exception as error:
-                LOG.error("the rejection curve failed", exc_info=error)
+                LOG.error("computing the rejection curve failed", exc_info=error)
 
         threading.Thread(target=run, name="aureole-rejection", daemon=True).start()
 
     async def picture(self, name: str, side: int, known: str | None) -> tuple[str, bytes | None]:
-        """(The tag, the JPEG) of an item's picture; no JPEG for who has the one with this tag."""
+        """(ETag, JPEG) of an item's thumbnail; the JPEG is None if ``known`` is its ETag."""
         pictures = self.pictures
         loop = asyncio.get_running_loop()
-        found = None
+        location = None
         if pictures is not None:
-            found = await loop.run_in_executor(self._side, pictures.tag, name, side)
-        if pictures is None or found is None:
-            raise Fault("not_found", f"there is no picture of {name[:60]!r}.")
-        path, tag = found
+            location = await loop.run_in_executor(self._pool, pictures.find, name, side)
+        if pictures is None or location is None:
+            raise ApiError("not_found", f"item {name[:60]!r} has no picture.")
+        path, tag = location
         if known == tag:
             return tag, None
         try:
-            content = await loop.run_in_executor(self._side, pictures.thumbnail, path, tag, side)
+            jpeg = await loop.run_in_executor(self._pool, pictures.thumbnail, path, tag, side)
         except InvalidInputError as error:
             LOG.warning("%s", error)
-            raise Fault(
-                "not_found", f"the picture of {name[:60]!r} cannot be read; see the service's log."
-            ) from error
-        return tag, content
+            message = f"the picture of {name[:60]!r} cannot be read; see the service's log."
+            raise ApiError("not_found", message) from error
+        return tag, jpeg
 
     def _describe(self, index: CredibleIndex) -> dict[str, Any]:
-        quantiles = self.certainty.quantiles()
+        quantiles = self.kappa_order.quantiles()
         return {
-            "rows": len(self.certainty),
+            "rows": len(self.kappa_order),
             "dim": self.dim,
             "engine": index.engine,
             "modality": None if self.encoder is None else self.encoder.embedder.modality,
@@ -291,60 +301,60 @@ class Service:
             "text_column": self.text_column,
             "pictures": self.pictures is not None,
             "kappa": {"quantiles": quantiles, "median": quantiles[50][1] if quantiles else None},
-            "classes": [{"label": label, "count": n} for label, n in self.certainty.classes],
+            "classes": [{"label": label, "count": n} for label, n in self.kappa_order.classes],
             "conformal": self._calibration is not None,
             "version": aureole.__version__,
         }
 
-    def _rows(
+    def _fetch_items(
         self, index: CredibleIndex, ids: list[str], columns: list[str]
     ) -> list[dict[str, Any]]:
-        """Items by their ids, without those that were deleted since the service started."""
+        """Items by id, without those deleted since the service started."""
         try:
             posterior, payload = index.fetch(ids, columns=columns)
         except InvalidInputError:
             if len(ids) == 1:
                 return []
-            return [item for name in ids for item in self._rows(index, [name], columns)]
+            return [item for name in ids for item in self._fetch_items(index, [name], columns)]
         kappa = posterior.kappa.tolist()
         return [
-            self._teller.tell(name, kappa[i], {column: payload[column][i] for column in columns})
+            self._format.item(name, kappa[i], {column: payload[column][i] for column in columns})
             for i, name in enumerate(ids)
         ]
 
-    def _query(self, asked: Asked, posterior: VonMisesFisher) -> dict[str, Any]:
+    def _query(self, query: ResolvedQuery, posterior: VonMisesFisher) -> dict[str, Any]:
         kappa = float(posterior.kappa)
-        return {"kappa": kappa, "kappa_rank": self.certainty.rank(kappa), "about": asked.about}
+        return {"kappa": kappa, "kappa_rank": self.kappa_order.rank(kappa), "about": query.about}
 
     async def _encode(
-        self, kind: str, inputs: list[Any], view: models.View | None
-    ) -> list[Embedded]:
+        self, kind: str, inputs: list[Any], view: requests.View | None
+    ) -> list[Embedding]:
         if self.encoder is None:
-            raise Fault(
+            raise ApiError(
                 "invalid_input",
-                "this service was started without --encoder: ask by id, or by mu and kappa.",
+                "this service was started without --encoder: query by id, or by mu and kappa.",
                 field=kind,
             )
-        view = view or models.View()
+        view = view or requests.View()
         return await self.encoder.embed(kind, inputs, crop=view.crop, blur=view.blur)
 
-    async def _ask(self, query: Any) -> Asked:
-        """The posterior of a query of any kind."""
-        if isinstance(query, models.ById):
-            return Asked(None, query.id, f"item {query.id[:60]!r}")
-        if isinstance(query, models.ByPosterior):
-            return Asked(posterior_of(query, self.dim), None, "a posterior")
-        kind, inputs, view = inputs_of(query)
-        (embedded,) = await self._encode(kind, inputs, view)
+    async def _resolve(self, query: Any) -> ResolvedQuery:
+        """The posterior or item of a query of any type."""
+        if isinstance(query, requests.ById):
+            return ResolvedQuery(None, query.id, f"item {query.id[:60]!r}")
+        if isinstance(query, requests.ByPosterior):
+            return ResolvedQuery(requests.posterior_of(query, self.dim), None, "a posterior")
+        kind, inputs, view = requests.inputs_of(query)
+        (embedding,) = await self._encode(kind, inputs, view)
         about = f"text {inputs[0][:60]!r}" if kind == "text" else f"a {kind}"
-        return Asked(embedded.posterior, None, about)
+        return ResolvedQuery(embedding.posterior, None, about)
 
-    def _cap(self, plan: Plan) -> dict[str, Any]:
-        """What the cap was computed with."""
+    def _cap(self, plan: SearchPlan) -> dict[str, Any]:
+        """How the cap was computed."""
         return describe_cap(
             plan.mass,
-            plan.kind,
+            plan.options.kind,
             kappa_pos=self.kappa_pos,
-            typical_kappa=self._typical,
-            conformal=self._calibration if plan.guarantee else None,
+            typical_kappa=self._typical_kappa,
+            conformal=self._calibration if plan.options.guarantee else None,
         )

@@ -22,17 +22,15 @@ from aureole.retrieval import (
 )
 from aureole.scale import load_embedder
 from aureole.serve import Service, ServiceError
-from aureole.serve._encoding import spoil
-from aureole.serve._engine import _Search
-from aureole.serve._models import (
+from aureole.serve._batching import _Search, degrade
+from aureole.serve._request_models import SearchRequest, search_plan
+from aureole.serve._response_models import (
     AboutAnswer,
     ItemAnswer,
     ItemsAnswer,
     MapAnswer,
     SearchAnswer,
-    SearchRequest,
 )
-from aureole.serve._questions import plan_of
 from tests.serve.conftest import NASTY, N, ask, error_of, in_base64, names, running
 
 
@@ -59,7 +57,7 @@ def test_pages_follow_kappa_and_miss_nobody(client, made):
         seen += [item["id"] for item in page["items"]]
     assert seen == order
     assert [item["id"] for item in client.items("certain", limit=9)["items"]] == order[::-1][:9]
-    same = client._ask("GET", "/v1/ambiguous?limit=7&offset=3")
+    same = client._request("GET", "v1/ambiguous?limit=7&offset=3")
     assert [item["id"] for item in same["items"]] == order[3:10]
     dogs = client.items(label="dog", limit=500)
     labels = dict(zip(names(), [("cat", "dog", "<b>")[i % 3] for i in range(N)], strict=True))
@@ -100,12 +98,12 @@ def test_posteriors_are_the_encoders(client, made):
     found = client.embed(image=paths)
     torch.testing.assert_close(found.mu, wanted.mu, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found.kappa, wanted.kappa, rtol=1e-4, atol=1e-4)
-    one = client._ask("POST", "/v1/embed", {"image": in_base64(paths[0])})["posteriors"][0]
+    one = client._request("POST", "v1/embed", {"image": in_base64(paths[0])})["posteriors"][0]
     own = VonMisesFisher(wanted.mu[0], torch.tensor(one["kappa"]))
     for mass, cosine in one["credible_cosine"].items():
         assert cosine == pytest.approx(float(cap_cosine(own, float(mass))), abs=1e-6)
     view = {"crop": 0.5, "blur": 1.5}
-    spoilt = embedder.embed([spoil(pictures[0], 0.5, 1.5)])
+    spoilt = embedder.embed([degrade(pictures[0], 0.5, 1.5)])
     seen = client.embed(image=paths[0], view=view)
     assert seen.batch_shape == ()
     torch.testing.assert_close(seen.kappa, spoilt.kappa[0], rtol=1e-4, atol=1e-4)
@@ -168,8 +166,8 @@ def test_a_range_and_a_list_in_one_batch_are_two_questions(service, made):
             query=query, mass=1.0, limit=1000, filter={"number": demand, "label": "dog"}
         )
         known = {"kappa_pos": None, "label": None, "columns": ("number",)}
-        plans.append(plan_of(request, calibrated=False, **known))
-    assert len(set(plans)) == len(plans)
+        plans.append(search_plan(request, calibrated=False, **known))
+    assert len({repr(plan) for plan in plans}) == len(plans)
     # of one batch, whatever the threads do
     own = VonMisesFisher(made[1].mu[0], torch.tensor(0.0))
     jobs = [_Search(plan, own) for plan in plans]
@@ -317,12 +315,12 @@ def test_a_gallery_alone_is_served_too(index, made):
 
 
 def test_what_does_not_fit_is_refused_at_the_start(index, made, tmp_path):
-    with pytest.raises(InvalidInputError, match="no payload column"):
+    with pytest.raises(InvalidInputError, match="payload column 'nothing' not found"):
         Service(index, label_column="nothing")
     other = VonMisesFisher(torch.eye(5)[:2], torch.ones(2))
     with (
         CredibleIndex.create("faiss://", other, ["a", "b"]) as wide,
-        pytest.raises(InvalidInputError, match=r"R\^5"),
+        pytest.raises(InvalidInputError, match="dimension 5"),
     ):
         Service(wide, load_embedder(made[0] / "encoder"))
 
@@ -341,9 +339,15 @@ def test_deleted_rows_leave_the_pages(made, tmp_path):
 
 
 def test_the_page_and_its_headers(place):
-    status, headers, _ = ask(place, "GET", "/")
+    status, headers, body = ask(place, "GET", "/")
     assert status == 200
+    assert b"assets/explorer.js" in body
     assert headers["content-type"].startswith("text/html")
+    again = ask(place, "GET", "/", headers={"If-None-Match": headers["etag"]})
+    assert (again[0], again[2]) == (304, b"")
+    script = ask(place, "GET", "/assets/explorer.js")
+    assert (script[0], script[1]["content-type"]) == (200, "text/javascript; charset=utf-8")
+    error_of(ask(place, "GET", "/SOURCE"), 404, "not_found")
     assert "script-src 'self'" in headers["content-security-policy"]
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"

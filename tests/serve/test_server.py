@@ -1,5 +1,6 @@
-"""``aureole serve`` as a process: its line, its key, its end under load."""
+"""``aureole serve`` as a process: startup, API key, graceful shutdown."""
 
+import http.client
 import json
 import os
 import re
@@ -11,8 +12,9 @@ import time
 from contextlib import contextmanager
 
 import pytest
+import uvicorn
 
-from aureole.serve import Client, ServiceError
+from aureole.serve import Client, Server, ServiceError, address_of, bound_socket, create_app
 from tests.cli.conftest import run
 from tests.serve.conftest import ask, error_of, in_base64
 
@@ -49,8 +51,6 @@ def test_sigterm_under_load_answers_all_that_was_accepted(made):
 
     def load(place, stop):
         """Ask again and again on kept connections; a request counts once it is written to a connection."""
-        import http.client
-
         connection = http.client.HTTPConnection(*place, timeout=15)
         content = json.dumps(body).encode()
         while not stop.is_set():
@@ -94,6 +94,44 @@ def test_sigterm_under_load_answers_all_that_was_accepted(made):
     assert lost == []
     assert len(sent) == len(answered)
     assert set(answered) == {200}
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_request_on_an_idle_connection_during_shutdown(service, plain):
+    """uvicorn's own shutdown loses the request; ``Server`` answers it."""
+    app = create_app(service)
+    config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=7)
+    server = uvicorn.Server(config) if plain else Server(app)
+    listening = bound_socket("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    connection = http.client.HTTPConnection(*address_of(listening), timeout=20)
+    connection.request("GET", "/v1/about")
+    assert connection.getresponse().read()
+    kept = connection.sock
+    if plain:
+        server.should_exit = True
+    else:
+        server.stop()
+    time.sleep(1.0)
+    try:
+        if plain:
+            with pytest.raises((OSError, http.client.HTTPException)):
+                request_on(kept)
+        else:
+            assert request_on(kept) == 200
+    finally:
+        connection.close()
+        thread.join(15)
+    assert not thread.is_alive()
+
+
+def request_on(sock):
+    """The status of a request on a connection that is still open, without a reconnect."""
+    sock.sendall(b"GET /v1/about HTTP/1.1\r\nHost: x\r\n\r\n")
+    response = http.client.HTTPResponse(sock)
+    response.begin()
+    return response.status
 
 
 @pytest.mark.slow
@@ -146,17 +184,17 @@ def test_options_that_make_no_service(made, tmp_path, monkeypatch):
     coded.write_bytes(b"\xff\xfe" + "a-very-secret-key".encode("utf-16-le"))
     for options, match in {
         ("--index", tmp_path / "no.lance"): "holds no gallery",
-        ("--index", gallery, "--label-column", "no"): "no payload column",
-        ("--index", gallery, "--images", tmp_path / "no"): "no folder of pictures",
+        ("--index", gallery, "--label-column", "no"): "payload column 'no' not found",
+        ("--index", gallery, "--images", tmp_path / "no"): "folder of pictures",
         ("--index", gallery, "--encoder", tmp_path): "no saved model",
         ("--index", gallery, "--api-key-file", short): "8 printable ASCII",
         ("--index", gallery, "--api-key-file", coded): "8 printable ASCII",
-        ("--index", gallery, "--host", "198.51.100.7"): "cannot be used",
+        ("--index", gallery, "--host", "198.51.100.7"): "cannot listen on",
     }.items():
         done = run("serve", *options, "--port", 0)
         assert done.exit_code == 1, options
         assert match in str(done.exception)
-    assert "may be reached by others" in done.output
+    assert "other machines can reach" in done.output
     for options in (
         ("--server", "http://127.0.0.1:9", "x.lance", "--id", "a"),
         ("--id", "a"),
@@ -169,7 +207,7 @@ def test_options_that_make_no_service(made, tmp_path, monkeypatch):
 def test_importing_the_library_imports_no_server():
     code = (
         "import sys, aureole, aureole.cli, aureole.serve; "
-        "print({'fastapi', 'starlette', 'uvicorn', 'prometheus_client', 'pydantic'} & set(sys.modules))"
+        "print({'fastapi', 'starlette', 'uvicorn', 'prometheus_client', 'pydantic', 'httpx'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -264,7 +264,7 @@ def test_what_is_no_http(hostile_place, content):
 
 
 def test_headers_that_never_end_are_cut(service, monkeypatch):
-    monkeypatch.setattr("aureole.serve._server._HEADERS", 0.5)
+    monkeypatch.setattr("aureole.serve._server._HEADER_TIMEOUT", 0.5)
     with running(service) as place:
         for begin in (b"", b"GET / HTTP/1.1\r\nHost: x\r\n"):
             start = time.monotonic()

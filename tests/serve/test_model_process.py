@@ -1,4 +1,4 @@
-"""The encoder in a process of its own: the same posteriors, and what happens when that process dies."""
+"""The model in a separate process: the same posteriors, and what happens when that process dies."""
 
 import math
 import os
@@ -15,16 +15,20 @@ import torch
 from aureole.errors import InvalidInputError
 from aureole.models import MINILM_CAPTIONS
 from aureole.scale import load_embedder
-from aureole.serve import HostedEmbedder, Service
-from aureole.serve._caps import MASSES, CapTable, credible_cosines
-from aureole.serve._frames import read_frame, write_frame
-from aureole.serve._hosted import HostGoneError, _Host
+from aureole.serve import Service, SubprocessEmbedder
+from aureole.serve._model_process import (
+    ModelProcessError,
+    _Process,
+    read_message,
+    write_message,
+)
+from aureole.serve._neighbourhood_map import SUMMARY_MASSES, credible_cosines
 from tests.serve.conftest import ask, error_of, in_base64, running
 
 
 @pytest.fixture
 def hosted(made):
-    found = HostedEmbedder(made[0] / "encoder")
+    found = SubprocessEmbedder(made[0] / "encoder")
     yield found
     found.close()
 
@@ -49,7 +53,7 @@ def test_it_is_the_same_embedder(hosted, made):
     wanted = own(paths)
     torch.testing.assert_close(posterior.mu, wanted.mu)
     torch.testing.assert_close(posterior.kappa, wanted.kappa)
-    truth = credible_cosines(wanted.kappa, MASSES, own.dim)
+    truth = credible_cosines(wanted.kappa, SUMMARY_MASSES, own.dim)
     assert np.allclose(cosines, truth, atol=1e-6)
     with pytest.raises(InvalidInputError, match="as an image"):
         hosted.prepare(b"no picture")
@@ -59,7 +63,7 @@ def test_vectors_and_texts():
     vector = np.ones(384) / 384**0.5
     for modality, raw in (("vector", vector), ("text", "a brown dog")):
         own = load_embedder(MINILM_CAPTIONS, modality)
-        hosted = HostedEmbedder(MINILM_CAPTIONS, modality)
+        hosted = SubprocessEmbedder(MINILM_CAPTIONS, modality)
         try:
             found = hosted([raw])
             torch.testing.assert_close(found.kappa, own([raw]).kappa)
@@ -73,14 +77,14 @@ def test_vectors_and_texts():
 
 def test_no_model_is_said_at_once(tmp_path):
     with pytest.raises(InvalidInputError, match="holds no saved model"):
-        HostedEmbedder(tmp_path)
+        SubprocessEmbedder(tmp_path)
 
 
 def test_a_process_that_dies_is_started_again(hosted, made):
     one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
     before, first = hosted.embed(one), hosted.pid
     os.kill(first, signal.SIGKILL)
-    with pytest.raises(HostGoneError, match="-9"):
+    with pytest.raises(ModelProcessError, match="-9"):
         hosted.embed(one)
     assert hosted.pid is None
     torch.testing.assert_close(hosted.embed(one).mu, before.mu)
@@ -111,7 +115,7 @@ def test_all_who_wait_are_told_and_one_new_process_is_enough(hosted, made):
         time.sleep(0.5)
         os.kill(hosted.pid, signal.SIGKILL)
         for each in waiting:
-            with pytest.raises(HostGoneError):
+            with pytest.raises(ModelProcessError):
                 each.result(timeout=20)
         again = [pool.submit(hosted.embed, one) for _ in range(4)]
         pids = set()
@@ -125,17 +129,17 @@ def test_nobody_speaks_to_a_process_before_it_knows_its_model(hosted, made, monk
     one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
     before = hosted.embed(one)
     os.kill(hosted.pid, signal.SIGKILL)
-    with pytest.raises(HostGoneError):
+    with pytest.raises(ModelProcessError):
         hosted.embed(one)
-    starting, ask = threading.Event(), _Host.ask
+    starting, ask = threading.Event(), _Process.request
 
-    def slow(self, value, patience):
+    def slow(self, value, timeout):
         if "folder" in value:  # the model is named late
             starting.set()
             time.sleep(1)
-        return ask(self, value, patience)
+        return ask(self, value, timeout)
 
-    monkeypatch.setattr(_Host, "ask", slow)
+    monkeypatch.setattr(_Process, "request", slow)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(hosted.embed, one)
         assert starting.wait(20)
@@ -147,38 +151,38 @@ def test_nobody_speaks_to_a_process_before_it_knows_its_model(hosted, made, monk
 def test_a_start_that_fails_leaves_no_process(hosted, made, monkeypatch):
     one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
     os.kill(hosted.pid, signal.SIGKILL)
-    with pytest.raises(HostGoneError):
+    with pytest.raises(ModelProcessError):
         hosted.embed(one)
-    pids, begin = [], _Host.__init__
+    pids, begin = [], _Process.__init__
 
     def noted(self):
         begin(self)
-        pids.append(self.process.pid)
+        pids.append(self.popen.pid)
 
-    monkeypatch.setattr(_Host, "__init__", noted)
-    good = dict(hosted._asked)
-    hosted._asked["folder"] = str(made[0])  # the model is gone meanwhile
+    monkeypatch.setattr(_Process, "__init__", noted)
+    good = dict(hosted._model)
+    hosted._model["folder"] = str(made[0])  # the model is gone meanwhile
     with pytest.raises(InvalidInputError, match="holds no saved model"):
         hosted.embed(one)
-    hosted._asked, hosted._patience = good, 0.05
-    with pytest.raises(HostGoneError):
+    hosted._model, hosted._timeout = good, 0.05
+    with pytest.raises(ModelProcessError):
         hosted.embed(one)
     assert len(pids) == 2
     assert all(map(gone, pids))
     assert hosted.pid is None
-    hosted._patience = 60.0
+    hosted._timeout = 60.0
     hosted.embed(one)
     hosted.close()
     assert gone(pids[-1])
 
 
 def test_a_process_that_is_stuck_is_killed(made):
-    hosted = HostedEmbedder(made[0] / "encoder", patience=20.0)
-    hosted._patience = 0.3
+    hosted = SubprocessEmbedder(made[0] / "encoder", timeout=20.0)
+    hosted._timeout = 0.3
     one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
     os.kill(hosted.pid, signal.SIGSTOP)
     begin = time.monotonic()
-    with pytest.raises(HostGoneError):
+    with pytest.raises(ModelProcessError):
         hosted.embed(one)
     assert time.monotonic() - begin < 10
 
@@ -209,18 +213,9 @@ def test_a_dead_encoder_is_a_503_and_recovers(index, made, hosted):
 
 def test_frames_that_break_off():
     stream = BytesIO()
-    write_frame(stream, {"mu": np.arange(6.0).reshape(2, 3)})
+    write_message(stream, {"mu": np.arange(6.0).reshape(2, 3)})
     whole = stream.getvalue()
     for length in (0, 5, 9, len(whole) - 1):
         with pytest.raises(EOFError):
-            read_frame(BytesIO(whole[:length]))
-    assert read_frame(BytesIO(whole))["mu"].tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-@pytest.mark.parametrize("dim", [2, 3, 4, 10, 128, 4096])
-def test_the_table_of_caps(dim):
-    kappa = torch.cat(
-        [torch.linspace(0, 5, 50), torch.logspace(0.7, 9, 200), torch.tensor([math.inf])]
-    )
-    found, truth = CapTable(dim)(kappa), credible_cosines(kappa.double(), MASSES, dim)
-    np.testing.assert_allclose(found, truth, atol=3e-8 if dim < 4 else 1e-11, rtol=0)
+            read_message(BytesIO(whole[:length]))
+    assert read_message(BytesIO(whole))["mu"].tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from aureole.serve import Limits, Pictures, Service
+from aureole.serve import BatchOptions, Limits, Pictures, Service
 from tests.serve.conftest import ask, error_of, in_base64, running
 
 
@@ -114,7 +114,7 @@ def test_what_takes_too_long_is_a_504(service, made):
 
 
 def test_a_full_queue_is_a_503_with_a_time_to_wait(index, made):
-    small = Service(index, pictures=Pictures(made[0] / "pictures"), batch=1, room=1)
+    small = Service(index, pictures=Pictures(made[0] / "pictures"), batches=BatchOptions(1, 1))
     faulty = Faulty(index, "fetch")
     small.engine.index = faulty
     go = threading.Event()
@@ -158,7 +158,7 @@ def test_too_many_at_once_and_too_often(service):
         error_of(answer, 429, "rate_limited")
         assert int(answer[1]["retry-after"]) > 10
         assert ask(place, "GET", "/healthz")[0] == 200
-    with running(service, limits=Limits(flying=0)) as place:
+    with running(service, limits=Limits(in_flight=0)) as place:
         error_of(ask(place, "GET", "/v1/about"), 503, "unavailable")
 
 

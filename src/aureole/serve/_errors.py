@@ -1,0 +1,93 @@
+"""Error responses: one JSON shape for every error of the API, and the mapping of internal failures to it."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aureole.errors import InvalidInputError
+from aureole.serve._response_models import to_json
+
+LOG = logging.getLogger("aureole.serve")
+STATUS = {
+    "invalid_input": 422,
+    "not_found": 404,
+    "not_allowed": 405,
+    "unauthorized": 401,
+    "too_large": 413,
+    "rate_limited": 429,
+    "timeout": 504,
+    "unavailable": 503,
+    "internal": 500,
+}
+_MAX_MESSAGE = 500  # characters
+
+
+class ApiError(Exception):
+    """An error response: ``code`` is a key of ``STATUS``, ``field`` names the offending part of the request.
+
+    Examples
+    --------
+    >>> ApiError("not_found", "no such route.").body()
+    b'{"error":{"code":"not_found","message":"no such route.","field":null}}'
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        field: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code, self.message, self.field = code, message[:_MAX_MESSAGE], field
+        self.retry_after = retry_after
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return STATUS[self.code]
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        error = {"code": self.code, "message": self.message, "field": self.field}
+        return to_json({"error": error})
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The response headers."""
+        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+        if self.retry_after is not None:
+            headers.append((b"retry-after", str(max(1, round(self.retry_after))).encode()))
+        return headers
+
+
+def internal_error() -> ApiError:
+    """The response to an unexpected exception; details are logged, never sent to the client."""
+    return ApiError("internal", "internal error; see the service's log.")
+
+
+@contextmanager
+def map_failures(component: str) -> Iterator[None]:
+    """Map exceptions of a component to error responses: invalid input to a 422, the rest to a logged 503.
+
+    Examples
+    --------
+    >>> with map_failures("engine"):
+    ...     raise InvalidInputError("mass must be between 0 and 1.")
+    Traceback (most recent call last):
+    aureole.serve._errors.ApiError: mass must be between 0 and 1.
+    """
+    try:
+        yield
+    except (ApiError, asyncio.CancelledError):
+        raise
+    except InvalidInputError as error:
+        raise ApiError("invalid_input", str(error)) from error
+    except Exception as error:
+        LOG.error("the %s failed", component, exc_info=error)
+        raise ApiError(
+            "unavailable",
+            f"the {component} failed on this request; see the service's log. Try again.",
+            retry_after=1,
+        ) from error

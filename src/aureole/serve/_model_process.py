@@ -1,0 +1,299 @@
+"""The encoder's model in a separate process, connected by pipes.
+
+The model would compete with the HTTP server for the interpreter lock at each of its layers; in its own process it does
+not. ``SubprocessEmbedder`` starts ``python -m aureole.serve._model_process``, which reads inputs and writes posteriors
+until its pipe closes. Messages are a length followed by JSON or safetensors, never pickle.
+"""
+
+import json
+import logging
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+import torch
+from safetensors.numpy import load, save
+from torch import Tensor
+
+from aureole.distributions import VonMisesFisher
+from aureole.errors import AureoleError, tell_error, told_error
+from aureole.scale import (
+    Embedder,
+    Modality,
+    load_embedder,
+    prepare_picture,
+    prepare_text,
+    prepare_vector,
+)
+from aureole.serve._neighbourhood_map import CapTable
+
+LOG = logging.getLogger("aureole.serve")
+_HEADER = struct.Struct("<cQ")  # format of the content, and its length in bytes
+_JSON, _ARRAYS = b"J", b"A"
+_ATTRIBUTES = ("modality", "dim", "kappa_pos", "weights", "features")
+
+
+class ModelProcessError(AureoleError):
+    """The model process died; the next call starts a new one."""
+
+
+class SubprocessEmbedder(Embedder):
+    """The model in a folder, run in a separate process; inputs are prepared in this one.
+
+    Thread-safe: while one batch is computed the next is already in the pipe, so the model never waits for this process.
+    If the process dies, its batches fail and the next call starts a new one. ``close`` ends it; so does the end of this
+    process.
+
+    Parameters
+    ----------
+    folder, modality, normalized
+        As for ``load_embedder``.
+    timeout
+        Seconds per batch, after which the process is considered stuck and killed (default 120).
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        modality: Modality | None = None,
+        *,
+        normalized: bool | None = None,
+        timeout: float = 120.0,
+    ) -> None:
+        self._model = {
+            "folder": str(Path(folder).absolute()),
+            "modality": modality,
+            "normalized": normalized,
+        }
+        self._timeout = timeout
+        self._starting = threading.Lock()
+        self._process: _Process | None = None
+        about = self._start()
+        self.modality, self.dim = about["modality"], about["dim"]
+        self.kappa_pos, self.weights = about["kappa_pos"], about["weights"]
+        self.features = about["features"]
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process, or None if it is not running."""
+        process = self._process
+        return None if process is None or process.dead else process.popen.pid
+
+    def prepare(self, raw: Any) -> Any:
+        """Validate and decode one input, in this process."""
+        if self.modality == "image":
+            return prepare_picture(raw)
+        if self.modality == "text":
+            return prepare_text(raw)
+        return prepare_vector(raw, self.features or 0)
+
+    def embed(self, prepared: Sequence[Any], *, batch: int | None = None) -> VonMisesFisher:
+        """The posteriors of prepared inputs, computed as one batch."""
+        del batch
+        return self.embed_with_cosines(prepared)[0]
+
+    def embed_with_cosines(
+        self, prepared: Sequence[Any]
+    ) -> tuple[VonMisesFisher, list[list[float]]]:
+        """(Posteriors [n], the smallest cosines of their credible caps), both computed in the model process."""
+        process = self._process
+        if process is None or process.dead:
+            process = self._restart()
+        answer = _checked(process.request(pack_inputs(prepared), self._timeout))
+        posterior = VonMisesFisher(
+            torch.from_numpy(answer["mu"]), torch.from_numpy(answer["kappa"]), validate_args=False
+        )
+        return posterior, answer["cosines"].tolist()
+
+    def close(self) -> None:
+        """End the process after the batch in progress."""
+        with self._starting:  # also a process that another thread is starting
+            if self._process is not None:
+                self._process.close()
+
+    def _restart(self) -> "_Process":
+        """A new process, or the one that another thread has started meanwhile."""
+        with self._starting:
+            if self._process is None or self._process.dead:
+                self._start()
+                LOG.warning("the model process was restarted")
+            assert self._process is not None
+            return self._process
+
+    def _start(self) -> dict[str, Any]:
+        """Start a process and return its description of the model; only then do other threads see the process."""
+        process = _Process()
+        try:
+            about = _checked(process.request(self._model, self._timeout))
+        except BaseException:
+            process.close()
+            raise
+        self._process = process
+        return about
+
+
+class _Process:
+    """The parent's end of one model process. Thread-safe; responses arrive in the order of requests."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "aureole.serve._model_process"]
+        # progress bars do not belong in a log
+        environment = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        self.popen = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        self._stdin, self._stdout = self.popen.stdin, self.popen.stdout
+        self.dead = False
+        self._sending, self._turn = threading.Lock(), threading.Condition()
+        self._sent = self._answered = 0
+
+    def request(self, message: Any, timeout: float) -> Any:
+        """The response to a message; on a timeout or broken pipe the process is killed and all waiting threads fail."""
+        alarm = threading.Timer(timeout, self.popen.kill)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            with self._sending:
+                ticket = self._sent
+                write_message(self._stdin, message)
+                self._sent += 1
+            with self._turn:
+                self._turn.wait_for(lambda: self.dead or self._answered == ticket)
+                if self.dead:
+                    raise EOFError
+            answer = read_message(self._stdout)
+        except (EOFError, OSError, ValueError) as error:  # ValueError: a closed file
+            self.popen.kill()  # releases threads that are blocked writing to it
+            self.close()
+            status = self.popen.returncode
+            raise ModelProcessError(f"the model process died (exit status {status}).") from error
+        finally:
+            alarm.cancel()
+        with self._turn:
+            self._answered += 1
+            self._turn.notify_all()
+        return answer
+
+    def close(self) -> None:
+        """End the process and wake all waiting threads."""
+        with self._turn:
+            self.dead = True
+            self._turn.notify_all()
+        with suppress(OSError):
+            self._stdin.close()
+        try:
+            self.popen.wait(5)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+        self._stdout.close()
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, or raise the error that the model process sent instead."""
+    if "error" in answer:
+        raise told_error(answer)
+    return answer
+
+
+def write_message(stream: IO[bytes], value: Any) -> None:
+    """Write a dict of arrays as safetensors, anything else as JSON.
+
+    Examples
+    --------
+    >>> from io import BytesIO
+    >>> stream = BytesIO()
+    >>> write_message(stream, ["a text"])
+    >>> write_message(stream, {"kappa": np.array([2.0])})
+    >>> _ = stream.seek(0)
+    >>> read_message(stream), read_message(stream)
+    (['a text'], {'kappa': array([2.])})
+    """
+    arrays = isinstance(value, dict) and any(isinstance(v, np.ndarray) for v in value.values())
+    content = save(value) if arrays else json.dumps(value).encode()
+    stream.write(_HEADER.pack(_ARRAYS if arrays else _JSON, len(content)))
+    stream.write(content)
+    stream.flush()
+
+
+def read_message(stream: IO[bytes]) -> Any:
+    """Read one message; raises ``EOFError`` if the stream ends before it does."""
+    kind, length = _HEADER.unpack(_read(stream, _HEADER.size))
+    content = _read(stream, length)
+    return load(content) if kind == _ARRAYS else json.loads(content)
+
+
+def _read(stream: IO[bytes], count: int) -> bytes:
+    content = stream.read(count)
+    if len(content) < count:
+        raise EOFError
+    return content
+
+
+def pack_inputs(prepared: Sequence[Any]) -> Any:
+    """Prepared inputs as one message: texts as a list, pictures and vectors stacked."""
+    if isinstance(prepared[0], str):
+        return list(prepared)
+    arrays = [one.numpy() if isinstance(one, Tensor) else one for one in prepared]
+    return {"inputs": np.ascontiguousarray(np.stack(arrays))}
+
+
+def unpack_inputs(message: Any) -> list[Any]:
+    """The inverse of ``pack_inputs``; pictures and vectors are arrays."""
+    return list(message["inputs"]) if isinstance(message, dict) else message
+
+
+def main() -> None:
+    """Answer messages on stdin until it closes. The first one names the model to load."""
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # the service ends this process when it has drained
+        signal.signal(number, signal.SIG_IGN)
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keep library output out of the pipe
+    with suppress(EOFError, BrokenPipeError):  # the service has ended
+        _serve(sys.stdin.buffer, out)
+
+
+def _serve(stdin: BinaryIO, out: BinaryIO) -> None:
+    model = read_message(stdin)
+    try:
+        embedder = load_embedder(model["folder"], model["modality"], normalized=model["normalized"])
+    except Exception as error:
+        write_message(out, tell_error(error))
+        return
+    write_message(out, {name: getattr(embedder, name) for name in _ATTRIBUTES})
+    caps = CapTable(embedder.dim)
+    while True:
+        inputs = unpack_inputs(read_message(stdin))
+        try:
+            answer = _posteriors(embedder, caps, inputs)
+        except Exception as error:
+            answer = tell_error(error)
+        write_message(out, answer)
+
+
+def _posteriors(embedder: Embedder, caps: CapTable, inputs: list[Any]) -> dict[str, np.ndarray]:
+    if embedder.modality == "image":
+        inputs = [torch.from_numpy(one) for one in inputs]
+    posterior = embedder.embed(inputs)
+    return {
+        "mu": np.ascontiguousarray(posterior.mu.numpy()),
+        "kappa": posterior.kappa.numpy(),
+        "cosines": np.array(caps(posterior.kappa)),
+    }
+
+
+if __name__ == "__main__":
+    main()

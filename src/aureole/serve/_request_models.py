@@ -1,0 +1,292 @@
+"""Request models: the JSON that each route accepts, validated by pydantic, and its translation for the engine."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    Tag,
+)
+
+from aureole.distributions import VonMisesFisher
+from aureole.retrieval import SearchOptions
+from aureole.serve._batching import SearchPlan
+from aureole.serve._errors import ApiError
+
+_MAX_NUMBERS = 16_384
+_MAX_TEXT = 100_000
+_MAX_IMAGE = 64 * 2**20
+_MAX_INPUTS = 256
+
+Number = Annotated[float, Field(strict=True), AllowInfNan(False)]
+Vector = Annotated[list[Number], Field(min_length=2, max_length=_MAX_NUMBERS)]
+Text = Annotated[StrictStr, Field(min_length=1, max_length=_MAX_TEXT)]
+Image = Annotated[
+    StrictStr,
+    Field(min_length=4, max_length=_MAX_IMAGE, description="A base64-encoded picture file."),
+]
+Scalar = StrictBool | StrictInt | Annotated[StrictFloat, AllowInfNan(False)] | StrictStr
+
+
+class RequestModel(BaseModel):
+    """Base of all requests; unknown fields are rejected, so that a misspelt option is not silently ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class View(RequestModel):
+    """Degrades a picture before it is embedded, at the encoder's resolution of 32 pixels."""
+
+    crop: Annotated[
+        Number, Field(ge=1 / 32, le=1, description="Fraction of each side kept by a centre crop.")
+    ] = 1.0
+    blur: Annotated[
+        Number, Field(ge=0, le=16, description="Sigma of a Gaussian blur, in pixels.")
+    ] = 0.0
+
+
+class ById(RequestModel):
+    """An item of the gallery; it is excluded from its own results."""
+
+    id: Annotated[StrictStr, Field(min_length=1, max_length=1024)]
+
+
+class ByText(RequestModel):
+    """A text, if the service has a text encoder."""
+
+    text: Text
+
+
+class ByImage(RequestModel):
+    """A picture, if the service has an image encoder."""
+
+    image: Image
+    view: View | None = None
+
+
+class ByVector(RequestModel):
+    """A vector of another encoder, if the service has a head for such vectors."""
+
+    vector: Vector
+
+
+class ByPosterior(RequestModel):
+    """A posterior, given by mu and kappa."""
+
+    mu: Annotated[Vector, Field(description="A unit vector.")]
+    kappa: Annotated[Number, Field(ge=0)]
+
+
+class Texts(RequestModel):
+    """Several texts."""
+
+    texts: Annotated[list[Text], Field(min_length=1, max_length=_MAX_INPUTS)]
+
+
+class Images(RequestModel):
+    """Several pictures."""
+
+    images: Annotated[list[Image], Field(min_length=1, max_length=_MAX_INPUTS)]
+    view: View | None = None
+
+
+class Vectors(RequestModel):
+    """Several vectors."""
+
+    vectors: Annotated[list[Vector], Field(min_length=1, max_length=_MAX_INPUTS)]
+
+
+def _first_of(*names: str) -> Any:
+    """A discriminator: the first of these fields that a value has."""
+
+    def tag(value: Any) -> str | None:
+        fields = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        return next((name for name in names if name in fields), None)
+
+    message = f"exactly one of these is required: {', '.join(names)}"
+    return Discriminator(tag, custom_error_type="one_of", custom_error_message=message)
+
+
+Query = Annotated[
+    Annotated[ById, Tag("id")]
+    | Annotated[ByText, Tag("text")]
+    | Annotated[ByImage, Tag("image")]
+    | Annotated[ByVector, Tag("vector")]
+    | Annotated[ByPosterior, Tag("mu")],
+    _first_of("id", "text", "image", "vector", "mu"),
+]
+EmbedRequest = Annotated[
+    Annotated[ByText, Tag("text")]
+    | Annotated[ByImage, Tag("image")]
+    | Annotated[ByVector, Tag("vector")]
+    | Annotated[Texts, Tag("texts")]
+    | Annotated[Images, Tag("images")]
+    | Annotated[Vectors, Tag("vectors")],
+    _first_of("text", "image", "vector", "texts", "images", "vectors"),
+]
+
+
+class Range(RequestModel):
+    """From low to high, both inclusive; null means unbounded."""
+
+    low: Scalar | None = None
+    high: Scalar | None = None
+
+
+Mass = Annotated[Number, Field(ge=0, le=1, description="Probability mass of the cap.")]
+Condition = Scalar | Annotated[list[Scalar], Field(max_length=1000)] | Range
+
+
+class SearchRequest(RequestModel):
+    """A query, its cap, and options of the search."""
+
+    query: Query
+    mass: Mass = 0.95
+    kind: Annotated[
+        Literal["credible", "predictive"] | None,
+        Field(description="Default: credible, or predictive with the conformal guarantee."),
+    ] = None
+    limit: Annotated[StrictInt, Field(ge=1, le=1000)] = 100
+    rank: Literal["cosine", "positivity"] = "cosine"
+    filter: Annotated[
+        dict[str, Condition] | None,
+        Field(max_length=64, description='{"shop": "north", "size": [1, 2], "price": {"low": 10}}'),
+    ] = None
+    guarantee: Literal["model", "conformal"] = "model"
+    prior: Annotated[Number, Field(ge=0, le=1)] | None = None
+    widest: Annotated[
+        Number | None,
+        Field(
+            ge=0, le=180, description="Degrees; a query with a wider cap gets abstain and no hits."
+        ),
+    ] = None
+    explain: StrictBool = False
+    exact: Annotated[StrictBool, Field(description="Bypass an approximate index.")] = False
+    count: Annotated[
+        StrictBool, Field(description="Count items beyond the limit, up to 10,000.")
+    ] = True
+
+
+class MapRequest(RequestModel):
+    """A query whose neighbourhood is drawn."""
+
+    query: Query
+    mass: Mass = 0.95
+    kind: Annotated[
+        Literal["credible", "predictive"],
+        Field(description="The cap of the query's latent, or of a matching item's direction."),
+    ] = "credible"
+    limit: Annotated[StrictInt, Field(ge=1, le=1000)] = 200
+    dims: Literal[2, 3] = 2
+
+
+@dataclass(frozen=True)
+class ResolvedQuery:
+    """A query's posterior, or the id of the item it names; ``about`` describes it in the response."""
+
+    posterior: VonMisesFisher | None
+    item: str | None
+    about: str
+
+
+def inputs_of(request: Any) -> tuple[str, list[Any], View | None]:
+    """(Kind, inputs, view) of an embed request."""
+    view = getattr(request, "view", None)
+    for kind in ("text", "image", "vector"):
+        if hasattr(request, kind):
+            return kind, [getattr(request, kind)], view
+        if hasattr(request, f"{kind}s"):
+            return kind, list(getattr(request, f"{kind}s")), view
+    raise AssertionError(f"unknown request type {type(request).__name__}")
+
+
+def filter_of(conditions: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A filter as ``CredibleIndex.search`` takes it, with ranges as tuples."""
+    if not conditions:
+        return None
+    return {
+        name: (condition.low, condition.high) if isinstance(condition, Range) else condition
+        for name, condition in sorted(conditions.items())
+    }
+
+
+def posterior_of(query: ByPosterior, dim: int) -> VonMisesFisher:
+    """The posterior given by mu and kappa; mu must be a unit vector of dimension ``dim``."""
+    if len(query.mu) != dim:
+        raise ApiError(
+            "invalid_input",
+            f"mu must have {dim} entries, the dimension of the gallery, but has {len(query.mu)}.",
+            field="query.mu",
+        )
+    mu = np.array(query.mu)  # numpy reads a list ten times as fast as torch
+    norm = float(np.linalg.norm(mu))
+    if not abs(norm - 1) <= 0.01:
+        raise ApiError(
+            "invalid_input", f"mu must have norm 1, but has norm {norm:.4g}.", field="query.mu"
+        )
+    kappa = torch.from_numpy(np.array(query.kappa, np.float32))
+    direction = torch.from_numpy((mu / norm).astype(np.float32))
+    return VonMisesFisher(direction, kappa, validate_args=False)
+
+
+def search_plan(
+    request: SearchRequest,
+    *,
+    calibrated: bool,
+    kappa_pos: float | None,
+    label: str | None,
+    columns: tuple[str, ...],
+) -> SearchPlan:
+    """The engine's plan for a search request; raises if the gallery does not support it."""
+    guarantee = None if request.guarantee == "model" else request.guarantee
+    if guarantee and not calibrated:
+        raise ApiError(
+            "invalid_input",
+            "this gallery has no conformal calibration. Rebuild it with --group-column, the column that defines "
+            "matching pairs, and --conformal TABLE, rows that the head was not trained on.",
+            field="guarantee",
+        )
+    kind = request.kind or ("predictive" if guarantee else "credible")
+    needs = request.rank == "positivity" or request.prior is not None or kind == "predictive"
+    if needs and not guarantee:
+        require_kappa_pos(kappa_pos)
+    options = SearchOptions(
+        kind=kind,
+        kappa_pos=None if guarantee else kappa_pos,
+        prior=request.prior,
+        rank=request.rank,
+        guarantee=guarantee,
+        widest=None if request.widest is None else math.radians(request.widest),
+    )
+    return SearchPlan(
+        request.mass,
+        request.limit,
+        options,
+        filter=filter_of(request.filter),
+        exact=request.exact,
+        count=request.count,
+        columns=columns,
+        label=label,
+    )
+
+
+def require_kappa_pos(kappa_pos: float | None) -> float:
+    """``kappa_pos``; raises if it is unknown."""
+    if kappa_pos is None:
+        raise ApiError(
+            "invalid_input",
+            "positivity, P(positive) and predictive caps need kappa_pos, but neither the gallery nor the encoder "
+            "defines it.",
+        )
+    return kappa_pos

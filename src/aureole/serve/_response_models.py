@@ -1,0 +1,331 @@
+"""Response models: the JSON of every answer, as described in /openapi.json, and how hits and items become it."""
+
+import math
+from collections import Counter
+from typing import Any, Literal
+from urllib.parse import quote
+
+from pydantic import BaseModel
+from pydantic_core import to_json as pydantic_to_json
+
+from aureole.distributions import VonMisesFisher
+from aureole.explorer import MASSES
+from aureole.retrieval import Hits, explain_hits
+from aureole.serve._gallery import Pictures
+
+_MAX_CLASSES = 10  # classes listed for a set of hits
+
+
+class Error(BaseModel):
+    """What went wrong."""
+
+    code: str
+    message: str
+    field: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every response that is not 2xx or 304."""
+
+    error: Error
+
+
+class Item(BaseModel):
+    """An item of the gallery; an infinite kappa is null."""
+
+    id: str
+    kappa: float | None
+    label: Any = None
+    text: str | None
+    picture: str | None
+    payload: dict[str, Any]
+
+
+class Cap(BaseModel):
+    """The smallest cosine inside the credible cap of a mass."""
+
+    mass: float
+    cosine: float
+
+
+class ItemAnswer(Item):
+    """An item with its posterior; ``kappa_rank`` is the fraction of items with a smaller kappa."""
+
+    mu: list[float]
+    kappa_rank: float
+    caps: list[Cap]
+
+
+class ItemsAnswer(BaseModel):
+    """A page of items."""
+
+    items: list[Item]
+    total: int
+    offset: int
+
+
+class PosteriorAnswer(BaseModel):
+    """A posterior; ``credible_cosine`` maps masses to the smallest cosine inside the credible cap."""
+
+    mu: list[float]
+    kappa: float | None
+    kappa_rank: float
+    credible_cosine: dict[str, float]
+
+
+class EmbedAnswer(BaseModel):
+    """The posteriors of the inputs, in input order."""
+
+    posteriors: list[PosteriorAnswer]
+
+
+class QueryAnswer(BaseModel):
+    """The query as the service understood it."""
+
+    kappa: float | None
+    kappa_rank: float
+    about: str
+
+
+class Hit(Item):
+    """An item inside the cap: its cosine, log S h, P(positive), and with ``explain`` the reason it is a hit."""
+
+    cosine: float
+    positivity: float | None
+    positive: float | None
+    latent_in_cap: float | None = None
+    explanation: str | None = None
+
+
+class CapAnswer(BaseModel):
+    """The cap; with the conformal guarantee ``level`` is the mass calibrated on ``pairs`` held-out pairs."""
+
+    kind: str
+    mass: float
+    level: float
+    pairs: int | None
+    kappa_pos: float | None
+    kappa_other: float | None
+
+
+class Class(BaseModel):
+    """A label and the number of items that have it."""
+
+    label: Any = None
+    count: int
+
+
+class SearchAnswer(BaseModel):
+    """The items inside the cap; ``count`` ignores the limit and is a lower bound if ``count_exact`` is false.
+
+    ``classes`` lists the ten most frequent labels of all counted items. ``class_entropy`` is the label entropy, in
+    nats, of the returned hits, weighted by their positivity.
+    """
+
+    query: QueryAnswer
+    cap: CapAnswer
+    threshold: float | None
+    count: int
+    count_exact: bool
+    truncated: bool
+    abstain: bool
+    class_entropy: float | None
+    classes: list[Class] | None
+    hits: list[Hit]
+
+
+class Point(BaseModel):
+    """An item on the map."""
+
+    id: str
+    label: Any = None
+    text: str | None
+    picture: str | None
+    x: float
+    y: float
+    z: float | None = None
+    cosine: float
+    inside: bool
+    kappa: float | None
+
+
+class Circle(BaseModel):
+    """The cap on the map."""
+
+    radius: float
+
+
+class MapAnswer(BaseModel):
+    """The neighbourhood of a query: distances from the centre are angles in radians.
+
+    ``cap`` is the cap of the requested mass, ``caps`` those of all masses from 0.5 to 0.99.
+    """
+
+    points: list[Point]
+    cap: Circle
+    caps: list[Cap]
+    query: QueryAnswer
+
+
+class CurvePoint(BaseModel):
+    """A point of the rejection curve."""
+
+    threshold: float
+    kept: float
+    score: float
+
+
+class RejectionAnswer(BaseModel):
+    """The rejection curve of a sample; not available while it is being computed, or without labels."""
+
+    available: bool
+    curve: list[CurvePoint]
+
+
+class Kappas(BaseModel):
+    """101 quantiles of kappa as (fraction, kappa), and the median."""
+
+    quantiles: list[tuple[float, float | None]]
+    median: float | None
+
+
+class AboutAnswer(BaseModel):
+    """The gallery and the encoder that are served."""
+
+    rows: int
+    dim: int
+    engine: str
+    modality: Literal["image", "text", "vector"] | None
+    kappa_pos: float | None
+    columns: dict[str, str]
+    label_column: str | None
+    text_column: str | None
+    pictures: bool
+    kappa: Kappas
+    classes: list[Class]
+    conformal: bool
+    version: str
+
+
+class HealthAnswer(BaseModel):
+    """Whether the service accepts requests."""
+
+    status: str
+
+
+class ItemFormatter:
+    """Formats items and hits as JSON, with their picture, label and text."""
+
+    def __init__(
+        self, pictures: Pictures | None, label_column: str | None, text_column: str | None
+    ) -> None:
+        self._pictures, self._label, self._text = pictures, label_column, text_column
+
+    def item(self, name: str, kappa: float, payload: dict[str, Any]) -> dict[str, Any]:
+        """An item."""
+        has_picture = self._pictures is not None and self._pictures.has(name)
+        text = payload.get(self._text) if self._text else None
+        return {
+            "id": name,
+            "kappa": kappa,
+            "label": payload.get(self._label) if self._label else None,
+            "text": None if text is None else str(text),
+            "picture": f"/v1/pictures/{quote(name, safe='')}" if has_picture else None,
+            "payload": payload,
+        }
+
+    def hits(self, hits: Hits) -> list[dict[str, Any]]:
+        """The hits of a search, with their scores."""
+        cosine, kappa = hits.cosine.tolist(), hits.kappa.tolist()
+        empty = [None] * len(hits)
+        positivity = empty if hits.log_positivity is None else hits.log_positivity.tolist()
+        positive = empty if hits.probability is None else hits.probability.tolist()
+        entries = []
+        for i, name in enumerate(hits.ids):
+            payload = {column: values[i] for column, values in hits.payload.items()}
+            entry = self.item(name, kappa[i], payload)
+            entry["cosine"], entry["positivity"] = cosine[i], positivity[i]
+            entry["positive"] = positive[i]
+            entries.append(entry)
+        return entries
+
+
+def add_explanations(entries: list[dict[str, Any]], hits: Hits, posterior: VonMisesFisher) -> None:
+    """Add to each hit the reason it is in the set."""
+    why = explain_hits(hits, posterior)
+    latent_in_cap = None if why.latent_in_cap is None else why.latent_in_cap.tolist()
+    (cap,) = why.cap_degrees.tolist()
+    for i, (entry, angle) in enumerate(zip(entries, why.degrees.tolist(), strict=True)):
+        entry["latent_in_cap"] = None if latent_in_cap is None else latent_in_cap[i]
+        entry["explanation"] = explanation(entry, angle, cap)
+
+
+def explanation(entry: dict[str, Any], degrees: float, cap_degrees: float) -> str:
+    r"""Why a hit is in the set, in one sentence.
+
+    Examples
+    --------
+    >>> hit = {"kappa": 50.0, "positivity": 2.8, "positive": None, "latent_in_cap": 0.93}
+    >>> print(explanation(hit, 12.34, 20.0).replace("; ", ";\n"))
+    12.3° from the query, inside its cap of 20.0°;
+    its own latent (κ 50) lies in the cap with probability 0.93;
+    16x more likely to match than a random item.
+    """
+    text = f"{degrees:.1f}° from the query, inside its cap of {cap_degrees:.1f}°"
+    if entry["latent_in_cap"] is not None:
+        text += (
+            f"; its own latent (κ {entry['kappa']:.4g}) lies in the cap with probability "
+            f"{entry['latent_in_cap']:.2f}"
+        )
+    if entry["positivity"] is not None:
+        text += f"; {_times(entry['positivity'])} to match than a random item"
+    if entry["positive"] is not None:
+        text += f", P(positive) {entry['positive']:.3g}"
+    return f"{text}."
+
+
+def _times(log_ratio: float) -> str:
+    """A likelihood ratio in words.
+
+    Examples
+    --------
+    >>> _times(2.8), _times(-1.2), _times(1000.0)
+    ('16x more likely', '3.3x less likely', 'e^1000x more likely')
+    """
+    size = abs(log_ratio)
+    ratio = f"{math.exp(size):.2g}" if size < 13 else f"e^{size:.0f}"
+    return f"{ratio}x {'more' if log_ratio >= 0 else 'less'} likely"
+
+
+def class_counts(labels: list[Any]) -> list[dict[str, Any]]:
+    """How many items have each label, the most frequent first.
+
+    Examples
+    --------
+    >>> class_counts(["cat", "dog", "cat"])
+    [{'label': 'cat', 'count': 2}, {'label': 'dog', 'count': 1}]
+    """
+    counts = Counter(labels).most_common(_MAX_CLASSES)
+    return [{"label": label, "count": count} for label, count in counts]
+
+
+def cap_entries(cosines: list[float]) -> list[dict[str, float]]:
+    """The caps of the explorer's masses, from their smallest cosines."""
+    return [{"mass": m, "cosine": c} for m, c in zip(MASSES, cosines, strict=True)]
+
+
+def to_json(value: Any) -> bytes:
+    r"""Serialise plain values to JSON; non-finite numbers become null, and ``<``, ``>`` and ``&`` are escaped.
+
+    A response may quote the request. With the escapes it is the same JSON, but never HTML markup.
+
+    Examples
+    --------
+    >>> to_json({"id": "<script>", "kappa": float("inf")})
+    b'{"id":"\\u003cscript\\u003e","kappa":null}'
+    """
+    text = pydantic_to_json(value, inf_nan_mode="null")
+    for character, escape in ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026")):
+        if character in text:
+            text = text.replace(character, escape)
+    return text

@@ -1,0 +1,87 @@
+"""Items ordered by kappa, and thumbnails of their pictures."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from aureole.data import find_picture, write_picture
+from aureole.errors import InvalidInputError
+from aureole.serve import Pictures
+from aureole.serve._gallery import KappaOrder
+
+
+def test_an_empty_gallery_has_empty_pages():
+    empty = KappaOrder([], np.zeros(0, np.float32), [])
+    assert empty.page("ambiguous", 0, 10) == ([], 0)
+    assert (empty.rank(3.0), empty.quantiles(), empty.sample(5)) == (0.0, [], [])
+
+
+def test_ties_and_labels_that_are_no_text():
+    kappa = np.array([2, 1, 2, 1, math.inf], np.float32)
+    found = KappaOrder(list("abcde"), kappa, [1, 2, 1, 1, 2])
+    assert found.page("ambiguous", 0, 9)[0] == list("bdace")
+    assert found.page("certain", 1, 2)[0] == ["c", "a"]
+    assert found.page("ambiguous", 0, 9, label="2") == (["b", "e"], 2)
+    assert found.classes == [(1, 3), (2, 2)]
+    assert found.rank(2.0) == 0.4
+    assert found.rank(math.inf) == 0.8
+    assert found.sample(100) == list("bdace")
+    assert len(found.sample(3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "asked"),
+    [
+        ([True, False, True], {"true": "ac", "false": "b", "True": "ac", "False": "b", "1": ""}),
+        ([3.0, 0.5, 3.0], {"3": "ac", "3.0": "ac", "0.5": "b", ".5": "b", "nan": "", "three": ""}),
+        ([1e-7, 1e21, 2.0], {"1e-7": "a", "1e-07": "a", "1e+21": "b", "2": "c", "-": ""}),
+        ([3, 2**60 + 1, 2**60], {"3": "a", str(2**60 + 1): "b", str(2**60): "c", "3.0": "a"}),
+        (["3.0", "True", "null"], {"3.0": "a", "3": "", "True": "b", "true": "", "null": "c"}),
+    ],
+)
+def test_labels_are_found_as_a_browser_or_python_writes_them(labels, asked):
+    found = KappaOrder(list("abc"), np.arange(3, dtype=np.float32), labels)
+    for label, ids in asked.items():
+        assert found.page("ambiguous", 0, 9, label=label) == (list(ids), len(ids)), label
+
+
+def test_only_pictures_inside_the_folder_are_found(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    picture = torch.zeros(3, 4, 4, dtype=torch.uint8)
+    for place in (inside / "a.png", inside / "deep" / "b.jpg", outside / "secret.png"):
+        write_picture(picture, place)
+    (inside / "text.txt").write_text("secret")
+    (inside / "folder.png").mkdir()
+    (inside / "link.png").symlink_to(outside / "secret.png")
+    (inside / "loop.png").symlink_to(inside / "loop.png")
+    (inside / "same.png").symlink_to(inside / "a.png")
+    root = inside.resolve()
+    found = {
+        name: find_picture(root, name) is not None
+        for name in (
+            "a", "a.png", "deep/b", "same", "b", "link", "loop", "folder", "folder.png", "text.txt", "text",
+            "../out/secret", "../out/secret.png", "..", ".", "", "/", "//a", "deep/../a", "a\0", "a.png\0.txt",
+            str(outside / "secret.png"), "x" * 5000, "\\..\\a", "a/", "deep", "\ud800",
+        )
+    }  # fmt: skip
+    assert [name for name, there in found.items() if there] == ["a", "a.png", "deep/b", "same"]
+
+
+def test_thumbnails_are_kept_within_their_memory(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    for i in range(8):
+        noise = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8, generator=rng)
+        write_picture(noise, tmp_path / f"{i}.png")
+    pictures = Pictures(tmp_path, cache_bytes=10_000)
+    for i in [*range(8), 0, 7]:
+        path, tag = pictures.find(str(i), 64)
+        assert pictures.thumbnail(path, tag, 64)[:2] == b"\xff\xd8"
+        assert pictures._used == sum(map(len, pictures._cache.values()))
+        assert pictures._used <= 10_000
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        pictures.thumbnail(*pictures.find("bad", 64), 64)
+    with pytest.raises(InvalidInputError, match="does not exist"):
+        Pictures(tmp_path / "none")
