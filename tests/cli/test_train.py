@@ -113,13 +113,13 @@ def test_pictures(tmp_path):
     (tmp_path / "photos" / "label 1" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
     broken = run("train", path, "--out", tmp_path / "b", "--set", "training.steps=1")
     assert "broken.png" in str(broken.exception)
-    assert "Take it out of the folder" in str(broken.exception)
+    assert "Remove it from the folder" in str(broken.exception)
 
 
 def test_folders_without_labels_are_refused(tmp_path):
     path = pictures(tmp_path, labels=1)
     done = run("train", path, "--out", tmp_path / "encoder")
-    assert "folders of two labels or more" in str(done.exception)
+    assert "at least two labels" in str(done.exception)
     assert "has 24 in 1 folders" in str(done.exception)
 
 

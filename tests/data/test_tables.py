@@ -349,23 +349,23 @@ def test_a_column_too_large_for_memory_is_refused(tmp_path, monkeypatch):
 
 def test_pairs_are_row_numbers_or_ids(tmp_path):
     rows = write(tmp_path / "p.parquet", pa.array([0, 2]), "a", b=pa.array([1, 3]))
-    assert read_pairs(rows, "a", "b").tolist() == [[0, 1], [2, 3]]
+    assert read_pairs(rows, ("a", "b")).tolist() == [[0, 1], [2, 3]]
     ids = write(tmp_path / "v.parquet", pa.array(["w", "x", "y", "z"]), "id")
     named = write(tmp_path / "n.parquet", pa.array(["z", "y"]), "a", b=pa.array(["w", "z"]))
-    assert read_pairs(named, "a", "b", ids=(ids, "id")).tolist() == [[3, 0], [2, 3]]
+    assert read_pairs(named, ("a", "b"), ids=(ids, "id")).tolist() == [[3, 0], [2, 3]]
     (tmp_path / "p.csv").write_text("a,b\n1,0\n")
-    assert read_pairs(tmp_path / "p.csv", "a", "b").tolist() == [[1, 0]]
+    assert read_pairs(tmp_path / "p.csv", ("a", "b")).tolist() == [[1, 0]]
     with pytest.raises(InvalidInputError, match=r"column 'a' .*whole numbers"):
-        read_pairs(named, "a", "b")
+        read_pairs(named, ("a", "b"))
     unknown = write(tmp_path / "u.parquet", pa.array(["z", "q"]), "a", b=pa.array(["w", "z"]))
     with pytest.raises(InvalidInputError, match=r"row 1 of .* has 'q' as 'a'"):
-        read_pairs(unknown, "a", "b", ids=(ids, "id"))
+        read_pairs(unknown, ("a", "b"), ids=(ids, "id"))
     twice = write(tmp_path / "t.parquet", pa.array(["z", "z"]), "id")
     with pytest.raises(InvalidInputError, match="ids must be unique"):
-        read_pairs(named, "a", "b", ids=(twice, "id"))
+        read_pairs(named, ("a", "b"), ids=(twice, "id"))
     holes = write(tmp_path / "h.parquet", pa.array([0, None]), "a", b=pa.array([1, -3]))
     with pytest.raises(InvalidInputError, match=r"row 1 of .* has None as 'a'"):
-        read_pairs(holes, "a", "b")
+        read_pairs(holes, ("a", "b"))
 
 
 def test_arrow_columns_are_not_copied_where_they_are_of_one_piece():

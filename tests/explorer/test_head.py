@@ -120,7 +120,7 @@ def test_a_picture_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with pytest.raises(InvalidInputError, match="can't be read"):
+            with pytest.raises(InvalidInputError, match="cannot be read"):
                 read_thumbnail(path, 64)
 
 

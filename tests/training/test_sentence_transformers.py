@@ -135,7 +135,7 @@ HOSTILE = {
     ),
     "a mixture": (
         lambda f: _change_config(f, head={"kind": "MixtureHead", "n_in": 6, "dim": 4}),
-        "no network of the kind",
+        "unknown kind of network",
     ),
     "no head": (lambda f: _change_config(f, head=None), "kind and numbers"),
     "another format": (lambda f: _change_config(f, format="x"), "'x'"),

@@ -90,7 +90,7 @@ def fit_head(
     head, shown = fit.head(), not is_quiet(as_json=as_json)
     groups = read_groups(others, columns.group_column) if grouped else None
     ids = (others, pairing.id_column) if pairing.id_column else None
-    partners = read_pairs(pairs, pairing.left, pairing.right, ids=ids) if pairs else None
+    partners = read_pairs(pairs, (pairing.left, pairing.right), ids=ids) if pairs else None
     files = [file for path in (vectors, others, pairs) if path for file in table_files(path)]
     names = (columns.vector_column, columns.group_column)
     names += (pairing.left, pairing.right, pairing.id_column)

@@ -152,7 +152,7 @@ def _opened(source: Path | bytes) -> Iterator[Any]:
             )
         with picture:
             yield picture
-    except _unidentified() as error:
+    except image.UnidentifiedImageError as error:
         raise InvalidInputError(
             f"{name} cannot be read as an image: its format is not one of {', '.join(_FORMATS)}."
         ) from error
@@ -166,12 +166,6 @@ def _opened(source: Path | bytes) -> Iterator[Any]:
         image.DecompressionBombWarning,
     ) as error:
         raise InvalidInputError(f"{name} cannot be read as an image: {error}.") from error
-
-
-def _unidentified() -> type[Exception]:
-    from PIL import UnidentifiedImageError
-
-    return UnidentifiedImageError
 
 
 def _pillow() -> Any:

@@ -291,9 +291,9 @@ class Groups:
         order = (group + chance).argsort()
         out = torch.zeros(len(group), dtype=torch.bool)
         out[order] = torch.arange(len(group)) - self.starts[group] < held[group]
-        return self._chosen(~out, self.sizes - held), self._chosen(out, held)
+        return self._with_items(~out, self.sizes - held), self._with_items(out, held)
 
-    def _chosen(self, items: Tensor, sizes: Tensor) -> "Groups":
+    def _with_items(self, items: Tensor, sizes: Tensor) -> "Groups":
         sizes = sizes[sizes > 0]
         return Groups(self.members[items], sizes.cumsum(0) - sizes, sizes, self.classes)
 
@@ -308,12 +308,8 @@ class Groups:
 def _missing(labels: Any) -> np.ndarray:
     """Mask of the missing labels: None, NaN or NaT."""
     kind = labels.dtype.kind if isinstance(labels, np.ndarray) else "O"
-    if kind in "fc":
-        return np.isnan(labels)
-    if kind in "mM":
-        return np.isnat(labels)
     if kind != "O":
-        return np.zeros(len(labels), dtype=bool)
+        return labels != labels  # true for NaN and NaT only
     return np.fromiter(map(_is_missing, labels), dtype=bool, count=len(labels))
 
 

@@ -111,7 +111,7 @@ def read_groups(path: Path | str, column: str | None = None) -> np.ndarray:
 
 
 def read_pairs(
-    path: Path | str, left: str, right: str, *, ids: tuple[Path, str] | None = None
+    path: Path | str, columns: tuple[str, str], *, ids: tuple[Path, str] | None = None
 ) -> np.ndarray:
     """Pairs of rows [p, 2] from two columns: row numbers from 0, or ids to look up in the column ``ids``.
 
@@ -122,7 +122,7 @@ def read_pairs(
     if ids and known is not None and len(known.unique()) < len(known):
         raise InvalidInputError(f"ids must be unique, but {ids[0]} has duplicates in {ids[1]!r}.")
     sides = []
-    for column in (left, right):
+    for column in columns:
         values = _whole_column(path, column)
         try:
             rows = arrow.row_numbers(values, known)

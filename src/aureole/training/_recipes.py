@@ -121,7 +121,7 @@ def _train_on_vectors(config: Config, places: _Places) -> dict[str, Any]:
     partners = None
     if pairs is not None:
         ids = (columns, config["data.id_column"]) if config["data.id_column"] else None
-        partners = read_pairs(pairs, config["data.left"], config["data.right"], ids=ids)
+        partners = read_pairs(pairs, (config["data.left"], config["data.right"]), ids=ids)
     files = dict.fromkeys(p for p in (path, columns, pairs) if p is not None)
     return _train_head(config, places, vectors, groups=groups, pairs=partners, files=list(files))
 
