@@ -1,6 +1,7 @@
-"""The client: what it sends, and what it makes of servers that are not there or are something else."""
+"""The client: its requests, and servers that are missing or not an aureole service."""
 
 import http.server
+import sys
 import threading
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
 from aureole.serve import Client, Limits, ServiceError
 from tests.serve.conftest import running
 
@@ -18,6 +19,12 @@ def test_nobody_there():
         client.about()
     assert (caught.value.code, caught.value.status) == ("unreachable", None)
     assert isinstance(caught.value, AureoleError)
+
+
+def test_a_missing_httpx_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingPackageError, match=r"aureole\[serve\]"):
+        Client("http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(

