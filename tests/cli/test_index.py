@@ -177,7 +177,7 @@ def test_another_head_may_not_append(table, fitted, tmp_path):
 
 
 def test_appending_in_pieces_says_how_far_it_came(table, fitted, tmp_path, monkeypatch):
-    out = tmp_path / "gallery.faiss"
+    out = tmp_path / "gallery.lance"
     assert build(table, fitted, out, "--id-column", "id").exit_code == 0
     monkeypatch.setattr("aureole.cli._index.CHUNK", 4)
     ids = np.array([f"new {i}" for i in range(8)], dtype=object)

@@ -28,7 +28,7 @@ from aureole.cli._output import is_quiet, print_json, print_text, rows_bar
 from aureole.data import read_groups
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex, Origin, check_ids, is_local, shown_address
+from aureole.retrieval import CredibleIndex, Origin, check_ids, engine_of, is_local, shown_address
 from aureole.scale import build_lists
 
 HELP = """Build a gallery for `aureole search`, append to it, or inspect it.
@@ -153,7 +153,7 @@ def build(
         with rows_bar("scoring", len(source), shown=shown) as observer:
             typical = source.typical_kappa(observer)
         made = None
-        for rows, part in _parts(len(source), payload, shown=shown):
+        for rows, part in _parts(out, len(source), payload, shown=shown):
             if made is None:
                 made = CredibleIndex.create(
                     place, source[rows], ids[rows], part, typical_kappa=typical
@@ -191,7 +191,7 @@ def append(
             weights = head_origin(columns.head).weights or ""
             opened.origin.check_same(weights, f"the head in {columns.head}")
         source, ids, payload = _read(table, columns, gallery, shown=shown)
-        for rows, part in _parts(len(source), payload, shown=shown):
+        for rows, part in _parts(gallery, len(source), payload, shown=shown):
             try:
                 opened.append(source[rows], ids[rows], part)
             except InvalidInputError as error:
@@ -258,13 +258,14 @@ def _read(
 
 
 def _parts(
-    count: int, payload: dict[str, list[Any]], *, shown: bool
+    gallery: str, count: int, payload: dict[str, list[Any]], *, shown: bool
 ) -> Iterator[tuple[slice, dict[str, list[Any]]]]:
-    """(Rows, their payload), chunk by chunk, with a progress bar."""
+    """(Rows, their payload), chunk by chunk, with a progress bar; one chunk for FAISS, which rewrites all rows."""
+    size = count if engine_of(gallery).engine == "FAISS" else CHUNK
     observer: Callable[[int], None]
     with rows_bar("storing", count, shown=shown) as observer:
-        for first in range(0, count, CHUNK):
-            rows = slice(first, min(first + CHUNK, count))
+        for first in range(0, count, size):
+            rows = slice(first, min(first + size, count))
             yield rows, {name: values[rows] for name, values in payload.items()}
             observer(rows.stop)
 
