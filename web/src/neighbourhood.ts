@@ -10,7 +10,7 @@ const POINTS = 240;
 const MEMBERS = 48;
 const EXPLAINED = 12; // an explanation is dear
 const WIDEST = 0.99;
-const KINDS: Record<Kind, string> = { credible: "The item itself", predictive: "Its matches" };
+const KINDS: Record<Kind, string> = { credible: "Itself", predictive: "Its matches" };
 const PLACES: Record<Kind, string> = { credible: "Where its latent may lie", predictive: "Where its matches may lie" };
 const TITLES: Record<Kind, string> = { credible: "Credible set", predictive: "Likely matches" };
 
