@@ -16,7 +16,7 @@ from aureole.records import Record, write_record
 from aureole.training import Phase, _Run
 from aureole_paper.cifar10h import Cifar10HSetting, Split, _Batches, new_encoder
 from aureole_paper.data_folder import data_folder
-from aureole_paper.objectives import objective
+from aureole_paper.settings import objective
 from benchmarks.timing import median_seconds
 
 

@@ -39,9 +39,9 @@ from aureole.scale import (
     embed,
     load_embedder,
 )
-from aureole_paper.captions import load_captions
-from aureole_paper.cifar10 import load_cifar10
+from aureole_paper.cifar import load_cifar10
 from aureole_paper.data_folder import data_folder
+from aureole_paper.text_data import load_captions
 from benchmarks.pictures import make_pictures
 from benchmarks.retrieval import size_of
 

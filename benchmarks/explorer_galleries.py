@@ -22,10 +22,10 @@ from aureole.models import MINILM_CAPTIONS, PosteriorEncoder
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
 from aureole.sphere import normalize
-from aureole_paper.captions import load_captions
-from aureole_paper.cifar10 import CLASSES
+from aureole_paper.cifar import CLASSES
 from aureole_paper.cifar10h import Cifar10HSetting, Split, train
 from aureole_paper.data_folder import data_folder
+from aureole_paper.text_data import load_captions
 
 NAMES = ("images", "captions", "million")
 _BATCH = 500

@@ -32,12 +32,12 @@ class RankTable(GeneratedDirective):
     def lines(self):
         """One table and its provenance."""
         from aureole.records import read_record
-        from aureole_paper.ranks import FIGURES, compare_ranks
+        from aureole_paper.records import RECOVERY, compare_ranks
 
         comparisons = compare_ranks(*(ROOT / folder for folder in self.arguments))
         rows = [
             [
-                FIGURES[c.figure],
+                RECOVERY[c.metric],
                 *(f"{m:.4f} ± {e:.4f}" for m, e in (c.one, c.several)),
                 f"{c.difference[0]:+.5f} ± {c.difference[1]:.5f}",
                 f"{c.errors_apart:.2f}",

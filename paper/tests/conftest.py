@@ -1,6 +1,7 @@
 """Small fabricated records; types of the reports are checked while these tests run."""
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,16 @@ def writer(folder):
     return write
 
 
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder with the real data sets; tests that need it are skipped where it is missing."""
+    beside = Path(__file__).parents[3] / "shared" / "data"
+    folder = Path(os.environ.get("AUREOLE_DATA") or beside)
+    if not folder.is_dir():
+        pytest.skip(f"{folder} does not exist; set AUREOLE_DATA to a folder with the data sets")
+    return folder
+
+
 @pytest.fixture
 def write(tmp_path):
     """Writes a record below a folder of the test's own and returns that folder."""
@@ -120,7 +131,10 @@ def everything(tmp_path_factory):
         write(f"high-dim-matched-{dim}", dim=dim)
     write("shared-backbone", architecture="shared")
     write("sources-full-rank-mc", generator="whitened", loss="mcinfonce")
-    write("bimodal-mixture", 4, {"divergence": 0.125, "example_modes": {"true": [[0.5]]}})
+    modes = {"weight": [[0.5, 0.5]] * 3, "mu": [[[1, 0, 0], [0, 1, 0]]] * 3, "kappa": [[9, 9]] * 3}
+    examples = {"true": modes, "found": modes}
+    write("bimodal-mixture-3", 4, {"divergence": 0.125, "examples": examples})
+    write("bimodal-single-3", 4, {"divergence": 0.5, "examples": examples})
     write(
         "tuning-elk-1-fixed-joint", 3, loss="elk", negatives=1, phases="joint", learn_kappa_pos=False
     )  # fmt: skip

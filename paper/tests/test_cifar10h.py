@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 from aureole.cli._app import app
 from aureole.data import label_rates
 from aureole.errors import InvalidInputError
-from aureole_paper import agreement, cifar10h
+from aureole_paper import cifar10h
 from aureole_paper.catalogue import find_experiment
+from aureole_paper.cifar import Cifar10H, Fold
 from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting, Split
-from aureole_paper.cifar10h_data import Cifar10H, Fold
 from aureole_paper.runs import run
 
 RUNNER = CliRunner()
@@ -136,7 +136,7 @@ def test_crops_hide_part_of_some_images():
 
 def test_foreign_images_keep_shape_and_type():
     images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8)
-    found = agreement.foreign_images(images)
+    found = cifar10h.foreign_images(images)
     assert all(x.shape == images.shape and x.dtype == torch.uint8 for x in found.values())
     tiles = found["tiles shuffled"]
     assert torch.equal(tiles.flatten().sort().values, images.flatten().sort().values)

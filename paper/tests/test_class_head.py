@@ -6,9 +6,10 @@ import torch
 from aureole.errors import InvalidInputError
 from aureole.evaluation import recall_at_1, spearman
 from aureole.sphere import mean_resultant_length
+from aureole_paper import class_head as module
 from aureole_paper.class_head import ClassHead, ClassHeadSetting, fit_class_head, shortened
-from aureole_paper.peers import Probe, ProbeSetting
-from paper.tests.test_peers import classes
+from aureole_paper.uncertainty_baselines import Probe, ProbeSetting
+from paper.tests.test_uncertainty_baselines import classes
 
 SETTING = ClassHeadSetting(
     dim=4,

@@ -7,10 +7,9 @@ import pytest
 
 from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
-from aureole_paper.controlled_report import main_results
+from aureole_paper.controlled_report import build_sections, main_results
 from aureole_paper.records import group, read_runs
 from aureole_paper.report import write_report
-from aureole_paper.sections import build_sections
 from tests.explorer.test_page import HOSTILE, Outline
 
 
@@ -28,7 +27,7 @@ def test_the_whole_report(everything, tmp_path):
     assert inside == found.links  # nothing is loaded and nothing leads elsewhere
     assert {link[1:] for link in inside} <= set(found.ids)
     assert "script" not in found.tags
-    assert found.tags.count("svg") == 8
+    assert found.tags.count("svg") == 6
     assert list(out.parent.iterdir()) == [out]  # no temporary file is left
     write_report(everything, out)
     assert out.read_text(encoding="utf-8") == html
@@ -37,12 +36,12 @@ def test_the_whole_report(everything, tmp_path):
 def test_every_section_is_there_and_every_record_is_listed(everything, groups):
     assert anchors(everything) == [
         "recovery", "families", "losses", "mc-samples", "encoder-dim", "high-dim", "shared-backbone",
-        "sources", "coverage", "bimodal", "tuning", "other",
+        "sources", "coverage", "bimodal", "other",
     ]  # fmt: skip
     sections = build_sections(groups)
     listed = {run.path for section in sections for run in section.runs}
     assert listed == {run.path for runs in groups.values() for run in runs}
-    assert [run.setting for run in sections[-1].runs] == ["my-own-run"]
+    assert sections[-1].runs[0].setting == "my-own-run"
 
 
 @pytest.mark.parametrize(
@@ -54,8 +53,7 @@ def test_every_section_is_there_and_every_record_is_listed(everything, groups):
         ("base", ["coverage", "other"]),
         ("mc-samples-16", ["mc-samples"]),
         ("mc-samples-16-paper", ["mc-samples"]),
-        ("tuning-elk-1-fixed-joint", ["tuning"]),
-        ("tuning-hib-a1-b0", ["other"]),  # without its a and b there is no table for it
+        ("tuning-elk-1-fixed-joint", ["other"]),
         ("bimodal-single", ["bimodal"]),
         ("unheard-of", ["other"]),
     ],
@@ -89,12 +87,10 @@ def test_hostile_records_come_out_escaped(write, tmp_path):
 def test_the_main_results_name_the_papers_numbers(groups):
     results = main_results(groups)
     assert results[0] == (
-        "Ambiguous (preset fast, 2 seeds): κ is found with rank correlation 0.960 ± 0.010 (paper: 0.82 ± 0.04) and "
+        "Ambiguous (preset fast, 2 seeds): κ is recovered with rank correlation 0.960 ± 0.010 (paper: 0.82 ± 0.04) and "
         "mean absolute error 0.700 ± 0.100 (paper: 6.15 ± 0.61)."
     )
-    assert results[-1].startswith(
-        "Credible caps that promise to hold 90 % of the latents hold 89.0"
-    )
+    assert results[-1].startswith("Credible caps of mass 90 % contain 89.0 % of the latents")
     assert main_results({}) == []
 
 

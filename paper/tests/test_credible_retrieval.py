@@ -14,8 +14,13 @@ from aureole.retrieval import ConformalMass
 from aureole.sphere import normalize
 from aureole_paper import cifar10h
 from aureole_paper.catalogue import find_experiment
-from aureole_paper.credible_retrieval import CredibleRetrievalSetting
-from aureole_paper.image_search import Law, Search, check_index, take
+from aureole_paper.credible_retrieval import (
+    CredibleRetrievalSetting,
+    Law,
+    Search,
+    check_index,
+    take,
+)
 from aureole_paper.runs import run
 
 RUNNER = CliRunner()

@@ -57,14 +57,7 @@ def test_an_input_that_is_nearest_to_two_angles_is_drawn_once(groups):
     assert svg.count("opacity: 0.35") == 2 * 3  # four examples, of which two are one input
 
 
-def test_the_texts_can_be_read_by_machines(groups):
-    svg = figures.learning_figure(groups)
-    assert svg is not None
-    assert "paper, end of training" in svg
-    assert "κ MAE" in svg
-
-
 def test_without_matplotlib_the_error_says_what_to_install(groups, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(AureoleError, match=r"pip install 'aureole\[reports\]'"):
-        figures.learning_figure(groups)
+        figures.scatter_figure(groups)

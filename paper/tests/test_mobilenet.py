@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from aureole.errors import InvalidInputError
-from aureole_paper.cifar10 import load_cifar10
+from aureole_paper.cifar import load_cifar10
 from aureole_paper.mobilenet import MobileNetV2, load_mobilenet
 
 FILE = "weights/mobilenetv2_imagenet_bottleneck_fp16.npz"

@@ -116,7 +116,7 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("dear")
     done = run("quickstart", "--out", tmp_path, *SHORT)
     assert isinstance(done.exception, InvalidInputError)
-    assert "holds something else" in str(done.exception)
+    assert "is not a quickstart" in str(done.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     file = tmp_path / "thesis.txt"
     assert isinstance(run("quickstart", "--out", file, *SHORT).exception, InvalidInputError)

@@ -92,7 +92,7 @@ def test_bad_counts_are_refused(counts):
 
 
 def test_the_real_votes(shared_data):
-    from aureole_paper.cifar10h_data import load_cifar10h
+    from aureole_paper.cifar import load_cifar10h
 
     found = vote_ceiling(load_cifar10h(shared_data).counts, splits=3)
     assert 0.50 < found["split_half_rank"] < 0.58

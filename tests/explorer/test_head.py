@@ -46,10 +46,10 @@ def test_the_page_has_every_part_and_says_the_main_things():
     assert html.count("<svg") == 4
     text = re.sub(r"\s+", " ", html)
     assert "vectors.parquet: 500 rows in 100 groups; posteriors of 32 dimensions." in text
-    assert "tells 4.50 nats about a partner: it narrows the search 90-fold" in text
+    assert "carries 4.50 nats of information about a partner: it narrows the search 90-fold" in text
     assert "for 60 % of 500 rows, and for 75 % of the half" in text
     assert "κ gains 50 % of what the best order would" in text
-    assert "in 90 % of cases hold it in 89.4 %" in text
+    assert "of mass 90 % contain a partner in 89.4 %" in text
     assert "-0.6 points" in text
     assert "record" not in text  # there are none behind it
     assert set(found.links) >= {f"#{part}" for part in parts}
@@ -91,7 +91,7 @@ def test_hostile_texts_are_text():
 def test_texts_are_cut_and_missing_ones_say_so():
     kappa = np.array([1.0, 2.0], np.float32)
     least, most = text_items(kappa, {0: None, 1: "word \n" * 3_000_000})
-    assert least.items[0].text == "(nothing)"
+    assert least.items[0].text == "(empty)"
     assert len(most.items[0].text) == 300
     assert most.items[0].text.endswith("…")
 

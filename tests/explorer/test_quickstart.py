@@ -10,9 +10,15 @@ from scipy.stats import spearmanr
 from aureole.data import drawn_shapes
 from aureole.errors import InvalidInputError
 from aureole.explorer import QuickstartSetting
-from aureole.explorer._quickstart import draw, measure, train
-from aureole.explorer._quickstart_search import choose_query, two_searches, write_gallery
-from aureole.explorer._two_caps import count_labels, two_caps_figure
+from aureole.explorer._figures import count_labels, two_caps_figure
+from aureole.explorer._quickstart import (
+    choose_query,
+    draw,
+    measure,
+    train,
+    two_searches,
+    write_gallery,
+)
 from aureole.records import file_hash, read_record
 
 SMALL = QuickstartSetting(pictures=200, held_out=160, gallery=40, steps=3, items=32)

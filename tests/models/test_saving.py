@@ -350,7 +350,7 @@ def test_missing_weights_are_named(tmp_path):
 
 
 def test_published_classifiers_classify(shared_data):
-    from aureole_paper.cifar10 import load_cifar10
+    from aureole_paper.cifar import load_cifar10
 
     images, labels = load_cifar10(shared_data, "test")
     backbone = CifarResNet(20)

@@ -1,6 +1,6 @@
 """Posteriors with two modes (the paper's future work): what a mixture recovers where a single vMF cannot."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from aureole.evaluation import align_mixtures, divergence, mode_recovery, rotate
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, MixtureEncoder, ResidualMLP
 from aureole.training import Fit, FitOptions, Observer, Phase, fit
+from aureole_paper.settings import RunSetting
 
 _EVALUATION, _INITIALISATION = 10_000_019, 20_000_003
 
 
 @dataclass(frozen=True)
-class BimodalSetting:
+class BimodalSetting(RunSetting):
     """A run on the bimodal process, with posteriors of one or two components."""
 
     name: str
@@ -32,14 +33,6 @@ class BimodalSetting:
     lr: float = 4e-3
     width: int = 256
     preset: str = "fast"
-
-    def shortened(self, max_batches: int | None) -> "BimodalSetting":
-        """The setting with at most that many steps."""
-        return self if max_batches is None else replace(self, steps=min(self.steps, max_batches))
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self) | {"kappa_range": list(self.kappa_range)}
 
 
 def train(

@@ -1,49 +1,153 @@
-"""The report of CIFAR-10H: a summary, and a section for all that has records."""
+"""The report of CIFAR-10H: a summary, and a section for every table and figure with records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
-from aureole.explorer import Report, Run, Table, format_number
-from aureole_paper import curves, thumbnails
-from aureole_paper.agreement_tables import (
-    FOLDS_NOTE,
-    LABEL_KINDS,
-    LOSSES,
-    PRETRAINING,
-    REJECTION,
-    VARIANTS,
-    Row,
-    agreement_table,
-    foreign_ratios,
-    foreign_table,
-    leading,
-    paper_number,
-    quantile,
-    rejection_table,
-    variant_table,
+import numpy as np
+
+from aureole.data import read_picture
+from aureole.errors import InvalidInputError
+from aureole.explorer import (
+    BLUE,
+    GREY,
+    VERMILION,
+    WIDTH,
+    Report,
+    Run,
+    Table,
+    canvas,
+    format_number,
+    place,
+    sheet,
 )
-from aureole_paper.plans import Plan, build_sections, fixed
-from aureole_paper.records import MISSING, Groups, counted, format_summary, group, summary
-from aureole_paper.tables import generic_table
+from aureole_paper.cifar import CLASSES
+from aureole_paper.paper_values import format_paper, paper_value
+from aureole_paper.records import (
+    MISSING,
+    Groups,
+    Summary,
+    counted,
+    first_with,
+    format_summary,
+    group,
+    numbers,
+    summarise,
+    summary,
+    value_at,
+)
+from aureole_paper.tables import (
+    COLUMNS,
+    FOLD_FACTS,
+    LABELS,
+    Plan,
+    build_sections,
+    fixed,
+    generic_table,
+    paired_table,
+    present,
+    run_facts,
+)
 
+
+@dataclass(frozen=True)
+class Row:
+    """A row: its label, its setting, the paper's name for it, and metrics that its records store under other names."""
+
+    label: str
+    setting: str
+    paper: str = ""
+    own: Mapping[str, str] = field(default_factory=dict)
+
+
+_NEIGHBOURS = {"entropy_rank": "neighbour_entropy_rank", "crop_rank": "neighbour_crop_rank"}
+_ENTROPY = {"entropy_rank": "softmax_entropy_rank", "crop_rank": "softmax_entropy_crop_rank"}
+_ACCURACY = {"recall_at_1": "accuracy"}
+
+# figures show the first row that has records
+LOSSES = (
+    Row("closed form (ours)", "closed-form"),
+    Row("closed form, κ = norm", "closed-form-norm"),
+    Row("closed form, ensemble of two networks", "closed-form-ensemble"),
+    Row("MCInfoNCE", "mcinfonce", "mcinfonce"),
+    Row("ELK", "elk", "elk"),
+    Row("HIB", "hib", "hib"),
+    Row("InfoNCE, distance to neighbours", "infonce", "infonce", _NEIGHBOURS),
+    Row("InfoNCE, untrained κ", "infonce", "infonce"),
+    Row("classifier, 1 - max softmax", "softmax", own=_ACCURACY),
+    Row("classifier, entropy of softmax", "softmax", own=_ENTROPY | _ACCURACY),
+    Row("classifier fine-tuned on the votes", "softmax-votes", own=_ENTROPY | _ACCURACY),
+    Row("votes: one half against the other", "ceiling", own={"entropy_rank": "split_half_rank"}),
+    Row("votes: noise ceiling", "ceiling", own={"entropy_rank": "ceiling_rank"}),
+)
+LABEL_KINDS = (
+    Row("CIFAR-10H, soft", "closed-form", "labels-soft"),
+    Row("CIFAR-10H, hard", "labels-hard", "labels-hard"),
+    Row("CIFAR-10, hard", "labels-cifar10", "labels-cifar10"),
+)
+PRETRAINING = (
+    Row("with pretraining", "closed-form", "pretrained"),
+    Row("from scratch", "scratch", "scratch"),
+)
+VARIANTS = (
+    Row("κ from prototypes", "closed-form"),
+    Row("κ from prototypes", "resnet56"),
+    Row("κ = norm", "closed-form-norm"),
+    Row("κ = norm", "resnet56-norm"),
+    Row("trained on crops too", "cropped"),
+)
+# the losses that have a κ to reject by
+REJECTION = tuple(
+    row
+    for row in LOSSES
+    if row.setting not in ("softmax", "softmax-votes", "ceiling") and row.own is not _NEIGHBOURS
+)
+_AGREEMENT = ("entropy_rank", "crop_rank", "recall_at_1")
+_REJECTION = {
+    "recall_at_1": "random",
+    "rejection_area": "by κ",
+    "rejection_area_softmax": "by softmax",
+    "rejection_area_oracle": "best",
+    "r_auroc": "by κ",
+    "r_auroc_softmax": "by softmax",
+    "aurc": "AURC ↓",
+    "augrc": "AUGRC ↓",
+}
+_QUANTILES = ("5 %", "50 %", "95 %")
+_KNOWN = "test images"
+_FOLDS_NOTE = "Mean ± standard error over folds; ↑: higher is better, ↓: lower is better."
+_TIME_NOTE = f"{_FOLDS_NOTE} Time is the training time of a fold."
 _IMAGES = (
     "Images: CIFAR-10, Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images."
 )
-_RESULTS = ("closed-form", "closed-form-ensemble", "mcinfonce")  # whose numbers stand above all
+_RESULTS = ("closed-form", "closed-form-ensemble", "mcinfonce")  # the main results
+_SIDE, _GAP = 32, 2  # pixels of a thumbnail, and between two
+_PER_CLASS, _PER_ROW = 5, 6
+_NAMED = 3  # classes of a credible set that are named
 
 
 def cifar10h_report(runs: Sequence[Run]) -> Report:
     """The report of runs on CIFAR-10H."""
     groups = group(runs)
+    about = (
+        f"This page compares {counted(len(runs), 'record')} of {counted(len(groups), 'setting')} with the paper's "
+        "section 5.2. An encoder learns posteriors vMF(μ, κ) of images from pairs that share a label. Their true κ is "
+        "unknown, so it is compared with signs of ambiguity: how much 50 people disagree about an image (the entropy "
+        "of their votes), how much of the image a crop leaves, and whether the nearest neighbour has the same class "
+        "(Recall@1). A record is a fold: 6,000 images for training, 2,000 for selection and 2,000 for testing."
+    )
     return Report(
         "CIFAR-10H: the paper's numbers and ours",
-        _about(groups),
+        about,
         tuple(main_results(groups)),
         tuple(build_sections(_PLANS, groups, _rest)),
     )
 
 
 def main_results(groups: Groups) -> list[str]:
-    """Plain sentences on the main results of the runs that are there, the paper's numbers beside ours."""
+    """One sentence per main result that has runs, with the paper's number next to ours."""
     rows = [row for row in LOSSES if row.setting in _RESULTS and row.setting in groups]
     results = [_result(row, groups[row.setting]) for row in rows]
     ceiling = summary(groups.get("ceiling", ()), "ceiling_rank")
@@ -52,114 +156,179 @@ def main_results(groups: Groups) -> list[str]:
             "The entropy of about 50 votes is itself uncertain: a perfect prediction of people's disagreement would "
             f"have a rank correlation of about {format_summary(ceiling)} with it."
         )
-    return [result for result in [*results, _rejected(groups)] if result]
-
-
-def _about(groups: Groups) -> str:
-    count = sum(map(len, groups.values()))
-    return (
-        f"This page compares {counted(count, 'record')} of {counted(len(groups), 'setting')} with the paper's section "
-        "5.2. An encoder learns posteriors vMF(μ, κ) of images from pairs that share a label. Nobody knows their true "
-        "κ, so it is compared with signs of ambiguity: how much 50 people disagree about an image (the entropy of "
-        "their votes), how much of the image a crop has left, and whether the nearest neighbour is of the same class "
-        "(Recall@1). A record is a fold: 6,000 images to train on, 2,000 to select by, 2,000 to measure on."
-    )
+    row = leading(groups, "rejection")
+    runs = groups[row.setting] if row else ()
+    kept, softmax = (mean_rejection(runs, by) for by in ("kept", "softmax"))
+    if kept is not None:
+        half = len(kept) // 2
+        other = "" if softmax is None else f" (by softmax: {format_number(softmax[half])})"
+        results.append(
+            "Rejecting the half of the images with the lowest κ raises Recall@1 from "
+            f"{format_number(kept[0])} to {format_number(kept[half])}{other}."
+        )
+    return [result for result in results if result]
 
 
 def _result(row: Row, runs: Sequence[Run]) -> str:
-    """A sentence on a loss; nothing if the runs have no such metrics. Ours stands beside the paper's loss."""
-    beside = row if row.paper else next(other for other in LOSSES if other.paper)
+    """A sentence on a loss; empty if the runs lack these metrics. Ours is compared with the paper's own loss."""
+    other = row if row.paper else next(other for other in LOSSES if other.paper)
     words = {
         "entropy_rank": "rank correlation of κ with people's agreement",
         "crop_rank": "with the crop size",
         "recall_at_1": "Recall@1",
     }
     parts = [
-        f"{text} {format_summary(found)} (paper, {beside.label}: {paper_number(beside, metric)})"
+        f"{text} {format_summary(value)} (paper, {other.label}: {paper_number(other, metric)})"
         for metric, text in words.items()
-        if (found := summary(runs, metric))
+        if (value := summary(runs, metric))
     ]
     label = row.label[0].upper() + row.label[1:]
     return f"{label}, {counted(len(runs), 'fold')}: {', '.join(parts)}." if parts else ""
 
 
-def _rejected(groups: Groups) -> str:
-    """A sentence on what is gained when half of the images are rejected."""
-    row = leading(groups, "rejection")
-    runs = groups[row.setting] if row else ()
-    kept, softmax = (curves.mean_rejection(runs, by) for by in ("kept", "softmax"))
-    if kept is None:
-        return ""
-    half = len(kept) // 2
-    other = "" if softmax is None else f" (by softmax: {format_number(softmax[half])})"
-    return (
-        "When the half of the images with the lowest κ is rejected, Recall@1 goes from "
-        f"{format_number(kept[0])} to {format_number(kept[half])}{other}."
-    )
+def leading(groups: Groups, metric: str) -> Row | None:
+    """The first row of the losses whose runs have a metric: the one that figures show."""
+    return next((row for row in REJECTION if first_with(groups, row.setting, metric)), None)
+
+
+def paper_number(row: Row, metric: str) -> str:
+    """The paper's number for a row as it is printed."""
+    value = paper_value(f"cifar10h/{row.paper}", metric) if row.paper else None
+    return MISSING if value is None else format_paper(value)
+
+
+def _present(groups: Groups, rows: Sequence[Row]) -> list[tuple[str, Row, Sequence[Run]]]:
+    """(Label, row, runs) of the rows that have runs; runs of the paper's preset are a separate row."""
+    return [
+        (row.label if name == row.setting else f"{row.label}, paper's preset", row, groups[name])
+        for row in rows
+        for name in present(groups, [row.setting])
+    ]
+
+
+def _ours(row: Row, runs: Sequence[Run], metric: str) -> str:
+    """Our number under the row's own name for the metric; an accuracy is labelled as one."""
+    name = row.own.get(metric, metric)
+    shown = format_summary(summary(runs, name))
+    return f"accuracy {shown}" if name == "accuracy" and shown != MISSING else shown
+
+
+def _agreement_table(title: str, caption: str, groups: Groups, rows: Sequence[Row]) -> Table:
+    """The table "paper | ours" of the rank correlations and Recall@1."""
+    cells = []
+    for label, row, runs in _present(groups, rows):
+        pairs = [(paper_number(row, metric), _ours(row, runs, metric)) for metric in _AGREEMENT]
+        backbone = MISSING if row.setting == "ceiling" else COLUMNS["backbone"](runs)
+        cells.append((label, backbone, *chain(*pairs), *run_facts(runs)))
+    caption, lead = f"{caption} {_TIME_NOTE}", ("", "backbone")
+    return paired_table(title, caption, cells, lead=lead, metrics=_AGREEMENT, facts=FOLD_FACTS)
 
 
 def _losses(groups: Groups, _: Sequence[str]) -> list[Table]:
     caption = (
-        "Tables 4 and 11 of the paper beside ours, on a ResNet-18 there. Entropy: rank "
-        "correlation of 1/κ with the entropy of the votes. Crop: that of κ with the share of the side that a crop has "
-        "left. InfoNCE trains no κ, so its uncertainty is the distance to the nearest training images, and the κ that "
-        "its head gives without having been trained to stands beside it. The classifier is the pretrained one, "
-        "untouched; it has an accuracy instead of Recall@1. Votes: the entropies of two halves of them against each "
-        "other, and what a perfect prediction could reach, given how few they are."
+        "Tables 4 and 11 of the paper (a ResNet-18) next to ours. Entropy: rank correlation of 1/κ with the entropy "
+        "of the votes. Crop: rank correlation of κ with the share of the side that a crop leaves. InfoNCE trains no "
+        "κ, so its uncertainty is the distance to the nearest training images; the κ of its untrained head is shown "
+        "too. κ is pooled over an image and its mirror image; the softmax of the pretrained classifier is of the "
+        "image alone, with an accuracy instead of Recall@1. Votes: the entropies of two halves of the votes against "
+        "each other, and what a perfect prediction could reach with so few votes."
     )
-    return [agreement_table("Losses", caption, groups, LOSSES)]
+    return [_agreement_table("Losses", caption, groups, LOSSES)]
 
 
 def _ablations(groups: Groups, _: Sequence[str]) -> list[Table]:
-    tables = (
-        ("Labels", "Table 5 of the paper (MCInfoNCE) beside our closed form. Soft labels are all "
-         "votes of an image, hard ones their majority or CIFAR-10's own label.", LABEL_KINDS),
-        ("Pretraining", "Table 10 of the paper (MCInfoNCE, one run) beside our closed form. "
-         "Pretraining is on the 50,000 training images of CIFAR-10.", PRETRAINING),
-    )  # fmt: skip
-    shown = [agreement_table(t, c, groups, rows) for t, c, rows in tables if _beyond(groups, rows)]
-    caption = (
-        "The closed form with another backbone, the paper's head (κ is the norm of the embedding), or crops among the "
-        "training images. The paper has no such table."
-    )
-    if _beyond(groups, VARIANTS):
-        shown.append(variant_table("Heads, backbones and crops", caption, groups, VARIANTS))
-    return shown
+    def beyond(rows: Sequence[Row]) -> bool:
+        """Whether other rows than the first, the reference, have runs."""
+        return any(row.setting in groups for row in rows[1:])
 
-
-def _beyond(groups: Groups, rows: Sequence[Row]) -> bool:
-    """Whether there are runs of another row than the first, with which the others are compared."""
-    return any(row.setting in groups for row in rows[1:])
+    tables = []
+    if beyond(LABEL_KINDS):
+        caption = (
+            "Table 5 of the paper (MCInfoNCE) next to our closed form. Soft labels are all votes of an image, hard "
+            "ones their majority or CIFAR-10's own label."
+        )
+        tables.append(_agreement_table("Labels", caption, groups, LABEL_KINDS))
+    if beyond(PRETRAINING):
+        caption = (
+            "Table 10 of the paper (MCInfoNCE, one run) next to our closed form. Pretraining is on the 50,000 training "
+            "images of CIFAR-10."
+        )
+        tables.append(_agreement_table("Pretraining", caption, groups, PRETRAINING))
+    if beyond(VARIANTS):
+        caption = (
+            "The closed form with another backbone, the paper's head (κ is the norm of the embedding), or crops among "
+            f"the training images. The paper has no such table. {_TIME_NOTE}"
+        )
+        rows = tuple(
+            (
+                label,
+                COLUMNS["backbone"](runs),
+                *(_ours(row, runs, metric) for metric in _AGREEMENT),
+                *run_facts(runs),
+            )
+            for label, row, runs in _present(groups, VARIANTS)
+        )
+        header = ("", "backbone", *(LABELS[metric] for metric in _AGREEMENT), *FOLD_FACTS)
+        tables.append(Table("Heads, backbones and crops", caption, header, rows))
+    return tables
 
 
 def _rejection(groups: Groups, _: Sequence[str]) -> list[Table]:
     caption = (
-        "Area: the mean Recall@1 of what is kept, over all shares that could be rejected; at random it is Recall@1, "
-        "in the best order all wrong images go first. R-AUROC: how well the uncertainty tells wrong from right ones. "
-        "AURC and AUGRC: areas under the risk and the generalised risk. Softmax is the doubt of the pretrained "
-        "classifier about the same images. The paper has a figure but no numbers."
+        "Area: the mean Recall@1 of the images that are kept, over all rejected shares; for a random order it is "
+        "Recall@1, and the best order rejects all wrong images first. R-AUROC: how well the uncertainty separates "
+        "wrong from right images. AURC and AUGRC: areas under the risk and the generalised risk. Softmax is the "
+        "uncertainty of the pretrained classifier about the same images. The paper has a figure but no numbers. "
+        f"{_FOLDS_NOTE}"
     )
     rows = [row for row in REJECTION if summary(groups.get(row.setting, ()), "rejection_area")]
-    return [rejection_table("Rejection", caption, groups, rows)]
+    cells = tuple(
+        (label, *(_ours(row, runs, metric) for metric in _REJECTION), str(len(runs)))
+        for label, row, runs in _present(groups, rows)
+    )
+    spans = (("", 1), ("area under the rejection curve ↑", 4), ("R-AUROC ↑", 2), ("", 3))
+    return [Table("Rejection", caption, ("", *_REJECTION.values(), "folds"), cells, spans)]
 
 
 def _foreign(groups: Groups, _: Sequence[str]) -> list[Table]:
+    """Quantiles of κ on test images, then on out-of-distribution images, highest median first."""
     row = leading(groups, "foreign")
+    cells = []
+    for _, shown, runs in _present(groups, [row] if row else []):
+        ratios = foreign_ratios(groups, shown)
+        for kind in (_KNOWN, *ratios):
+            quantiles = [format_summary(_quantile(runs, kind, at)) for at in range(len(_QUANTILES))]
+            cells.append((kind, *quantiles, format_summary(ratios.get(kind)), str(len(runs))))
     caption = (
         f"Quantiles of κ on 1,000 images of each kind, {row.label if row else ''}, and their medians relative to that "
-        "of the test images. Upside down, negative, blurred and shuffled ones are made of test images; one grey is a "
-        "single image. The paper has no such table. Mean ± standard error over folds."
+        "of the test images. Upside down, negative, blurred and shuffled images are made from test images; one grey "
+        "is a single image. The paper has no such table. Mean ± standard error over folds."
     )
-    return [foreign_table("Out of domain", caption, groups, [row] if row else [])]
+    header = ("images", *_QUANTILES, "median, relative", "folds")
+    spans = (("", 1), ("κ, quantile", len(_QUANTILES)), ("", 2))
+    return [Table("Out of distribution", caption, header, tuple(cells), spans)]
+
+
+def foreign_ratios(groups: Groups, row: Row) -> dict[str, Summary]:
+    """The median κ of each kind of foreign image, relative to that of the test images of its fold; highest first."""
+    medians: dict[str, list[float]] = {}
+    for run in groups.get(row.setting, ()):
+        known = _quantiles(run, _KNOWN)
+        for kind in value_at(run, "foreign") or ():
+            own = _quantiles(run, kind)
+            if kind != _KNOWN and own and known and known[1] > 0:
+                medians.setdefault(kind, []).append(own[1] / known[1])
+    ratios = {kind: summarise(values) for kind, values in medians.items()}
+    return dict(sorted(ratios.items(), key=lambda pair: -pair[1].mean))
 
 
 def _foreign_text(groups: Groups) -> str:
-    """What κ is and is not, and what the numbers say of it."""
+    """What κ measures and what it does not, and what the numbers show."""
     row = leading(groups, "foreign")
     ratios = foreign_ratios(groups, row) if row else {}
     text = (
-        "κ is aleatoric: it says how ambiguous an image is among what was seen in training, not whether the image is "
-        "of this world. "
+        "κ is aleatoric: it measures how ambiguous an image is among the images seen in training. It does not detect "
+        "out-of-distribution images. "
     )
     if row is None or not ratios:
         return text.strip()
@@ -168,9 +337,9 @@ def _foreign_text(groups: Groups) -> str:
     text += f"The median κ is lower than on test images for {_listed(lower)}"
     higher = [kind for kind in ratios if kind not in lower]
     text += f", and not lower for {_listed(higher)}. " if higher else ". "
-    limit = quantile(runs, "test images", 0)
-    medians = {kind: quantile(runs, kind, 1) for kind in ratios}
-    kept = [kind for kind, found in medians.items() if limit and found and found.mean > limit.mean]
+    limit = _quantile(runs, _KNOWN, 0)
+    medians = {kind: _quantile(runs, kind, 1) for kind in ratios}
+    kept = [kind for kind, value in medians.items() if limit and value and value.mean > limit.mean]
     return text + (
         "A threshold on κ that keeps 95 % of the test images would keep more than half of the images of these kinds: "
         f"{_listed(kept)}."
@@ -181,13 +350,159 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
+def _quantile(runs: Sequence[Run], kind: str, at: int) -> Summary | None:
+    """The summary of a quantile of κ (0, 1, 2: 5, 50, 95 %) on a kind of image over folds."""
+    values = [quantiles[at] for run in runs if (quantiles := _quantiles(run, kind))]
+    return summarise(values) if values else None
+
+
+def _quantiles(run: Run, kind: str) -> list[float]:
+    """The quantiles of κ on a kind of image, or nothing if the record lacks some of them."""
+    values = numbers(value_at(run, "foreign", kind) or ())
+    return values if len(values) == len(_QUANTILES) else []
+
+
 def _rest(groups: Groups, names: Sequence[str]) -> Table:
     metrics = ("entropy_rank", "crop_rank", "recall_at_1", "rejection_area", "r_auroc")
-    return generic_table("Other runs", FOLDS_NOTE, groups, names, metrics=metrics)
+    return generic_table("Other runs", _FOLDS_NOTE, groups, names, metrics=metrics)
+
+
+def mean_rejection(runs: Sequence[Run], by: str) -> np.ndarray | None:
+    """Recall@1 at evenly spaced rejected shares from 0 to 1, mean over the folds that have as many points."""
+    curves = [numbers(value_at(run, "rejection", by) or ()) for run in runs]
+    curves = [curve for curve in curves if len(curve) > 1]
+    curves = [curve for curve in curves if len(curve) == len(curves[0])]
+    return np.mean(curves, axis=0) if curves else None
+
+
+def rejection_figure(groups: Groups) -> str | None:
+    """Recall@1 of the kept images against the rejected share: by κ, by softmax, in the best order and at random."""
+    row = leading(groups, "rejection")
+    runs = groups[row.setting] if row else ()
+    kept, softmax = (mean_rejection(runs, by) for by in ("kept", "softmax"))
+    if kept is None:
+        return None
+    share = np.linspace(0, 1, len(kept))
+    with canvas("rejection", 1, height=3.6) as drawing:
+        (axes,) = drawing.axes
+        # the best order rejects all wrong images before any right one
+        best = np.minimum(1, kept[0] / np.maximum(1 - share, 1e-9))
+        axes.plot(share, best, ":", color=GREY, label="best order")
+        if softmax is not None:
+            x = np.linspace(0, 1, len(softmax))
+            axes.plot(x, softmax, "--", color=VERMILION, label="softmax")
+        axes.plot(share, kept, color=BLUE, linewidth=2.6, label="κ")
+        axes.axhline(kept[0], color=GREY, linestyle="-.", linewidth=1.2, label="random order")
+        axes.set(xlabel="share of images rejected", ylabel="Recall@1 of the others", xlim=(0, 1))
+        axes.set_ylim(top=1.004)
+        drawing.legend(columns=4)
+    return drawing.svg
+
+
+def pictured(groups: Groups) -> Run | None:
+    """The run whose pictures are shown: the first that has some, with the thumbnails next to its record."""
+    row = leading(groups, "pictures")
+    run = first_with(groups, row.setting, "pictures") if row else None
+    return run if run and _thumbnails(run).is_file() else None
+
+
+def gallery_figure(groups: Groups) -> str | None:
+    """The least certain images of each class on the left, the most certain ones on the right."""
+    run = pictured(groups)
+    classes = value_at(run, "pictures", "classes") if run else None
+    if run is None or not classes:
+        return None
+    tiles = _read_tiles(run)
+    left, top, between = 1.05, 0.3, 0.25  # inches
+    width = (WIDTH - left - between) / 2
+    height = width * _pixels(len(classes)) / _pixels(_PER_CLASS)
+    with canvas("gallery", 1, height=top + height) as drawing:
+        axes = sheet(drawing, top + height)
+        for start, kind, title, colour in (
+            (left, "lowest", "least certain", VERMILION),
+            (left + width + between, "highest", "most certain", BLUE),
+        ):
+            shown = [i for each in classes for i in _padded(each.get(kind, ()), _PER_CLASS)]
+            place(axes, _mosaic(tiles, shown, _PER_CLASS), start, top, width)
+            axes.text(start + width / 2, top - 0.1, title, ha="center", weight="bold", color=colour)
+        for at, name in zip(range(len(classes)), CLASSES, strict=False):
+            middle = top + (at + 0.5) * height / len(classes)
+            axes.text(left - 0.08, middle, name, ha="right", va="center", size=12.5)
+    return drawing.svg
+
+
+def retrieval_figure(groups: Groups) -> str | None:
+    """Queries from certain to uncertain, each with its 95 % cap: how many images of which classes, and some of them."""
+    run = pictured(groups)
+    queries = value_at(run, "pictures", "queries") if run else None
+    if run is None or not queries:
+        return None
+    tiles = _read_tiles(run)
+    side, text, top, between = 1.19, 1.57, 0.3, 0.16  # inches
+    start = side + text
+    height = top + len(queries) * (side + between)
+    with canvas("retrieval", 1, height=height) as drawing:
+        axes = sheet(drawing, height)
+        for x, title in ((0.0, "query"), (side + 0.1, "95 % cap"), (start, "images in the cap")):
+            axes.text(x, top - 0.1, title, weight="bold", size=12.5)
+        for at, query in enumerate(queries):
+            y = top + at * (side + between)
+            place(axes, _mosaic(tiles, [query["query"]], 1), 0.0, y, side)
+            for line, words in enumerate(_cap_lines(query)):
+                axes.text(side + 0.1, y + 0.14 + 0.198 * line, words, size=12)
+            shown = _padded(query["shown"], 2 * _PER_ROW)
+            place(axes, _mosaic(tiles, shown, _PER_ROW), start, y, WIDTH - start)
+    return drawing.svg
+
+
+def _cap_lines(query: dict[str, Any]) -> list[str]:
+    """The content of a credible set in a few short lines: κ, the number of images, and the most frequent classes."""
+    counts = sorted(zip(query["classes"], CLASSES, strict=False), key=lambda pair: -pair[0])
+    lines = [f"{name} {count}" for count, name in counts[:_NAMED] if count]
+    others = sum(count for count, _ in counts[_NAMED:])
+    lead = [f"κ {format_number(query['kappa'], 1)}", f"{counted(query['inside'], 'image')}:"]
+    return [*lead, *lines, *([f"others {others}"] if others else [])]
+
+
+def _thumbnails(run: Run) -> Path:
+    return (run.folder / run.path).with_suffix(".png")
+
+
+def _read_tiles(run: Run) -> np.ndarray:
+    """The thumbnails of a run, [n, 32, 32, 3]."""
+    path, expected = _thumbnails(run), value_at(run, "pictures", "tiles")
+    pixels = read_picture(path).permute(1, 2, 0).numpy()
+    if pixels.shape != (_SIDE * expected, _SIDE, 3):
+        raise InvalidInputError(
+            f"{path} has {pixels.shape[1]} x {pixels.shape[0]} pixels, but its record lists {expected} "
+            f"thumbnails of {_SIDE} x {_SIDE} in a column. Run the setting again to write both."
+        )
+    return pixels.reshape(expected, _SIDE, _SIDE, 3)
+
+
+def _mosaic(tiles: np.ndarray, shown: Sequence[int], columns: int) -> np.ndarray:
+    """The tiles with these numbers row by row, white between them and for numbers out of range."""
+    step = _SIDE + _GAP
+    rows = -(-len(shown) // columns)
+    paper = np.full((_pixels(rows), _pixels(columns), 3), 255, np.uint8)
+    for at, number in enumerate(shown):
+        if 0 <= number < len(tiles):
+            y, x = step * (at // columns), step * (at % columns)
+            paper[y : y + _SIDE, x : x + _SIDE] = tiles[number]
+    return paper
+
+
+def _pixels(tiles: int) -> int:
+    """The length of a line of tiles in pixels."""
+    return tiles * (_SIDE + _GAP) - _GAP
+
+
+def _padded(shown: Sequence[int], length: int) -> list[int]:
+    return [*shown, *[-1] * length][:length]
 
 
 def _showing(metric: str) -> Callable[[Groups], list[str]]:
-    """The setting that stands for all in what is shown of a metric."""
+    """The setting that represents all others for a metric."""
 
     def names(groups: Groups) -> list[str]:
         row = leading(groups, metric)
@@ -197,10 +512,10 @@ def _showing(metric: str) -> Callable[[Groups], list[str]]:
 
 
 def _pictured(caption: str) -> Callable[[Groups], str]:
-    """The caption, and whose pictures these are."""
+    """The caption, followed by which run the pictures are from."""
 
     def text(groups: Groups) -> str:
-        run = thumbnails.pictured(groups)
+        run = pictured(groups)
         name = f"setting {run.setting}, fold {run.record.seed}" if run else MISSING
         return f"{caption} Unseen test images, {name}. {_IMAGES}"
 
@@ -215,17 +530,17 @@ _PLANS = (
     Plan(
         "losses",
         "Losses",
-        "Does κ agree with people, and does it know what a crop has lost?",
+        "Does κ agree with people, and does it drop with what a crop removes?",
         _settings(LOSSES),
         _losses,
     ),
     Plan(
         "labels",
         "Labels, pretraining and variants",
-        "What is needed for it: votes, or one label; a pretrained network, or none.",
+        "What it takes: votes or one label, a pretrained network or none.",
         _settings(LABEL_KINDS, PRETRAINING, VARIANTS),
         _ablations,
-        beside=("closed-form",),
+        context=("closed-form",),
     ),
     Plan(
         "rejection",
@@ -233,17 +548,10 @@ _PLANS = (
         "Does Recall@1 rise when the least certain images are rejected?",
         _settings(REJECTION),
         _rejection,
-        figures=(
-            (
-                curves.rejection_figure,
-                "Recall@1 of what is kept against the share of images that is rejected, the least certain first. By κ, "
-                "by the pretrained classifier's softmax, in the best order and at random; mean over folds.",
-            ),
-            (
-                curves.loss_rejection_figure,
-                "Recall@1 of what is kept against the share of images that each loss's κ rejects. Mean over folds.",
-            ),
-        ),
+        figures={
+            rejection_figure: "Recall@1 of the kept images against the share of images rejected, the least certain "
+            "first. By κ, by the pretrained classifier's softmax, in the best order and at random; mean over folds.",
+        },
         owns=False,
     ),
     Plan(
@@ -251,46 +559,27 @@ _PLANS = (
         "Least and most certain images",
         "",
         _showing("pictures"),
-        figures=(
-            (
-                thumbnails.gallery_figure,
-                _pictured(
-                    "The five images of lowest κ and the five of highest κ in each class, as in a figure of the paper."
-                ),
+        figures={
+            gallery_figure: _pictured(
+                "The five images of lowest κ and the five of highest κ in each class."
             ),
-        ),
+        },
         owns=False,
     ),
     Plan(
         "retrieval",
         "Credible retrieval",
-        "A query's 95 % credible cap decides how many images to retrieve: those whose μ lies in it.",
+        "A query's 95 % credible cap decides how many images to retrieve: those whose μ is inside.",
         _showing("pictures"),
-        figures=(
-            (
-                thumbnails.retrieval_figure,
-                _pictured(
-                    "Queries from certain to uncertain, and what lies in the 95 % credible cap of each. How many of "
-                    "the other test images it holds, of which classes, and up to twelve of them, from the nearest to "
-                    "the farthest."
-                ),
+        figures={
+            retrieval_figure: _pictured(
+                "Queries from certain to uncertain, and the images in the 95 % credible cap of each. How many of "
+                "the other test images are inside, of which classes, and up to twelve of them, nearest first."
             ),
-        ),
+        },
         owns=False,
     ),
-    Plan("foreign", "Out of domain", _foreign_text, _showing("foreign"), _foreign, owns=False),
     Plan(
-        "learning",
-        "Learning curves",
-        "",
-        _settings(REJECTION),
-        figures=(
-            (
-                curves.learning_figure,
-                "Rank correlation of κ with the crop size during training, on validation images. The best model of a "
-                "run by this curve is the one that is measured; mean over folds.",
-            ),
-        ),
-        owns=False,
+        "foreign", "Out of distribution", _foreign_text, _showing("foreign"), _foreign, owns=False
     ),
 )

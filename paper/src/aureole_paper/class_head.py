@@ -15,7 +15,7 @@ from aureole.losses import ClosedFormInfoNCE
 from aureole.models import KappaFromNorm
 from aureole.sphere import inverse_mean_resultant_length, mean_resultant_length
 from aureole.training import FitOptions, Observer, Phase, fit, pair_rows
-from aureole_paper.peers import Probe, ProbeSetting, fit_probe
+from aureole_paper.uncertainty_baselines import Probe, ProbeSetting, fit_probe
 
 _CHUNK, _PAIRS = 8192, 4096
 

@@ -7,20 +7,25 @@ on disjoint pairs of validation images of the same kind; test images only judge.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from aureole.data import disjoint_pairs, label_rates
+from aureole.data import disjoint_pairs, label_rates, partner_chances
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import (
+    Calibration,
     average_precision,
+    fit_calibration,
     normalised_gain,
+    partner_angle,
     set_class_entropy,
     set_coverage,
     set_share,
@@ -28,28 +33,35 @@ from aureole.evaluation import (
     thirds,
 )
 from aureole.models import MirroredViews
-from aureole.retrieval import ConformalMass
-from aureole.sphere import mean_resultant_length
+from aureole.retrieval import (
+    ConformalMass,
+    CredibleIndex,
+    SearchOptions,
+    exact_cosines,
+    log_hit_positivity,
+    stored_direction,
+)
+from aureole.sphere import (
+    mean_resultant_length,
+    predictive_angle,
+    predictive_log_pdf,
+    predictive_mass,
+)
 from aureole.training import Fit, Observer
 from aureole_paper import cifar10h
+from aureole_paper.cifar import vote_entropy
 from aureole_paper.cifar10h import Cifar10HSetting, Split, encode
-from aureole_paper.image_search import (
-    MASSES,
-    PARTNERS,
-    Law,
-    Search,
-    check_index,
-    soft_labels,
-    split_search,
-    take,
-)
+from aureole_paper.settings import RunSetting
 
+PARTNERS = ("votes", "label")
+MASSES = (0.5, 0.8, 0.9, 0.95)
 _CURVE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-_PAIRS = 61_000_003
+_CLASSES = 10
+_HALVES, _PAIRS = 60_000_011, 61_000_003  # seeds
 
 
 @dataclass(frozen=True)
-class CredibleRetrievalSetting:
+class CredibleRetrievalSetting(RunSetting):
     """All that decides a run, but the fold.
 
     Caps are made with the encoder's kappa_pos, and beside it with the one of ``kappa_pos_choices`` that is likeliest on
@@ -67,18 +79,162 @@ class CredibleRetrievalSetting:
 
     def shortened(self, max_batches: int | None) -> "CredibleRetrievalSetting":
         """The setting with at most that many steps."""
-        encoder = self.encoder.shortened(max_batches)
-        return self if encoder is self.encoder else replace(self, encoder=encoder)
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self) | {
-            "encoder": self.encoder.as_json(),
-            "kappa_pos_choices": list(self.kappa_pos_choices),
-        }
+        return replace(self, encoder=self.encoder.shortened(max_batches))
 
 
 SETTINGS = (CredibleRetrievalSetting(),)
+
+
+@dataclass(frozen=True)
+class Law:
+    """What predictive caps are made with: kappa_pos and a map of kappa."""
+
+    kappa_pos: float
+    calibration: Calibration = field(default_factory=Calibration)
+
+    @classmethod
+    def fit(cls, query: VonMisesFisher, partner: VonMisesFisher, kappa_pos: float) -> "Law":
+        """The law with this kappa_pos whose caps of mass 0.9 hold that share of the pairs."""
+        return cls(kappa_pos, fit_calibration(query, partner, kappa_pos=kappa_pos))
+
+    @classmethod
+    def refit(
+        cls, query: VonMisesFisher, partner: VonMisesFisher, choices: Sequence[float]
+    ) -> "Law":
+        """The law, of those with each kappa_pos, under which the angles of the pairs are likeliest."""
+        laws = [cls.fit(query, partner, kappa_pos) for kappa_pos in choices]
+        return max(laws, key=lambda law: law.log_likelihood(query, partner))
+
+    def log_likelihood(self, query: VonMisesFisher, partner: VonMisesFisher) -> float:
+        """The mean log density of the angles between partners."""
+        own, other = (self.calibration(q.kappa.double()) for q in (query, partner))
+        angle = partner_angle(query, partner)
+        return predictive_log_pdf(angle, own, other, self.kappa_pos, query.dim).mean().item()
+
+
+@dataclass(frozen=True)
+class Search:
+    """Queries and a gallery, with the labels [n] and votes [n, 10] of both."""
+
+    query: VonMisesFisher
+    gallery: VonMisesFisher
+    labels: tuple[Int[Tensor, " q"], Int[Tensor, " g"]]
+    votes: tuple[Float[Tensor, "q 10"], Float[Tensor, "g 10"]]
+    kappa_pos: float
+
+    @property
+    def kappa_other(self) -> float:
+        """The gallery's typical kappa, as an index keeps it, the median."""
+        return float(self.gallery.kappa.median())
+
+    @property
+    def relevant(self) -> Bool[Tensor, "q g"]:
+        """Whether an item has the query's label."""
+        return self.labels[0].unsqueeze(1) == self.labels[1]
+
+    @cached_property
+    def cosine(self) -> Float[Tensor, "q g"]:
+        """The float64 cosines by which an index decides who is in a cap."""
+        own, others = stored_direction(self.query.mu), stored_direction(self.gallery.mu)
+        return torch.from_numpy(np.stack([exact_cosines(mu, others) for mu in own]))
+
+    def held(self, law: "Law | None" = None) -> Float[Tensor, "q g"]:
+        """The mass of the predictive cap that just holds each item: it is in the cap of every mass from there on."""
+        law = law or Law(self.kappa_pos)
+        own = law.calibration(self.query.kappa.double()).unsqueeze(1)
+        other = law.calibration(torch.tensor(self.kappa_other, dtype=torch.float64))
+        angle = torch.acos(self.cosine)
+        return predictive_mass(angle, own, other, law.kappa_pos, self.query.dim)
+
+    def chances(self, partners: str) -> Float[Tensor, "q g"]:
+        """How likely each item is the query's partner, drawn by the votes or of the same label."""
+        return partner_chances(
+            *(soft_labels(self.labels[i], self.votes[i], partners) for i in (0, 1))
+        )
+
+    @cached_property
+    def log_positivity(self) -> Float[Tensor, "q g"]:
+        """The log expected positivity of each item, with both kappas; P(positive) has the same order."""
+        own, others = self.query.kappa.double(), self.gallery.kappa.double()
+        wide = torch.broadcast_tensors(self.cosine, own.unsqueeze(1), others)
+        cosine, own, others = (part.reshape(-1) for part in wide)
+        found = log_hit_positivity(cosine, own, others, self.kappa_pos, self.query.dim)
+        return found.reshape(self.cosine.shape)
+
+
+def check_index(
+    search: Search,
+    held: Float[Tensor, "q g"],
+    conformal: ConformalMass,
+    *,
+    checked: int,
+    ask_back: float,
+) -> dict[str, int]:
+    """How many items ``CredibleIndex`` returns of some queries' caps, and how many differ from those held.
+
+    All masses are searched, as the model promises them and with the conformal guarantee, and once with a widest angle
+    that sends ``ask_back`` of the queries away.
+    """
+    names = [str(i) for i in range(len(search.gallery.kappa))]
+    rows = torch.arange(min(checked, len(search.query.kappa)))
+    query, masses = take(search.query, rows), held[rows]
+    members = differing = searches = 0
+    with CredibleIndex.create("faiss://", search.gallery, names) as index:
+        index.conformal = conformal
+        guarantees: tuple[Literal["conformal"] | None, ...] = (None, "conformal")
+        for mass in MASSES:
+            for guarantee in guarantees:
+                level = mass if guarantee is None else conformal.level(mass)
+                options = SearchOptions(
+                    kind="predictive", kappa_pos=search.kappa_pos, guarantee=guarantee
+                )
+                hits = index.search(query, mass, options=options)
+                assert isinstance(hits, list)
+                for found, row in zip(hits, masses, strict=True):
+                    wanted = {names[i] for i in (row <= level).nonzero()[:, 0].tolist()}
+                    members += len(wanted)
+                    differing += len(wanted ^ set(found.ids))
+                    searches += 1
+        other = torch.tensor(search.kappa_other)
+        angle = predictive_angle(
+            MASSES[0], query.kappa.double(), other, search.kappa_pos, query.dim
+        )
+        widest = angle.sort().values[-1 - round(ask_back * len(rows))].item() + 1e-9
+        options = SearchOptions(kind="predictive", kappa_pos=search.kappa_pos, widest=widest)
+        hits = index.search(query, MASSES[0], options=options)
+        assert isinstance(hits, list)
+        asked = sum(found.asks_back for found in hits)
+    return {
+        "searches": searches,
+        "members": members,
+        "differing": differing,
+        "asked_back": asked,
+    }
+
+
+def split_search(model: nn.Module, split: Split, fold: int, kappa_pos: float) -> Search:
+    """Random halves of the test images as queries and gallery."""
+    rng = torch.Generator().manual_seed(_HALVES + fold)
+    test = split.fold.test[torch.randperm(len(split.fold.test), generator=rng)]
+    rows, others = test.chunk(2)
+    data = split.data
+    return Search(
+        encode(model, data.images[rows]),
+        encode(model, data.images[others]),
+        (data.labels[rows], data.labels[others]),
+        (data.probabilities[rows], data.probabilities[others]),
+        kappa_pos,
+    )
+
+
+def soft_labels(labels: Tensor, votes: Tensor, partners: str) -> Tensor:
+    """The class probabilities that partners are drawn by: the votes, or the label alone."""
+    return votes if partners == "votes" else torch.nn.functional.one_hot(labels, _CLASSES).float()
+
+
+def take(posterior: VonMisesFisher, rows: Tensor) -> VonMisesFisher:
+    """The posteriors of some rows."""
+    return VonMisesFisher(posterior.mu[rows], posterior.kappa[rows], validate_args=False)
 
 
 def run_fold(
@@ -164,11 +320,6 @@ def evaluate(
     metrics["abstention"] = _abstention(search, setting.ask_back, entropy)
     metrics["recall_at_1"] = metrics["abstention"]["recall_at_1"]
     return metrics
-
-
-def vote_entropy(votes: Float[Tensor, "n 10"]) -> Float[Tensor, " n"]:
-    """The entropy of votes in nats; sorted first, so that images with the same votes for other classes tie exactly."""
-    return torch.special.entr(votes.sort(-1).values).sum(-1)
 
 
 def _shortened(split: Split, images: int | None) -> Split:

@@ -1,21 +1,31 @@
-"""Figures: SVG from runs, each None where the runs it needs are not there."""
+"""Figures of the controlled experiment as SVG, None where the runs they need are missing; and helpers to draw."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 import torch
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.explorer import BLUE, COLOURS, GREEN, GREY, MARKERS, VERMILION, Run, canvas
 from aureole_paper.controlled import MASSES
 from aureole_paper.paper_values import paper_value
-from aureole_paper.records import Groups, Summary, first_with, mean_curve, numbers, summary
-from aureole_paper.tables import coverage_summary, numbered
+from aureole_paper.records import (
+    Groups,
+    Summary,
+    first_with,
+    numbers,
+    summary,
+)
+from aureole_paper.tables import numbered
 
 _TURN = np.linspace(-math.pi, math.pi, 721)
+_SHOWN = (0, 2)  # of the three bimodal examples: modes about 60 and 140 degrees apart
+_EDGE = np.linspace(-np.pi / 2, np.pi / 2, 61)
+_OUTLINE = np.repeat([-np.pi, np.pi], 61), np.concatenate([_EDGE, _EDGE[::-1]])
+_LEVELS = np.array([0.05, 0.15, 0.3, 0.5, 0.7, 0.9, 1.0])
 _KAPPA = {"kappa_rank": "κ rank correlation", "kappa_mae": "κ MAE"}
 
 
@@ -69,12 +79,26 @@ def scatter_figure(groups: Groups) -> str | None:
 
 def samples_figure(groups: Groups) -> str | None:
     """Rank correlation and error of κ against the number of Monte Carlo samples, the closed form as a line."""
-    return _against(groups, "mc-samples-", "Monte Carlo samples", closed_form=True)
-
-
-def encoder_figure(groups: Groups) -> str | None:
-    """Rank correlation and error of κ against the dimension of the encoder; the process has ten."""
-    return _against(groups, "encoder-dim-", "dimension of the encoder", closed_form=False)
+    points = _points(groups, "mc-samples-")
+    if not points:
+        return None
+    with canvas("mc-samples-", 2) as drawing:
+        for axes, (metric, label) in zip(drawing.axes, _KAPPA.items(), strict=True):
+            _errorbars(axes, [(x, summary(r, metric)) for x, r in points], BLUE, "o", "MCInfoNCE")
+            if line := summary(groups.get("base", ()), metric):
+                axes.axhline(line.mean, color=GREEN, label="closed form")
+            values = [(x, paper_value(f"mc-samples-{x}", metric)) for x, _ in points]
+            theirs = [(x, Summary(v.mean, v.error, 5)) for x, v in values if v]
+            _errorbars(axes, theirs, VERMILION, "D", "paper", line="none")
+            axes.set_xscale("log", base=2)
+            _ticks(axes, [x for x, _ in points])
+            axes.set(xlabel="Monte Carlo samples", ylabel=label)
+        errors = drawing.axes[1]  # errors of few samples are thousands of times those of many
+        errors.set_yscale("log")
+        errors.yaxis.set_major_formatter(_plain_power)  # needs no mathematical font
+        errors.yaxis.set_minor_formatter(lambda *_: "")
+        drawing.legend()
+    return drawing.svg
 
 
 def dimension_figure(groups: Groups) -> str | None:
@@ -96,7 +120,7 @@ def dimension_figure(groups: Groups) -> str | None:
                 )
             _ticks(axes, sorted({x for points in found.values() for x, _ in points}))
             axes.set(xlabel="dimension D", ylabel=ylabel)
-        _zero_based(drawing.axes[1])
+        drawing.axes[1].set_ylim(bottom=0)
         drawing.legend()
     return drawing.svg
 
@@ -109,103 +133,74 @@ def coverage_figure(groups: Groups) -> str | None:
         "partner_coverage": "predictive caps (partner)",
     }
     names = [
-        n for n in names if any(coverage_summary(groups.get(n, ()), k, MASSES[0]) for k in kinds)
+        n for n in names if any(summary(groups.get(n, ()), k, f"{MASSES[0]:g}") for k in kinds)
     ]
     if not names:
         return None
     with canvas("coverage", 2, sharey=True) as drawing:
         for axes, (kind, title) in zip(drawing.axes, kinds.items(), strict=True):
-            axes.axhspan(-2, 2, color="#eeeeee", zorder=0, label="±2 points")
-            axes.axhline(0, color="black", linewidth=1)
-            for name, colour, marker in zip(names, COLOURS, MARKERS, strict=False):
-                found = [coverage_summary(groups[name], kind, mass) for mass in MASSES]
-                points = [
-                    (place, Summary(s.mean - 100 * mass, s.error, s.n))
-                    for place, (mass, s) in enumerate(zip(MASSES, found, strict=True))
-                    if s
-                ]
-                _errorbars(axes, points, colour, marker, name)
-            axes.set_xticks(range(len(MASSES)), [f"{100 * mass:g}" for mass in MASSES])
+            shares = {
+                name: {m: s for m in MASSES if (s := summary(groups[name], kind, f"{m:g}"))}
+                for name in names
+            }
+            draw_coverage(axes, shares, MASSES)
             axes.set(title=title, xlabel="nominal coverage, %")
-        low, high = drawing.axes[0].get_ylim()
-        drawing.axes[0].set_ylim(min(low, -3), max(high, 3))
         drawing.axes[0].set_ylabel("empirical - nominal,\npercentage points")
         drawing.legend()
     return drawing.svg
 
 
-def learning_figure(groups: Groups) -> str | None:
-    """Rank correlation and error of κ while the ambiguous setting trains, mean over seeds; the paper's end dashed."""
-    curves = {metric: mean_curve(groups.get("ambiguous", ()), metric) for metric in _KAPPA}
-    if not all(curves.values()):
+def modes_figure(groups: Groups) -> str | None:
+    """Two torn posteriors as maps of the sphere: the truth, a mixture of two vMFs, and a single vMF."""
+    runs = [first_with(groups, f"bimodal-{kind}-3", "examples") for kind in ("mixture", "single")]
+    if None in runs:
         return None
-    with canvas("learning", 2) as drawing:
-        last = max(x for curve in curves.values() for x, _ in curve)
-        for axes, (metric, label) in zip(drawing.axes, _KAPPA.items(), strict=True):
-            x, y = zip(*curves[metric], strict=True)
-            axes.plot(x, y, "o-", color=BLUE, markersize=5, label="ours, mean over seeds")
-            _paper_line(axes, "ambiguous", metric)
-            axes.set(xlabel="batch", ylabel=label, xlim=(0, 1.04 * last))
-            axes.locator_params(axis="x", nbins=4)
-        drawing.axes[0].set_ylim(top=1)
-        _zero_based(drawing.axes[1])
-        drawing.legend()
-    return drawing.svg
-
-
-def injective_figure(groups: Groups) -> str | None:
-    """The median κ while the encoder of an injective process trains, on a log scale."""
-    curves = {
-        name: mean_curve(groups.get(name, ()), "kappa_median")
-        for name in ("injective", "injective-longer", "injective-longest")
+    mixture, single = (run.record.metrics["examples"] for run in runs if run is not None)
+    columns = {
+        "truth": mixture["true"],
+        "mixture of two": mixture["found"],
+        "single vMF": single["found"],
     }
-    if not any(curves.values()):
-        return None
-    with canvas("injective", 1) as drawing:
-        (axes,) = drawing.axes
-        for (name, curve), colour, marker in zip(curves.items(), COLOURS, MARKERS, strict=False):
-            if curve:
-                x, y = zip(*curve, strict=True)
-                axes.plot(x, y, marker=marker, color=colour, markersize=5, label=name)
-        axes.set_yscale("log")
-        _plain_log_ticks(axes.yaxis)
-        axes.set(xlabel="batch", ylabel="median κ found")
-        axes.set_xlim(left=0)
-        drawing.legend()
+    longitude, latitude = np.meshgrid(np.linspace(-np.pi, np.pi, 121), np.linspace(-1.57, 1.57, 61))
+    points = np.stack(
+        [
+            np.cos(latitude) * np.cos(longitude),
+            np.cos(latitude) * np.sin(longitude),
+            np.sin(latitude),
+        ],
+        -1,
+    )
+    x, y = _hammer(longitude, latitude)
+    with canvas("modes", 3, rows=len(_SHOWN)) as drawing:
+        for index, axes in enumerate(drawing.axes):
+            title, parts = list(columns.items())[index % 3]
+            density = _density(parts, _SHOWN[index // 3], points)
+            axes.contourf(x, y, density / density.max(), _LEVELS, cmap="Blues")
+            axes.fill(*_hammer(*_OUTLINE), facecolor="none", edgecolor="#595959", linewidth=1)
+            axes.set(aspect="equal")
+            axes.set_axis_off()
+            if index < 3:
+                axes.set_title(title)
     return drawing.svg
 
 
-def _against(groups: Groups, prefix: str, xlabel: str, *, closed_form: bool) -> str | None:
-    """κ's rank correlation and error against the number in the settings' names; ``base`` is a line, or D = 10."""
-    points = _points(groups, prefix)
-    if not points:
-        return None
-    base = groups.get("base", ())
-    papers = {x: f"{prefix}{x}" for x, _ in points}
-    if not closed_form and base:
-        points = sorted([*points, (10, base)], key=lambda point: point[0])
-        papers[10] = "ambiguous"
-    with canvas(prefix, 2) as drawing:
-        for axes, (metric, label) in zip(drawing.axes, _KAPPA.items(), strict=True):
-            ours = [(x, summary(runs, metric)) for x, runs in points]
-            _errorbars(axes, ours, BLUE, "o", "MCInfoNCE" if closed_form else "ours")
-            if closed_form and (line := summary(base, metric)):
-                axes.axhline(line.mean, color=GREEN, label="closed form")
-            values = [(x, paper_value(name, metric)) for x, name in papers.items()]
-            theirs = [
-                (x, Summary(v.mean, v.error, 5)) for x, v in values if v and not v.relation
-            ]  # bounds are not points
-            _errorbars(axes, theirs, VERMILION, "D", "paper", line=False)
-            axes.set_xscale("log", base=2)
-            _ticks(axes, [x for x, _ in points])
-            axes.set(xlabel=xlabel, ylabel=label)
-        if closed_form:  # errors of few samples are thousands of times those of many
-            drawing.axes[1].set_yscale("log")
-            _plain_log_ticks(drawing.axes[1].yaxis)
-        else:
-            _zero_based(drawing.axes[1])
-        drawing.legend()
-    return drawing.svg
+def draw_coverage(
+    axes: Any, coverage: Mapping[str, Mapping[float, Summary]], masses: Sequence[float]
+) -> None:
+    """Draw measured minus nominal coverage in points, one line per label; two points around 0 are grey."""
+    axes.axhspan(-2, 2, color="#eeeeee", zorder=0, label="±2 points")
+    axes.axhline(0, color="black", linewidth=1)
+    styles = [(c, m, line) for line in ("-", "--") for c, m in zip(COLOURS, MARKERS, strict=True)]
+    for (label, shares), (colour, marker, line) in zip(coverage.items(), styles, strict=False):
+        points = [
+            (place, Summary(100 * (s.mean - mass), 100 * (s.error or 0.0), s.n))
+            for place, mass in enumerate(masses)
+            if (s := shares.get(mass))
+        ]
+        _errorbars(axes, points, colour, marker, label, line=line)
+    axes.set_xticks(range(len(masses)), [f"{100 * mass:g}" for mass in masses])
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, -3), max(high, 3))
 
 
 def _points(groups: Groups, prefix: str) -> list[tuple[int, Sequence[Run]]]:
@@ -227,34 +222,15 @@ def _errorbars(
     marker: str,
     label: str,
     *,
-    line: bool = True,
+    line: str = "-",
 ) -> None:
-    """Draw means with their standard errors, where there are two or more seeds."""
-    shown = [(x, s) for x, s in points if s is not None and math.isfinite(s.mean)]
-    if not shown:
-        return
-    axes.errorbar(
-        [x for x, _ in shown],
-        [s.mean for _, s in shown],
-        [s.error or 0.0 for _, s in shown],
-        marker=marker,
-        markersize=6,
-        linestyle="-" if line else "none",
-        color=colour,
-        markerfacecolor=colour if line else "white",
-        capsize=3,
-        label=label,
-    )
-
-
-def _paper_line(axes: Any, setting: str, metric: str) -> None:
-    value = paper_value(setting, metric)
-    if value is not None:
-        axes.axhline(value.mean, color=VERMILION, linestyle="--", label="paper, end of training")
-
-
-def _zero_based(axes: Any) -> None:
-    axes.set_ylim(bottom=0)
+    """Draw means with their standard errors; without a line the markers are hollow."""
+    shown = [(x, s.mean, s.error or 0.0) for x, s in points if s and math.isfinite(s.mean)]
+    if shown:
+        x, y, error = zip(*shown, strict=True)
+        style = {"markersize": 6, "linestyle": line, "capsize": 3, "label": label}
+        face = "white" if line == "none" else colour
+        axes.errorbar(x, y, error, marker=marker, color=colour, markerfacecolor=face, **style)
 
 
 def _ticks(axes: Any, values: Sequence[int]) -> None:
@@ -269,9 +245,21 @@ def _ticks(axes: Any, values: Sequence[int]) -> None:
     axes.minorticks_off()
 
 
-def _plain_log_ticks(axis: Any) -> None:
-    """Label powers of ten as 1e3, which needs no mathematical font."""
-    axis.set_major_formatter(
-        lambda value, _: f"{value:g}" if 1e-3 < value < 1e4 else f"1e{round(math.log10(value))}"
+def _plain_power(value: float, _: int) -> str:
+    return f"{value:g}" if 1e-3 < value < 1e4 else f"1e{round(math.log10(value))}"
+
+
+def _hammer(longitude: np.ndarray, latitude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Hammer's map of the sphere: equal areas, in closed form."""
+    depth = np.sqrt(1 + np.cos(latitude) * np.cos(longitude / 2))
+    return 2 * np.cos(latitude) * np.sin(longitude / 2) / depth, np.sin(latitude) / depth
+
+
+def _density(parts: dict[str, Any], example: int, points: np.ndarray) -> np.ndarray:
+    """The density of one example on a grid of points."""
+    weight, mu, kappa = (
+        torch.tensor(parts[name][example], dtype=torch.float64)
+        for name in ("weight", "mu", "kappa")
     )
-    axis.set_minor_formatter(lambda *_: "")
+    mu = torch.nn.functional.normalize(mu, dim=-1)  # records keep five digits
+    return MixtureVMF(weight, mu, kappa).log_prob(torch.from_numpy(points)).exp().numpy()

@@ -1,4 +1,5 @@
-"""Frozen images: heads on the features of a photo encoder that nobody trained for it, beside what else could be used.
+"""Frozen images: heads on the features of a photo encoder that nobody trained for it,
+compared with baselines.
 
 All learn from CIFAR-10's training images and labels; CIFAR-10H, people's votes on the test images, and crops of the
 test images only judge. Settings were chosen on held-out training images, by CIFAR-10N's three raters and by crops.
@@ -6,7 +7,7 @@ test images only judge. Settings were chosen on held-out training images, by CIF
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ from aureole.evaluation import (
 )
 from aureole.records import file_hash
 from aureole.training import FrozenHead, Observer, pair_rows
-from aureole_paper import peers
-from aureole_paper.cifar10 import load_cifar10
+from aureole_paper import uncertainty_baselines as baselines
+from aureole_paper.cifar import load_cifar10
 from aureole_paper.cifar10h import Split, data_hashes
 from aureole_paper.class_head import ClassHeadSetting, fit_class_head, shortened
-from aureole_paper.feature_cache import Progress
-from aureole_paper.peers import ProbeSetting
-from aureole_paper.photo_features import FeatureStore
+from aureole_paper.features import PhotoFeatures, Progress
+from aureole_paper.settings import RunSetting
+from aureole_paper.uncertainty_baselines import ProbeSetting
 
 WEIGHTS = Path("weights") / "mobilenetv2_imagenet_bottleneck_fp16.npz"
 _CROPS, _FOLDS = 70_000_027, 5
@@ -44,11 +45,11 @@ Uncertainty = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class FrozenImagesSetting:
-    """All that decides a run, but the seed.
+class FrozenImagesSetting(RunSetting):
+    """Everything that decides a run, except the seed.
 
-    With ``crops`` a crop of each training image is a further row to learn from, for heads and peers alike. ``images``
-    takes only the first so many training and test images.
+    With ``crops`` a crop of each training image is a further training row, for heads and baselines alike. ``images``
+    limits the number of training and test images.
     """
 
     name: str = "crops"
@@ -72,10 +73,6 @@ class FrozenImagesSetting:
         plain = min(self.plain_steps, max_batches)
         head = shortened(self.head, max_batches)
         return replace(self, head=head, plain_steps=plain, linear=linear, probe=probe)
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self)
 
 
 SETTINGS = (FrozenImagesSetting(), FrozenImagesSetting(name="whole", crops=False))
@@ -103,7 +100,7 @@ class FrozenImages:
         progress: Progress | None = None,
     ) -> "FrozenImages":
         """The features of CIFAR-10, computed unless they are in the cache; crops of test images as in CIFAR-10H."""
-        store = FeatureStore(folder / WEIGHTS, cache, side=setting.side, progress=progress)
+        store = PhotoFeatures(folder / WEIGHTS, cache, side=setting.side, progress=progress)
 
         def features(images: Tensor, name: str) -> Tensor:
             found = store.features(images[: setting.images], name)
@@ -160,7 +157,7 @@ def evaluate(
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The figures of both heads and of every peer, by name.
+    """The figures of both heads and of every baseline, by name.
 
     ``r_auroc`` and ``rejection_area`` of all are for one task: whether the nearest other test image, by the cosine of
     the frozen features, has the same label. Of heads, ``own`` is the same with their own mu.
@@ -197,7 +194,7 @@ def evaluate(
             "coverage": _coverage(found, data.test_labels, kappa_pos, seed),
         }
         keep(name, figure)
-    for name, uncertainty in _peers(data, setting, seed):
+    for name, uncertainty in _baselines(data, setting, seed):
         keep(name, judge(uncertainty))
     return {
         "methods": figures,
@@ -226,7 +223,7 @@ METHODS = (
 @lru_cache(maxsize=1)
 def _neighbours(data: FrozenImages) -> tuple[Tensor, Tensor]:
     """The largest ten cosines of test images, and of their crops, with rows to learn from: the same for all seeds."""
-    found = [peers.nearest_cosines(data.train, rows, 10) for rows in (data.test, data.crops)]
+    found = [baselines.nearest_cosines(data.train, rows, 10) for rows in (data.test, data.crops)]
     return found[0], found[1]
 
 
@@ -267,27 +264,27 @@ def _coverage(
     return {str(mass): share for mass, share in found.items()}
 
 
-def _peers(
+def _baselines(
     data: FrozenImages, setting: FrozenImagesSetting, seed: int
 ) -> Iterator[tuple[str, Uncertainty]]:
-    """(Name, uncertainty of features) of each peer, fitted when it is asked for."""
+    """(Name, uncertainty of features) of each baseline, fitted when it is asked for."""
     train, labels, linear, probe = data.train, data.labels, setting.linear, setting.probe
-    yield "norm", peers.shortness
+    yield "norm", baselines.shortness
     on_test, on_crops = _neighbours(data)
     for name, k in (("nearest", 1), ("nearest-10", 10)):
         yield (
             name,
             lambda rows, k=k: 1 - (on_test if rows is data.test else on_crops)[:, :k].mean(1),
         )
-    classifier = peers.fit_probe(train, labels, linear, seed=seed)
-    yield "softmax", lambda rows: peers.doubt(classifier, rows)
-    yield "softmax-entropy", lambda rows: peers.entropy_of_mean([classifier], rows)
-    first = peers.fit_probe(train, labels, probe, seed=seed)
-    yield "mc-dropout", lambda rows: peers.mc_dropout(first, rows, seed=seed)
+    classifier = baselines.fit_probe(train, labels, linear, seed=seed)
+    yield "softmax", lambda rows: baselines.doubt(classifier, rows)
+    yield "softmax-entropy", lambda rows: baselines.entropy_of_mean([classifier], rows)
+    first = baselines.fit_probe(train, labels, probe, seed=seed)
+    yield "mc-dropout", lambda rows: baselines.mc_dropout(first, rows, seed=seed)
     others = [
-        peers.fit_probe(train, labels, probe, seed=seed + 1000 * k) for k in range(1, _MEMBERS)
+        baselines.fit_probe(train, labels, probe, seed=seed + 1000 * k) for k in range(1, _MEMBERS)
     ]
-    yield "ensemble", lambda rows: peers.entropy_of_mean([first, *others], rows)
-    losses = peers.losses_on_unseen(train, labels, linear, sources=data.sources, seed=seed)
+    yield "ensemble", lambda rows: baselines.entropy_of_mean([first, *others], rows)
+    losses = baselines.losses_on_unseen(train, labels, linear, sources=data.sources, seed=seed)
     for name, ranked in (("loss-squared", False), ("loss-ranked", True)):
-        yield name, peers.predict_loss(train, losses, probe, seed=seed, ranked=ranked)
+        yield name, baselines.predict_loss(train, losses, probe, seed=seed, ranked=ranked)

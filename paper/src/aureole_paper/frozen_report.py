@@ -1,241 +1,626 @@
-"""The report of heads on frozen encoders, of text and of images: a summary, and a section for all that has records."""
+"""The report of heads on frozen encoders, of text and of images: a summary, and a section per table with records."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-from aureole.explorer import Report, Run, Table
-from aureole_paper import frozen_figures
-from aureole_paper.caption_tables import (
-    KAPPA,
-    PLAIN,
-    captions_table,
-    change_table,
-    changes,
-    extreme_galleries,
-    settings_with,
-    taken_coverage,
+import numpy as np
+
+from aureole.explorer import (
+    BLUE,
+    GREY,
+    Report,
+    Run,
+    Table,
+    canvas,
+    format_number,
 )
-from aureole_paper.method_tables import images_result, images_text, methods_table
-from aureole_paper.plans import Plan, build_sections
-from aureole_paper.reading_tables import ambient_table, ambient_text, chaos_table, chaos_text
+from aureole_paper.figures import draw_coverage
 from aureole_paper.records import (
     MISSING,
     Groups,
+    Summary,
     counted,
+    first_with,
     format_percent,
     format_summary,
     group,
+    numbers,
+    setting_values,
+    summarise,
     summary,
+    value_at,
 )
-from aureole_paper.tables import generic_table, present
+from aureole_paper.tables import LABELS, Plan, build_sections, generic_table, present
 
-_TEXT, _IMAGES = settings_with("gains"), settings_with("methods")
+PLAIN = "text"  # the setting that others are compared with
+KAPPA = "kappa"
+_SETTINGS = (PLAIN, "text-dropped", "text-stsb", "crops", "whole")  # shown first, in this order
+_NAMES = {
+    KAPPA: "κ",
+    "words": "number of words",
+    "characters": "number of characters",
+    "norm": "norm of the vector",
+}
+_VIEWS = {
+    "captions": "captions",
+    "dropped": "captions, and one with half of its words",
+    "stsb": "captions, and pairs of STS-B",
+}
+_CHANGES: dict[str, tuple[tuple[str | int, ...], bool]] = {
+    # a column of the table of training pairs: its place in records, and whether it is a difference of shares
+    "R@1 of μ, %": (("recall_at_1_of_mu",), False),
+    "most certain half, points": (("gains", KAPPA, "half"), True),
+    "least certain fifth, points": (("gains", KAPPA, "fifth"), True),
+    "90 % caps, %": (("coverage", "0.9"), False),
+    "all pairs, %": (("ambient", KAPPA, "all", 0), False),
+    "of equal length, %": (("ambient", KAPPA, "equal_length", 0), False),
+}
+_PAIRS = {"all": "all pairs", "equal_length": "pairs with equally many words"}
+_PARTS = {"snli": "SNLI", "mnli_m": "MNLI"}
+_SIDES = ("premise", "hypothesis")
+_WHICH = (
+    "One seed, with the 95 % interval of a bootstrap over sentences; rows of seeds have the mean ± standard error over "
+    "all seeds, which does not include the choice of sentences."
+)
+_METHODS = {
+    "class-head": "class head",
+    "frozen-head": "FrozenHead",
+    "norm": "norm of the features",
+    "nearest": "distance to the nearest",
+    "nearest-10": "distance to the nearest ten",
+    "softmax": "1 - max softmax",
+    "softmax-entropy": "entropy of softmax",
+    "mc-dropout": "MC dropout",
+    "ensemble": "ensemble of classifiers",
+    "loss-squared": "predicted loss (squared)",
+    "loss-ranked": "predicted loss (ranked)",
+}
+# metrics of all methods (header, words in a sentence); higher is better
+_JUDGED = {
+    "entropy_rank": ("entropy ↑", "the entropy of the votes"),
+    "crop_rank": ("crop size ↑", "the crop size"),
+    "r_auroc": ("R-AUROC ↑", "wrong neighbours (R-AUROC)"),
+    "rejection_area": ("area ↑", "the area under the rejection curve"),
+}
+_OWN = {
+    "recall_at_1": "Recall@1, %",
+    "own_r_auroc": "R-AUROC",
+    "own_rejection_area": "area",
+    "kappa_median": "median κ",
+}
+
+Interval = tuple[float, float, float]  # the value, and the ends of its interval
 
 
 def frozen_report(runs: Sequence[Run]) -> Report:
     """The report of runs of heads on frozen encoders."""
     groups = group(runs)
+    about = (
+        f"This page shows {counted(len(runs), 'record')} of {counted(len(groups), 'setting')}. The encoder is frozen; "
+        "a head learns posteriors vMF(μ, κ) from its vectors and from matching pairs: captions of one photo, images of "
+        "one class. The true κ is unknown, so it is judged by its uses, next to baselines."
+    )
     return Report(
         "Heads on frozen encoders",
-        _about(groups),
+        about,
         tuple(main_results(groups)),
         tuple(build_sections(_PLANS, groups, _rest)),
     )
 
 
 def main_results(groups: Groups) -> list[str]:
-    """Plain sentences on the main results of the runs that are there."""
-    results = [_gained(groups), _kept(groups), ambient_text(groups, _plain(groups))]
-    results.append(images_result(groups, _IMAGES(groups)))
+    """One sentence per main result that has runs."""
+    results = (_gained(groups), _covered(groups), ambient_text(groups))
     return [result for result in results if result]
 
 
-def _about(groups: Groups) -> str:
-    count = sum(map(len, groups.values()))
-    return (
-        f"This page shows {counted(count, 'record')} of {counted(len(groups), 'setting')}. An encoder is left as it "
-        "is; a head learns posteriors vMF(μ, κ) from its vectors and from what belongs together: captions of one "
-        "photo, images of one class. Nobody knows the true κ, so it is judged by what it is good for, beside things "
-        "that one could use instead."
-    )
+def settings_with(metric: str) -> Callable[[Groups], list[str]]:
+    """A function that returns the settings that have runs with a metric, the known ones first."""
+
+    def names(groups: Groups) -> list[str]:
+        order = [*(name for name in _SETTINGS if name in groups), *groups]
+        return [name for name in dict.fromkeys(order) if first_with(groups, name, metric)]
+
+    return names
+
+
+_text, _images = settings_with("gains"), settings_with("methods")
 
 
 def _plain(groups: Groups) -> list[str]:
-    """The text setting that tables show: captions alone, or else the first that there is."""
-    return _TEXT(groups)[:1]
+    """The text setting that tables show: captions alone, or else the first one with records."""
+    return _text(groups)[:1]
+
+
+def _plain_runs(groups: Groups) -> list[Run]:
+    return [run for name in _plain(groups) for run in groups[name]]
+
+
+def _entries(runs: Sequence[Run], *keys: str) -> list[str]:
+    """The names of the dictionaries in the runs' metrics at the keys: κ first, then the baselines."""
+    tables = [table for run in runs if isinstance(table := value_at(run, *keys), dict)]
+    names = [name for table in tables for name in table if isinstance(table[name], dict)]
+    known = [name for name in (*_NAMES, *_METHODS) if name in names]
+    return list(dict.fromkeys([*known, *names]))
+
+
+def _named(name: str) -> str:
+    return _NAMES.get(name, name.replace("_", " "))
+
+
+# captions
 
 
 def _gained(groups: Groups) -> str:
     """A sentence on what κ gains on captions."""
-    runs = [run for name in _plain(groups) for run in groups[name]]
+    runs = _plain_runs(groups)
     recall = summary(runs, "recall_at_1")
     half, fifth = (summary(runs, "gains", KAPPA, part) for part in ("half", "fifth"))
     if not (recall and half and fifth):
         return ""
     return (
-        f"Captions, {counted(len(runs), 'seed')}: R@1 is {format_percent(recall)} %; that of the half that κ is surest "
-        f"of differs from it by {format_percent(half, signed=True)} points, that of the fifth that it is least sure of "
-        f"by {format_percent(fifth, signed=True)} points."
+        f"Captions, {counted(len(runs), 'seed')}: R@1 is {format_percent(recall)} %; the half with the highest κ "
+        f"differs by {format_percent(half, signed=True)} points, the fifth with the lowest κ by "
+        f"{format_percent(fifth, signed=True)} points."
     )
-
-
-def _kept(groups: Groups) -> str:
-    """A sentence on the promises of caps."""
-    found = taken_coverage(groups, _plain(groups))
-    shares = next(iter(found.values()), {})
-    if not shares:
-        return ""
-    promised = ", ".join(f"{100 * mass:g}" for mass in shares)
-    measured = ", ".join(f"{100 * share.mean:.1f}" for share in shares.values())
-    return f"Caps that promise to hold another caption of the photo in {promised} % of cases hold it in {measured} %."
 
 
 def _captions_text(groups: Groups) -> str:
     text = (
         "A caption is right if its vector is nearest to the mean of the other four captions of its own photo; R@1 is "
-        "the share that is. Does it rise where captions of low κ are set aside, and by more than where short ones are?"
+        "the share of right captions. Does it rise when captions of low κ are rejected, and by more than when short "
+        "ones are?"
     )
-    runs = [run for name in _plain(groups) for run in groups[name]]
-    words = summary(runs, "words_rank")
+    words = summary(_plain_runs(groups), "words_rank")
     if words:
         text += f" The rank correlation of κ with the number of words is {format_summary(words)}."
     return text
 
 
+def _captions(groups: Groups, names: Sequence[str]) -> list[Table]:
+    """R@1 of all captions, of the most certain half and of the least certain fifth, by κ and by each baseline."""
+    runs = groups[names[0]]
+
+    def cells(recall: str, *gains: str) -> tuple[str, ...]:
+        shown = [format_percent(summary(runs, recall))]
+        for part in ("half", "fifth"):
+            pairs = [numbers([value_at(r, recall), value_at(r, *gains, part)]) for r in runs]
+            sums = [sum(pair) for pair in pairs if len(pair) == 2]
+            shown.append(format_percent(summarise(sums) if sums else None))
+            shown.append(format_percent(summary(runs, *gains, part), signed=True))
+        return (*shown, str(len(runs)))
+
+    rows = [
+        (_named(name), *cells("recall_at_1", "gains", name)) for name in _entries(runs, "gains")
+    ]
+    if summary(runs, "recall_at_1_of_mu"):
+        rows.append(("κ, with μ as the vectors", *cells("recall_at_1_of_mu", "gains_of_mu")))
+    caption = (
+        "R@1 in percent, and by how many points the most certain half and the least certain fifth differ from all. "
+        "Vectors are those of the frozen encoder, except in the last row. Whether long or short counts as certain was "
+        f"decided on validation photos. Setting {names[0]}; mean ± standard error over seeds, where seeds differ."
+    )
+    header = ("certain by", "R@1 of all", "R@1", "points", "R@1", "points", "seeds")
+    spans = (("", 2), ("most certain half", 2), ("least certain fifth", 2), ("", 1))
+    return [Table("Captions", caption, header, tuple(rows), spans)]
+
+
+def _summaries(runs: Sequence[Run], metric: str) -> list[Summary]:
+    """The summary over seeds at each position of a list, over the runs whose list is as long as the first."""
+    lists = [numbers(value) for run in runs if isinstance(value := value_at(run, metric), list)]
+    lists = [values for values in lists if values and len(values) == len(lists[0])]
+    return [summarise(values) for values in zip(*lists, strict=True)]
+
+
+def rejection_figure(groups: Groups) -> str | None:
+    """R@1 of the captions that are kept against the share rejected by κ, and at random."""
+    points = _summaries(groups.get(PLAIN, ()), "rejection")
+    if len(points) < 2:
+        return None
+    share = 10 * np.arange(len(points))  # records have one value for each tenth that is rejected
+    kept = np.array([100 * s.mean for s in points])
+    error = np.array([100 * (s.error or 0.0) for s in points])
+    with canvas("frozen-rejection", 1, height=3.6) as drawing:
+        (axes,) = drawing.axes
+        axes.fill_between(share, kept - error, kept + error, color=BLUE, alpha=0.2, linewidth=0)
+        axes.plot(share, kept, "o-", color=BLUE, markersize=5, label="lowest κ first")
+        axes.axhline(kept[0], color=GREY, linestyle="-.", linewidth=1.2, label="random order")
+        axes.set(xlabel="captions rejected, %", ylabel="R@1 of the others, %", xlim=(0, share[-1]))
+        drawing.legend()
+    return drawing.svg
+
+
+def caption_figure(groups: Groups) -> str | None:
+    """The median κ of the first to the last caption of a photo."""
+    points = _summaries(groups.get(PLAIN, ()), "kappa_by_caption")
+    if not points:
+        return None
+    places = range(1, len(points) + 1)
+    means, errors = [s.mean for s in points], [s.error or 0.0 for s in points]
+    with canvas("frozen-captions", 1, height=3.6) as drawing:
+        (axes,) = drawing.axes
+        axes.errorbar(places, means, errors, fmt="o", color=BLUE, markersize=8, capsize=4)
+        axes.set(xlabel="number of the caption", ylabel="median κ")
+        axes.set_xticks(list(places))
+        axes.set_ylim(0, 1.1 * max(map(sum, zip(means, errors, strict=True))))
+    return drawing.svg
+
+
+def _change_table(groups: Groups, names: Sequence[str]) -> list[Table]:
+    """The settings that differ in their training pairs, side by side."""
+    rows = []
+    for name in present(groups, names):
+        runs = groups[name]
+        views = sorted({str(run.record.settings.get("views", MISSING)) for run in runs})
+        cells = [format_percent(summary(runs, *keys), signed=s) for keys, s in _CHANGES.values()]
+        seconds = summary(runs, "seconds_training")
+        rows.append(
+            (
+                *(name, ", ".join(_VIEWS.get(view, view) for view in views)),
+                *(format_summary(summary(runs, "information")), *cells, str(len(runs))),
+                MISSING if seconds is None else format_number(seconds.mean, 0),
+            )
+        )
+    header = ("setting", "a group holds", LABELS["information"], *_CHANGES, "seeds", "time, s")
+    spans = (("", 2), ("captions", 5), ("AmbiEnt: reading has higher κ", 2), ("", 2))
+    caption = (
+        "The same test photos and sentences for all. Mean ± standard error over seeds; settings may have different "
+        "numbers of seeds. Time is training time."
+    )
+    return [Table("Training pairs", caption, header, tuple(rows), spans)]
+
+
+def changes(groups: Groups, name: str, *keys: str | int) -> Summary | None:
+    """The paired difference of a metric of a setting to captions alone, over the seeds that both have."""
+    plain = {run.record.seed: run for run in groups.get(PLAIN, ())}
+    pairs = [
+        numbers([value_at(run, *keys), value_at(plain[run.record.seed], *keys)])
+        for run in groups.get(name, ())
+        if run.record.seed in plain
+    ]
+    differences = [pair[0] - pair[1] for pair in pairs if len(pair) == 2]
+    return summarise(differences) if differences else None
+
+
+def _change_text(groups: Groups) -> str:
+    """How further training pairs changed the results, on the seeds that both settings have."""
+    parts = []
+    for name in _text(groups):
+        half = changes(groups, name, "gains", KAPPA, "half")
+        same = changes(groups, name, "ambient", KAPPA, "equal_length", 0)
+        if name != PLAIN and half and same:
+            parts.append(
+                f"{name}, {counted(half.n, 'seed')}: the gain of the most certain half changed by "
+                f"{format_percent(half, signed=True)} points, the share of AmbiEnt's pairs with equally many words "
+                f"whose reading has the higher κ by {format_percent(same, signed=True)} points."
+            )
+    compared = (
+        f"\n\nCompared with captions alone, on the same seeds. {' '.join(parts)}" if parts else ""
+    )
+    return (
+        "The same head with more training pairs than captions: a caption of each photo with half of its words dropped, "
+        f"or pairs of similar sentences that are not captions (STS-B).{compared}"
+    )
+
+
+# coverage
+
+
+def _coverage_of(groups: Groups, names: Iterable[str]) -> dict[str, dict[float, Summary]]:
+    """{Row: {nominal mass: measured share}} of all heads that have coverage, text and images."""
+    coverage: dict[str, dict[float, Summary]] = {}
+    for name in present(groups, names):
+        runs = groups[name]
+        kinds = {name: ("coverage",), f"{name}, held-out pairs": ("held_out_coverage",)}
+        methods = _entries(runs, "methods")
+        kinds |= {f"{name}, {m.replace('-', ' ')}": ("methods", m, "coverage") for m in methods}
+        for label, keys in kinds.items():
+            tables = (value_at(run, *keys) for run in runs)
+            masses = {m for t in tables if isinstance(t, dict) for m in t if _is_share(m)}
+            shares = {float(m): summary(runs, *keys, m) for m in sorted(masses, key=float)}
+            known = {mass: share for mass, share in shares.items() if share}
+            if known:
+                coverage[label] = known
+    return coverage
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 < float(text) < 1
+    except ValueError:
+        return False
+
+
+def _covered(groups: Groups) -> str:
+    """A sentence on the coverage of caps."""
+    shares = next(iter(_coverage_of(groups, _plain(groups)).values()), {})
+    if not shares:
+        return ""
+    nominal = ", ".join(f"{100 * mass:g}" for mass in shares)
+    measured = ", ".join(f"{100 * share.mean:.1f}" for share in shares.values())
+    return f"Caps with nominal coverage {nominal} % contain another caption of the photo in {measured} % of cases."
+
+
+def _known(groups: Groups) -> list[str]:
+    return [*_text(groups), *_images(groups)]
+
+
 def _coverage(groups: Groups, names: Sequence[str]) -> list[Table]:
-    found = taken_coverage(groups, names)
-    masses = sorted({mass for shares in found.values() for mass in shares})
+    coverage = _coverage_of(groups, names)
+    masses = sorted({mass for shares in coverage.values() for mass in shares})
     rows = tuple(
         (label, *(format_percent(shares.get(mass)) for mass in masses))
-        for label, shares in found.items()
+        for label, shares in coverage.items()
     )
     caption = (
-        "How often the cap around an input's μ that promises the mass in the header holds the μ of a partner, in "
-        "percent. Held-out pairs are those of the training data that were not learned from; all else is of test data. "
-        "Mean ± standard error over seeds."
+        "How often the cap around an input's μ with the nominal mass in the header contains the μ of a partner, in "
+        "percent. Held-out pairs are pairs of the training data that were not used for training; all others are test "
+        "data. Mean ± standard error over seeds."
     )
     header = ("head", *(f"{100 * mass:g} %" for mass in masses))
     return [Table("Coverage", caption, header, rows)]
 
 
-def _coverage_figure(groups: Groups) -> str | None:
-    """The figure of one text setting, as others would lie on it, and of the heads on images."""
-    shown = taken_coverage(groups, [*_plain(groups), *_IMAGES(groups)])
-    return frozen_figures.coverage_figure(shown)
-
-
 def _coverage_text(groups: Groups) -> str:
     gaps = {
         (label, mass): share.mean - mass
-        for label, shares in taken_coverage(groups, _known(groups)).items()
+        for label, shares in _coverage_of(groups, _known(groups)).items()
         for mass, share in shares.items()
     }
     if not gaps:
         return ""
     label, mass = max(gaps, key=lambda place: abs(gaps[place]))
     return (
-        "Do caps that promise a mass hold it? The largest difference is "
+        "Do caps contain as much as their nominal mass? The largest difference is "
         f"{100 * gaps[label, mass]:+.1f} points: {label}, at {100 * mass:g} %."
     )
 
 
+def coverage_figure(groups: Groups) -> str | None:
+    """Measured minus nominal coverage of one text setting, as the others would overlap it, and of heads on images."""
+    coverage = _coverage_of(groups, [*_plain(groups), *_images(groups)])
+    masses = sorted({mass for shares in coverage.values() for mass in shares})
+    if not masses:
+        return None
+    rows = -(-len(coverage) // 2)
+    with canvas("frozen-coverage", 1, height=3.2 + 0.25 * rows) as drawing:
+        (axes,) = drawing.axes
+        draw_coverage(axes, coverage, masses)
+        axes.set(xlabel="nominal, %", ylabel="measured - nominal,\npoints")
+        drawing.legend(columns=2)
+    return drawing.svg
+
+
+# sentences that are not captions
+
+
+def _interval(run: Run, *keys: str) -> Interval | None:
+    """(The value, the ends of its interval) of a run at the keys, or None if it lacks one of them."""
+    value = value_at(run, *keys)
+    values = numbers(value) if isinstance(value, list) else []
+    return (values[0], values[1], values[2]) if len(values) == 3 else None
+
+
+def _side_of(interval: Interval, value: float) -> str:
+    return "above" if interval[1] > value else "below" if interval[2] < value else "around"
+
+
 def _far_text(groups: Groups) -> str:
-    names = _plain(groups)
     text = (
-        "The head has seen captions alone. Does its κ know of ambiguity elsewhere? AmbiEnt has ambiguous sentences, "
-        "and for each the sentences that say one of its meanings alone; pairs of as many words stand beside all, as "
-        "their number cannot help there. ChaosNLI has a hundred people's votes on pairs of sentences."
+        "The head was trained on captions only. Does its κ reflect ambiguity elsewhere? AmbiEnt has ambiguous "
+        "sentences, and for each the sentences with only one of its meanings; pairs with equally many words are shown "
+        "separately, since the number of words cannot help there. ChaosNLI has a hundred votes on each pair of "
+        "sentences."
     )
-    found = (ambient_text(groups, names), chaos_text(groups, names))
-    return "\n\n".join((text, *(said for said in found if said)))
+    return f"{text}\n\n{ambient_text(groups)}".strip()
 
 
-def _change_text(groups: Groups) -> str:
-    """How each further kind of pairs changed what κ is good for, on the seeds that both settings have."""
-    parts = []
-    for name in _TEXT(groups):
-        half = changes(groups, name, "gains", KAPPA, "half")
-        same = changes(groups, name, "ambient", KAPPA, "equal_length", 0)
-        if name == PLAIN or not (half and same):
-            continue
-        parts.append(
-            f"{name}, {counted(half.n, 'seed')}: the gain of the surest half changed by "
-            f"{format_percent(half, signed=True)} points, the share of AmbiEnt's pairs of as many words whose reading "
-            f"is surer by {format_percent(same, signed=True)} points."
-        )
-    told = f"\n\nAgainst captions alone, on the same seeds. {' '.join(parts)}" if parts else ""
-    return (
-        "The same head, with more to learn from than captions: a caption of each photo with half of its words dropped, "
-        f"or pairs of sentences that people find alike (STS-B), which are no captions.{told}"
-    )
+def ambient_text(groups: Groups) -> str:
+    """What AmbiEnt's intervals show, in sentences."""
+    run = next((first_with(groups, name, "ambient") for name in _plain(groups)), None)
+    everything = _interval(run, "ambient", KAPPA, "all") if run else None
+    if run is None or everything is None:
+        return ""
 
+    def shown(interval: Interval) -> str:
+        return "{:.1f} % ({:.1f} to {:.1f})".format(*(100 * x for x in interval))
 
-def _extremes_text(groups: Groups) -> str:
-    run = next(run for run in groups[PLAIN] if run.record.metrics.get("extremes"))
-    return f"The captions of test photos with the lowest and the highest κ. Setting {PLAIN}, seed {run.record.seed}."
-
-
-def _images_about(groups: Groups) -> str:
     text = (
-        "Heads on the features of a photo encoder that nobody trained for CIFAR-10, beside what else says how "
-        "uncertain an image is. All learn from CIFAR-10's training images and labels; people's votes (CIFAR-10H) "
-        "and crops of the test images only judge."
+        f"AmbiEnt, seed {run.record.seed}: a reading has a higher κ than the ambiguous sentence in {shown(everything)} "
+        "of all pairs. "
     )
-    return f"{text}\n\n{images_text(groups, _IMAGES(groups))}".strip()
+    words = _interval(run, "ambient", "words", "all")
+    if words:
+        text += f"The number of words is higher in {shown(words)}. "
+    same = _interval(run, "ambient", KAPPA, "equal_length")
+    if same:
+        verdicts = {
+            "above": "lies above 50 %: κ carries more information than the number of words",
+            "below": "lies below 50 %: here κ is higher for the ambiguous sentence",
+            "around": "contains 50 %: there is no evidence that κ carries more information than the number of words",
+        }
+        text += f"Among pairs with equally many words it is {shown(same)}; the interval "
+        text += f"{verdicts[_side_of(same, 0.5)]}."
+    return text.strip()
 
 
-def _settings_tables(groups: Groups, _: Sequence[str]) -> list[Table]:
-    tables = []
-    for title, names in (("Text", _TEXT(groups)), ("Images", _IMAGES(groups))):
-        columns = [_flat(groups[name][0].record.settings) for name in names]
-        fields = [key for key in dict.fromkeys(k for c in columns for k in c) if key != "name"]
-        rows = tuple((key, *(column.get(key, MISSING) for column in columns)) for key in fields)
-        caption = "All fields of the settings, as the records have them."
-        tables.append(Table(title, caption, ("field", *names), rows))
-    return [*tables, _commands(groups)]
+def _ambient(groups: Groups, names: Sequence[str]) -> list[Table]:
+    """How often a reading has a higher certainty than the ambiguous sentence, by κ and by each baseline."""
+    run = first_with(groups, names[0], "ambient")
+    if run is None:
+        return []
+
+    def share(interval: Interval | None) -> str:
+        if interval is None:
+            return MISSING
+        return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in interval))
+
+    runs, rows = groups[names[0]], []
+    for name in _entries(runs, "ambient"):
+        shares = [share(_interval(run, "ambient", name, kind)) for kind in _PAIRS]
+        rows.append((_named(name), *shares))
+        if name == KAPPA and len(runs) > 1:
+            means = [summary(runs, "ambient", KAPPA, kind, 0) for kind in _PAIRS]
+            rows.append((f"κ, {len(runs)} seeds", *map(format_percent, means)))
+    counts = [_count(run, "ambient", key) for key in ("pairs", "pairs_of_equal_length")]
+    header = tuple(f"{label} ({n}), %" for label, n in zip(_PAIRS.values(), counts, strict=True))
+    caption = (
+        "Share of pairs of an ambiguous sentence and one of its readings whose reading has the higher certainty; "
+        f"ties count half, and 50 % is chance. {_WHICH}"
+    )
+    return [Table("AmbiEnt", caption, ("certain by", *header), tuple(rows))]
 
 
-def _commands(groups: Groups) -> Table:
+def _chaos(groups: Groups, names: Sequence[str]) -> list[Table]:
+    """The rank correlations of uncertainty with the entropy of the votes on pairs of sentences."""
+    run = first_with(groups, names[0], "chaos")
+    places = _places(run) if run else []
+    if run is None or not places:
+        return []
+
+    def rank(interval: Interval | None) -> str:
+        if interval is None:
+            return MISSING
+        return "{:.3f} [{:.3f}, {:.3f}]".format(*(round(x, 3) + 0.0 for x in interval))  # no -0.000
+
+    runs, rows = groups[names[0]], []
+    ways = {
+        (name, way): None
+        for place in places
+        for name in _entries([run], "chaos", *place)
+        for way in value_at(run, "chaos", *place, name)
+    }
+    for name, way in ways:
+        ranks = [rank(_interval(run, "chaos", *place, name, way)) for place in places]
+        given = ", given length" if way == "given_length" else ""
+        rows.append((f"{_named(name)}{given}", *ranks))
+        if name == KAPPA and len(runs) > 1:
+            means = [summary(runs, "chaos", *place, name, way, 0) for place in places]
+            rows.append((f"κ, {len(runs)} seeds{given}", *map(format_summary, means)))
+    spans = [("", 1)]
+    for part in dict.fromkeys(part for part, _ in places):
+        label = f"{_PARTS.get(part, part)}, {_count(run, 'chaos', part, 'pairs')} pairs"
+        spans.append((label, sum(place[0] == part for place in places)))
+    caption = (
+        "Rank correlation of the uncertainty of a sentence with the entropy of people's votes on whether the "
+        f"hypothesis follows from the premise. Length is the number of words. {_WHICH}"
+    )
+    header = ("uncertain by", *(side for _, side in places))
+    return [Table("ChaosNLI", caption, header, tuple(rows), tuple(spans))]
+
+
+def _places(run: Run) -> list[tuple[str, str]]:
+    """(Part, side) of ChaosNLI that a run has."""
+    parts = _entries([run], "chaos")
+    ordered = dict.fromkeys([*(part for part in _PARTS if part in parts), *parts])
+    both = [(part, side) for part in ordered for side in _SIDES]
+    return [place for place in both if _entries([run], "chaos", *place)]
+
+
+def _count(run: Run, *keys: str) -> str:
+    values = numbers([value_at(run, *keys)])
+    return f"{values[0]:,.0f}" if values else MISSING
+
+
+# images
+
+
+def _method_label(name: str) -> str:
+    return _METHODS.get(name, name.replace("-", " "))
+
+
+def _of(runs: Sequence[Run], method: str, metric: str) -> Summary | None:
+    return summary(runs, "methods", method, metric)
+
+
+def _heads_and_baselines(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """(Heads, baselines) among the methods of the runs; heads have posteriors."""
+    names = _entries(runs, "methods")
+    heads = [name for name in names if _of(runs, name, "kappa_median")]
+    return heads, [name for name in names if name not in heads]
+
+
+def _methods_table(groups: Groups, name: str) -> Table:
+    """Methods by metrics, heads first; the best value of each common column is marked."""
+    runs = groups[name]
+    heads, baselines = _heads_and_baselines(runs)
+    methods = [*heads, *baselines]
     rows = []
-    for name in present(groups, _known(groups)):
-        by: dict[str, list[str]] = {}
-        for run in groups[name]:
-            by.setdefault(run.record.command, []).append(str(run.record.seed))
-        rows += [(name, ", ".join(seeds), command) for command, seeds in by.items()]
-    caption = "What made the records. The same command with the same seed makes a record again."
-    return Table("Commands", caption, ("setting", "seeds", "command"), tuple(rows))
+    for method in methods:
+        judged = [format_summary(_of(runs, method, metric)) for metric in _JUDGED]
+        own = [
+            (format_percent if metric == "recall_at_1" else format_summary)(
+                _of(runs, method, metric)
+            )
+            for metric in _OWN
+        ]
+        seconds = _of(runs, method, "seconds")
+        shown = MISSING if seconds is None else format_number(seconds.mean, 0)
+        seeds = max((s.n for metric in _JUDGED if (s := _of(runs, method, metric))), default=0)
+        rows.append((_method_label(method), *judged, *own, shown, str(seeds)))
+    marked = []
+    for column, metric in enumerate(_JUDGED, start=1):
+        means = _means(runs, methods, metric)
+        best = max(means.values(), default=None)
+        marked += [(methods.index(m), column) for m, mean in means.items() if mean == best]
+    header = ("", *(label for label, _ in _JUDGED.values()), *_OWN.values(), "time, s", "seeds")
+    spans = (
+        *(("", 1), ("rank correlation", 2), ("neighbours, features", 2)),
+        *(("heads, with their own μ", len(_OWN)), ("", 2)),
+    )
+    recall = format_percent(summary(runs, "features", "recall_at_1"))
+    oracle = format_summary(summary(runs, "features", "rejection_area_oracle"))
+    data = {(True,): "Trained on whole images and a crop of each. ", (False,): "Trained on whole images only. "}.get(
+        tuple(setting_values(runs, "crops")), ""
+    )  # fmt: skip
+    caption = (
+        f"{data}Entropy: rank correlation of the uncertainty with the entropy of people's votes. Crop: rank "
+        "correlation of the certainty with the share of the side that a crop leaves. R-AUROC and area: whether the "
+        "nearest other test image, by the cosine of the frozen features, has the same label, which is so for "
+        f"{recall} %; the best order would have an area of {oracle}. Bold: the highest mean of a column. Mean ± "
+        "standard error over seeds; time is that of fitting and scoring, and work that two methods share counts for "
+        "the first."
+    )
+    return Table(f"Setting {name}", caption, header, tuple(rows), spans, tuple(marked))
 
 
-def _flat(settings: Mapping[str, Any], lead: str = "") -> dict[str, str]:
-    """The settings with nested ones under names with dots, as text."""
-    found: dict[str, str] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{lead}{key}.")
-        else:
-            found[lead + key] = _plain_text(value)
-    return found
+def _means(runs: Sequence[Run], methods: Iterable[str], metric: str) -> dict[str, float]:
+    return {name: s.mean for name in methods if (s := _of(runs, name, metric))}
 
 
-def _plain_text(value: Any) -> str:
-    if value is None:
-        return MISSING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _above(runs: Sequence[Run], metric: str) -> tuple[str, list[str]] | None:
+    """(The best head by the mean of a metric, the baselines above it, best first); None if no head has it."""
+    heads, baselines = _heads_and_baselines(runs)
+    means = _means(runs, (*heads, *baselines), metric)
+    best = max((head for head in heads if head in means), key=lambda head: means[head], default="")
+    if not best:
+        return None
+    above = [name for name in baselines if means.get(name, means[best]) > means[best]]
+    return best, sorted(above, key=lambda name: -means[name])
 
 
-def _known(groups: Groups) -> list[str]:
-    return [*_TEXT(groups), *_IMAGES(groups)]
-
-
-def _covered(groups: Groups) -> list[str]:
-    return [name for name in _known(groups) if taken_coverage(groups, [name])]
+def images_text(groups: Groups) -> str:
+    """Which baselines are above the best head by each metric, in the first setting."""
+    text = (
+        "Heads on the features of a photo encoder that was not trained on CIFAR-10, next to other measures of the "
+        "uncertainty of an image. All learn from CIFAR-10's training images and labels; people's votes (CIFAR-10H) "
+        "and crops of the test images are used for testing only."
+    )
+    name = _images(groups)[0]
+    runs, parts = groups[name], []
+    for metric, (_, words) in _JUDGED.items():
+        if result := _above(runs, metric):
+            best, above = result
+            means = _means(runs, (best, *above), metric)
+            valued = [f"{_method_label(m)} {format_number(means[m])}" for m in (best, *above)]
+            after = f"above it {', '.join(valued[1:])}" if above else "no baseline is above it"
+            parts.append(f"By {words}: {valued[0]}; {after}.")
+    if parts:
+        text += f"\n\nSetting {name}, the best head and the baselines above it. {' '.join(parts)}"
+    return text
 
 
 def _rest(groups: Groups, names: Sequence[str]) -> Table:
-    caption = "Mean ± standard error over seeds."
-    return generic_table("Other runs", caption, groups, names)
+    return generic_table("Other runs", "Mean ± standard error over seeds.", groups, names)
 
 
 _PLANS = (
@@ -244,65 +629,40 @@ _PLANS = (
         "Captions",
         _captions_text,
         _plain,
-        lambda groups, names: [captions_table(groups, names)],
-        figures=(
-            (
-                frozen_figures.rejection_figure,
-                "R@1 of the captions that are left when those of the lowest κ are set aside. Mean over seeds; the band "
-                "is a standard error wide on each side.",
-            ),
-            (
-                frozen_figures.caption_figure,
-                "Median κ of the first to the last caption of a photo. The first is the longest on average. Mean over "
-                "seeds; bars are standard errors.",
-            ),
-        ),
+        _captions,
+        figures={
+            rejection_figure: "R@1 of the remaining captions when those of the lowest κ are rejected. Mean over seeds; "
+            "the band is one standard error wide on each side.",
+            caption_figure: "Median κ of the first to the last caption of a photo. The first is the longest on "
+            "average. Mean over seeds; bars are standard errors.",
+        },
     ),
     Plan(
         "coverage",
         "Coverage",
         _coverage_text,
-        _covered,
+        lambda groups: [name for name in _known(groups) if _coverage_of(groups, [name])],
         _coverage,
-        figures=(
-            (
-                _coverage_figure,
-                "Measured minus promised coverage in points. Grey: within two points. Above 0 caps are too wide, below "
-                "0 too narrow. Bars are standard errors over seeds.",
-            ),
-        ),
+        figures={
+            coverage_figure: "Measured minus nominal coverage in points. Grey: within two points. Above 0 caps are too "
+            "wide, below 0 too narrow. Bars are standard errors over seeds.",
+        },
         owns=False,
     ),
     Plan(
         "far",
-        "Far from captions",
+        "Sentences that are not captions",
         _far_text,
         _plain,
-        lambda groups, names: [*ambient_table(groups, names), *chaos_table(groups, names)],
+        lambda groups, names: [*_ambient(groups, names), *_chaos(groups, names)],
         owns=False,
     ),
-    Plan(
-        "pairs",
-        "What further training pairs changed",
-        _change_text,
-        _TEXT,
-        lambda groups, names: [change_table(groups, names)],
-        beside=(PLAIN,),
-    ),
-    Plan(
-        "extremes",
-        "The surest and the least sure captions",
-        _extremes_text,
-        lambda groups: [PLAIN] if extreme_galleries(groups) else [],
-        galleries=extreme_galleries,
-        owns=False,
-    ),
+    Plan("pairs", "Training pairs", _change_text, _text, _change_table, context=(PLAIN,)),
     Plan(
         "images",
         "Images",
-        _images_about,
-        _IMAGES,
-        lambda groups, names: [methods_table(groups, name) for name in present(groups, names)],
+        images_text,
+        _images,
+        lambda groups, names: [_methods_table(groups, name) for name in present(groups, names)],
     ),
-    Plan("settings", "Settings and commands", "", _known, _settings_tables, owns=False),
 )

@@ -7,7 +7,7 @@ were chosen on the validation photos.
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +20,14 @@ from aureole.evaluation import bootstrap, partial_spearman, rejection_curve, spe
 from aureole.records import file_hash
 from aureole.sphere import normalize
 from aureole.training import FrozenHead, Observer
-from aureole_paper.ambient import load_ambient
-from aureole_paper.captions import CAPTIONS, load_captions
-from aureole_paper.chaos_nli import load_chaos_nli
-from aureole_paper.stsb import load_stsb
+from aureole_paper.settings import RunSetting
+from aureole_paper.text_data import (
+    CAPTIONS,
+    load_ambient,
+    load_captions,
+    load_chaos_nli,
+    load_stsb,
+)
 
 Views = Literal["captions", "dropped", "stsb"]
 Embed = Callable[[list[str], str], np.ndarray]
@@ -33,7 +37,7 @@ _CHAOS = ("snli", "mnli_m")
 
 
 @dataclass(frozen=True)
-class FrozenTextSetting:
+class FrozenTextSetting(RunSetting):
     """All that decides a run, but the seed.
 
     ``views`` are what a group holds: the captions of a photo; those and one of them with half of its words dropped;
@@ -49,14 +53,6 @@ class FrozenTextSetting:
     items: int = 1024
     lr: float = 4e-3
     photos: int | None = None
-
-    def shortened(self, max_batches: int | None) -> "FrozenTextSetting":
-        """The setting with at most that many steps."""
-        return self if max_batches is None else replace(self, steps=min(self.steps, max_batches))
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self)
 
 
 SETTINGS = (

@@ -92,13 +92,6 @@ _SAME = {
     "mc-samples-512": "ambiguous",
 }
 
-# what the paper's grid search chose, tab:hyperparams (its "phasewise training" is our three phases)
-CHOICES: dict[str, dict[str, object]] = {
-    "hib": {"negatives": 0, "learn_kappa_pos": False, "phases": "joint"},
-    "elk": {"negatives": 1, "learn_kappa_pos": False, "phases": "joint"},
-    "mcinfonce": {"negatives": 32, "learn_kappa_pos": False, "phases": "three"},
-}
-
 
 def paper_value(setting: str, metric: str) -> PaperValue | None:
     """The paper's number for a setting and a metric; None where the paper has none.

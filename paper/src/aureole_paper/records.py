@@ -1,4 +1,4 @@
-"""Runs: records by setting, and the mean and standard error of a metric over seeds."""
+"""Records by setting, and the mean and standard error of a metric over seeds."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,29 +8,10 @@ from typing import Any
 
 from aureole.errors import InvalidInputError, MissingInputError
 from aureole.explorer import Run, format_number
-from aureole.records import read_record
+from aureole.records import Record, read_record
 
-__all__ = [
-    "MISSING",
-    "Groups",
-    "Summary",
-    "counted",
-    "first_with",
-    "format_percent",
-    "format_summary",
-    "group",
-    "mean_curve",
-    "numbers",
-    "read_runs",
-    "setting_values",
-    "summarise",
-    "summary",
-    "value_at",
-]
-
-MISSING = "\N{EN DASH}"  # what a cell shows where there is no value
-
-
+RECOVERY = {"mu_rank": "μ rank", "mu_mae": "μ MAE", "kappa_rank": "κ rank", "kappa_mae": "κ MAE"}
+MISSING = "\N{EN DASH}"  # what a table cell shows for a missing value
 Groups = Mapping[str, Sequence[Run]]
 
 
@@ -44,12 +25,12 @@ class Summary:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """All runs below a folder, from its ``<setting>/seed-<n>.json``; an error says where it looked if there is none."""
+    """All runs below a folder, read from ``<setting>/seed-<n>.json``."""
     paths = sorted(folder.glob("*/seed-*.json"))
     if not paths:
         raise MissingInputError(
-            f"there are no records in {folder} (looked for {folder}/<setting>/seed-<n>.json). Make some with "
-            f"`aureole reproduce ambiguous --out {folder}`, or give the folder that was its --out."
+            f"no records in {folder} (looked for {folder}/<setting>/seed-<n>.json). Create some with "
+            f"`aureole reproduce ambiguous --out {folder}`, or pass the folder that was its --out."
         )
     return [Run(p.parent.name, p.relative_to(folder), read_record(p), folder) for p in paths]
 
@@ -60,21 +41,18 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     Examples
     --------
     >>> runs = [Run(s, Path(s), Record(s, {}, "", seed=n)) for s, n in [("b", 4), ("a", 10), ("a", 9)]]
-    >>> {name: [run.record.seed for run in found] for name, found in group(runs).items()}
+    >>> {name: [run.record.seed for run in runs] for name, runs in group(runs).items()}
     {'a': [9, 10], 'b': [4]}
     """
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(run.setting, []).append(run)
-    for name in found:
-        found[name].sort(key=lambda run: -1 if run.record.seed is None else run.record.seed)
-    return dict(sorted(found.items()))
+    groups: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: -1 if run.record.seed is None else run.record.seed):
+        groups.setdefault(run.setting, []).append(run)
+    return dict(sorted(groups.items()))
 
 
 def numbers(values: Iterable[Any]) -> list[float]:
-    """The values that are numbers, as floats; "inf" is infinity, and all else is left out."""
-    found = (_number(value) for value in values)
-    return [value for value in found if value is not None]
+    """The values that are numbers, as floats; "inf" is infinity, and everything else is dropped."""
+    return [number for value in values if (number := _number(value)) is not None]
 
 
 def summarise(values: Sequence[float]) -> Summary:
@@ -95,14 +73,14 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(mean, math.sqrt(variance / n), n)
 
 
-def summary(runs: Sequence[Run], *keys: str) -> Summary | None:
-    """The summary of a metric over the runs that have it, or None if none has; further keys go into nested ones."""
+def summary(runs: Sequence[Run], *keys: str | int) -> Summary | None:
+    """The summary of a metric over the runs that have it, or None; further keys and positions go into nested ones."""
     values = numbers(value_at(run, *keys) for run in runs)
     return summarise(values) if values else None
 
 
 def value_at(run: Run, *keys: str | int) -> Any:
-    """What a run's metrics have at the end of the keys and places, or None where they do not go so far.
+    """The value in a run's metrics at a path of keys and positions, or None if it is missing.
 
     Examples
     --------
@@ -110,13 +88,13 @@ def value_at(run: Run, *keys: str | int) -> Any:
     >>> value_at(run, "gains", "half", 1), value_at(run, "gains", "half", 2), value_at(run, "gains", "fifth", 1)
     (0.25, None, None)
     """
-    found: Any = run.record.metrics
+    value: Any = run.record.metrics
     for key in keys:
         if isinstance(key, int):
-            found = found[key] if isinstance(found, list) and key < len(found) else None
+            value = value[key] if isinstance(value, list) and key < len(value) else None
         else:
-            found = found.get(key) if isinstance(found, dict) else None
-    return found
+            value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def first_with(groups: Groups, setting: str, metric: str) -> Run | None:
@@ -136,17 +114,17 @@ def mean_curve(runs: Sequence[Run], metric: str) -> list[tuple[int, float]]:
 
 
 def setting_values(runs: Sequence[Run], key: str) -> list[Any]:
-    """The distinct values that a setting takes in the runs, in their order; mostly one."""
-    found: list[Any] = []
+    """The distinct values of a setting among the runs, in order; mostly one."""
+    values: list[Any] = []
     for run in runs:
         value = run.record.settings.get(key)
-        if value is not None and value not in found:
-            found.append(value)
-    return found
+        if value is not None and value not in values:
+            values.append(value)
+    return values
 
 
-def format_summary(found: Summary | None) -> str:
-    """The mean ± standard error, with enough decimals for the error to show; the mean alone for one seed.
+def format_summary(value: Summary | None) -> str:
+    """The mean ± standard error, with enough decimals for the error to show; the mean alone for one seed or equal ones.
 
     Examples
     --------
@@ -155,26 +133,24 @@ def format_summary(found: Summary | None) -> str:
     >>> format_summary(Summary(54321.0, 1234.0, 5)), format_summary(Summary(3.14159, None, 1))
     ('5.4e4 ± 0.1e4', '3.14')
     """
-    if found is None:
+    if value is None:
         return MISSING
-    if found.error is None:
-        return format_number(found.mean)
-    size = abs(found.mean)
+    if value.error is None or value.error < 1e-9:
+        return format_number(value.mean)
+    size = abs(value.mean)
     if size >= 1e4 or 0 < size < 1e-3:
         power = math.floor(math.log10(size))
-        mean, error = (x / 10.0**power for x in (found.mean, found.error))
+        mean, error = (x / 10.0**power for x in (value.mean, value.error))
         digits = 1 if error >= 0.05 else 2
         return f"{mean:.{digits}f}e{power} ± {error:.{digits}f}e{power}"
     decimals = _decimals(size)
-    if found.error < 0.5 * 10**-decimals:
+    if value.error < 0.5 * 10**-decimals:
         decimals = min(decimals + 1, 4)
-    return f"{format_number(found.mean, decimals)} ± {format_number(found.error, decimals)}"
+    return f"{format_number(value.mean, decimals)} ± {format_number(value.error, decimals)}"
 
 
-def format_percent(found: Summary | None, *, signed: bool = False) -> str:
+def format_percent(value: Summary | None, *, signed: bool = False) -> str:
     """The mean ± standard error of a share in percent; of a difference of shares, ``signed``, in points.
-
-    What is the same for every seed has no error to show.
 
     Examples
     --------
@@ -183,12 +159,12 @@ def format_percent(found: Summary | None, *, signed: bool = False) -> str:
     >>> format_percent(Summary(0.5, 1e-17, 5))
     '50.0'
     """
-    if found is None:
+    if value is None:
         return MISSING
-    mean, sign = 100 * found.mean, "+" if signed else ""
-    if found.error is None or found.error < 1e-9:
+    mean, sign = 100 * value.mean, "+" if signed else ""
+    if value.error is None or value.error < 1e-9:
         return f"{mean:{sign}.1f}"
-    error = 100 * found.error
+    error = 100 * value.error
     decimals = 1 if error >= 0.05 else 2
     return f"{mean:{sign}.{decimals}f} ± {error:.{decimals}f}"
 
@@ -202,6 +178,49 @@ def counted(count: int, noun: str) -> str:
     ('1 seed', '5 folds')
     """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A metric of one process and of several ranks: (mean, standard error) of each over the seeds that both have.
+
+    ``difference`` is the paired difference, several minus one, with its own standard error.
+    """
+
+    metric: str
+    one: tuple[float, float]
+    several: tuple[float, float]
+    difference: tuple[float, float]
+    seeds: tuple[int, ...]
+    ranks: int
+
+    @property
+    def errors_apart(self) -> float:
+        """How many standard errors the two means are apart, as if the samples were independent."""
+        return abs(self.several[0] - self.one[0]) / math.hypot(self.one[1], self.several[1])
+
+
+def compare_ranks(one: Path, several: Path) -> list[Comparison]:
+    """The metrics of recovery in two folders of records ``seed-<n>.json``, over the seeds that both have."""
+    records: list[dict[int | None, Record]] = []
+    for folder in (one, several):
+        read = (read_record(path) for path in sorted(folder.glob("seed-*.json")))
+        records.append({record.seed: record for record in read})
+    seeds = sorted(seed for seed in records[0] if seed is not None and seed in records[1])
+    if len(seeds) < 2:
+        raise InvalidInputError(
+            f"{one} and {several} have {len(seeds)} seeds in common, but a standard error needs two."
+        )
+    ranks = int(records[1][seeds[0]].settings.get("ranks", 1))
+    comparisons = []
+    for metric in RECOVERY:
+        left, right = ([float(r[seed].metrics[metric]) for seed in seeds] for r in records)
+        paired = [b - a for a, b in zip(left, right, strict=True)]
+        one_, several_, difference = (
+            (s.mean, s.error or 0.0) for s in map(summarise, (left, right, paired))
+        )
+        comparisons.append(Comparison(metric, one_, several_, difference, tuple(seeds), ranks))
+    return comparisons
 
 
 def _decimals(size: float) -> int:

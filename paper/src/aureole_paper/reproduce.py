@@ -20,8 +20,8 @@ from aureole.scale import Failure, launch, sweep
 from aureole.training import check_fabric, is_first, joined, launched
 from aureole_paper.catalogue import CATALOGUE, AnySetting, Experiment, find_experiment
 from aureole_paper.cifar10h import BackboneName, LabelName
-from aureole_paper.objectives import LossName
 from aureole_paper.runs import run
+from aureole_paper.settings import LossName
 
 _COLUMNS = (
     "mu_rank",

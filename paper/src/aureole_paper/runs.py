@@ -1,6 +1,7 @@
-"""A run: a setting and a seed, trained, evaluated and recorded; resumable and never repeated."""
+"""A run: a setting and a seed, trained, evaluated and recorded. Runs resume after an interruption."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from aureole.models import MirroredViews
 from aureole.records import Record, read_record, write_record
 from aureole.training import Fit, Observer
 from aureole_paper import (
-    agreement,
     bimodal,
     cifar10h,
     controlled,
@@ -25,15 +25,24 @@ from aureole_paper.catalogue import AnySetting
 from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting
 from aureole_paper.credible_retrieval import CredibleRetrievalSetting
 from aureole_paper.data_folder import data_folder
-from aureole_paper.feature_cache import Progress, cache_folder
+from aureole_paper.features import Progress, SentenceFeatures, cache_folder
 from aureole_paper.frozen_images import FrozenImagesSetting
 from aureole_paper.frozen_text import FrozenTextSetting
-from aureole_paper.sentence_features import SentenceFeatures
 from aureole_paper.settings import Setting
 
 
+@dataclass(frozen=True)
+class _Result:
+    """What a run has to record."""
+
+    family: str
+    fitted: Fit
+    metrics: dict[str, Any]
+    data: dict[str, str]
+
+
 def record_path(out: Path, setting: AnySetting, seed: int) -> Path:
-    """Where the record of a run lies."""
+    """The path of the record of a run."""
     return out / setting.name / f"seed-{seed}.json"
 
 
@@ -48,125 +57,133 @@ def run(
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> Record:
-    """Train and evaluate one setting with one seed, and return its record, written below ``out``.
+    """Train and evaluate one setting with one seed, write the record below ``out`` and return it.
 
-    A finished run with the same setting is read, not repeated; an interrupted one goes on from its checkpoint. Of
-    CIFAR-10H the seed is the fold, and ``data_dir`` the folder with the images. Features of frozen encoders are kept in
-    ``cache``; ``progress`` is told how far they are.
+    A finished run with the same setting is read, not repeated; an interrupted run resumes from its checkpoint. With
+    several ranks, all train and rank 0 evaluates and writes; the record that the other ranks return is empty.
 
-    On several ranks they train together, and the first evaluates and writes; the record that others return is empty.
+    Parameters
+    ----------
+    setting, seed
+        What to run. The seed of CIFAR-10H is the fold.
+    out
+        The folder of the records.
+    command
+        The command line, as the record shows it.
+    data_dir
+        The data folder (default: $AUREOLE_DATA).
+    cache
+        Where features of frozen encoders are cached (default: $AUREOLE_CACHE).
+    observer, progress
+        Called during training, and while features are computed.
     """
     path = record_path(out, setting, seed)
     wanted = setting.as_json()
     if n_ranks() > 1:
         if not isinstance(setting, Setting | BimodalSetting):
             raise InvalidInputError(
-                f"{setting.name!r} does not train on several ranks; experiments on a process with known posteriors do."
+                f"{setting.name!r} does not train on several ranks; only the controlled experiments do."
             )
         wanted["ranks"] = n_ranks()
     if path.exists():
-        found = read_record(path)
-        # a field that is newer than the record has its default
-        known = {"ranks": 1} | wanted
-        if known | {"ranks": 1} | found.settings == known:
-            return found
-    checkpoint = path.with_suffix(".safetensors")
-    data: dict[str, str] = {}
-    if isinstance(setting, Cifar10HSetting | BaselineSetting):
-        family, folder = "cifar10h", data_folder(data_dir)
-        fitted, metrics = _images(setting, seed, folder, path, checkpoint, observer)
-        data = cifar10h.data_hashes(folder)
-    elif isinstance(setting, CredibleRetrievalSetting):
-        family, folder = "retrieval", data_folder(data_dir)
-        fitted, metrics = credible_retrieval.run_fold(
-            setting, seed, folder=folder, checkpoint=checkpoint, observer=observer
-        )
-        data = cifar10h.data_hashes(folder)
+        record = read_record(path)
+        known = {"ranks": 1} | wanted  # a field that is newer than the record has its default
+        if known | {"ranks": 1} | record.settings == known:
+            return record
+    if isinstance(setting, Setting | BimodalSetting):
+        result = _controlled(setting, seed, path, observer)
     elif isinstance(setting, FrozenTextSetting | FrozenImagesSetting):
-        family, folder = "frozen", data_folder(data_dir)
-        where = cache_folder(cache)
-        if isinstance(setting, FrozenTextSetting):
-            embed = SentenceFeatures(where, progress=progress)
-            fitted, metrics = _text(setting, seed, folder, embed, checkpoint, observer)
-            data = frozen_text.data_hashes(folder)
-        else:
-            features = frozen_images.load(setting, folder, where, progress)
-            metrics = frozen_images.evaluate(
-                features, setting, seed, observer=observer, progress=progress
-            )
-            fitted, data = Fit(nn.Identity()), frozen_images.hashes(folder)
+        place = data_folder(data_dir), cache_folder(cache)
+        result = _frozen(setting, seed, place, path, observer=observer, progress=progress)
     else:
-        family = "controlled"
-        fitted, metrics = _process(setting, seed, checkpoint, observer)
+        result = _images(setting, seed, data_folder(data_dir), path, observer)
+    name = f"{result.family}/{setting.name}"
     if rank() > 0:
-        return Record(f"{family}/{setting.name}", {}, command=command, seed=seed, settings=wanted)
-    metrics["seconds_training"] = round(fitted.seconds, 1)
-    metrics["curve"] = fitted.curve
-    record = Record(
-        f"{family}/{setting.name}",
-        metrics,
-        command=command,
-        seed=seed,
-        settings=wanted,
-        data=data,
-    )
+        return Record(name, {}, command=command, seed=seed, settings=wanted)
+    metrics = result.metrics | {
+        "seconds_training": round(result.fitted.seconds, 1),
+        "curve": result.fitted.curve,
+    }
+    record = Record(name, metrics, command=command, seed=seed, settings=wanted, data=result.data)
     write_record(record, path)
     for leftover in path.parent.glob(f"{path.stem}*.safetensors"):
         leftover.unlink()
     return record
 
 
-def _text(
-    setting: FrozenTextSetting,
-    seed: int,
+def _checkpoint(path: Path) -> Path:
+    return path.with_suffix(".safetensors")
+
+
+def _controlled(
+    setting: Setting | BimodalSetting, seed: int, path: Path, observer: Observer | None
+) -> _Result:
+    """A run on a process whose posteriors are known."""
+    experiment: Any = bimodal if isinstance(setting, BimodalSetting) else controlled
+    fitted, process = experiment.train(
+        setting, seed, checkpoint=_checkpoint(path), observer=observer
+    )
+    if rank() > 0:
+        return _Result("controlled", fitted, {}, {})
+    started = time.monotonic()
+    metrics = experiment.evaluate(fitted.encoder, process)
+    metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
+    return _Result("controlled", fitted, metrics, {})
+
+
+def _images(
+    setting: Cifar10HSetting | BaselineSetting | CredibleRetrievalSetting,
+    fold: int,
     folder: Path,
-    embed: SentenceFeatures,
-    checkpoint: Path,
+    path: Path,
     observer: Observer | None,
-) -> tuple[Fit, dict[str, Any]]:
-    """(The fit, the figures) of a head on sentence vectors."""
+) -> _Result:
+    """A run on a fold of CIFAR-10H; the thumbnails of pictures are written next to the record."""
+    checkpoint, hashes = _checkpoint(path), cifar10h.data_hashes(folder)
+    if isinstance(setting, CredibleRetrievalSetting):
+        fitted, metrics = credible_retrieval.run_fold(
+            setting, fold, folder=folder, checkpoint=checkpoint, observer=observer
+        )
+        return _Result("retrieval", fitted, metrics, hashes)
+    split = cifar10h.Split.load(folder, fold)
+    if isinstance(setting, BaselineSetting):
+        metrics = cifar10h.evaluate_baseline(split, setting, folder=folder)
+        return _Result("cifar10h", Fit(nn.Identity()), metrics, hashes)
+    fitted = cifar10h.train(
+        setting, split, fold, folder=folder, checkpoint=checkpoint, observer=observer
+    )
+    started = time.monotonic()
+    model = MirroredViews(fitted.encoder) if setting.mirrored else fitted.encoder
+    metrics = cifar10h.evaluate(model, split, setting, folder=folder)
+    if setting.gallery and fold == 0:
+        metrics["pictures"] = cifar10h.pictures(model, split, path.with_suffix(".png"))
+    metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
+    return _Result("cifar10h", fitted, metrics, hashes)
+
+
+def _frozen(
+    setting: FrozenTextSetting | FrozenImagesSetting,
+    seed: int,
+    place: tuple[Path, Path],
+    path: Path,
+    *,
+    observer: Observer | None,
+    progress: Progress | None,
+) -> _Result:
+    """A run of heads on the features of a frozen encoder; ``place`` is the data folder and the cache."""
+    folder, cache = place
+    if isinstance(setting, FrozenImagesSetting):
+        features = frozen_images.load(setting, folder, cache, progress)
+        metrics = frozen_images.evaluate(
+            features, setting, seed, observer=observer, progress=progress
+        )
+        return _Result("frozen", Fit(nn.Identity()), metrics, frozen_images.hashes(folder))
+    embed = SentenceFeatures(cache, progress=progress)
+    checkpoint = _checkpoint(path)
     head = frozen_text.train(
         setting, seed, embed, folder=folder, checkpoint=checkpoint, observer=observer
     )
     started = time.monotonic()
     metrics = frozen_text.evaluate(head, embed, folder=folder)
     metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
-    return head.fit_, metrics
-
-
-def _process(
-    setting: Setting | BimodalSetting, seed: int, checkpoint: Path, observer: Observer | None
-) -> tuple[Fit, dict[str, Any]]:
-    """(The fit, the figures) of a process whose posteriors are known."""
-    experiment: Any = bimodal if isinstance(setting, BimodalSetting) else controlled
-    fitted, process = experiment.train(setting, seed, checkpoint=checkpoint, observer=observer)
-    if rank() > 0:
-        return fitted, {}
-    started = time.monotonic()
-    metrics = experiment.evaluate(fitted.encoder, process)
-    metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
-    return fitted, metrics
-
-
-def _images(
-    setting: Cifar10HSetting | BaselineSetting,
-    fold: int,
-    folder: Path,
-    path: Path,
-    checkpoint: Path,
-    observer: Observer | None,
-) -> tuple[Fit, dict[str, Any]]:
-    """(The fit, the figures) of a fold of CIFAR-10H; thumbnails for pictures are written beside the record."""
-    split = cifar10h.Split.load(folder, fold)
-    if isinstance(setting, BaselineSetting):
-        return Fit(nn.Identity()), agreement.evaluate_baseline(split, setting, folder=folder)
-    fitted = cifar10h.train(
-        setting, split, fold, folder=folder, checkpoint=checkpoint, observer=observer
-    )
-    started = time.monotonic()
-    model = MirroredViews(fitted.encoder) if setting.mirrored else fitted.encoder
-    metrics = agreement.evaluate(model, split, setting, folder=folder)
-    if setting.gallery and fold == 0:
-        metrics["pictures"] = agreement.pictures(model, split, path.with_suffix(".png"))
-    metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
-    return fitted, metrics
+    return _Result("frozen", head.fit_, metrics, frozen_text.data_hashes(folder))

@@ -1,8 +1,8 @@
-"""Settings of the controlled experiment: one run is a setting and a seed."""
+"""Settings of the experiments: a run is a setting and a seed. Here: the controlled experiment, and losses by name."""
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from aureole.data import (
     VMF,
@@ -16,19 +16,43 @@ from aureole.data import (
     draw_generator,
 )
 from aureole.errors import InvalidInputError
-from aureole.losses import ContrastiveLoss
+from aureole.losses import (
+    ELK,
+    ClosedFormInfoNCE,
+    ContrastiveLoss,
+    HedgedInstance,
+    InfoNCE,
+    MCInfoNCE,
+)
 from aureole.models import IndependentEncoder, PaperEncoder, ResidualMLP, SharedEncoder, paper_mlp
 from aureole.training import Phase, paper_phases, three_phases, two_phases
-from aureole_paper.objectives import LossName, objective
 
+LossName = Literal["closed-form", "mcinfonce", "elk", "hib", "infonce"]
+SettingT = TypeVar("SettingT", bound="RunSetting")
 _FAMILIES: dict[str, type[Family]] = {
     family.name: family for family in (VMF, Gaussian, Laplace, Dirac)
 }
 
 
+class RunSetting:
+    """What all settings can do; each is a frozen dataclass with a ``name``."""
+
+    steps: int
+
+    def shortened(self: SettingT, max_batches: int | None) -> SettingT:
+        """The setting with at most that many steps; its phases shrink along."""
+        if max_batches is None or max_batches >= self.steps:
+            return self
+        return replace(self, steps=max_batches)  # type: ignore[type-var]
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON has them: tuples as lists, infinity as "inf"."""
+        return _plain(asdict(self))  # type: ignore[call-overload]
+
+
 @dataclass(frozen=True)
-class Setting:
-    """All that decides a run, but the seed. Defaults are the fast preset of the ambiguous setting.
+class Setting(RunSetting):
+    """Everything that decides a run, except the seed. Defaults are the fast preset of the ambiguous setting.
 
     ``items`` and ``pairs`` size the batches: inputs, and positive pairs among them on average. With ``negatives`` other
     than None batches hold ``items`` separate pairs instead and that many fresh negatives each (0: in-batch), as
@@ -72,19 +96,6 @@ class Setting:
             )
         if min(self.items, self.steps) < 1:
             raise InvalidInputError("items and steps must be positive.")
-
-    def shortened(self, max_batches: int | None) -> "Setting":
-        """The setting with at most that many steps; its phases shrink along."""
-        if max_batches is None or max_batches >= self.steps:
-            return self
-        return replace(self, steps=max_batches)
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields, infinite numbers as "inf"."""
-        values = asdict(self)
-        values["kappa_range"] = ["inf" if math.isinf(k) else k for k in self.kappa_range]
-        values["hib"] = list(self.hib)
-        return values
 
     def process(self, seed: int) -> ControlledProcess:
         """The process of a seed."""
@@ -158,3 +169,37 @@ def paper_setting(setting: Setting) -> Setting:
         starts=1,
         centring=0.0,
     )
+
+
+def objective(
+    name: LossName,
+    kappa_pos: float,
+    *,
+    n_samples: int = 16,
+    hib: tuple[float, float] = (1.0, 0.0),
+    temperature: float | None = None,
+    centring: float = 0.0,
+    learn_kappa_pos: bool = False,
+) -> ContrastiveLoss:
+    """The loss of a name.
+
+    The inverse temperature of InfoNCE and ELK is the paper's, kappa_pos, unless ``temperature`` gives another one.
+    """
+    scale = kappa_pos if temperature is None else temperature
+    if name == "closed-form":
+        return ClosedFormInfoNCE(kappa_pos, centring=centring, learn_kappa_pos=learn_kappa_pos)
+    if name == "mcinfonce":
+        return MCInfoNCE(kappa_pos, n_samples, learn_kappa_pos=learn_kappa_pos)
+    if name == "elk":
+        return ELK(temperature=1 / scale, learn_temperature=learn_kappa_pos)
+    if name == "hib":
+        return HedgedInstance(a=hib[0], b=hib[1], n_samples=n_samples)
+    return InfoNCE(temperature=1 / scale, learn_temperature=learn_kappa_pos)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return "inf" if value == math.inf else value

@@ -1,21 +1,19 @@
-"""Tables: the paper's numbers beside ours, one row per setting, mean ± standard error over seeds."""
+"""What reports share: sections and their plans, columns of settings, and tables of the paper's numbers and ours."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
-from aureole.explorer import Run, Table
-from aureole_paper.columns import COLUMNS, FACTS, run_facts
-from aureole_paper.controlled import MASSES
-from aureole_paper.paper_values import CHOICES, format_paper, paper_value
+from aureole.explorer import Gallery, Picture, Run, Section, Table, format_number
+from aureole_paper.paper_values import format_paper, paper_value
 from aureole_paper.records import (
     MISSING,
     Groups,
-    Summary,
     format_summary,
     numbers,
     setting_values,
-    summarise,
     summary,
 )
 
@@ -31,21 +29,87 @@ LABELS = {
     "crop_rank": "crop rank corr. ↑",
     "recall_at_1": "Recall@1 ↑",
 }
-MAE_NOTE = (
-    "Errors are mean absolute errors (MAE); the paper's columns named RMSE hold them too, as its reference code "
-    "computes MAE. Mean ± standard error over seeds; ↑: higher is better, ↓: lower is better. Time is that of training."
-)
-_RECOVERY = ("kappa_rank", "kappa_mae", "mu_rank", "mu_mae")  # what is hard first
+FACTS = ("preset", "batches", "seeds", "time, s")  # the time is that of training
+FOLD_FACTS = ("preset", "batches", "folds", "time, s")  # where a seed is a fold of the data
+RECOVERY_METRICS = ("kappa_rank", "kappa_mae", "mu_rank", "mu_mae")  # the hardest first
+_LOSS_NAMES = {
+    "closed-form": "closed form",
+    "mcinfonce": "MCInfoNCE",
+    "elk": "ELK",
+    "hib": "HIB",
+    "infonce": "InfoNCE",
+}
+
+Text = str | Callable[[Groups], str]  # a text may depend on the runs
+Draw = Callable[[Groups], str | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a section of a report is made.
+
+    It is shown if a setting of ``names`` that is not in ``context`` has runs. ``owns`` is False for a section about
+    runs that belong to another one. Figures map a drawing function to its caption, whose first sentence is the label.
+    """
+
+    anchor: str
+    title: str
+    text: Text
+    names: Callable[[Groups], Sequence[str]]
+    tables: Callable[[Groups, Sequence[str]], Sequence[Table]] = lambda *_: ()
+    context: tuple[str, ...] = ()
+    figures: Mapping[Draw, Text] = field(default_factory=dict)
+    galleries: Callable[[Groups], Sequence[Gallery]] = lambda _: ()
+    owns: bool = True
+
+
+def build_sections(
+    plans: Sequence[Plan], groups: Groups, rest: Callable[[Groups, Sequence[str]], Table]
+) -> list[Section]:
+    """The sections that have runs of their own, in order; ``rest`` makes a table of all remaining runs."""
+    sections: list[Section] = []
+    used: set[str] = set()
+    for plan in plans:
+        names = plan.names(groups)
+        if not present(groups, [name for name in names if name not in plan.context]):
+            continue
+        shown = present(groups, names)
+        tables = tuple(table for table in plan.tables(groups, names) if table.rows)
+        drawn = [
+            (svg, _text(caption, groups))
+            for draw, caption in plan.figures.items()
+            if (svg := draw(groups))
+        ]
+        pictures = tuple(Picture(svg, text, text.split(". ")[0]) for svg, text in drawn)
+        galleries = tuple(plan.galleries(groups))
+        if not tables and not pictures and not galleries:
+            continue
+        runs = tuple(run for name in shown for run in groups[name])
+        text = _text(plan.text, groups)
+        sections.append(Section(plan.anchor, plan.title, text, tables, pictures, runs, galleries))
+        used.update(shown if plan.owns else ())
+    left = [name for name in groups if name not in used]
+    if left:
+        runs = tuple(run for name in left for run in groups[name])
+        table = rest(groups, left)
+        text = "Records in the folder that no other section shows."
+        sections.append(Section("other", table.title, text, (table,), (), runs))
+    return sections
+
+
+def fixed(*names: str) -> Callable[[Groups], list[str]]:
+    """A function that returns these settings for any runs."""
+    return lambda _: list(names)
 
 
 def present(groups: Groups, names: Iterable[str]) -> list[str]:
-    """The names that have runs, each once and followed by its run of the paper's preset if there is one."""
-    both = (found for name in names for found in (name, f"{name}-paper") if found in groups)
+    """The names that have runs, each once and followed by its run of the paper's preset, if any."""
+    both = (known for name in names for known in (name, f"{name}-paper") if known in groups)
     return list(dict.fromkeys(both))
 
 
 def numbered(groups: Groups, prefix: str) -> list[tuple[int, str]]:
-    """(Number, name) of the settings whose name is the prefix and a number, in its order, "-paper" taken off.
+    """(Number, name) of the settings whose name is the prefix and a number, sorted, without "-paper".
 
     Examples
     --------
@@ -57,41 +121,31 @@ def numbered(groups: Groups, prefix: str) -> list[tuple[int, str]]:
     return sorted((int(match[1]), match[0]) for match in matches if match)
 
 
-def ratio(runs: Sequence[Run], above: str, below: str) -> Summary | None:
-    """The summary of the ratio of two metrics over the runs that have both."""
-    found = []
-    for run in runs:
-        pair = numbers(run.record.metrics.get(name) for name in (above, below))
-        if len(pair) == 2 and pair[1] > 0:
-            found.append(pair[0] / pair[1])
-    return summarise(found) if found else None
-
-
 def comparison(
     title: str,
     caption: str,
     groups: Groups,
     *,
     names: Iterable[str],
-    metrics: Sequence[str] = _RECOVERY,
+    metrics: Sequence[str] = RECOVERY_METRICS,
     columns: Sequence[str] = (),
     same: Mapping[str, str] | None = None,
 ) -> Table:
-    """The table "paper | ours" of the metrics, a row per name that has runs, the run's facts last.
+    """The table "paper | ours" of the metrics, one row per name that has runs.
 
     ``columns`` are settings to show first (names in ``COLUMNS``); ``same`` maps a name to the one under which the
-    paper's number is kept, where that depends on the table.
+    paper's number is stored, where that depends on the table.
     """
     rows = []
     for name in present(groups, names):
         runs = groups[name]
         cells = [COLUMNS[column](runs) for column in columns]
-        pairs = [(_paper(name, metric, same or {}), _ours(runs, metric)) for metric in metrics]
+        pairs = [(_paper(name, metric, same or {}), ours(runs, metric)) for metric in metrics]
         rows.append((name, *cells, *chain(*pairs), *run_facts(runs)))
-    return paired(title, caption, rows, lead=("setting", *columns), metrics=metrics)
+    return paired_table(title, caption, rows, lead=("setting", *columns), metrics=metrics)
 
 
-def paired(
+def paired_table(
     title: str,
     caption: str,
     rows: Iterable[tuple[str, ...]],
@@ -100,154 +154,76 @@ def paired(
     metrics: Sequence[str],
     facts: Sequence[str] = FACTS,
 ) -> Table:
-    """The table of rows that hold the cells of ``lead``, the paper's number and ours of each metric, and ``facts``."""
+    """The table of rows that hold the cells of ``lead``, the paper's number and ours for each metric, and ``facts``."""
     spans = (("", len(lead)), *((LABELS[metric], 2) for metric in metrics), ("", len(facts)))
     header = (*lead, *(("paper", "ours") * len(metrics)), *facts)
     return Table(title, caption, header, tuple(rows), spans)
 
 
-def high_dim_table(groups: Groups, names: Iterable[str]) -> Table:
-    """The table of high dimensions, where the paper gives a figure but no numbers."""
-    rows = []
-    for name in present(groups, names):
-        runs = groups[name]
-        cells = [COLUMNS[column](runs) for column in ("D", "κ range", "κ_pos")]
-        cells += [_ours(runs, metric) for metric in ("information", *_RECOVERY)]
-        cells.append(format_summary(ratio(runs, "kappa_mae", "kappa_true_mean")))
-        rows.append((name, *cells, *run_facts(runs)))
-    header = (
-        *("setting", "D", "κ range", "κ_pos"),
-        *(LABELS[metric] for metric in ("information", *_RECOVERY)),
-        *("κ MAE / mean κ ↓", *FACTS),
+def settings_table(
+    title: str,
+    caption: str,
+    groups: Groups,
+    *,
+    names: Iterable[str],
+    columns: Sequence[str],
+    metrics: Mapping[str, Callable[[Sequence[Run]], str]],
+) -> Table:
+    """The table of our own runs: columns of settings, then of ``metrics`` (a function of the runs by its header)."""
+    rows = tuple(
+        (
+            name,
+            *(COLUMNS[column](groups[name]) for column in columns),
+            *(metric(groups[name]) for metric in metrics.values()),
+            *run_facts(groups[name]),
+        )
+        for name in names
     )
-    caption = (
-        "Fixed: κ and κ_pos as at D = 10, so a pair tells less and less about its partner as D grows. Matched: both "
-        "scaled so that a pair would carry as much information as at D = 10 if μ were uniform. The information is "
-        "measured on the process itself. The paper shows this in Figure 7 only, and reports "
-        "considerable drops from D = 40. "
-    )
-    return Table("High dimensions", caption + MAE_NOTE, header, tuple(rows))
-
-
-def sources_table(groups: Groups, names: Iterable[str]) -> Table:
-    """The table of one change at a time, from our configuration towards the paper's."""
-    rows = []
-    for name in present(groups, names):
-        runs = groups[name]
-        cells = [COLUMNS[c](runs) for c in ("rule", "full-rank generator", "loss", "centring")]
-        cells += [_ours(runs, metric) for metric in _RECOVERY]
-        cells.append(format_summary(ratio(runs, "kappa_mean", "kappa_true_mean")))
-        rows.append((name, *cells, *run_facts(runs)))
-    header = (
-        *("setting", "rule", "full-rank generator", "loss", "centring"),
-        *(LABELS[metric] for metric in _RECOVERY),
-        *("mean κ found / true", *FACTS),
-    )
-    caption = (
-        "Rule: how the process accepts a positive pair, exactly or by the paper's saturating ratio. Full-rank: a "
-        "generator whose μ uses all directions of the sphere. Centring: the weight of our remedy for the tilt, part of "
-        "the closed form alone. A last ratio of 1 means that κ is right on average. "
-    )
-    return Table("Where the error of κ comes from", caption + MAE_NOTE, header, tuple(rows))
-
-
-def coverage_summary(runs: Sequence[Run], kind: str, mass: float) -> Summary | None:
-    """The summary of a coverage ("latent_coverage" or "partner_coverage") at a nominal mass, in percent."""
-    tables = (run.record.metrics.get(kind) for run in runs)
-    shares = numbers(table.get(f"{mass:g}") for table in tables if isinstance(table, dict))
-    return summarise([100 * share for share in shares]) if shares else None
-
-
-def coverage_table(groups: Groups, names: Iterable[str]) -> Table:
-    """The table of empirical coverage in percent, credible caps of the latent and predictive caps of a partner."""
-    kinds = ("latent_coverage", "partner_coverage")
-    rows = []
-    for name in present(groups, names):
-        runs = groups[name]
-        found = [coverage_summary(runs, kind, mass) for kind in kinds for mass in MASSES]
-        if any(found):
-            rows.append((name, *map(format_summary, found), *run_facts(runs)))
-    n = len(MASSES)
-    spans = (
-        ("", 1),
-        ("credible caps hold the latent, %", n),
-        ("predictive caps hold the partner, %", n),
-        ("", len(FACTS)),
-    )
-    nominal = tuple(f"{100 * mass:g} %" for mass in MASSES)
-    caption = (
-        "How often a cap that promises the mass in the header holds what it promises to hold, in percent; a "
-        "right posterior gives the header's number. The paper has no such table. Mean ± standard error over seeds."
-    )
-    return Table(
-        "Coverage", caption, ("setting", *nominal, *nominal, *FACTS), tuple(rows), spans
-    )  # fmt: skip
-
-
-def grid_table(groups: Groups, names: Iterable[str]) -> Table:
-    """The table of the paper's grid search, each loss's best rank correlation of κ first."""
-    columns = ("loss", "negatives", "κ_pos learned", "phases")
-
-    def order(name: str) -> tuple[str, float]:
-        found = summary(groups[name], "kappa_rank")
-        return COLUMNS["loss"](groups[name]), -(found.mean if found else -2.0)
-
-    rows = []
-    for name in sorted(present(groups, names), key=order):
-        runs = groups[name]
-        cells = [COLUMNS[column](runs) for column in columns]
-        cells += [_chosen(runs), *(_ours(runs, metric) for metric in _RECOVERY)]
-        rows.append((name, *cells, *run_facts(runs)))
-    header = (
-        *("setting", *columns, "paper's choice"),
-        *(LABELS[metric] for metric in _RECOVERY),
-        *FACTS,
-    )
-    caption = (
-        "The paper's grid on a seed of its own, in far shorter runs; 0 negatives are in-batch ones. The paper chose by "
-        "the rank correlation of κ (Table 7). "
-    )
-    return Table("The paper's grid search", caption + MAE_NOTE, header, tuple(rows))
-
-
-def hib_table(groups: Groups, names: Iterable[str]) -> Table:
-    """The rank correlation of κ by HIB's a (rows) and b (columns)."""
-    found: dict[tuple[float, float], str] = {}
-    runs: list[Run] = []
-    for name in present(groups, names):
-        pairs = setting_values(groups[name], "hib")
-        if pairs and len(pairs[0]) == 2:
-            a, b = pairs[0]
-            found[float(a), float(b)] = _ours(groups[name], "kappa_rank")
-            runs += groups[name]
-    bs = sorted({b for _, b in found})
-    rows = [
-        (f"a = {a:g}", *(found.get((a, b), MISSING) for b in bs))
-        for a in sorted({a for a, _ in found})
-    ]
-    facts = dict(zip(FACTS, run_facts(runs), strict=True))
-    caption = (
-        f"Rank correlation of κ. Preset {facts['preset']}, {facts['batches']} batches, one run per cell unless a "
-        f"standard error is given, {facts['time, s']} s of training on average. The paper chose a = 1, b = 0."
-    )
-    return Table("HIB's a and b", caption, ("", *(f"b = {b:g}" for b in bs)), tuple(rows))
+    return Table(title, caption, ("setting", *columns, *metrics, *FACTS), rows)
 
 
 def generic_table(
     title: str, caption: str, groups: Groups, names: Iterable[str], metrics: Sequence[str] = ()
 ) -> Table:
-    """The table of the metrics, or of all that are numbers, for settings without a table of their own."""
+    """The table of the metrics (default: all that are numbers) of settings that have no table of their own."""
     names = present(groups, names)
     if not metrics:
         runs = [run for name in names for run in groups[name]]
         keys = dict.fromkeys(key for run in runs for key in run.record.metrics)
         metrics = [key for key in keys if summary(runs, key) and not key.startswith("seconds_")]
-    rows = []
-    for name in names:
-        cells = [format_summary(summary(groups[name], metric)) for metric in metrics]
-        rows.append((name, *cells, *run_facts(groups[name])))
-    labels = (LABELS.get(metric, metric.replace("_", " ")) for metric in metrics)
-    return Table(title, caption, ("setting", *labels, *FACTS), tuple(rows))
+    shown = {
+        LABELS.get(metric, metric.replace("_", " ")): lambda runs, metric=metric: format_summary(
+            summary(runs, metric)
+        )
+        for metric in metrics
+    }
+    return settings_table(title, caption, groups, names=names, columns=(), metrics=shown)
+
+
+def ours(runs: Sequence[Run], metric: str) -> str:
+    """Our number as a cell; the median of kappa where its true value is infinite."""
+    if metric.startswith("kappa") and setting_values(runs, "loss") == ["infonce"]:
+        return "not learned"
+    value = summary(runs, metric)
+    if value is None and metric == "kappa_mae":
+        median = summary(runs, "kappa_median")
+        return MISSING if median is None else f"median κ {format_summary(median)}"
+    return format_summary(value)
+
+
+def run_facts(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Preset, batches, seeds and mean seconds of training of the runs of one row."""
+    steps = numbers(setting_values(runs, "steps"))
+    batches = f"{min(steps):g}" if steps else MISSING
+    if steps and max(steps) > min(steps):
+        batches += f" to {max(steps):g}"
+    seconds = summary(runs, "seconds_training")
+    shown = MISSING if seconds is None else format_number(seconds.mean, 0)
+    return _joined(runs, "preset"), batches, str(len(runs)), shown
+
+
+def _text(text: Text, groups: Groups) -> str:
+    return text if isinstance(text, str) else text(groups)
 
 
 def _paper(name: str, metric: str, same: Mapping[str, str]) -> str:
@@ -255,23 +231,77 @@ def _paper(name: str, metric: str, same: Mapping[str, str]) -> str:
     key = same.get(plain, plain)
     value = paper_value(key, metric)
     if value is None and metric == "kappa_mae":
-        value = paper_value(key, "kappa_mean")  # points: the paper says where kappa goes
+        value = paper_value(key, "kappa_mean")  # true kappa is infinite: the paper gives the limit
     return MISSING if value is None else format_paper(value)
 
 
-def _ours(runs: Sequence[Run], metric: str) -> str:
-    if metric.startswith("kappa") and setting_values(runs, "loss") == ["infonce"]:
-        return "not learned"
-    found = summary(runs, metric)
-    if found is None and metric == "kappa_mae":
-        median = summary(runs, "kappa_median")
-        return MISSING if median is None else f"median κ {format_summary(median)}"
-    return format_summary(found)
+def _joined(runs: Sequence[Run], key: str, show: Callable[[Any], str] = str) -> str:
+    return ", ".join(show(value) for value in setting_values(runs, key)) or MISSING
 
 
-def _chosen(runs: Sequence[Run]) -> str:
-    """The word yes where the paper chose these settings for the loss, else nothing."""
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _range(value: Any) -> str:
+    if not isinstance(value, list) or not value:
+        return str(value)
+    ends = [_plain(end).replace("inf", "∞") for end in value]
+    return f"[{', '.join(ends)}]" if len(set(ends)) > 1 else ends[0]
+
+
+def _loss(runs: Sequence[Run]) -> str:
     settings = runs[0].record.settings
-    choice = CHOICES.get(str(settings.get("loss")))
-    fits = choice and all(settings.get(key) == value for key, value in choice.items())
-    return "yes" if fits else ""
+    loss = str(settings.get("loss", MISSING))
+    name = _LOSS_NAMES.get(loss, loss)
+    if loss in ("mcinfonce", "hib") and settings.get("n_samples"):
+        count = settings["n_samples"]
+        name += f", {count} sample{'' if count == 1 else 's'}"
+    if loss in ("elk", "infonce"):
+        scale = settings.get("temperature") or settings.get("kappa_pos")
+        name += f", scale {_plain(scale)}" if scale else ""
+    return name
+
+
+def _if_closed_form(runs: Sequence[Run], closed: str, other: str) -> str:
+    return closed if setting_values(runs, "loss") == ["closed-form"] else other
+
+
+def _encoder_dim(runs: Sequence[Run]) -> str:
+    own = _joined(runs, "encoder_dim")
+    return _joined(runs, "dim") if own == MISSING else own
+
+
+def _backbone(runs: Sequence[Run]) -> str:
+    own = _joined(runs, "backbone", _network_name)
+    others = _joined(runs, "also", lambda names: " + ".join(map(_network_name, names or [])))
+    return own if others in ("", MISSING) else f"{own} + {others}"
+
+
+def _network_name(name: Any) -> str:
+    return str(name).replace("resnet", "ResNet-")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+# what a table shows of the settings of a row's runs
+COLUMNS: dict[str, Callable[[Sequence[Run]], str]] = {
+    "D": lambda runs: _joined(runs, "dim"),
+    "encoder D": _encoder_dim,
+    "κ range": lambda runs: _joined(runs, "kappa_range", _range),
+    "κ_pos": lambda runs: _joined(runs, "kappa_pos", _plain),
+    "posterior": lambda runs: _joined(runs, "family"),
+    "loss": _loss,
+    "samples": lambda runs: _if_closed_form(runs, "none", _joined(runs, "n_samples")),
+    "inputs per batch": lambda runs: _joined(runs, "items"),
+    "architecture": lambda runs: _joined(runs, "architecture"),
+    "rule": lambda runs: _joined(runs, "rule"),
+    "full-rank generator": lambda runs: _joined(runs, "generator", lambda g: _yes(g == "whitened")),
+    "centring": lambda runs: _if_closed_form(runs, _joined(runs, "centring", _plain), MISSING),
+    "negatives": lambda runs: _joined(runs, "negatives"),
+    "κ_pos learned": lambda runs: _joined(runs, "learn_kappa_pos", lambda on: _yes(bool(on))),
+    "phases": lambda runs: _joined(runs, "phases"),
+    "backbone": _backbone,
+}

@@ -1,9 +1,13 @@
 """Pages and figures: the explorer of a gallery, the report of a head, the quickstart."""
 
-from aureole.explorer._caps import (
-    caps_figure,
+from aureole.explorer._explorer import (
+    MASSES,
+    choose_columns,
+    explorer_data,
+    page_folder,
+    write_explorer,
 )
-from aureole.explorer._drawing import (
+from aureole.explorer._figures import (
     BLUE,
     COLOURS,
     GREEN,
@@ -14,24 +18,11 @@ from aureole.explorer._drawing import (
     VERMILION,
     WIDTH,
     canvas,
+    caps_figure,
     place,
     sheet,
 )
-from aureole.explorer._explorer import (
-    page_folder,
-    write_explorer,
-)
-from aureole.explorer._explorer_data import (
-    MASSES,
-    choose_columns,
-    explorer_data,
-)
-from aureole.explorer._head import (
-    extremes,
-    picture_items,
-    text_items,
-    write_head_report,
-)
+from aureole.explorer._head import extremes, picture_items, text_items, write_head_report
 from aureole.explorer._page import (
     Gallery,
     Item,
@@ -44,19 +35,14 @@ from aureole.explorer._page import (
     render,
 )
 from aureole.explorer._quickstart import (
-    QuickstartSetting,
-)
-from aureole.explorer._quickstart_run import (
     EXTRAS,
     Quickstart,
+    QuickstartSetting,
     missing_packages,
     next_steps,
     run_quickstart,
 )
-from aureole.explorer._record_table import (
-    record_rows,
-    write_record_table,
-)
+from aureole.explorer._record_table import record_rows, write_record_table
 
 __all__ = [
     "caps_figure",

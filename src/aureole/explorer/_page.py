@@ -1,4 +1,4 @@
-"""The page: sections of tables and figures as one self-contained HTML file. The one file that imports jinja2."""
+"""A report as one self-contained HTML file: sections of tables and figures. The only file that imports jinja2."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from aureole.records import Record
 
 @dataclass(frozen=True)
 class Run:
-    """A record, the setting it is of, and where it was read: a path below a folder."""
+    """A record, its setting, and where it was read: a path below a folder."""
 
     setting: str
     path: Path
@@ -23,7 +23,7 @@ class Run:
 class Table:
     """A title, a caption, a header and rows of as many strings; ``spans`` heads groups of columns, "" for none.
 
-    ``marked`` are the cells to stress, as (row, column).
+    ``marked`` are the cells to show in bold, as (row, column).
     """
 
     title: str
@@ -36,7 +36,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG of ours (put into the page as it is), its caption, and what it shows for who cannot see it."""
+    """A trusted SVG (inserted without escaping), its caption, and its description for screen readers."""
 
     svg: str
     caption: str
@@ -45,7 +45,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Item:
-    """An item of a gallery: its text, what is to say of it, and its picture as a data URI, if it has one."""
+    """An item of a gallery: its text, a note, and its picture as a data URI, if any."""
 
     text: str
     note: str
@@ -54,7 +54,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Items under a title, first to last."""
+    """A titled list of items."""
 
     title: str
     items: tuple[Item, ...]
@@ -62,9 +62,9 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: an anchor, a title, a text, tables, pictures, the runs behind them, and galleries.
+    """A part of the page: an anchor, a title, a text, tables, pictures, the runs they show, and galleries.
 
-    An empty line in the text begins a paragraph.
+    An empty line in the text starts a new paragraph.
     """
 
     anchor: str
@@ -78,7 +78,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """What a page says: a title, what it is about, sentences on the main results, and the sections."""
+    """The content of a page: a title, an introduction, sentences on the main results, and the sections."""
 
     title: str
     about: str
@@ -95,9 +95,9 @@ def render(
     footer: Sequence[str],
     footer_title: str = "How these records were made",
 ) -> str:
-    """The page as HTML: styles and figures inline, no scripts, nothing loaded; all text is escaped.
+    """The page as HTML: styles and figures inline, no scripts, no external resources; all text is escaped.
 
-    ``about`` and the list of main ``results`` stand above the contents, ``footer`` below all sections.
+    ``about`` and the list of main ``results`` come first, ``footer`` last.
     """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -137,6 +137,11 @@ def format_number(value: float, decimals: int | None = None) -> str:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     return f"{value:.{_decimals(size) if decimals is None else decimals}f}"
+
+
+def format_share(share: float) -> str:
+    """A share in whole percent, such as "60 %"."""
+    return f"{100 * share:.0f} %"
 
 
 def _decimals(size: float) -> int:

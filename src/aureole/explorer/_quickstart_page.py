@@ -1,4 +1,4 @@
-"""The page of a quickstart: what an encoder of drawn shapes is sure of, whether rightly, and what it finds."""
+"""The page of a quickstart: where the encoder is certain, whether that is right, and what a search returns."""
 
 import base64
 import tempfile
@@ -12,21 +12,21 @@ from torch import Tensor
 
 from aureole._io import atomic_write
 from aureole.data import KINDS, DrawnShapes, write_picture
-from aureole.explorer._drawing import BLUE, COLOURS, GREY, MARKERS, VERMILION, canvas
+from aureole.explorer import _figures as figures
+from aureole.explorer._figures import BLUE, COLOURS, MARKERS, CapSearch, canvas, two_caps_figure
 from aureole.explorer._head import extremes
-from aureole.explorer._page import Gallery, Item, Picture, Section, render
-from aureole.explorer._two_caps import CapSearch, two_caps_figure
+from aureole.explorer._page import Gallery, Item, Picture, Section, format_share, render
 from aureole.records import Record
 
 _SHOWN = 12
-_SEEN = {"blur": "seen in training", "crop": "foreign"}
+_SEEN = {"blur": "seen in training", "crop": "not seen in training"}
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What the page shows: the record, the held-out shapes with their kappas, the searches, and what to do next.
+    """The content of the page: the record, the held-out shapes with their kappas, the searches, and next steps.
 
-    ``large`` are the held-out pictures in a size for people, of which the encoder saw small ones.
+    ``large`` are the held-out pictures in a larger size than the encoder sees.
     """
 
     record: Record
@@ -38,62 +38,48 @@ class Findings:
     steps: Sequence[tuple[str, str]]
 
 
-def quickstart_page(found: Findings) -> str:
-    """The page as HTML: styles and pictures inline, no scripts, nothing loaded."""
-    metrics = found.record.metrics
-    sections = [
-        _search(found),
-        _certain(found),
-        _agreement(found),
-        _rejection(metrics),
-        _next(found),
-    ]
-    versions = ", ".join(f"{name} {version}" for name, version in found.record.versions.items())
-    return render(
+def write_page(found: Findings, path: Path) -> Path:
+    """Write the page atomically, and return its path."""
+    record = found.record
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    html = render(
         "Embeddings that know how sure they are",
-        sections,
+        [_search(found), _certain(found), _truth(found), _rejection(record.metrics), _next(found)],
         about=(
-            f"An encoder was trained on {found.record.settings['pictures']:,} drawn shapes and the votes on what they "
-            f"show. All below is about {len(found.shapes):,} other pictures, which it had not seen."
+            f"An encoder was trained on {record.settings['pictures']:,} drawn shapes and people's votes on what they "
+            f"show. Everything below is about {len(found.shapes):,} other pictures, which it did not see in training."
         ),
-        results=_results(metrics),
+        results=_results(record.metrics),
         footer=[
-            f"Made by: {found.record.command}",
-            f"Seed {found.record.seed}. Versions: {versions}.",
-            "The encoder sees pictures of 32 pixels; here they are drawn again in a larger size from the same numbers.",
+            f"Command: {record.command}",
+            f"Seed {record.seed}. Versions: {versions}.",
+            "The encoder sees pictures of 32 pixels; this page shows the same shapes drawn in a larger size.",
         ],
         footer_title="How this page was made",
     )
-
-
-def write_page(found: Findings, path: Path) -> Path:
-    """Write the page whole or not at all, and return its path."""
-    html = quickstart_page(found)
     return atomic_write(path, html)
 
 
 def scatter_figure(kappa: Tensor, entropy: Tensor, kinds: Tensor) -> str:
-    """Kappa against the known entropy of each picture's labels, a colour and a mark for each way it was made."""
+    """Kappa against the known entropy of each picture's labels, with a colour and a marker per kind of picture."""
     with canvas("quickstart-scatter", 1, height=4.0) as drawing:
         (axes,) = drawing.axes
-        # entropies of clear pictures are all 0: spread a little, so that one sees how many there are
+        # entropies of clear pictures are all 0: spread a little, to show how many there are
         spread = np.random.default_rng(0).uniform(-0.03, 0.03, len(kappa))
         for number, kind in enumerate(KINDS):
             of = (kinds == number).numpy()
             x = entropy.numpy()[of] + (spread[of] if kind == "clear" else 0)
-            axes.scatter(
-                x, kappa.numpy()[of], s=9, alpha=0.55, linewidths=0,
-                color=COLOURS[number], marker=MARKERS[number],
-            )  # fmt: skip
-            axes.scatter([], [], s=40, color=COLOURS[number], marker=MARKERS[number], label=kind)
-        axes.set(xlabel="known entropy of the labels, nats", ylabel="κ, which the encoder says")
+            style: dict[str, Any] = {"color": COLOURS[number], "marker": MARKERS[number]}
+            axes.scatter(x, kappa.numpy()[of], s=9, alpha=0.55, linewidths=0, **style)
+            axes.scatter([], [], s=40, label=kind, **style)
+        axes.set(xlabel="known entropy of the labels, nats", ylabel="predicted κ")
         axes.set_ylim(bottom=0)
         drawing.legend()
     return drawing.svg
 
 
 def fading_figure(metrics: Mapping[str, Any]) -> str:
-    """The median kappa of clear pictures under a growing blur, and under ever tighter crops."""
+    """The median kappa of clear pictures under increasing blur and tighter crops."""
     panels = (("blur", "width", "blur, pixels"), ("crop", "size", "crop, share of the side"))
     with canvas("quickstart-fading", 2, sharey=True) as drawing:
         for axes, (name, amount, label) in zip(drawing.axes, panels, strict=True):
@@ -106,29 +92,23 @@ def fading_figure(metrics: Mapping[str, Any]) -> str:
 
 
 def rejection_figure(metrics: Mapping[str, Any]) -> str:
-    """Recall@1 of what is kept against the share set aside: by kappa, in the best order, and at random."""
+    """Recall@1 of the pictures that are kept against the share rejected: by kappa, in the best order, and at random."""
     rejected, kept = (np.array(metrics["rejection"][name]) for name in ("rejected", "kept"))
     best = np.minimum(1, kept[0] / np.maximum(1 - rejected, 1e-9))
-    with canvas("quickstart-rejection", 1, height=3.6) as drawing:
-        (axes,) = drawing.axes
-        axes.plot(rejected, best, ":", color=GREY, label="best order")
-        axes.plot(rejected, kept, color=BLUE, linewidth=2.6, label="by κ")
-        axes.axhline(kept[0], color=VERMILION, linestyle="-.", linewidth=1.2, label="random order")
-        axes.set(xlabel="share of pictures set aside", ylabel="Recall@1 of the others", xlim=(0, 1))
-        axes.set_ylim(top=1.004)
-        drawing.legend()
-    return drawing.svg
+    return figures.rejection_curves(
+        "quickstart-rejection", rejected, kept, best=best, items="pictures"
+    )
 
 
 def _results(metrics: Mapping[str, Any]) -> list[str]:
     sharp, blurred = metrics["searches"]
     return [
-        f"κ falls where votes disagree: its rank correlation with the known entropy of the labels is "
-        f"{-metrics['entropy_rank']:.2f}, of {-metrics['entropy_rank_best']:.2f} that can be reached.",
-        f"The nearest other picture has the same label for {_percent(metrics['recall_at_1'])} of the pictures, and for "
-        f"{_percent(metrics['recall_at_1_sure_half'])} of the half that κ is surest of.",
-        f"A sharp {metrics['query']} asks for a cap of {sharp['degrees']:.0f}° and gets {sharp['members']} pictures. "
-        f"The same one, blurred, asks for {blurred['degrees']:.0f}° and gets {blurred['members']}.",
+        f"κ is lower where votes disagree: its rank correlation with the known entropy of the labels is "
+        f"{-metrics['entropy_rank']:.2f}; the best possible value is {-metrics['entropy_rank_best']:.2f}.",
+        f"The nearest other picture has the same label for {format_share(metrics['recall_at_1'])} of the pictures, and "
+        f"for {format_share(metrics['recall_at_1_sure_half'])} of the half with the higher κ.",
+        f"A sharp {metrics['query']} has a cap of {sharp['degrees']:.0f}° and returns {sharp['members']} pictures. "
+        f"The same picture, blurred, has a cap of {blurred['degrees']:.0f}° and returns {blurred['members']}.",
     ]
 
 
@@ -136,43 +116,42 @@ def _certain(found: Findings) -> Section:
     least, most = extremes(found.kappa.numpy(), _SHOWN)
 
     def item(row: int) -> Item:
-        share = found.shapes.votes[row].double()
-        order = share.argsort(descending=True, stable=True)[:2].tolist()
-        total = int(share.sum())
-        votes = ", ".join(f"{found.shapes.names[c]} {int(share[c])}" for c in order if share[c] > 0)
+        votes = found.shapes.votes[row]
+        order = votes.double().argsort(descending=True, stable=True)[:2].tolist()
+        shown = ", ".join(f"{found.shapes.names[c]} {int(votes[c])}" for c in order if votes[c] > 0)
         text = f"κ {float(found.kappa[row]):.1f}"
-        return Item(text, f"votes of {total}: {votes}", _data_uri(found.large[row]))
+        return Item(text, f"votes of {int(votes.sum())}: {shown}", _data_uri(found.large[row]))
 
     galleries = tuple(
         Gallery(title, tuple(item(int(row)) for row in rows))
         for title, rows in (("Most certain", most), ("Least certain", least))
     )
     text = (
-        "The encoder gives each picture a direction μ, which says what it shows, and a certainty κ. Below each picture "
-        "stand its κ and how the votes on it were divided."
+        "The encoder maps each picture to a direction μ, what it shows, and a concentration κ, how certain that is. "
+        "Each picture is shown with its κ and its votes."
     )
-    return Section("certain", "What it is sure of", text, (), (), galleries=galleries)
+    return Section("certain", "Most and least certain pictures", text, (), (), galleries=galleries)
 
 
-def _agreement(found: Findings) -> Section:
+def _truth(found: Findings) -> Section:
     scatter = Picture(
         scatter_figure(found.kappa, found.shapes.entropy, found.shapes.kinds),
-        "Each mark is a picture. Clear ones show one shape, morphs lie between two, and faded ones are blurred so that "
-        "shapes that look alike melt together.",
+        "Each marker is a picture. Clear ones show one shape, morphs lie between two, and faded ones are so blurred "
+        "that similar shapes cannot be distinguished.",
         "κ against the known entropy of the labels of each picture: κ falls as the entropy grows",
     )
     fading = Picture(
         fading_figure(found.record.metrics),
-        "The same clear pictures, spoilt step by step. Training pictures were blurred too, and κ falls as it should. "
-        "None was cropped: κ tells how ambiguous a picture of a known kind is, and may say anything, even that it is "
-        "surer, of a foreign one. It is no detector of foreign pictures.",
+        "The same clear pictures, degraded step by step. Training included blurred pictures, and κ falls with blur as "
+        "it should. It included no crops: κ measures how ambiguous a picture of a known kind is, and on "
+        "out-of-distribution pictures it can be arbitrary, even high. It does not detect them.",
         "Median κ of clear pictures under growing blur and tighter crops",
     )
     text = (
-        "The votes were drawn from distributions that we set, so the truth is known. The encoder never saw it: it "
-        "learned from pairs of pictures that got the same vote."
+        "The votes were drawn from distributions that we chose, so the truth is known. The encoder never saw it: it "
+        "learned from pairs of pictures with the same vote."
     )
-    return Section("truth", "Is it right to be unsure?", text, (), (scatter, fading))
+    return Section("truth", "Is the uncertainty right?", text, (), (scatter, fading))
 
 
 def _search(found: Findings) -> Section:
@@ -180,12 +159,13 @@ def _search(found: Findings) -> Section:
     labels = [found.shapes.names[label] for label in found.shapes.labels[:count]]
     figure = Picture(
         two_caps_figure(found.searches, found.large[:count], labels, found.queries),
-        "One picture, sharp and blurred. Nobody said how many results to return: the query's own certainty did.",
-        "A sharp query with a small cap and few results beside a blurred one with a wide cap and many",
+        "One picture, sharp and blurred. The uncertainty of the query decides how many results it returns.",
+        "A sharp query with a small cap and few results next to a blurred one with a wide cap and many",
     )
     text = (
-        f"A list of the ten nearest is too long for a sure query and too short for a vague one. Here a query returns "
-        f"all pictures in the cap around μ that holds {100 * found.record.settings['mass']:g} % of its posterior."
+        f"A list of the ten nearest is too long for a certain query and too short for an uncertain one. Here a query "
+        f"returns all pictures in the cap around μ that contains {100 * found.record.settings['mass']:g} % of its "
+        "posterior."
     )
     return Section("search", "A search that fits the query", text, (), (figure,))
 
@@ -193,17 +173,17 @@ def _search(found: Findings) -> Section:
 def _rejection(metrics: Mapping[str, Any]) -> Section:
     figure = Picture(
         rejection_figure(metrics),
-        "Set aside the pictures with the lowest κ, and the others are more often right.",
-        "Recall@1 of the pictures that are kept, against the share that is set aside by κ",
+        "If you reject the pictures with the lowest κ, the others are more often right.",
+        "Recall@1 of the pictures that are kept, against the share rejected by κ",
     )
-    text = "Which pictures should a person look at? Those with the lowest κ first."
-    return Section("rejection", "Setting pictures aside", text, (), (figure,))
+    text = "Which pictures should a person check? Those with the lowest κ first."
+    return Section("rejection", "Rejecting uncertain pictures", text, (), (figure,))
 
 
 def _next(found: Findings) -> Section:
     items = tuple(Item(command, what) for what, command in found.steps)
-    text = "Run these where aureole quickstart was run. Each works on what it wrote."
-    return Section("next", "What to do next", text, (), (), galleries=(Gallery("Commands", items),))
+    text = "Run these in the folder in which you ran aureole quickstart."
+    return Section("next", "Next steps", text, (), (), galleries=(Gallery("Commands", items),))
 
 
 def _data_uri(picture: Tensor) -> str:
@@ -212,7 +192,3 @@ def _data_uri(picture: Tensor) -> str:
         write_picture(picture, path)
         content = base64.b64encode(path.read_bytes()).decode()
     return f"data:image/png;base64,{content}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

@@ -1,4 +1,4 @@
-"""All records below a folder as one table: a row for each, a column for each figure and setting."""
+"""All records below a folder as one table: a row per record, a column per metric and setting."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ _LARGEST = 100_000_000  # bytes of a record
 
 
 def record_rows(folder: Path) -> list[dict[str, Any]]:
-    """A flat dict of each record below a folder, by path; all have the same keys, in the same order.
+    """A flat dict per record below a folder, sorted by path; all have the same keys, in the same order.
 
-    Figures are named ``metrics.…`` and settings ``settings.…``, with dots between levels. Lists (curves, scatters) are
-    left out, and so are files that are no records. What a record does not have is None.
+    Metrics are named ``metrics.…`` and settings ``settings.…``, with dots between levels. Lists (curves, scatters) and
+    files that are not records are skipped. A value that a record lacks is None.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def record_rows(folder: Path) -> list[dict[str, Any]]:
         raise MissingInputError(
             f"{folder} is not a folder of records. Commands such as reproduce and train write them."
         )
-    found = []
+    rows = []
     for path in sorted(folder.rglob("*.json")):
         if not path.is_file() or path.stat().st_size > _LARGEST:
             continue
@@ -43,14 +43,14 @@ def record_rows(folder: Path) -> list[dict[str, Any]]:
             record = read_record(path)
         except InvalidInputError:
             continue
-        found.append(_row(path.relative_to(folder), record))
-    if not found:
+        rows.append(_row(path.relative_to(folder), record))
+    if not rows:
         raise MissingInputError(
-            f"there are no records below {folder}. Commands such as reproduce and train write them."
+            f"no records below {folder}. Commands such as reproduce and train write them."
         )
-    names = dict.fromkeys(name for row in found for name in row)
+    names = dict.fromkeys(name for row in rows for name in row)
     order = sorted(names, key=lambda name: (name.partition(".")[0] in _PARTS, 0))
-    return [{name: row.get(name) for name in order} for row in found]
+    return [{name: row.get(name) for name in order} for row in rows]
 
 
 _PARTS = ("metrics", "settings")
@@ -85,12 +85,12 @@ def _flat(values: Any, prefix: str) -> dict[str, Any]:
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Numbers where all are, with NaN for what is missing; else texts, with None."""
+    """Numbers if all values are numbers, with NaN for missing ones; otherwise texts, with None."""
     seen = [value for value in values if value is not None]
     if seen and all(type(value) in (int, float) for value in seen):
         if len(seen) == len(values) and all(type(value) is int for value in seen):
             return np.array(values, dtype=np.int64)
         return np.array([math.nan if value is None else value for value in values], np.float64)
-    found = np.empty(len(values), dtype=object)
-    found[:] = [None if value is None else str(value) for value in values]
-    return found
+    texts = np.empty(len(values), dtype=object)
+    texts[:] = [None if value is None else str(value) for value in values]
+    return texts

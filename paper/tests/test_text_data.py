@@ -6,11 +6,14 @@ import json
 import pytest
 
 from aureole.errors import InvalidInputError
-from aureole_paper.ambient import load_ambient
-from aureole_paper.captions import load_captions
-from aureole_paper.chaos_nli import load_chaos_nli
-from aureole_paper.lines import read_json_lines, read_lines
-from aureole_paper.stsb import load_stsb
+from aureole_paper.text_data import (
+    load_ambient,
+    load_captions,
+    load_chaos_nli,
+    load_stsb,
+    read_json_lines,
+    read_lines,
+)
 
 
 def write(path, text):

@@ -1,11 +1,11 @@
-"""Peers: each is less sure where it should be."""
+"""Baselines: each is less sure where it should be."""
 
 import pytest
 import torch
 
 from aureole.errors import InvalidInputError
 from aureole.evaluation import spearman
-from aureole_paper.peers import (
+from aureole_paper.uncertainty_baselines import (
     Probe,
     ProbeSetting,
     doubt,

@@ -1,6 +1,7 @@
-"""CIFAR-10: small files made here, and the real ones against the hashes of the official files."""
+"""CIFAR-10 and its votes: small files made here, and the published facts about the real ones."""
 
 import hashlib
+import math
 import sys
 
 import numpy as np
@@ -8,9 +9,16 @@ import pytest
 import torch
 
 from aureole.errors import AureoleError, InvalidInputError
-from aureole_paper.cifar10 import CLASSES, load_cifar10
-from aureole_paper.data_folder import data_folder
-from aureole_paper.download import SOURCES
+from aureole_paper.cifar import (
+    CLASSES,
+    Cifar10H,
+    load_cifar10,
+    load_cifar10h,
+    load_crop_sizes,
+    load_fold,
+    load_votes_10n,
+)
+from aureole_paper.data_folder import SOURCES
 
 BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 
@@ -83,7 +91,7 @@ def test_broken_mosaics_are_named(tmp_path, small):
     write_mosaics(tmp_path, *small)
     path = tmp_path / "cifar10" / "test_batch.webp"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(InvalidInputError, match=r"test_batch\.webp can't be read"):
+    with pytest.raises(InvalidInputError, match=r"test_batch\.webp cannot be read"):
         load_cifar10(tmp_path, "test")
     path.unlink()
     with pytest.raises(InvalidInputError, match=r"test_batch\.webp is missing"):
@@ -120,8 +128,9 @@ def test_real_images_have_the_official_bytes(shared_data, part):
     assert labels.bincount().tolist() == [size // 10] * 10
     records = torch.cat([labels.to(torch.uint8).unsqueeze(1), images.flatten(1)], 1)
     found = [hashlib.sha256(r.numpy().tobytes()).hexdigest() for r in records.split(10_000)]
-    official = {m.name.partition("/")[2]: m.sha256 for s in SOURCES for m in s.members}
-    assert found == [official[f"{name}.bin"] for name in BATCHES[part]]
+    official = SOURCES[0].members
+    wanted = [official[f"cifar-10-batches-bin/{name}.bin"] for name in BATCHES[part]]
+    assert found == wanted
 
 
 def test_real_images_are_the_same_from_a_binary_file(shared_data, tmp_path):
@@ -131,14 +140,91 @@ def test_real_images_are_the_same_from_a_binary_file(shared_data, tmp_path):
     assert same(load_cifar10(tmp_path, "test"), wanted)
 
 
-def test_data_folder_is_the_given_one_or_the_variable(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUREOLE_DATA", str(tmp_path))
-    (tmp_path / "given").mkdir()
-    assert data_folder(None) == tmp_path
-    assert data_folder(tmp_path / "given") == tmp_path / "given"
-    monkeypatch.setenv("AUREOLE_DATA", str(tmp_path / "gone"))
-    with pytest.raises(InvalidInputError, match=r"gone \(from AUREOLE_DATA\) is not there"):
-        data_folder(None)
-    monkeypatch.delenv("AUREOLE_DATA")
-    with pytest.raises(InvalidInputError, match=r"--data-dir or set AUREOLE_DATA .*download"):
-        data_folder(None)
+@pytest.fixture(scope="module")
+def data(shared_data):
+    return load_cifar10h(shared_data)
+
+
+def test_real_votes_have_the_published_facts(data):
+    assert data.counts.shape == (10_000, 10)
+    votes = data.counts.sum(1)
+    assert (int(votes.min()), int(votes.max())) == (47, 63)
+    agreement = (data.counts.argmax(1) == data.labels).double().mean()
+    assert round(float(agreement), 4) == 0.9921
+    assert int((data.entropy == 0).sum()) == 4393
+
+
+def test_real_votes_match_the_published_probabilities(data, shared_data):
+    path = shared_data / "cifar10_human" / "cifar10h-probs.npy"
+    if not path.is_file():
+        pytest.skip(f"{path} is missing")
+    wanted = np.load(path, allow_pickle=False)
+    assert torch.allclose(data.probabilities.double(), torch.from_numpy(wanted), atol=1e-7)
+
+
+def test_entropy_is_that_of_the_votes(data):
+    for i in range(0, 10_000, 501):
+        share = [c / sum(row) for row in [data.counts[i].tolist()] for c in row if c]
+        wanted = -sum(p * math.log(p) for p in share)
+        assert float(data.entropy[i]) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_entropy_does_not_depend_on_the_order_of_the_classes():
+    counts = torch.stack(
+        [torch.tensor([31, 7, 5, 3, 2, 2, 1, 0, 0, 0])[torch.randperm(10)] for _ in range(50)]
+    )
+    data = Cifar10H(torch.zeros(50, 3, 32, 32, dtype=torch.uint8), torch.zeros(50).long(), counts)
+    assert data.entropy.unique().numel() == 1
+
+
+@pytest.mark.parametrize("fold", range(5))
+def test_folds_are_disjoint_and_cover_all(shared_data, fold):
+    found = load_fold(shared_data, fold)
+    assert [len(found.train), len(found.validation), len(found.test)] == [6000, 2000, 2000]
+    together = torch.cat([found.train, found.validation, found.test])
+    assert torch.equal(together.sort().values, torch.arange(10_000))
+    following = load_fold(shared_data, (fold + 1) % 5)
+    assert torch.equal(following.validation, found.test)
+    assert torch.equal(following.train[:4000], found.train[2000:])
+    assert torch.equal(following.train[4000:], found.validation)
+
+
+def test_folds_start_with_the_set_of_their_number(shared_data):
+    assert load_fold(shared_data, 0).train[:3].tolist() == [1221, 1947, 3844]
+    assert load_fold(shared_data, 3).train[:3].tolist() == [5908, 1435, 409]
+
+
+@pytest.mark.parametrize("fold", [-1, 5])
+def test_folds_are_five(tmp_path, fold):
+    with pytest.raises(InvalidInputError, match=rf"fold must be 0\.\.4 .* is {fold}"):
+        load_fold(tmp_path, fold)
+
+
+def test_real_crop_sizes(shared_data):
+    sizes = load_crop_sizes(shared_data)
+    assert sizes.shape == (2000,)
+    assert 0.25 <= float(sizes.min()) < 0.251
+    assert 0.99 < float(sizes.max()) <= 1
+    assert float(sizes[0]) == pytest.approx(0.5627665, abs=1e-6)
+
+
+def test_real_raters_of_the_training_images(shared_data):
+    if not (shared_data / "cifar10_human" / "cifar10n_human_labels.npz").is_file():
+        pytest.skip("CIFAR-10N is missing")
+    counts = load_votes_10n(shared_data)
+    assert counts.shape == (50_000, 10)
+    assert bool((counts.sum(1) == 3).all())
+    labels = load_cifar10(shared_data, "train")[1]
+    # each rater is wrong on 17 to 18 % of the images (Wei et al. 2022, table 1)
+    right = counts.gather(1, labels.unsqueeze(1)).double().mean() / 3
+    assert 0.82 < float(right) < 0.83
+
+
+def test_votes_must_fit_the_images(tmp_path):
+    binary = tmp_path / "cifar10" / "cifar-10-batches-bin"
+    binary.mkdir(parents=True)
+    (binary / "test_batch.bin").write_bytes(bytes(2 * 3073))
+    (tmp_path / "cifar10_human").mkdir()
+    np.save(tmp_path / "cifar10_human" / "cifar10h-counts.npy", np.zeros((3, 10), np.int64))
+    with pytest.raises(InvalidInputError, match=r"shape \(3, 10\), but 2 images"):
+        load_cifar10h(tmp_path)
