@@ -1,9 +1,12 @@
 """The unit sphere as a constraint of torch.distributions, and the checks that name what breaks it."""
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.distributions.constraints import Constraint
+from torch.distributions import Transform, biject_to, transform_to
+from torch.distributions.constraints import Constraint, real_vector
 
 from aureole._validation import first_index
 from aureole.errors import InvalidInputError
@@ -26,8 +29,66 @@ class UnitSphere(Constraint):
         norm = torch.linalg.vector_norm(value, dim=-1)
         return (norm - 1).abs() <= unit_tolerance(value.dtype)
 
+    def __repr__(self) -> str:
+        return "UnitSphere()"
+
 
 unit_sphere = UnitSphere()
+
+
+class StereographicTransform(Transform):
+    r"""The stereographic projection from R^(D-1) to the unit sphere in R^D: 0 goes to e1, infinity to -e1.
+
+    .. math:: x \mapsto \frac{(1 - |x|^2,\, 2x)}{1 + |x|^2}
+
+    The log determinant is that of the map to the sphere's surface, :math:`(D - 1)\log\frac{2}{1 + |x|^2}`. It is what
+    ``torch.distributions.biject_to(unit_sphere)`` returns.
+
+    Examples
+    --------
+    >>> StereographicTransform()(torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    tensor([[1., 0., 0.],
+            [0., 1., 0.]])
+    """
+
+    domain = real_vector
+    codomain = unit_sphere
+    bijective = True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StereographicTransform)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def _call(self, x: Tensor) -> Tensor:
+        square = x.square().sum(-1, keepdim=True)
+        return torch.cat([1 - square, 2 * x], -1) / (1 + square)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return y[..., 1:] / (1 + y[..., :1])
+
+    def log_abs_det_jacobian(
+        self, x: Float[Tensor, "*batch free"], y: Float[Tensor, "*batch dim"]
+    ) -> Float[Tensor, "*batch"]:
+        """The log of the factor by which areas grow from R^(D-1) to the sphere."""
+        del y
+        return x.shape[-1] * (math.log(2) - torch.log1p(x.square().sum(-1)))
+
+    def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the outputs, with one dimension more in the last place."""
+        return (*shape[:-1], shape[-1] + 1)
+
+    def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the inputs, with one dimension less in the last place."""
+        return (*shape[:-1], shape[-1] - 1)
+
+
+@biject_to.register(UnitSphere)
+@transform_to.register(UnitSphere)
+def _to_sphere(constraint: UnitSphere) -> StereographicTransform:
+    del constraint
+    return StereographicTransform()
 
 
 def check_unit(name: str, vectors: Float[Tensor, "*batch dim"]) -> None:

@@ -12,7 +12,7 @@ from aureole.distributions._mixture import MixtureVMF
 from aureole.distributions._uniform import SphereUniform
 from aureole.distributions._von_mises_fisher import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.sphere import log_positivity
+from aureole.sphere import log_positivity, unit_cosine
 
 Posterior = VonMisesFisher | MixtureVMF
 
@@ -49,12 +49,14 @@ def log_expected_positivity(
     """
     _check_dims(first.dim, second.dim)
     if isinstance(first, VonMisesFisher) and isinstance(second, VonMisesFisher):
-        cosine = (first.mu * second.mu).sum(-1).clamp(-1, 1)
-        return log_positivity(cosine, first.kappa, second.kappa, kappa_pos, first.dim)
+        cosine = unit_cosine(first.mu, second.mu)
+        value = log_positivity(cosine, first.kappa, second.kappa, kappa_pos, first.dim)
+        return value.to(torch.promote_types(first.mu.dtype, second.mu.dtype))
     (weights1, mu1, kappa1), (weights2, mu2, kappa2) = (_components(q) for q in (first, second))
-    cosine = (mu1.unsqueeze(-2) * mu2.unsqueeze(-3)).sum(-1).clamp(-1, 1)
+    cosine = unit_cosine(mu1.unsqueeze(-2), mu2.unsqueeze(-3))
     each = log_positivity(cosine, kappa1.unsqueeze(-1), kappa2.unsqueeze(-2), kappa_pos, first.dim)
-    return _log_weighted_sum(each, weights1, weights2)
+    value = _log_weighted_sum(each, weights1.double(), weights2.double())
+    return value.to(torch.promote_types(mu1.dtype, mu2.dtype))
 
 
 def _log_weighted_sum(each: Tensor, weights1: Tensor, weights2: Tensor) -> Tensor:
@@ -98,16 +100,18 @@ def _kl_vmf_vmf(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
     """
     _check_dims(p.dim, q.dim)
     points = torch.isinf(p.kappa) | torch.isinf(q.kappa)
-    kp, kq = (torch.where(points, 1.0, k) for k in (p.kappa, q.kappa))
+    # in float64: at high D the two normalisers agree in most digits of float32
+    kp, kq = (torch.where(points, 1.0, k.double()) for k in (p.kappa, q.kappa))
     dim = p.dim
-    gap = 0.5 * (p.mu - q.mu).square().sum(-1)
+    gap = 0.5 * (p.mu.double() - q.mu.double()).square().sum(-1)
     value = (
         sphere.log_scaled_normalizer(kp, dim)
         - sphere.log_scaled_normalizer(kq, dim)
         + (kq - kp) * sphere.mean_resultant_complement(kp, dim)
         + kq * sphere.mean_resultant_length(kp, dim) * gap
     )
-    return torch.where(points, torch.inf, value)
+    dtype = torch.promote_types(p.kappa.dtype, q.kappa.dtype)
+    return torch.where(points, torch.inf, value).to(dtype)
 
 
 @register_kl(VonMisesFisher, SphereUniform)

@@ -92,6 +92,24 @@ class MixtureVMF(MixtureSameFamily):
         new = self._get_checked_instance(MixtureVMF, _instance)
         return cast(MixtureVMF, super().expand(batch_shape, _instance=new))
 
+    @torch.no_grad()
+    def sample(
+        self, sample_shape: Any = (), *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "... dim"]:
+        """Draws ``[*sample, *batch, D]`` without a gradient."""
+        shape = torch.Size(sample_shape)
+        weights = self.weights.reshape(-1, self.weights.shape[-1])
+        count = shape.numel()
+        if count == 0 or len(weights) == 0:
+            return self.mu.new_empty(*shape, *self.batch_shape, self.dim)
+        chosen = torch.multinomial(weights, count, replacement=True, generator=generator)
+        chosen = chosen.T.reshape(*shape, *self.batch_shape, 1)
+        kappa = self.kappa.expand(*shape, *self.kappa.shape).gather(-1, chosen).squeeze(-1)
+        mu = self.mu.expand(*shape, *self.mu.shape)
+        index = chosen.unsqueeze(-1).expand(*chosen.shape, self.dim)
+        mu = mu.gather(-2, index).squeeze(-2)
+        return VonMisesFisher(mu, kappa, validate_args=False).sample(generator=generator)
+
     @classmethod
     def fit(
         cls,

@@ -25,8 +25,8 @@ class VonMisesFisher(Distribution):
     mu
         Mean directions, unit vectors ``[*batch, D]``.
     kappa
-        Concentrations ``[*batch]``, or one number. Batch shapes broadcast. Half precision becomes float32, and mu
-        is then normalised again, since half-precision rounding takes it off the sphere.
+        Concentrations ``[*batch]``, or one number. Batch shapes broadcast. Both are promoted to one dtype of at
+        least float32. Where that widens mu it is normalised again, since its rounding takes it off the sphere.
     validate_args
         Whether to check mu, kappa and the arguments of ``log_prob``; by default as torch.distributions does.
 
@@ -58,6 +58,7 @@ class VonMisesFisher(Distribution):
     def __init__(
         self, mu: Tensor, kappa: Tensor | float, validate_args: bool | None = None
     ) -> None:
+        given = mu
         mu, kappa = _promote(mu, kappa)
         if mu.dim() == 0:
             raise InvalidInputError("mu must have a last dimension of at least 2, but is a scalar.")
@@ -71,7 +72,8 @@ class VonMisesFisher(Distribution):
             ) from error
         validate = validate_args if validate_args is not None else Distribution._validate_args
         if validate:
-            check_unit("mu", mu)
+            # in the precision of mu as given, which for half precision says too little
+            check_unit("mu", mu if torch.finfo(given.dtype).bits < 32 else given)
             check_kappa(kappa)
         self.mu = mu.expand(*batch_shape, dim)
         self.kappa = kappa.expand(batch_shape)
@@ -285,7 +287,7 @@ class VonMisesFisher(Distribution):
 
 
 def _promote(mu: Tensor, kappa: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Both in one floating dtype of at least float32, on mu's device; half-precision mu normalised again."""
+    """Both in one floating dtype of at least float32, on mu's device; a widened mu is normalised again."""
     if not isinstance(mu, Tensor) or not mu.is_floating_point():
         kind = mu.dtype if isinstance(mu, Tensor) else type(mu).__name__
         raise InvalidInputError(f"mu must be a floating-point tensor, but is {kind}.")
@@ -293,6 +295,6 @@ def _promote(mu: Tensor, kappa: Tensor | float) -> tuple[Tensor, Tensor]:
     if isinstance(kappa, Tensor) and kappa.is_floating_point():
         dtype = torch.promote_types(dtype, kappa.dtype)
     kappa = torch.as_tensor(kappa, dtype=dtype, device=mu.device)
-    if mu.dtype in (torch.bfloat16, torch.float16):
+    if mu.dtype != dtype:
         mu = torch.nn.functional.normalize(mu.to(dtype), dim=-1)
-    return mu.to(dtype), kappa
+    return mu, kappa

@@ -1,5 +1,6 @@
 """What contrastive losses share: one signature, checks, negatives, reduction, and the profile over kappa_pos."""
 
+import functools
 import math
 import warnings
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from aureole._validation import first_index
 from aureole.distributions import MixtureVMF, VonMisesFisher, check_kappa, check_unit
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.losses._negatives import InBatch, Negatives, resolve_negatives
+from aureole.losses._positivity_sums import log_others, partners
 
 
 class ContrastiveLoss(nn.Module):
@@ -55,6 +57,7 @@ class ContrastiveLoss(nn.Module):
         """The loss of anchors [B], their partners [B] and negatives [M], [B, M] or None."""
         self.check_parameters()
         check_posteriors(anchor, positive, negative)
+        anchor, positive, negative = _same_dtype(anchor, positive, negative)
         with torch.autocast(anchor.mu.device.type, enabled=False):
             negatives = resolve_negatives(
                 anchor, positive, negative, in_batch=self.in_batch, gather=self.gather
@@ -158,6 +161,7 @@ class ContrastiveLoss(nn.Module):
         """The sum of the losses of some of the anchors, e.g. a rank's; negatives are those of the whole batch."""
         self.check_parameters()
         check_posteriors(anchor, positive, negative)
+        anchor, positive, negative = _same_dtype(anchor, positive, negative)
         own, partner = (
             VonMisesFisher(q.mu[anchors], q.kappa[anchors], validate_args=False)
             for q in (anchor, positive)
@@ -329,6 +333,19 @@ def check_posteriors(
         raise InvalidInputError("the batch is empty: a loss needs at least one pair.")
 
 
+def _same_dtype(
+    anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None
+) -> tuple[VonMisesFisher, VonMisesFisher, VonMisesFisher | None]:
+    """The posteriors in the widest of their dtypes, with mu normalised again where it was widened."""
+    posteriors = [q for q in (anchor, positive, negative) if q is not None]
+    dtype = functools.reduce(torch.promote_types, (q.mu.dtype for q in posteriors))
+    wide = [
+        q if q.mu.dtype == dtype else VonMisesFisher(q.mu, q.kappa.to(dtype), validate_args=False)
+        for q in posteriors
+    ]
+    return wide[0], wide[1], wide[2] if negative is not None else None
+
+
 def check_items(posterior: VonMisesFisher | MixtureVMF) -> int:
     """The number of items N, if these are N posteriors or mixtures that a loss can take."""
     shape = tuple(posterior.batch_shape)
@@ -374,16 +391,22 @@ def cross_entropy(
     positive: Float[Tensor, "*batch"], negative: Float[Tensor, "*batch m"]
 ) -> Float[Tensor, "*batch"]:
     r"""The InfoNCE loss :math:`-\log\frac{e^p}{e^p + \sum_m e^{n_m}}` of log scores; log(M + 1) at chance."""
-    return torch.nn.functional.softplus(torch.logsumexp(negative, -1) - positive)
+    return log1p_exp(torch.logsumexp(negative, -1) - positive)
+
+
+def log1p_exp(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """log(1 + e^x) to rounding for every x: ``softplus`` drops 2e-9 from its threshold on."""
+    return torch.logaddexp(x, torch.zeros_like(x))
 
 
 def cross_entropy_among(
     scores: Float[Tensor, "n n"], pairs: Int[Tensor, "p 2"]
 ) -> Float[Tensor, " p"]:
     r"""The InfoNCE loss :math:`-\log\frac{e^{s_{ij}}}{\sum_{k \ne i} e^{s_{ik}}}` of pairs (i, j) among n items."""
-    i, j = pairs.unbind(-1)
-    itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
-    return torch.logsumexp(scores.masked_fill(itself, -torch.inf), -1)[i] - scores[i, j]
+    pairs, listed = torch.unique(pairs, dim=0, return_inverse=True)
+    own = scores[pairs[:, 0], pairs[:, 1]]
+    rest = scores.masked_fill(partners(pairs, (len(scores), len(scores))), -torch.inf)
+    return log1p_exp(log_others(torch.logsumexp(rest, -1), own, pairs) - own)[listed]
 
 
 def pair_cosines(

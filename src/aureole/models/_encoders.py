@@ -13,7 +13,7 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.models._card import Card, model_card
 from aureole.models._heads import MAX_LOG_KAPPA, mixture_from
-from aureole.models._networks import last_linear, whiten_last_layer
+from aureole.models._networks import at_least_float32, last_linear, whiten_last_layer
 from aureole.models._saving import (
     BACKBONES,
     CUSTOM,
@@ -80,9 +80,9 @@ class IndependentEncoder(nn.Module):
         """The posteriors of inputs, in float32 even where hidden layers run in bfloat16."""
         x = (x - self.centre) / self.scale
         mu, deviation = self._outputs(x)
-        log_kappa = self.log_kappa + deviation.float().squeeze(-1)
+        log_kappa = self.log_kappa + at_least_float32(deviation).squeeze(-1)
         kappa = self.floor + torch.exp(log_kappa.clamp(max=MAX_LOG_KAPPA))
-        return VonMisesFisher(normalize(mu.float()), kappa, validate_args=False)
+        return VonMisesFisher(normalize(at_least_float32(mu)), kappa, validate_args=False)
 
     def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         deviation = self.certainty(x) if self.part != "mu" else x.new_zeros(*x.shape[:-1], 1)
@@ -236,10 +236,10 @@ class MixtureEncoder(IndependentEncoder):
     def forward(self, x: Float[Tensor, "*batch n"]) -> MixtureVMF:  # type: ignore[override]
         """The posteriors of inputs."""
         x = (x - self.centre) / self.scale
-        raw = self.location(x).float().unflatten(-1, (self.n_components, -1))
+        raw = at_least_float32(self.location(x)).unflatten(-1, (self.n_components, -1))
         if self.part == "mu":
             deviation = scores = x.new_zeros(*x.shape[:-1], self.n_components)
             raw = torch.cat([raw[..., :1, :], torch.zeros_like(raw[..., 1:, :])], -2)
         else:
-            deviation, scores = self.certainty(x).float().chunk(2, -1)
+            deviation, scores = at_least_float32(self.certainty(x)).chunk(2, -1)
         return mixture_from(raw, self.log_kappa + deviation, scores)

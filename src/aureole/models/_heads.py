@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.models._networks import whiten_last_layer
+from aureole.models._networks import at_least_float32, whiten_last_layer
 from aureole.sphere import normalize
 
 MAX_LOG_KAPPA = math.log(1e8)  # beyond this, a larger kappa does not change any digit of a loss
@@ -34,7 +34,7 @@ class KappaFromNorm(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros(()))
 
     def forward(self, features: Float[Tensor, "*batch n_in"]) -> VonMisesFisher:
-        """The posteriors of features, in float32."""
+        """The posteriors of features, in float32, or in float64 after ``double()``."""
         with torch.autocast(features.device.type, enabled=False):
             embedding = _linear(self.linear, features)
             kappa = self.log_scale.exp() * embedding.norm(dim=-1)
@@ -99,11 +99,11 @@ class KappaFromPrototypes(KappaFromNorm):
         self.log_weight = nn.Parameter(torch.zeros(()))
 
     def forward(self, features: Float[Tensor, "*batch n_in"]) -> VonMisesFisher:
-        """The posteriors of features, in float32."""
+        """The posteriors of features, in float32, or in float64 after ``double()``."""
         seen = super().forward(features)
         with torch.autocast(features.device.type, enabled=False):
             logits = _linear(self.votes, features) * torch.exp(-self.log_temperature)
-            mean = torch.softmax(logits, -1) @ normalize(self.prototypes.float())
+            mean = torch.softmax(logits, -1) @ normalize(at_least_float32(self.prototypes))
             square = mean.square().sum(-1)
             agreement = square.sqrt() * (seen.dim - square)
             variance = self.log_weight.exp() * (1 - square).clamp(min=0)
@@ -178,7 +178,7 @@ class MixtureHead(nn.Module):
         self.part = "joint"
 
     def forward(self, features: Float[Tensor, "*batch n_in"]) -> MixtureVMF:
-        """The posteriors of features, in float32."""
+        """The posteriors of features, in float32, or in float64 after ``double()``."""
         with torch.autocast(features.device.type, enabled=False):
             raw = _linear(self.location, features).unflatten(-1, (self.n_components, -1))
             deviation, scores = _linear(self.certainty, features).chunk(2, -1)
@@ -197,13 +197,14 @@ class MixtureHead(nn.Module):
     @torch.no_grad()
     def initialise(self, features: Float[Tensor, "n n_in"], *, kappa: float) -> None:
         """Whiten the directions on a sample of features, and set every kappa to ``kappa``."""
-        whiten_last_layer(self.location, features.float())
+        whiten_last_layer(self.location, features.to(self.location.weight.dtype))
         self.log_kappa.fill_(math.log(kappa))
 
 
 def _linear(
     layer: nn.Linear, features: Float[Tensor, "*batch n_in"]
 ) -> Float[Tensor, "*batch n_out"]:
-    """The layer's outputs in float32, even if a library has cast the layer to half precision."""
-    bias = None if layer.bias is None else layer.bias.float()
-    return nn.functional.linear(features.float(), layer.weight.float(), bias)
+    """The layer's outputs in float32 or float64, even if a library has cast the layer to half precision."""
+    weight = at_least_float32(layer.weight)
+    bias = None if layer.bias is None else layer.bias.to(weight.dtype)
+    return nn.functional.linear(features.to(weight.dtype), weight, bias)

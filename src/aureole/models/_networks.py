@@ -211,7 +211,7 @@ def whiten_last_layer(network: nn.Module, x: Tensor) -> None:
     inputs have dimensions, that would make the layer's weights huge and training diverge.
     """
     last = last_linear(network)
-    outputs = network(x).float()
+    outputs = at_least_float32(network(x))
     mean = outputs.mean(0)
     values, vectors = torch.linalg.eigh(torch.cov(outputs.T).double().reshape(len(mean), -1))
     scale = ((vectors * (values + _RIDGE * values.mean()).rsqrt()) @ vectors.T).to(last.weight)
@@ -225,6 +225,11 @@ def last_linear(network: nn.Module) -> nn.Linear:
     if not layers or layers[-1].bias is None:
         raise InvalidInputError("the network must end in a linear layer with a bias.")
     return layers[-1]
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor in float32 if it has half precision, otherwise unchanged: float64 stays float64."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def bfloat16_in_hardware() -> bool:

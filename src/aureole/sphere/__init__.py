@@ -24,6 +24,7 @@ from aureole.sphere._geometry import (
     align,
     normalize,
     reflect,
+    unit_cosine,
     unit_tolerance,
     wrap,
 )
@@ -43,13 +44,17 @@ from aureole.sphere._normalizer import (
     transverse_variance,
 )
 from aureole.sphere._positivity import (
+    MAX_TERMS,
+    log_coefficients,
     log_pair_likelihood,
     log_positivity,
+    log_positivity_by_integral,
     log_series,
     n_terms,
     pairwise_from_ratios,
     pairwise_positivity,
     positive_terms,
+    unit_coefficients,
 )
 from aureole.sphere._predictive import (
     predictive_angle,
@@ -58,6 +63,9 @@ from aureole.sphere._predictive import (
 )
 from aureole.sphere._zonal import (
     zonal_basis,
+    zonal_envelope,
+    zonal_sizes,
+    zonal_sum,
 )
 
 __all__ = [
@@ -89,6 +97,7 @@ __all__ = [
     "predictive_mass",
     "reflect",
     "transverse_variance",
+    "unit_cosine",
     "unit_tolerance",
     "wrap",
 ]

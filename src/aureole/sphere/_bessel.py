@@ -141,6 +141,8 @@ def bessel_steps(
 def log_hyp0f1_of_square(order: float, square: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     r""":math:`\log F_v(\sqrt{q})`, which is smooth in q, at q = 0 too, where the root is not.
 
+    Differentiable any number of times.
+
     Examples
     --------
     >>> q = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)
@@ -224,8 +226,29 @@ class _LogHyp0F1OfSquare(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (square,) = ctx.saved_tensors
-        rhos, top_rho = _rhos(ctx.order, torch.sqrt(square), 0)
-        return grads[0] * (rhos[-1] if rhos else top_rho) / 2, None
+        return grads[0] * _RhoOfSquare.apply(square, ctx.order) / 2, None
+
+
+class _RhoOfSquare(torch.autograd.Function):
+    """rho_v as a function of the square, whose derivative is rho_v (rho_(v+1) - rho_v) / 2."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(square: Tensor, order: float) -> Tensor:
+        rhos, top_rho = _rhos(order, torch.sqrt(square), 0)
+        return rhos[-1] if rhos else top_rho
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        square, ctx.order = inputs
+        ctx.save_for_backward(square)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (square,) = ctx.saved_tensors
+        rho, above = (_RhoOfSquare.apply(square, ctx.order + i) for i in (0, 1))
+        return grads[0] * rho * (above - rho) / 2, None
 
 
 def split_infinite(k: Tensor) -> tuple[Tensor, Tensor]:

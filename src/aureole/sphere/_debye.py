@@ -4,7 +4,7 @@ r"""Debye's uniform expansion of the modified Bessel function, for orders of at 
           \qquad p = 1/\sqrt{1 + z^2},
 
 with twelve polynomials :math:`d_j` (NIST Digital Library of Mathematical Functions, section 10.41), which is exact to
-rounding from order 24 on. Everything is written for :math:`F_v` and :math:`r_v` of :mod:`aureole.sphere._bessel`, so
+rounding from order 24 on. Everything is written for :math:`F_v` and :math:`r_v` of :mod:`aureole.sphere.bessel`, so
 that nothing is singular at k = 0, with the polynomials collected for one order.
 """
 
@@ -95,11 +95,13 @@ def _collect_debye(order: float) -> tuple[tuple[float, ...], ...]:
     for power, c in enumerate(big_p):
         slope[power] += (1 - power) * c
         slope[power + 2] += power * c
-    return (
-        tuple(float(c) for c in quotient),
-        tuple(float(c) for c in big_p[1:]),
-        tuple(float(c) for c in slope[1:]),
-    )
+    return tuple(_trimmed([float(c) for c in p]) for p in (quotient, big_p[1:], slope[1:]))
+
+
+def _trimmed(coefficients: list[float]) -> tuple[float, ...]:
+    """The coefficients without the last ones that no rounding shows: at high orders most of them."""
+    last = max((i for i, c in enumerate(coefficients) if abs(c) > 1e-20), default=0)
+    return tuple(coefficients[: last + 1])
 
 
 @lru_cache(maxsize=1)

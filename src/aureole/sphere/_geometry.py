@@ -53,6 +53,26 @@ def normalize(vectors: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim
     return scaled / torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
 
 
+def unit_cosine(
+    first: Float[Tensor, "... dim"], second: Float[Tensor, "... dim"]
+) -> Float[Tensor, "..."]:
+    """The cosine between unit vectors in float64, between -1 and 1; batches broadcast.
+
+    The vectors' own norms, which are 1 only to rounding, are divided out. So it is as exact as the directions
+    given, and its gradient is tangential.
+
+    Examples
+    --------
+    >>> unit_cosine(torch.tensor([0.6, 0.8]), torch.tensor([1.0, 0.0]))
+    tensor(0.6000, dtype=torch.float64)
+    """
+    first, second = (
+        v.double() / torch.linalg.vector_norm(v.double(), dim=-1, keepdim=True)
+        for v in (first, second)
+    )
+    return (first * second).sum(-1).clamp(-1, 1)
+
+
 def reflect(
     points: Float[Tensor, "... dim"], mu: Float[Tensor, "... dim"]
 ) -> Float[Tensor, "... dim"]:

@@ -12,16 +12,19 @@ of the cosine (6e-8) times the log's slope, which is about the smallest concentr
 Regions of ``log_positivity``, with their absolute error in float64:
 
 - any concentration 0: the log is 0, exactly;
-- any infinite: the closed form :math:`F(|a\mu_1 + b\mu_2|) / (F(a) F(b))` of the two others, 1e-13;
-- :math:`h/h(c{=}1) > 10^{-6}`: the series, 1e-9 at worst (its terms cancel where h is small);
-- below: the positive integral over the angle phi between mu_2 and z, in log space, 1e-10 + 1e-15 kappa,
+- any infinite: the closed form :math:`F(|a\mu_1 + b\mu_2|) / (F(a) F(b))` of the two others, 1e-11;
+- the series where the rounding of its terms does not show, 1e-9 at worst (they cancel where h is small);
+- elsewhere the positive integral over the angle phi between mu_2 and z, in log space, 1e-10 up to a concentration of
+  1e10,
 
   .. math:: \int_0^\pi \sin^{D-2}\phi\; e^{\kappa_1 c\cos\phi}\,F_{(D-3)/2}(\kappa_1\sin\gamma\sin\phi)\,
-            F_{D/2-1}(|\kappa_2\mu_2 + \kappa_\mathrm{pos} z|)\,d\phi .
+            F_{D/2-1}(|\kappa_2\mu_2 + \kappa_\mathrm{pos} z|)\,d\phi ,
+
+  with the smallest of the three concentrations as :math:`\kappa_1` and :math:`\cos\gamma = c`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -34,7 +37,6 @@ from aureole.errors import InvalidInputError
 from aureole.sphere._angle import gauss_legendre, log_area_ratio
 from aureole.sphere._bessel import (
     bessel_ratio,
-    bessel_ratios,
     bessel_steps,
     log_hyp0f1,
     log_hyp0f1_of_square,
@@ -42,26 +44,29 @@ from aureole.sphere._bessel import (
 )
 from aureole.sphere._zonal import log_zonal_weights, zonal_basis, zonal_sum
 
-_SERIES_FLOOR = 1e-6  # of h(c = 1): below, the series has lost ten of its sixteen digits
-_MAX_TERMS = 1024  # beyond, the integral is cheaper than the series
+MAX_TERMS = 1024  # beyond, the integral is cheaper than the series
+_CANCELLED = (
+    1e6  # the sum of the terms' sizes over their sum: beyond, ten of sixteen digits are lost
+)
 
 
 class _Effort(NamedTuple):
     """What exactness costs.
 
-    Below the ``floor``, a share of h(c = 1), the integral takes over. Its window is where the integrand is above
-    exp(-depth) of its peak, found on a grid of ``cells``, with so many ``nodes`` of Gauss-Legendre on it.
+    Where the terms of the series have ``cancelled`` by more than this factor, the integral takes over. Its window is
+    where the integrand is above exp(-depth) of its peak, found on a grid of ``cells``, with so many ``nodes`` of
+    Gauss-Legendre on it.
     """
 
-    floor: float
+    cancelled: float
     depth: float
     cells: int
     nodes: int
 
 
 _ZOOMS = 12  # on the window, at the most
-_FULL = _Effort(_SERIES_FLOOR, 45.0, 32, 96)
-_ROUGH = _Effort(1e-9, 20.0, 16, 32)
+_FULL = _Effort(_CANCELLED, 45.0, 32, 96)
+_ROUGH = _Effort(1e9, 20.0, 16, 32)
 
 
 def log_positivity(
@@ -86,25 +91,49 @@ def log_positivity(
     >>> log_positivity(c, kappa, kappa, 20.0, dim=10)
     tensor([  4.8082,  -0.0602, -16.6273], dtype=torch.float64)
     """
+    finite = partial(_log_finite, effort=_ROUGH if rough else _FULL)
+    return _by_region(cosine, [kappa1, kappa2, kappa_pos], dim, finite)
+
+
+def log_positivity_by_integral(
+    cosine: Float[Tensor, "..."],
+    kappa1: Float[Tensor, "..."],
+    kappa2: Float[Tensor, "..."],
+    kappa_pos: Float[Tensor, "..."] | float,
+    dim: int,
+) -> Float[Tensor, "..."]:
+    """``log_positivity`` for pairs whose series is known to cancel: the integral, without trying the series first.
+
+    Examples
+    --------
+    >>> kappa = torch.tensor(24.0, dtype=torch.float64)
+    >>> log_positivity_by_integral(-torch.ones(1).double(), kappa, kappa, 20.0, dim=10)
+    tensor([-16.6273], dtype=torch.float64)
+    """
+    finite = partial(_log_integral, effort=_FULL)
+    return _by_region(cosine, [kappa1, kappa2, kappa_pos], dim, finite)
+
+
+def _by_region(
+    cosine: Tensor, named: list[Tensor | float], dim: int, finite: Callable[..., Tensor]
+) -> Tensor:
+    """The log, where all three concentrations are finite and positive by the given function."""
     dim = check_dim(dim)
-    kappa_pos = torch.as_tensor(kappa_pos, dtype=torch.float64, device=cosine.device)
-    c, *kappas = torch.broadcast_tensors(
-        cosine.double(), kappa1.double(), kappa2.double(), kappa_pos
+    kappa1, kappa2, kappa_pos = (
+        torch.as_tensor(k, dtype=torch.float64, device=cosine.device) for k in named
     )
+    c, *kappas = torch.broadcast_tensors(cosine.double(), kappa1, kappa2, kappa_pos)
     shape, c = c.shape, c.reshape(-1)
     large, middle, small = (
         torch.stack([k.reshape(-1) for k in kappas], -1).sort(-1, descending=True).values.unbind(-1)
     )
-    # a NaN is sorted as the largest, so the two ends tell of all three
+    # a NaN is sorted as the largest, so checking the two ends covers all three
     if not bool(((small >= 0) & (large >= 0)).all()):
         check_concentrations(kappa1=kappa1, kappa2=kappa2, kappa_pos=kappa_pos)
     value = torch.zeros_like(c)
     for mask, function in (
         (small == 0, _log_with_uniform),
-        (
-            (small > 0) & torch.isfinite(large),
-            partial(_log_finite, effort=_ROUGH if rough else _FULL),
-        ),
+        ((small > 0) & torch.isfinite(large), finite),
         ((small > 0) & torch.isinf(large), _log_with_points),
     ):
         if bool(mask.any()):
@@ -144,7 +173,8 @@ def pairwise_positivity(
     In the dtype of ``cosine``; differentiable in all arguments. The scale makes the largest possible value 1, and the
     absolute error of a value is about 10 roundings (1e-6 in float32, 1e-15 in float64) whatever its size: right for
     sums over negatives, not for logs of single small values. A NaN concentration raises an error that names it; a
-    negative one goes on as the series does, to a law around -mu. Cost n m terms.
+    negative one goes on as the series does, to a law around -mu. Cost n m terms; n m integrals where the series would
+    need more than 4096.
 
     Examples
     --------
@@ -154,14 +184,69 @@ def pairwise_positivity(
     tensor([[1.4596e+01, 1.8046e-01],
             [1.8046e-01, 1.6096e+03]])
     """
-    order = check_dim(dim) / 2 - 1
+    dim = check_dim(dim)
     kappa_pos = torch.as_tensor(kappa_pos, dtype=torch.float64, device=cosine.device)
-    bounds = [k.detach().max().item() if k.numel() else 0.0 for k in (kappa1, kappa2, kappa_pos)]
+    bounds = [
+        k.detach().abs().max().item() if k.numel() else 0.0 for k in (kappa1, kappa2, kappa_pos)
+    ]
     if any(math.isnan(bound) for bound in bounds):
         check_concentrations(kappa1=kappa1, kappa2=kappa2, kappa_pos=kappa_pos)
     count = n_terms(bounds, dim, tolerance=1e-17 if cosine.dtype == torch.float64 else 1e-9)
-    left, right = (bessel_ratios(order, k.double(), count) for k in (kappa1, kappa2))
-    return pairwise_from_ratios(cosine, left, right, positive_terms(dim, count, kappa_pos), dim)
+    if count > 4 * MAX_TERMS:
+        logs = log_positivity(cosine.double(), kappa1.unsqueeze(-1), kappa2, kappa_pos, dim)
+        one, two, pos = torch.tensor(bounds, dtype=torch.float64)
+        scale = log_positivity(torch.ones_like(one), one, two, pos, dim).item()
+        return torch.exp(logs - scale).to(cosine.dtype), scale
+    sides, scale = [], 0.0
+    for kappa in (kappa1, kappa2):
+        size = torch.where(kappa < 0, -kappa, kappa)
+        unit, log_scale = unit_coefficients(log_coefficients(size, kappa_pos, dim, count))
+        if bool((kappa < 0).any()):  # odd terms change sign: the law around -mu
+            odd = torch.arange(count, device=kappa.device) % 2 == 1
+            unit = torch.where(odd & (kappa < 0).unsqueeze(-1), -unit, unit)
+        top = log_scale.max().item() if len(log_scale) else 0.0
+        sides.append((unit * torch.exp(log_scale - top).unsqueeze(-1)).to(cosine.dtype))
+        scale += top
+    return zonal_sum(cosine, sides[0], sides[1], dim), scale
+
+
+def log_coefficients(
+    kappa: Float[Tensor, "*batch"], kappa_pos: Float[Tensor, ""], dim: int, count: int
+) -> Float[Tensor, "*batch terms"]:
+    r"""The logs of :math:`a_l = \sqrt{w_l A_l(\kappa_\mathrm{pos})}\,A_l(\kappa)`, one item's half of each term.
+
+    The positivity of two items is :math:`\sum_l a_{il} a_{jl} G_l(c_{ij})`.
+
+    Examples
+    --------
+    >>> log_coefficients(torch.tensor([2.0]), torch.tensor(torch.inf), 3, 3).exp().square()
+    tensor([[1.0000, 0.8660, 0.1882]], dtype=torch.float64)
+    """
+    logs = log_zonal_weights(dim, count, kappa.device) + _log_ratios(kappa_pos, dim, count)
+    return logs / 2 + _log_ratios(kappa, dim, count)
+
+
+def unit_coefficients(
+    logs: Float[Tensor, "*batch terms"],
+) -> tuple[Float[Tensor, "*batch terms"], Float[Tensor, "*batch"]]:
+    """(Unit vectors, log scales) of coefficients given by their logs, which may exceed the range of floats.
+
+    The scale, the log of the norm, is a constant for autograd. A sum over two unit vectors is at most 1.
+
+    Examples
+    --------
+    >>> unit_coefficients(torch.tensor([[1000.0, 1000.0]]))
+    (tensor([[0.7071, 0.7071]]), tensor([1000.3466]))
+    """
+    scale = torch.logsumexp(2 * logs.detach(), -1) / 2
+    return torch.exp(logs - scale.unsqueeze(-1)), scale
+
+
+def _log_ratios(kappa: Tensor, dim: int, count: int) -> Tensor:
+    """Log A_l(kappa) for l < count. A kappa of 0 counts as 1e-30, so that its gradient is right."""
+    kappa = kappa.double()
+    steps = bessel_steps(dim / 2 - 1, kappa + (1e-30 - kappa.detach()).clamp(min=0), count - 1)
+    return torch.nn.functional.pad(torch.log(steps).cumsum(-1), (1, 0))
 
 
 def pairwise_from_ratios(
@@ -222,8 +307,8 @@ def n_terms(kappas: Sequence[float], dim: int, *, tolerance: float) -> int:
     """How many terms of the series matter, relative to its sum at c = 1, for concentrations up to these.
 
     Terms fall like exp(-l (l + D - 2) / 2 (1/k + 1/k' + ...)): the smallest concentration bounds them. Counted in plain
-    numbers with an upper bound of the Bessel ratios (Amos 1974), a few microseconds per term. A negative or NaN one
-    raises an error, as do concentrations that are all infinite.
+    numbers with an upper bound of the Bessel ratios (Amos 1974), a few microseconds per term, up to 16,384. A negative
+    or NaN one raises an error, as do concentrations that are all infinite.
 
     Examples
     --------
@@ -239,8 +324,8 @@ def n_terms(kappas: Sequence[float], dim: int, *, tolerance: float) -> int:
         raise InvalidInputError(
             "the series needs a finite kappa_pos; use log_positivity for points."
         )
-    term = total = 1.0
-    for l in range(16 * _MAX_TERMS):  # noqa: E741
+    share = 1.0  # of the last term in the sum so far
+    for l in range(16 * MAX_TERMS):  # noqa: E741
         order = dim / 2 - 0.5 + l
         weight = (
             (l + dim - 2) / (l + 1) * (l + dim / 2) / (l + dim / 2 - 1) if l or dim > 2 else 2.0
@@ -248,12 +333,11 @@ def n_terms(kappas: Sequence[float], dim: int, *, tolerance: float) -> int:
         step = weight
         for kappa in kappas:
             step *= 1.0 if math.isinf(kappa) else kappa / (order + math.hypot(kappa, order))
-        term *= step
-        total += term
+        share = share * step / (1 + share * step)
         # what follows is less than a geometric series of this step
-        if step < 1 and term * step < tolerance * total * (1 - step):
+        if step < 1 and share * step < tolerance * (1 - step):
             return l + 2
-    return 16 * _MAX_TERMS
+    return 16 * MAX_TERMS
 
 
 def positive_terms(
@@ -297,10 +381,12 @@ def _log_finite(
     """The log for three finite, positive concentrations in descending order."""
     bounds = [k.detach().max().item() for k in (large, middle, small)]
     count = n_terms(bounds, dim, tolerance=1e-17)
-    if count > _MAX_TERMS:
+    if count > MAX_TERMS:
         return _log_integral(c, large, middle, small, dim, effort)
-    terms = positive_terms(dim, count, large, middle, small)
-    value, trusted = log_series(c, terms, dim, floor=effort.floor)
+    logs = log_zonal_weights(dim, count, c.device)
+    for kappa in (large, middle, small):
+        logs = logs + _log_ratios(kappa, dim, count)
+    value, trusted = log_series(c, logs, dim, cancelled=effort.cancelled)
     if bool(trusted.all()):
         return value
     rest = ~trusted
@@ -310,20 +396,23 @@ def _log_finite(
 
 def log_series(
     cosine: Float[Tensor, "*batch"],
-    terms: Float[Tensor, "*batch terms"],
+    log_terms: Float[Tensor, "*batch terms"],
     dim: int,
     *,
-    floor: float = _SERIES_FLOOR,
+    cancelled: float = _CANCELLED,
 ) -> tuple[Float[Tensor, "*batch"], Bool[Tensor, "*batch"]]:
-    """(Log of the series, whether to trust it), given its terms at c = 1.
+    """(Log of the series, whether to trust it), given the logs of its terms at c = 1.
 
-    Its terms cancel: the error of the log is about 1e-16 / (h / h(c = 1)). Below ``floor`` the value given is that at
-    c = 1, to be replaced.
+    Terms cancel: the error of the log is about 1e-16 times the sum of their sizes over their sum. Where that ratio
+    exceeds ``cancelled`` the value is that at c = 1, to be replaced.
     """
-    total = terms.sum(-1)
-    ratio = (terms * zonal_basis(cosine, dim, terms.shape[-1])).sum(-1) / total
-    trusted = ratio > floor
-    return torch.log(torch.where(trusted, ratio, 1.0)) + torch.log(total), trusted
+    scale = log_terms.detach().amax(-1)
+    parts = torch.exp(log_terms - scale.unsqueeze(-1)) * zonal_basis(
+        cosine, dim, log_terms.shape[-1]
+    )
+    total = parts.sum(-1)
+    trusted = total.detach() * cancelled > parts.detach().abs().sum(-1)
+    return torch.log(torch.where(trusted, total, 1.0)) + scale, trusted
 
 
 def _log_integral(
@@ -344,13 +433,50 @@ def _log_integral(
 def _log_integrand(
     phi: Tensor, c: Tensor, large: Tensor, middle: Tensor, small: Tensor, dim: int
 ) -> Tensor:
-    sine, cosine = torch.sin(phi), torch.cos(phi)
-    across = (large * sine).square() * (1 - c) * (1 + c)
-    along = (middle - small).square() + 4 * middle * small * torch.cos(phi / 2).square()
-    value = log_hyp0f1_of_square((dim - 3) / 2, across.clamp(min=0))
-    value = value + log_hyp0f1_of_square(dim / 2 - 1, along)
-    value = value + (large * (c * cosine - 1) - middle - small)
-    return value if dim == 2 else value + (dim - 2) * torch.log(sine)
+    """The log of the integrand, less the sum of the concentrations.
+
+    No large exponents are subtracted: they are combined to squares of sines first.
+    """
+    value = _log_around(phi, c, small, dim) + _log_together(phi, large, middle, dim)
+    return value if dim == 2 else value + (dim - 2) * torch.log(torch.sin(phi))
+
+
+def _log_around(phi: Tensor, c: Tensor, kappa: Tensor, dim: int) -> Tensor:
+    r"""Log of :math:`e^{\kappa (c\cos\phi - 1)} F_{(D-3)/2}(\kappa\sin\gamma\sin\phi)`.
+
+    Where F's argument is large, with the exponent :math:`-2\kappa\sin^2((\phi - \gamma)/2)`.
+    """
+    order = (dim - 3) / 2
+    square = (kappa * torch.sin(phi)).square() * ((1 - c) * (1 + c)).clamp(min=0)
+    near = square < 1  # there the root is not smooth
+    all_near, any_near = bool(near.all()), bool(near.any())
+    close = far = value = square
+    if any_near:
+        fall = (1 - c) + 2 * c * torch.sin(phi / 2).square()
+        close = log_hyp0f1_of_square(order, torch.where(near, square, 0.0)) - kappa * fall
+        value = close
+    if not all_near:
+        inside = (1 - c) * (1 + c) > 0
+        safe = torch.where(inside, c, 0.0)
+        gamma = torch.atan2(torch.sqrt((1 - safe) * (1 + safe)), safe)
+        far = log_hyp0f1_scaled(order, torch.sqrt(torch.where(near, 1.0, square)))
+        far = far - 2 * kappa * torch.sin((phi - gamma) / 2).square()
+        value = torch.where(near, close, far) if any_near else far
+    return value
+
+
+def _log_together(phi: Tensor, first: Tensor, second: Tensor, dim: int) -> Tensor:
+    r"""Log of :math:`F_{D/2-1}(|\kappa_1\mu + \kappa_2 z|)`, less both concentrations, at angle phi."""
+    order = dim / 2 - 1
+    square = (first - second).square() + 4 * first * second * torch.cos(phi / 2).square()
+    near = square < 1
+    length = torch.sqrt(torch.where(near, 1.0, square))
+    far = log_hyp0f1_scaled(order, length)
+    far = far - 4 * first * second * torch.sin(phi / 2).square() / (length + first + second)
+    if not bool(near.any()):
+        return far
+    close = log_hyp0f1_of_square(order, torch.where(near, square, 0.0)) - first - second
+    return torch.where(near, close, far)
 
 
 def _integral_window(

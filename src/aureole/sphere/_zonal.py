@@ -5,16 +5,23 @@ depends on their cosine c alone and has such a series; convolving zonal function
 derivative stays in the family, two dimensions up:
 
 .. math:: G_l'(c) = \frac{l (l + 2\lambda)}{2\lambda + 1}\,G_{l-1}^{(\lambda+1)}(c).
+
+Everything runs on the recurrence of these polynomials as they are, which are at most 1 in size: with
+:math:`r_n = n/(n + D - 2)`,
+
+.. math:: G_{n+1} = (1 + r_n)\,c\,G_n - r_n\,G_{n-1}.
+
+Rescaling it would save a multiplication per term, but in high dimension the factors leave the range of float32.
 """
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 _BLOCK = 2**18  # pairs at a time on a CPU: the recurrence's few arrays stay in the cache
 _STRIPE = 64  # rows of a symmetric matrix at a time, each stripe from its diagonal on
@@ -32,7 +39,7 @@ def log_zonal_weights(
     """
     terms = torch.arange(n_terms, dtype=torch.float64, device=device)
     if dim == 2:
-        return torch.where(terms == 0, 0.0, math.log(2))
+        return math.log(2) * (terms > 0).to(terms.dtype)
     # log C_l(1) by summing the logs of C_l(1)/C_(l-1)(1) = (l + D - 3)/l: no difference of large log-gammas
     growth = torch.log1p((dim - 3) / terms[1:])
     log_c = torch.cat([terms[:1], growth.cumsum(0)])
@@ -60,11 +67,12 @@ def zonal_sum(
     *,
     symmetric: bool = False,
 ) -> Float[Tensor, "n m"]:
-    r"""The pairwise sums :math:`\sum_l a_{il}\,b_{jl}\,G_l(c_{ij})`, differentiable once in all three.
+    r"""The pairwise sums :math:`\sum_l a_{il}\,b_{jl}\,G_l(c_{ij})`, differentiable any number of times in all three.
 
     Two passes over memory per term forward and six backward, in blocks that fit the cache; no array of pairs times
-    terms is ever made. Cost n m terms, memory n m. If the sums are known to be ``symmetric`` (c is, and
-    :math:`a_{il} b_{jl} = a_{jl} b_{il}`), little more than half of them are computed, and gradients flow to that half.
+    terms is allocated, except for second derivatives. Cost n m terms, memory n m. If the sums are ``symmetric`` (c is,
+    and :math:`a_{il} b_{jl} = a_{jl} b_{il}`), little more than half of them are computed, and gradients flow to that
+    half. The rounding error of a sum is about a rounding of :math:`\sum_l |a_{il}\,b_{jl}\,G_l(c_{ij})|`.
 
     Examples
     --------
@@ -74,13 +82,59 @@ def zonal_sum(
     return _ZonalSum.apply(cosine, left, right, dim, symmetric)
 
 
+@torch.no_grad()
+def zonal_sizes(
+    cosine: Float[Tensor, "n m"],
+    left: Float[Tensor, "n terms"],
+    right: Float[Tensor, "m terms"],
+    dim: int,
+) -> Float[Tensor, "n m"]:
+    r"""The sums of sizes :math:`\sum_l |a_{il}\,b_{jl}\,G_l(c_{ij})|` of ``zonal_sum``'s terms, without a gradient.
+
+    A rounding of this is the error of ``zonal_sum``, whose terms cancel.
+
+    Examples
+    --------
+    >>> zonal_sizes(torch.tensor([[0.5]]), torch.ones(1, 3), torch.ones(1, 3), 3)
+    tensor([[1.6250]])
+    """
+    left, right = left.abs(), right.abs()
+    total, before, now = (
+        torch.zeros_like(cosine),
+        torch.zeros_like(cosine),
+        torch.ones_like(cosine),
+    )
+    for l, ratio in enumerate(_ratios(dim, left.shape[-1])[:-1]):  # noqa: E741
+        total.addcmul_(now.abs(), torch.outer(left[:, l], right[:, l]))
+        before.mul_(-ratio).addcmul_(cosine, now, value=1 + ratio)
+        before, now = now, before
+    return total
+
+
+@lru_cache(maxsize=64)
+def zonal_envelope(
+    dim: int, n_terms: int, bins: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "terms bins"]:
+    """The largest size of each polynomial over each of so many equal bins of the cosine from -1 to 1.
+
+    Examples
+    --------
+    >>> zonal_envelope(3, 2, 4, torch.float32, torch.device("cpu"))
+    tensor([[1.0000, 1.0000, 1.0000, 1.0000],
+            [1.0000, 0.5000, 0.5000, 1.0000]])
+    """
+    fine = torch.linspace(-1, 1, 8 * bins + 1, dtype=torch.float64, device=device)
+    size = zonal_basis(fine, dim, n_terms).abs()
+    inner = size[:-1].unflatten(0, (bins, 8)).amax(1)
+    return torch.maximum(inner, size[8::8]).T.to(dtype).contiguous()
+
+
 class _ZonalBasis(torch.autograd.Function):
     @staticmethod
     def forward(cosine: Tensor, dim: int, n_terms: int) -> Tensor:
         before, now = torch.zeros_like(cosine), torch.ones_like(cosine)
         basis = [now]
-        for n in range(n_terms - 1):
-            ratio = n / (n + dim - 2) if n else 0.0
+        for ratio in _ratios(dim, n_terms)[: n_terms - 1]:
             before, now = now, (1 + ratio) * cosine * now - ratio * before
             basis.append(now)
         return torch.stack(basis, -1)
@@ -111,7 +165,6 @@ class _ZonalSum(torch.autograd.Function):
         return torch.triu(total) + torch.triu(total, 1).T if symmetric else total
 
     @staticmethod
-    @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
@@ -122,12 +175,14 @@ class _ZonalSum(torch.autograd.Function):
         grad_cosine = grad_left = grad_right = None
         if ctx.needs_input_grad[0]:
             factors = _derivative_factors(dim, left.shape[-1], left.device).to(left)
-            slopes = (left[:, 1:] * factors, right[:, 1:], dim + 2, symmetric)
-            grad_cosine = _weighted_sum(cosine, *slopes)
-            grad_cosine.mul_(grad)
+            slopes = (left[:, 1:] * factors, right[:, 1:], dim + 2)
+            if torch.is_grad_enabled():
+                grad_cosine = zonal_sum(cosine, *slopes) * grad
+            else:
+                grad_cosine = _weighted_sum(cosine, *slopes, symmetric).mul_(grad)
         if any(ctx.needs_input_grad[1:3]):
-            parts = (cosine, left, right, dim, grad, symmetric)
-            grad_left, grad_right = _coefficient_gradients(*parts)
+            project = _differentiable_projections if torch.is_grad_enabled() else _projections
+            grad_left, grad_right = project(cosine, left, right, dim, grad, symmetric)
         return grad_cosine, grad_left, grad_right, None, None
 
 
@@ -137,14 +192,9 @@ def _derivative_factors(dim: int, n_terms: int, device: torch.device) -> Tensor:
     return terms * (terms + (dim - 2)) / (dim - 1)
 
 
-def _scaled_recurrence(dim: int, n_terms: int) -> tuple[list[float], list[float]]:
-    """(s, v) with G_l = s_l p_l and p_(l+1) = p_(l-1) + v_l c p_l: one multiply-add in place per term."""
-    scales, steps = [1.0, 1.0], [1.0]
-    for n in range(1, n_terms - 1):
-        ratio = n / (n + dim - 2)
-        scales.append(-ratio * scales[n - 1])
-        steps.append((1 + ratio) * scales[n] / scales[n + 1])
-    return scales[:n_terms], steps
+def _ratios(dim: int, n_terms: int) -> list[float]:
+    """The recurrence's coefficients r_n for n = 0, ..., n_terms."""
+    return [0.0, *(n / (n + dim - 2) for n in range(1, n_terms + 1))]
 
 
 def _blocks(cosine: Tensor, symmetric: bool) -> Iterator[tuple[slice, slice]]:
@@ -157,55 +207,54 @@ def _blocks(cosine: Tensor, symmetric: bool) -> Iterator[tuple[slice, slice]]:
         yield slice(start, start + step), slice(start if symmetric else 0, None)
 
 
-def _polynomials(cosine: Tensor, steps: list[float], n_terms: int):
-    """Yield p_0, p_1, ... for a block of cosines, each overwritten two steps later."""
-    before = torch.ones_like(cosine)
-    yield before
-    if n_terms == 1:
-        return
-    now = cosine.clone()
-    yield now
-    for n in range(1, n_terms - 1):
-        before.addcmul_(cosine, now, value=steps[n])
-        before, now = now, before
-        yield now
-
-
 def _weighted_sum(cosine: Tensor, left: Tensor, right: Tensor, dim: int, symmetric: bool) -> Tensor:
-    """Clenshaw's summation b_l = a_l + v_l c b_(l+1) + b_(l+2), where a_l is the outer product of two columns.
+    """Clenshaw's summation b_l = a_l + (1 + r_l) c b_(l+1) - r_(l+1) b_(l+2), a_l the outer product of two columns.
 
     Of symmetric sums the entries left of the diagonal's blocks are 0.
     """
     n_terms = left.shape[-1]
     if n_terms == 0:
         return torch.zeros_like(cosine)
-    scales, steps = _scaled_recurrence(dim, n_terms)
-    columns, rows = (left * left.new_tensor(scales)).T.contiguous(), right.T.contiguous()
+    ratios = _ratios(dim, n_terms)
+    columns, rows = left.T.contiguous(), right.T.contiguous()
     total = torch.zeros_like(cosine) if symmetric else torch.empty_like(cosine)
     for block, across in _blocks(cosine, symmetric):
         c, column, row = cosine[block, across].contiguous(), columns[:, block], rows[:, across]
-        after, now = torch.zeros_like(c), torch.zeros_like(c)  # b_(l+2), b_(l+1)
-        for l in range(n_terms - 1, 0, -1):  # noqa: E741
-            after.addcmul_(c, now, value=steps[l] if l + 1 < n_terms else 0.0)
-            after.addr_(column[l], row[l])
+        after, now = torch.zeros_like(c), torch.outer(column[-1], row[-1])  # b_(l+2), b_(l+1)
+        for l in range(n_terms - 2, -1, -1):  # noqa: E741
+            after.addr_(column[l], row[l], beta=-ratios[l + 1])
+            after.addcmul_(c, now, value=1 + ratios[l])
             after, now = now, after
-        total[block, across] = after.addcmul_(c, now).addr_(column[0], row[0])
+        total[block, across] = now
     return total
 
 
-def _coefficient_gradients(
+def _projections(
     cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor, symmetric: bool
 ) -> tuple[Tensor, Tensor]:
+    """Gradients in the coefficients: grad times G_l, summed against the other side's coefficients.
+
+    The recurrence is linear, so it runs on the product with the gradient itself.
+    """
     n_terms = left.shape[-1]
-    scales, steps = _scaled_recurrence(dim, n_terms)
+    ratios = _ratios(dim, n_terms)
     grad_left, grad_right = torch.zeros_like(left.T), torch.zeros_like(right.T)
     left_t, right_t = left.T.contiguous(), right.T.contiguous()
     for block, across in _blocks(cosine, symmetric):
-        c, part = cosine[block, across].contiguous(), grad[block, across].contiguous()
-        product = torch.empty_like(part)
-        for l, p in enumerate(_polynomials(c, steps, n_terms)):  # noqa: E741
-            torch.mul(p, part, out=product)
-            grad_left[l, block] = product @ right_t[l, across]
-            grad_right[l, across] += left_t[l, block] @ product
-    scale = left.new_tensor(scales).unsqueeze(-1)
-    return (grad_left * scale).T, (grad_right * scale).T
+        c, now = cosine[block, across].contiguous(), grad[block, across].clone()
+        before = torch.zeros_like(now)
+        for l in range(n_terms):  # noqa: E741
+            grad_left[l, block] = now @ right_t[l, across]
+            grad_right[l, across] += left_t[l, block] @ now
+            before.mul_(-ratios[l]).addcmul_(c, now, value=1 + ratios[l])
+            before, now = now, before
+    return grad_left.T, grad_right.T
+
+
+def _differentiable_projections(
+    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor, symmetric: bool
+) -> tuple[Tensor, Tensor]:
+    """``_projections`` in differentiable operations, for second derivatives: memory n m terms."""
+    del symmetric  # the gradient is 0 below the diagonal
+    products = grad.unsqueeze(-1) * zonal_basis(cosine, dim, left.shape[-1])
+    return (products * right).sum(1), (products * left.unsqueeze(1)).sum(0)
