@@ -54,7 +54,7 @@ def run_cases(cases, folder, **environment):
         kept["PYTHONPATH"] = os.pathsep.join([start, *kept.get("PYTHONPATH", "").split(os.pathsep)])
         done = subprocess.run(
             [sys.executable, __file__],
-            input=json.dumps(given), capture_output=True, text=True, timeout=300, cwd=folder, check=False,
+            input=json.dumps(given), capture_output=True, text=True, timeout=600, cwd=folder, check=False,
             env=kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"} | environment,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -78,7 +78,7 @@ def _run(arguments, hidden, program):
 
 def _main():
     import aureole.cli
-    from aureole.models import _hub as hub
+    from aureole.models import _pretrained as hub
 
     assert aureole.cli
     assert hub
