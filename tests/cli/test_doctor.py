@@ -8,13 +8,13 @@ import time
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from aureole.cli import _doctor as doctor
 from aureole.cli._doctor import (
-    EXTRAS,
     Check,
     Package,
     check_numerics,
@@ -46,17 +46,24 @@ def test_json_is_one_object():
     assert lightning["version"] == metadata.version("lightning-fabric")
 
 
-def test_extras_are_those_of_the_project():
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
+def test_extras_are_those_of_the_distribution(monkeypatch):
+    about = {"Provides-Extra": ["all", "serve", "tables", "test"]}
+    monkeypatch.setattr(
+        metadata, "metadata", lambda name: SimpleNamespace(get_all=lambda key: about[key])
+    )
+    needs = ["torch>=2.6", "pyarrow>=17; extra == 'tables'", "pytest>=8; extra == 'test'"]
+    needs += [
+        f"{name}; extra == '{extra}'" for extra in ("all", "serve") for name in ("a[b]>=2", "c")
     ]
-    for extra in declared.keys() - {"all", "docs", "test", "dev"}:
-        wanted = {}
-        for line in declared[extra]:
-            name, _, least = line.partition(">=")
-            wanted[name.partition("[")[0]] = least
-        assert dict(EXTRAS[extra]) == wanted, extra
-    assert EXTRAS.keys() == declared.keys() - {"all", "docs", "test", "dev"}
+    monkeypatch.setattr(metadata, "requires", lambda name: needs)
+    packages = [(package.extra, package.name, package.least) for package in find_packages()]
+    assert packages == [("serve", "a", "2"), ("serve", "c", ""), ("tables", "pyarrow", "17")]
+
+
+def test_every_feature_of_the_project_is_listed():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    features = declared["optional-dependencies"].keys() - {"all", "docs", "test", "dev"}
+    assert {package.extra for package in find_packages()} == features
 
 
 def test_data_sets_are_where_loaders_look(tmp_path):

