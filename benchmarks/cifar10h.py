@@ -13,7 +13,8 @@ import torch
 
 from aureole.models import bfloat16_in_hardware
 from aureole.records import Record, write_record
-from aureole.training import Phase, _Run
+from aureole.training import FitOptions, Phase
+from aureole.training._fit import _Run
 from aureole_paper.cifar10h import Cifar10HSetting, Split, _Batches, new_encoder
 from aureole_paper.data_folder import data_folder
 from aureole_paper.settings import objective
@@ -35,7 +36,8 @@ def main() -> None:
     batches = _Batches(split, setting)
     loss = objective(setting.loss, setting.kappa_pos)
     phases = [Phase("joint", 10_000, setting.lr)]
-    run = _Run(encoder, loss, phases, seed=0, betas=(0.9, 0.99), average=0.99, precision="auto")
+    options = FitOptions(seed=0, betas=(0.9, 0.99), average=0.99, precision="auto")
+    run = _Run(encoder, loss, phases, options)
     images = batches(0, torch.Generator()).inputs
 
     def bare() -> None:
