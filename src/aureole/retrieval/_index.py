@@ -41,7 +41,7 @@ class Recall:
 
     @property
     def share(self) -> float:
-        """The share of members found; 1 if there are none."""
+        """The share of members found; 1 for empty caps."""
         return self.found / self.members if self.members else 1.0
 
 
@@ -103,9 +103,9 @@ class CredibleIndex:
     --------
     >>> gallery = VonMisesFisher(torch.eye(3), torch.tensor([50.0, 20.0, 90.0]))
     >>> index = CredibleIndex.create("faiss://", gallery, ["ant", "bee", "cat"])
-    >>> sure = VonMisesFisher(torch.tensor([0.8, 0.6, 0.0]), 400.0)
+    >>> confident = VonMisesFisher(torch.tensor([0.8, 0.6, 0.0]), 400.0)
     >>> vague = VonMisesFisher(torch.tensor([0.8, 0.6, 0.0]), 5.0)
-    >>> index.search(sure, mass=0.95).ids, index.search(vague, mass=0.95).ids
+    >>> index.search(confident, mass=0.95).ids, index.search(vague, mass=0.95).ids
     ([], ['ant', 'bee'])
     """
 

@@ -91,7 +91,7 @@ def shown_address(where: str) -> str:
     if url is None:
         return where
     scheme, authority, rest = url.group("scheme", "authority", "rest")
-    if _ambiguous(authority, rest):  # the password cannot be told from the host
+    if _ambiguous(authority, rest):  # password and host cannot be distinguished
         return f"{scheme}…"
     user, _, host = authority.rpartition("@")
     user = user.partition(":")[0]
