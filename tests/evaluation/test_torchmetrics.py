@@ -132,8 +132,8 @@ def test_missing_torchmetrics_says_what_to_install():
 def test_two_ranks_equal_one_process(tmp_path):
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, *run, "-m", "tests.evaluation.test_metrics", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        [sys.executable, *run, "-m", "tests.evaluation.test_torchmetrics", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"},
         cwd=ROOT, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

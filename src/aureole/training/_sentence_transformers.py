@@ -58,6 +58,7 @@ class SentencePosterior(nn.Module):
     --------
     ``model.append(SentencePosterior(KappaFromNorm(384, 32)))`` for a ``SentenceTransformer`` of 384 dimensions.
 
+    >>> import torch
     >>> from aureole.models import KappaFromNorm
     >>> module = SentencePosterior(KappaFromNorm(6, 3))
     >>> sorted(module({"sentence_embedding": torch.randn(4, 6)}))
