@@ -75,6 +75,8 @@ SOFT = {
 ALLOWED = (
     (r".", r"know how sure (they are|it is)"),  # the project's tagline
     (r".", r"ma(k|d)(e|es|ing) sure"),
+    # sentences that a tutorial embeds: other words would change its numbers
+    (r"finished_encoder\.md$", r"beside a red barn|as far as one can tell"),
 )
 
 
