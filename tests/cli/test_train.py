@@ -46,7 +46,7 @@ def test_example_prints_a_config_with_all_keys():
     done = run("train", "--example", "images")
     assert done.exit_code == 0
     assert 'kind = "images"' in done.stdout
-    assert "# encoder.weights: A classifier's weights" in done.stdout
+    assert "# encoder.weights: Classifier weights" in done.stdout
     assert run("train", "--example", "videos").exit_code == 2
     assert run("train").exit_code == 2
 
@@ -107,7 +107,7 @@ def test_pictures(tmp_path):
     ranked = run("train", path, "--out", tmp_path / "r", "--ranks", "2")
     assert "encoder.weights is missing" in str(ranked.exception)
     few = pictures(tmp_path / "few", each=3)
-    assert "too few pictures to hold some out: 6 of 2 labels" in str(
+    assert "too few images to hold some out: 6 images of 2 labels" in str(
         run("train", few, "--out", tmp_path / "f").exception
     )
     (tmp_path / "photos" / "label 1" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
