@@ -43,6 +43,7 @@ NAMES = {
     "predictive_mass reflect transverse_variance unit_tolerance wrap",
     "aureole.training.adapters": "LightlyLoss MetricLearningLoss SentencePairLoss SentencePosterior encode_posterior "
     "load_pipeline minilm posterior_of save_pipeline",
+    "aureole.training.adapters.sentence_transformers": "SentencePosterior",
 }
 
 

@@ -10,6 +10,7 @@ MOVED = {
     "aureole.heads": "aureole.models",
     "aureole.data.processes": "aureole.data",
     "aureole.training.adapters": "aureole.training",
+    "aureole.training.adapters.sentence_transformers": "aureole.training",
 }
 
 
