@@ -143,7 +143,9 @@ class Pictures:
 
     def __init__(self, folder: Path, *, cache_bytes: int = 64 * 2**20) -> None:
         if not folder.is_dir():
-            raise MissingInputError(f"the folder of pictures {folder} does not exist. Check the path.")
+            raise MissingInputError(
+                f"the folder of pictures {folder} does not exist. Check the path."
+            )
         self._folder = folder.resolve()
         self._cache_bytes, self._used = cache_bytes, 0
         self._cache: OrderedDict[str, bytes] = OrderedDict()
