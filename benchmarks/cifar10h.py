@@ -46,7 +46,7 @@ def main() -> None:
         features.float().sum().backward()
 
     times = median_seconds(
-        {"bare": bare, "training": lambda: run.advance(batches, 1.0)}, arguments.repeats
+        {"bare": bare, "training": lambda: run.advance(batches)}, arguments.repeats
     )
     metrics = {
         "bare images per second": setting.items / times["bare"],

@@ -165,7 +165,7 @@ class _ZonalSum(torch.autograd.Function):
         return torch.triu(total) + torch.triu(total, 1).T if symmetric else total
 
     @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         cosine, left, right = ctx.saved_tensors
