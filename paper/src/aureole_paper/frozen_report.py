@@ -7,6 +7,8 @@ import numpy as np
 from aureole.explorer import (
     BLUE,
     GREY,
+    Gallery,
+    Item,
     Report,
     Run,
     Table,
@@ -243,6 +245,18 @@ def caption_figure(groups: Groups) -> str | None:
         axes.set_xticks(list(places))
         axes.set_ylim(0, 1.1 * max(map(sum, zip(means, errors, strict=True))))
     return drawing.svg
+
+
+def _extreme_galleries(groups: Groups) -> list[Gallery]:
+    """The captions with the lowest and the highest κ, of the first seed."""
+    run = first_with(groups, PLAIN, "extremes")
+    galleries = []
+    for title, name in (("Least confident", "lowest"), ("Most confident", "highest")):
+        pairs = value_at(run, "extremes", name) if run else ()
+        items = [Item(" ".join(text.split()), f"κ {format_number(kappa)}") for text, kappa in pairs]
+        if items:
+            galleries.append(Gallery(title, tuple(items)))
+    return galleries
 
 
 def _change_table(groups: Groups, names: Sequence[str]) -> list[Table]:
@@ -658,6 +672,14 @@ _PLANS = (
         owns=False,
     ),
     Plan("pairs", "Training pairs", _change_text, _text, _change_table, context=(PLAIN,)),
+    Plan(
+        "extremes",
+        "The least and the most confident captions",
+        "The captions of test photos with the lowest and the highest κ, for one seed.",
+        lambda groups: [PLAIN] if _extreme_galleries(groups) else [],
+        galleries=_extreme_galleries,
+        owns=False,
+    ),
     Plan(
         "images",
         "Images",

@@ -31,7 +31,7 @@ class Family(Protocol):
         ...
 
     def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
-        """The coefficients E[G_l(mu.z)] [*batch, count] if the family is zonal, otherwise None."""
+        """The coefficients E[G_l(mu.z)], ``count`` of them, if the family is zonal; otherwise None."""
         ...
 
     def spread(self, mu: Tensor, kappa: Tensor) -> Float[Tensor, "*batch"]:
