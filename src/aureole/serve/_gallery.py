@@ -1,4 +1,4 @@
-"""The gallery beside its index: items ordered by kappa, and thumbnails of their pictures."""
+"""Items of the gallery ordered by kappa, and thumbnails of their pictures."""
 
 import hashlib
 import json
