@@ -2,12 +2,17 @@
 export OMP_NUM_THREADS ?= 1
 PYTEST = python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: check quick sweeps lint types contracts test docs accuracy benchmarks
+.PHONY: check quick fast slow sweeps lint types contracts test docs accuracy benchmarks
 
 check: lint types contracts docs test
 
-quick: lint types contracts
-	$(PYTEST) -m "not slow"
+quick: lint types contracts fast
+
+fast:
+	$(PYTEST) -m "not slow" --durations=15
+
+slow:
+	$(PYTEST) -m slow --durations=15
 
 # Every case of every test, with the long fault injections: hours.
 sweeps:

@@ -37,7 +37,7 @@ def test_a_sentence_before_each_step_and_commands_after_the_last(finished):
     starts = ["Drawing 1,600 shapes", "Training an encoder", "Checking it", "Searching", "Writing"]
     places = [said.index(start) for start in starts]
     assert places == sorted(places)
-    assert f"Look at {out / 'quickstart.html'}" in said
+    assert f"Open {out / 'quickstart.html'}" in said
     for _, command in next_steps(out, out / "gallery.lance"):
         assert command in said
 
@@ -164,6 +164,6 @@ def test_a_missing_package_is_one_line_and_status_2(tmp_path, hidden, named):
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert f"needs {named}, not installed" in done.stderr
+    assert f"needs {named}, which is not installed" in done.stderr
     assert "pip install 'aureole[train,reports,images,retrieval]'" in done.stderr
     assert not (tmp_path / "out").exists()
