@@ -35,7 +35,8 @@ def check_base(env: Environment, version: str) -> None:
     env.run(env.python, "-m", "pip", "check")
     loaded = json.loads(
         env.code(
-            "import sys, torch, numpy.random; before = {n.partition('.')[0] for n in sys.modules}; import aureole, json\n"
+            "import json, sys, torch, numpy.random\n"
+            "before = {n.partition('.')[0] for n in sys.modules}; import aureole\n"
             "print(json.dumps([sorted({n.partition('.')[0] for n in sys.modules} - before), sorted(sys.modules)]))"
         )
     )
