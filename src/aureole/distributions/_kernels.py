@@ -55,8 +55,8 @@ def log_expected_positivity(
     (weights1, mu1, kappa1), (weights2, mu2, kappa2) = (_components(q) for q in (first, second))
     cosine = unit_cosine(mu1.unsqueeze(-2), mu2.unsqueeze(-3))
     each = log_positivity(cosine, kappa1.unsqueeze(-1), kappa2.unsqueeze(-2), kappa_pos, first.dim)
-    value = _log_weighted_sum(each, weights1.double(), weights2.double())
-    return value.to(torch.promote_types(mu1.dtype, mu2.dtype))
+    dtype = torch.promote_types(mu1.dtype, mu2.dtype)
+    return _log_weighted_sum(each.to(dtype), weights1.to(dtype), weights2.to(dtype))
 
 
 def _log_weighted_sum(each: Tensor, weights1: Tensor, weights2: Tensor) -> Tensor:
