@@ -220,7 +220,7 @@ def log_coefficients(
     Examples
     --------
     >>> log_coefficients(torch.tensor([2.0]), torch.tensor(torch.inf), 3, 3).exp().square()
-    tensor([[1.0000, 0.8660, 0.1882]], dtype=torch.float64)
+    tensor([[1.0000, 0.8661, 0.1882]], dtype=torch.float64)
     """
     logs = log_zonal_weights(dim, count, kappa.device) + _log_ratios(kappa_pos, dim, count)
     return logs / 2 + _log_ratios(kappa, dim, count)
