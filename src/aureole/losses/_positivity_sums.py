@@ -165,6 +165,7 @@ class _Rows:
             most = self.allowed(total, scale) - _UNDERFLOW[dtype]
             most = most / _ROUNDING[dtype] - 0.5 * self.slope() * total.abs()
             clear = self.noise(cosine, own, rest * weights.abs().unsqueeze(-1), most) < most
+            clear &= total > 0  # a sum that does not show in the loss may still round to 0 or below, and has no log
         return torch.log(torch.where(clear, total, 1.0)) + scale, clear
 
     def coefficients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
