@@ -165,7 +165,9 @@ class _Rows:
             most = self.allowed(total, scale) - _UNDERFLOW[dtype]
             most = most / _ROUNDING[dtype] - 0.5 * self.slope() * total.abs()
             clear = self.noise(cosine, own, rest * weights.abs().unsqueeze(-1), most) < most
-            clear &= total > 0  # a sum that does not show in the loss may still round to 0 or below, and has no log
+            clear &= (
+                total > 0
+            )  # a sum that does not show in the loss may still round to 0 or below, and has no log
         return torch.log(torch.where(clear, total, 1.0)) + scale, clear
 
     def coefficients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -208,7 +210,9 @@ class _Rows:
         if self.log_known is None:
             return tolerance * total
         known = self.log_known - scale
-        share = torch.sigmoid(torch.log(total.clamp(min=0)) - known).mean()
+        counted = torch.isfinite(known)  # a row without a pair is in no loss
+        gap = torch.log(total.clamp(min=0)) - torch.where(counted, known, 0.0)
+        share = torch.where(counted, torch.sigmoid(gap), 0.0).sum() / counted.sum().clamp(min=1)
         return tolerance * torch.maximum(total, share * torch.exp(known.clamp(max=700)))
 
     def by_pair(self) -> Tensor:
