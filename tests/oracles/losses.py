@@ -234,6 +234,12 @@ def text(value):
     return value.mid().str(30, radius=False)
 
 
+def extended(number: str) -> np.longdouble:
+    """A stored number in extended precision; one too small for it, such as 1e-5128, is zero."""
+    exponent = int(number.partition("e")[2] or 0)
+    return np.longdouble(number) if exponent > -4900 else np.longdouble(0)
+
+
 def mu_gradients(entry, setting):
     """The gradients in mu, [n, D], [n, D] and as the negatives, in extended precision from the stored slopes."""
     groups = [x.double().numpy().astype(np.longdouble) for x in setting.leaves[::2]]
@@ -248,7 +254,7 @@ def mu_gradients(entry, setting):
         c = (a * b).sum()
         for place, own, far in ((one, a, b), (other, b, a)):
             grads[place[0]][place[1]] += (
-                np.longdouble(slope) * (far - c * own) / norms[place[0]][place[1]]
+                extended(slope) * (far - c * own) / norms[place[0]][place[1]]
             )
 
     groups_of_kappa = [(None, k.reshape(-1)) for k in setting.leaves[1::2]]
