@@ -72,6 +72,19 @@ def against_floor(dim: int, repeats: int, n: int = 4096, n_samples: int = 16) ->
     return median_seconds(contenders, repeats)
 
 
+def one_draw(dim: int, repeats: int, n: int = 16384) -> dict[str, float]:
+    """Seconds of one draw per posterior without a gradient, and of normal numbers of that shape, normalised."""
+    mu, kappa = posteriors(n, dim)
+    q = au.VonMisesFisher(mu.detach(), kappa.detach(), validate_args=False)
+    return median_seconds(
+        {
+            "floor": lambda: torch.nn.functional.normalize(torch.randn(n, dim), dim=-1),
+            "sample": q.sample,
+        },
+        repeats,
+    )
+
+
 def against_scipy(
     repeats: int, dim: int = 512, n: int = 64, n_samples: int = 16
 ) -> dict[str, float]:
@@ -102,6 +115,12 @@ def main() -> None:
         metrics[f"4096 x 16, D = {dim}"] = {
             "floor seconds": times["floor"],
             **{f"{k} / floor": t / times["floor"] for k, t in times.items() if k != "floor"},
+        }
+    for dim in (10, 128, 768):
+        times = one_draw(dim, arguments.repeats)
+        metrics[f"16384 x 1, D = {dim}"] = {
+            "randn + normalise seconds": times["floor"],
+            "sample / randn + normalise": times["sample"] / times["floor"],
         }
     times = against_scipy(arguments.repeats)
     metrics["64 x 16, D = 512"] = {

@@ -111,3 +111,34 @@ def test_weights_of_zero_give_finite_slopes_however_far_the_absent_component_is(
     assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
     for grad in torch.autograd.grad(value, (weights, mu, kappa)):
         assert torch.isfinite(grad).all()
+
+
+@pytest.mark.parametrize("dim", [128, 1024, 4096])
+def test_divergence_keeps_its_digits_in_single_precision(dim):
+    """Two normalisers that agree in most of float32's digits."""
+    mu = torch.eye(dim)[0]
+    values = []
+    for dtype in (torch.float32, torch.float64):
+        p, q = (
+            au.VonMisesFisher(mu.to(dtype), torch.tensor(k, dtype=dtype)) for k in (100.0, 110.0)
+        )
+        values.append(torch.distributions.kl_divergence(p, q))
+    assert values[0].dtype == torch.float32
+    torch.testing.assert_close(values[0].double(), values[1], rtol=1e-6, atol=0)
+    if dim == 4096:
+        assert values[1].item() == pytest.approx(0.01218, rel=1e-3)
+
+
+def test_likelihood_kernel_is_smooth_at_antipodes_with_equal_kappa():
+    kappa = torch.tensor(5.0, dtype=torch.float64)
+
+    def kernel(c):
+        return sphere.log_pair_likelihood(c, kappa, kappa, 8)
+
+    c = torch.tensor([-1.0, -0.999], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(kernel(c).sum(), c, create_graph=True)
+    (second,) = torch.autograd.grad(slope.sum(), c)
+    assert torch.isfinite(second).all()
+    step = 1e-4
+    near = (kernel(c + 2 * step) - 2 * kernel(c + step) + kernel(c)) / step**2
+    assert torch.allclose(second, near, rtol=1e-2)

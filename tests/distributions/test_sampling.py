@@ -3,6 +3,7 @@
 import mpmath as mp
 import pytest
 import torch
+from scipy import stats
 
 import aureole as au
 from aureole import sphere
@@ -142,3 +143,31 @@ def test_transport_gives_each_posterior_the_same_points():
     assert torch.autograd.gradcheck(
         lambda k: au.VonMisesFisher(q.mu, k).transport(cube), (kappa,), atol=1e-6
     )
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10, 128, 4096])
+@pytest.mark.parametrize("kappa", [0.0, 0.5, 20.0, 1e3, 1e6, 1e8])
+def test_draws_by_rejection_follow_the_exact_law(dim, kappa):
+    """A Kolmogorov-Smirnov test of the angle, at one seed: 60 settings, none may be rejected at 1e-4."""
+    rng = torch.Generator().manual_seed(dim)
+    mu = sphere.normalize(torch.randn(dim, dtype=torch.float64, generator=rng))
+    n = 20_000 if dim < 1000 else 2_000
+    z = au.VonMisesFisher(mu, kappa).sample((n,), generator=rng)
+    assert torch.allclose(z.norm(dim=-1), torch.ones(n, dtype=torch.float64), atol=1e-12)
+    height = 0.5 * (z - mu).square().sum(-1)
+    mass = sphere.cap_mass(height, torch.tensor(kappa, dtype=torch.float64), dim)
+    assert stats.kstest(mass.numpy(), "uniform").pvalue > 1e-4
+
+
+def test_draws_of_points_and_of_many_kappas_at_once():
+    rng = torch.Generator().manual_seed(0)
+    kappa = torch.tensor([0.0, 5.0, 1e4, torch.inf])
+    mu = torch.eye(6)[:4]
+    z = au.VonMisesFisher(mu, kappa).sample((5000,), generator=rng)
+    assert z.dtype == torch.float32
+    assert torch.equal(z[:, 3], mu[3].expand(5000, 6))
+    cosine = (z * mu).sum(-1).mean(0)
+    wanted = sphere.mean_resultant_length(kappa, 6)
+    assert torch.allclose(cosine, wanted, atol=0.02)
+    again = au.VonMisesFisher(mu, kappa).sample((5000,), generator=rng.manual_seed(0))
+    assert torch.equal(z, again)

@@ -289,3 +289,43 @@ print("same")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.stdout.strip().endswith("same"), done.stderr[-3000:]
+
+
+def test_mu_in_single_and_kappa_in_double_precision():
+    """The norm is checked in mu's own precision; what is widened is normalised again."""
+    mu = torch.nn.functional.normalize(torch.randn(50, 300), dim=-1)
+    q = au.VonMisesFisher(mu, torch.full((50,), 20.0, dtype=torch.float64))
+    assert q.mu.dtype == q.kappa.dtype == torch.float64
+    assert (q.mu.norm(dim=-1) - 1).abs().max() < 1e-15
+    with pytest.raises(au.errors.InvalidInputError, match="has norm 2"):
+        au.VonMisesFisher(2 * mu, torch.tensor(20.0, dtype=torch.float64))
+    single = au.VonMisesFisher(mu, 20.0)
+    loss = au.ClosedFormInfoNCE(20.0)
+    value = loss(single, q, single)
+    assert value.dtype == torch.float64
+    torch.testing.assert_close(value, loss(q, q, q), rtol=1e-6, atol=1e-6)
+
+
+def test_the_support_and_its_bijection():
+    q = au.VonMisesFisher(torch.eye(4)[0].double(), 7.0)
+    assert repr(q.support) == "UnitSphere()"
+    transform = torch.distributions.biject_to(q.support)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    z = transform(x)
+    assert q.support.check(z).all()
+    assert torch.allclose(transform.inv(z), x)
+    assert transform.forward_shape((5, 3)) == (5, 4)
+    for point, log_det in zip(x, transform.log_abs_det_jacobian(x, z), strict=True):
+        jacobian = torch.autograd.functional.jacobian(transform, point)
+        assert torch.allclose(0.5 * torch.logdet(jacobian.T @ jacobian), log_det)
+
+
+def test_a_mixture_draws_with_a_generator():
+    weights = torch.tensor([[0.2, 0.8], [1.0, 0.0]])
+    mixture = au.MixtureVMF(weights, torch.eye(3)[:2].expand(2, 2, 3), torch.tensor(500.0))
+    draws = [mixture.sample((4000,), generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    assert torch.equal(*draws)
+    assert draws[0].shape == (4000, 2, 3)
+    first = (draws[0][..., 0] > 0.5).double().mean(0)
+    assert torch.allclose(first, torch.tensor([0.2, 1.0], dtype=torch.float64), atol=0.03)
+    assert mixture.sample().shape == (2, 3)

@@ -2,8 +2,8 @@
 
 ``python -m tests.oracles.losses`` computes them in ball arithmetic (python-flint, 192 bits), from the settings of
 tests/losses/settings.py taken as exact: the positive integral over the angle between mu_2 and z, with Bessel functions
-of flint. Each value is computed with two numbers of nodes, which must agree to 1e-27, or to 20 digits. It resumes after
-an interruption.
+of flint. A part of the values is computed with two numbers of nodes, which must agree to 1e-27 or to 20 digits. It
+resumes after an interruption.
 Nothing here imports aureole.
 
 An entry holds the loss, its derivatives in the cosines of the pairs and of the negatives, and those in the
@@ -43,11 +43,11 @@ def entry(index: int) -> dict:
     loss, pair_slopes, other_slopes = arb(0), [], []
     grads = [[arb(0)] * len(kappa) for _, kappa in groups]
     for i in range(n):
-        plus = log_h(cosine(anchor[i], positive[i]), own[i], partner[i], kappa_pos, setting.dim)
+        check = index % 10 == i  # one row of each tenth setting
+        rest = (kappa_pos, setting.dim, check)
+        plus = log_h(cosine(anchor[i], positive[i]), own[i], partner[i], *rest)
         minus = [
-            log_h(
-                cosine(anchor[i], groups[g][0][j]), own[i], groups[g][1][j], kappa_pos, setting.dim
-            )
+            log_h(cosine(anchor[i], groups[g][0][j]), own[i], groups[g][1][j], *rest)
             for g, j in rows[i]
         ]
         ratios = [(value[0] - plus[0]).exp() for value in minus]
@@ -83,16 +83,14 @@ def negative_rows(setting, groups):
     return [[(2, first * i + j) for j in range(m)] for i in range(n)]
 
 
-def log_h(c, k1, k2, kappa_pos, dim):
-    """(log S h, its derivatives in c, k1 and k2)."""
-    few, many = (by_nodes(c, k1, k2, kappa_pos, dim, extra) for extra in (0, 1))
-    for one, other in zip(few, many, strict=True):
-        size = abs(float(other.mid()))
-        gap = abs(float((one - other).mid()))
-        assert gap <= 1e-20 * size + 1e-27, (
-            gap, size, float(c.mid()), float(k1.mid()), float(k2.mid()), float(kappa_pos.mid()), dim,
-        )  # fmt: skip
-    return many
+def log_h(c, k1, k2, kappa_pos, dim, check):
+    """(log S h, its derivatives in c, k1 and k2); with ``check`` compared with more nodes."""
+    found = by_nodes(c, k1, k2, kappa_pos, dim, 0)
+    if check:
+        for one, other in zip(found, by_nodes(c, k1, k2, kappa_pos, dim, 1), strict=True):
+            gap = abs(float((one - other).mid()))
+            assert gap <= 1e-20 * abs(float(other.mid())) + 1e-27, (gap, c, k1, k2, kappa_pos, dim)
+    return found
 
 
 def by_nodes(c, k1, k2, kappa_pos, dim, extra):
@@ -142,6 +140,7 @@ def log_f(order, k):
         return square / (4 * (order + 1)), (1 - square / (4 * (order + 1) * (order + 2))) / (
             2 * (order + 1)
         )
+    k = k.mid()  # its radius, 1e-50 of it, would be amplified where terms cancel
     for bits in (BITS, 2 * BITS, 8 * BITS, 32 * BITS):
         with ctx.workprec(bits):
             one, two = k.bessel_i(order), k.bessel_i(order + 1)

@@ -176,3 +176,25 @@ def test_the_density_at_the_pi_of_float32_is_that_at_pi(dim):
     slope = torch.tensor(math.pi, requires_grad=True)
     (grad,) = torch.autograd.grad(predictive.predictive_log_pdf(slope, one, one, 2.0, dim), slope)
     assert grad == 0
+
+
+@pytest.mark.parametrize(
+    ("mass", "kappa", "other", "pos", "dim"),
+    [(0.9, 2e4, 2e4, 2e4, 512), (0.5, 20.0, 30.0, 20.0, 10), (0.95, 300.0, 100.0, 50.0, 128)],
+)
+def test_gradients_of_the_angle_are_those_of_its_equation(mass, kappa, other, pos, dim):
+    leaves = [
+        torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (mass, kappa, other, pos)
+    ]
+    grads = torch.autograd.grad(predictive_angle(*leaves, dim), leaves)
+    for place, grad in enumerate(grads):
+        step = 1e-4 if place == 0 else 1e-3 * leaves[place].item()
+        ends = [[x.detach().clone() for x in leaves] for _ in range(2)]
+        ends[0][place] += step
+        ends[1][place] -= step
+        high, low = (predictive_angle(*end, dim) for end in ends)
+        assert grad.item() == pytest.approx(((high - low) / (2 * step)).item(), rel=1e-4)
+    q = au.VonMisesFisher(torch.eye(dim)[0].double(), leaves[1])
+    (slope,) = torch.autograd.grad(q.predictive_cosine(mass, pos, other), leaves[1])
+    angle = predictive_angle(*(x.detach() for x in leaves), dim)
+    assert slope.item() == pytest.approx((-torch.sin(angle) * grads[1]).item(), rel=1e-9)

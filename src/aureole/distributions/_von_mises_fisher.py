@@ -11,14 +11,14 @@ from aureole import sphere
 from aureole._validation import check_dim
 from aureole.distributions._constraint import check_kappa, check_points, check_unit, unit_sphere
 from aureole.errors import InvalidInputError
-from aureole.sphere import predictive_angle, wrap
+from aureole.sphere import place, predictive_angle, random_height, wrap
 
 
 class VonMisesFisher(Distribution):
     r"""The von Mises-Fisher distribution :math:`p(z) = C_D(\kappa)\,e^{\kappa \mu^T z}` on the unit sphere in R^D.
 
-    kappa = 0 is the uniform distribution and kappa = inf the point mu. Draws come from the inverse distribution
-    function of the angle to mu: a fixed cost, no rejection, and the exact pathwise gradient in mu and kappa.
+    kappa = 0 is the uniform distribution and kappa = inf the point mu. ``rsample`` inverts the distribution function
+    of the angle to mu: a fixed cost and the exact pathwise gradient in mu and kappa. ``sample`` draws it by rejection.
 
     Parameters
     ----------
@@ -164,9 +164,17 @@ class VonMisesFisher(Distribution):
     def sample(
         self, sample_shape: Any = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "... dim"]:
-        """Draws ``[*sample, *batch, D]`` without a gradient."""
+        """Draws ``[*sample, *batch, D]`` without a gradient, by rejection: several times faster than ``rsample``."""
+        shape = self._extended_shape(torch.Size(sample_shape))
         with torch.no_grad():
-            return self.rsample(sample_shape, generator=generator)
+            normals = torch.randn(
+                shape, dtype=self.mu.dtype, device=self.mu.device, generator=generator
+            )
+            first, tangent = normals[..., 0], normals[..., 1:]
+            norm = torch.linalg.vector_norm(tangent, dim=-1)
+            height = random_height(first, norm**2, self.kappa, self.dim, generator=generator)
+            cosine, sine = 1 - height, torch.sqrt(height * (2 - height))
+            return place(tangent, norm, cosine.to(norm.dtype), sine.to(norm.dtype), self.mu)[0]
 
     def transport(self, cube: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
         """Draws from points of the unit cube ``[*sample, *batch, D]``: for Sobol points or common random numbers.

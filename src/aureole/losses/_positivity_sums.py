@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from aureole.losses._native import has_native, native_row_sums
 from aureole.sphere import (
     MAX_TERMS,
     interpolated_log_positivity,
@@ -156,18 +157,24 @@ class _Rows:
         """(Logs of the sums, whether rounding in this dtype does not show in them)."""
         own, scale, rest, rest_scale = self.coefficients(dtype)
         cosine = self.cosines(dtype)
-        values = zonal_sum(cosine, own, rest, self.own.dim, symmetric=self.symmetric)
-        if self.excluded is not None:
-            values = values.masked_fill(self.excluded, 0.0)
         weights, top = self.column_weights(rest_scale, dtype)
-        total, scale = (values @ weights).double(), scale + top
+        sizes = None
+        if has_native(cosine):
+            rest = rest * weights.unsqueeze(-1)
+            total, sizes = native_row_sums(cosine, own, rest, self.own.dim, self.excluded)
+        else:
+            values = zonal_sum(cosine, own, rest, self.own.dim, symmetric=self.symmetric)
+            if self.excluded is not None:
+                values = values.masked_fill(self.excluded, 0.0)
+            total = (values @ weights).double()
+        scale = scale + top
         with torch.no_grad():
             most = self.allowed(total, scale) - _UNDERFLOW[dtype]
             most = most / _ROUNDING[dtype] - 0.5 * self.slope() * total.abs()
-            clear = self.noise(cosine, own, rest * weights.abs().unsqueeze(-1), most) < most
-            clear &= (
-                total > 0
-            )  # a sum that does not show in the loss may still round to 0 or below, and has no log
+            if sizes is None:
+                sizes = self.noise(cosine, own, rest * weights.unsqueeze(-1), most)
+            # a sum that does not show in the loss may still round to 0 or below, and has no log
+            clear = (sizes < most) & (total > 0)
         return torch.log(torch.where(clear, total, 1.0)) + scale, clear
 
     def coefficients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -266,7 +273,7 @@ def log_weighted_sum(
     absent = (weights == 0).expand(logs.shape)
     top = logs.detach().masked_fill(absent, -torch.inf).amax(-1, keepdim=True)
     top = torch.where(torch.isfinite(top), top, 0.0)
-    shifted = torch.where(absent, (logs - top).clamp(max=700.0), logs - top)
+    shifted = torch.where(absent, (logs - top).clamp(max=80.0), logs - top)
     total = (weights * torch.exp(shifted)).sum(-1)
     some = total.detach() > 0
     log_total = torch.log(torch.where(some, total, 1.0)) + top.squeeze(-1)

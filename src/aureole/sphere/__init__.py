@@ -23,6 +23,7 @@ from aureole.sphere._cosine import (
 from aureole.sphere._geometry import (
     align,
     normalize,
+    place,
     reflect,
     unit_cosine,
     unit_tolerance,
@@ -60,6 +61,9 @@ from aureole.sphere._predictive import (
     predictive_angle,
     predictive_log_pdf,
     predictive_mass,
+)
+from aureole.sphere._sampling import (
+    random_height,
 )
 from aureole.sphere._zonal import (
     zonal_basis,

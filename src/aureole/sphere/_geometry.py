@@ -124,6 +124,40 @@ def wrap(
     return _Wrap.apply(normals, angle, mu.expand(*batch, mu.shape[-1]))
 
 
+def place(
+    normals: Float[Tensor, "*sample_batch tangent"],
+    norm: Float[Tensor, "*sample_batch"],
+    cosine: Float[Tensor, "*sample_batch"],
+    sine: Float[Tensor, "*sample_batch"],
+    mu: Float[Tensor, "*batch dim"],
+    empty: Float[Tensor, "*sample_batch"] | None = None,
+) -> tuple[Float[Tensor, "*sample_batch dim"], Float[Tensor, "*sample_batch"]]:
+    """(Points of ``wrap``, the products of the normals with mu's last coordinates), given the normals' norms.
+
+    Without a gradient. ``empty`` is 1 where the normals are all zero and stand for the first tangent direction.
+
+    Examples
+    --------
+    >>> place(torch.tensor([2.0]), torch.tensor(2.0), torch.tensor(0.6), torch.tensor(0.8), torch.eye(2)[0])[0]
+    tensor([ 0.6000, -0.8000])
+    """
+    first, rest = mu[..., 0], mu[..., 1:]
+    sign = torch.where(first < 0, -1.0, 1.0).to(mu.dtype)
+    scale = sine / norm
+    inner = torch.einsum("...d,...d->...", normals, rest)
+    if empty is not None:
+        inner = inner + empty * rest[..., 0]
+    along = cosine + sign / (1 + first.abs()) * scale * inner
+    points = normals.new_empty(*cosine.shape, mu.shape[-1])
+    points[..., 0] = first * cosine + scale * inner
+    tangent = points[..., 1:]
+    torch.mul(normals, (-sign * scale).unsqueeze(-1), out=tangent)
+    tangent.addcmul_(along.unsqueeze(-1), rest)
+    if empty is not None:
+        tangent[..., 0] -= sign * scale * empty
+    return points, inner
+
+
 def align(source: Float[Tensor, "n dim"], target: Float[Tensor, "..."]) -> Float[Tensor, "dim dim"]:
     r"""The orthogonal matrix R that minimises :math:`\sum_i |R\,\mathrm{source}_i - \mathrm{target}_i|^2`.
 
