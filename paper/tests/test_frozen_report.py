@@ -259,13 +259,13 @@ def test_images_have_heads_first_and_the_best_marked(tables):
 
 
 def test_what_is_said_of_images_names_the_baselines_above(groups, tmp_path):
-    text = images_text(groups)
+    text = images_text(groups)["above"]
     assert "the votes: class head 0.320; above it ensemble of classifiers 0.330." in text
     assert "crop size: class head 0.620; above it 1 - max softmax 0.900, ensemble" in text
     best = method(0.5, kappa_median=9.0) | {"crop_rank": 0.95}
     folder = images(tmp_path / "records", methods={"own-head": best, "odd one": method(0.05)})
     found = group(read_runs(folder))
-    text = images_text(found)
+    text = images_text(found)["above"]
     assert text.count(": own head ") == text.count("no baseline is above it") == 4
     assert "odd one" in page(folder, tmp_path)
 
@@ -337,12 +337,12 @@ def test_a_folder_of_several_experiments_is_refused(tmp_path):
     folder = images(add(tmp_path / "records", "text"))
     writer(folder)("ambiguous")
     with pytest.raises(
-        InvalidInputError, match=r"two experiments: crops/seed-0.* of heads on.*ambiguous/seed-4"
+        InvalidInputError, match=r"2 experiments: crops/seed-0.* of heads on.*ambiguous/seed-4"
     ):
         read_report(folder)
     record = Record("cifar10h/elk", {}, command="made")
     write_record(record, folder / "elk" / "seed-0.json")
     with pytest.raises(
-        InvalidInputError, match=r"several experiments: elk/seed-0.json is of CIFAR-10H, crops"
+        InvalidInputError, match=r"3 experiments: elk/seed-0.json is of CIFAR-10H, crops"
     ):
         read_report(folder)

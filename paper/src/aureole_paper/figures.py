@@ -30,7 +30,7 @@ _KAPPA = {"kappa_rank": "κ rank correlation", "kappa_mae": "κ MAE"}
 
 
 def posterior_figure(groups: Groups) -> str | None:
-    """The example posteriors of the circle, true and found, as densities that stand on it."""
+    """The example posteriors of the circle, true and learned, as densities around it."""
     run = first_with(groups, "two-dim", "posteriors")
     if run is None:
         return None
@@ -44,10 +44,10 @@ def posterior_figure(groups: Groups) -> str | None:
         title: [_outline(example[at], example[at + 1]) for example in examples]
         for title, at in sides.items()
     }
-    highest = max(float(h.max()) for found in outlines.values() for _, h in found)
+    highest = max(float(h.max()) for curves in outlines.values() for _, h in curves)
     with canvas("posteriors", 2) as drawing:
-        for axes, (title, found) in zip(drawing.axes, outlines.items(), strict=True):
-            for (angle, height), colour in zip(found, cycle(COLOURS), strict=False):
+        for axes, (title, curves) in zip(drawing.axes, outlines.items(), strict=True):
+            for (angle, height), colour in zip(curves, cycle(COLOURS), strict=False):
                 radius = 1 + 0.8 * height / highest
                 x, y = radius * np.cos(angle), radius * np.sin(angle)
                 axes.fill(x, y, facecolor=colour, alpha=0.35, linewidth=0)
@@ -59,20 +59,20 @@ def posterior_figure(groups: Groups) -> str | None:
 
 
 def scatter_figure(groups: Groups) -> str | None:
-    """κ found against κ true for single inputs, ambiguous and clear, with the diagonal."""
+    """Learned κ against true κ for single inputs, ambiguous and clear, with the diagonal."""
     runs = [first_with(groups, name, "scatter") for name in ("ambiguous", "clear")]
-    found = [run for run in runs if run is not None]
-    if not found:
+    shown = [run for run in runs if run is not None]
+    if not shown:
         return None
-    with canvas("scatter", len(found)) as drawing:
-        for axes, run in zip(drawing.axes, found, strict=True):
+    with canvas("scatter", len(shown)) as drawing:
+        for axes, run in zip(drawing.axes, shown, strict=True):
             values = run.record.metrics["scatter"]
             pairs = zip(numbers(values["true"]), numbers(values["found"]), strict=True)
             true, ours = zip(*(pair for pair in pairs if max(pair) < math.inf), strict=True)
             ends = [min(true), max(true)]
             axes.plot(true, ours, ".", color=BLUE, markersize=4, alpha=0.6, label="an input")
-            axes.plot(ends, ends, color="black", linewidth=1.4, label="found = true")
-            axes.set(title=run.setting, xlabel="κ true", ylabel="κ found")
+            axes.plot(ends, ends, color="black", linewidth=1.4, label="learned = true")
+            axes.set(title=run.setting, xlabel="true κ", ylabel="learned κ")
         drawing.legend()
     return drawing.svg
 
@@ -104,8 +104,8 @@ def samples_figure(groups: Groups) -> str | None:
 def dimension_figure(groups: Groups) -> str | None:
     """Rank correlation of κ, and nats per pair, against the dimension, for a fixed and a matched range of κ."""
     kinds = {"fixed range": "high-dim-fixed-", "matched information": "high-dim-matched-"}
-    found = {label: _points(groups, prefix) for label, prefix in kinds.items()}
-    if not any(found.values()):
+    lines = {label: _points(groups, prefix) for label, prefix in kinds.items()}
+    if not any(lines.values()):
         return None
     with canvas("dimension", 2) as drawing:
         labels = ("κ rank correlation", "nats per pair")
@@ -113,12 +113,12 @@ def dimension_figure(groups: Groups) -> str | None:
             drawing.axes, ("kappa_rank", "information"), labels, strict=True
         ):
             for (label, points), colour, marker in zip(
-                found.items(), COLOURS, MARKERS, strict=False
+                lines.items(), COLOURS, MARKERS, strict=False
             ):
                 _errorbars(
                     axes, [(x, summary(runs, metric)) for x, runs in points], colour, marker, label
                 )
-            _ticks(axes, sorted({x for points in found.values() for x, _ in points}))
+            _ticks(axes, sorted({x for points in lines.values() for x, _ in points}))
             axes.set(xlabel="dimension D", ylabel=ylabel)
         drawing.axes[1].set_ylim(bottom=0)
         drawing.legend()

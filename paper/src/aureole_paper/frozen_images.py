@@ -103,8 +103,8 @@ class FrozenImages:
         store = PhotoFeatures(folder / WEIGHTS, cache, side=setting.side, progress=progress)
 
         def features(images: Tensor, name: str) -> Tensor:
-            found = store.features(images[: setting.images], name)
-            return torch.from_numpy(found.astype(np.float32))
+            stored = store.features(images[: setting.images], name)
+            return torch.from_numpy(stored.astype(np.float32))
 
         images, labels = load_cifar10(folder, "train")
         rows, n = [features(images, "train")], len(images[: setting.images])
@@ -157,13 +157,13 @@ def evaluate(
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The figures of both heads and of every baseline, by name.
+    """The metrics of both heads and of every baseline, by name.
 
     ``r_auroc`` and ``rejection_area`` of all are for one task: whether the nearest other test image, by the cosine of
     the frozen features, has the same label. Of heads, ``own`` is the same with their own mu.
     """
     correct = nearest_label_matches(data.test, data.test_labels)
-    figures: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     started = time.monotonic()
 
     def judge(uncertainty: Uncertainty) -> dict[str, float]:
@@ -177,27 +177,27 @@ def evaluate(
 
     def keep(name: str, values: dict[str, Any]) -> None:
         nonlocal started
-        figures[name] = values | {"seconds": round(time.monotonic() - started, 1)}
+        metrics[name] = values | {"seconds": round(time.monotonic() - started, 1)}
         started = time.monotonic()
         if progress is not None:
-            progress(name, len(figures), len(METHODS))
+            progress(name, len(metrics), len(METHODS))
 
     for name, posterior, kappa_pos in _heads(data, setting, seed, observer):
-        found = posterior(data.test)
-        own = nearest_label_matches(found.mu, data.test_labels)
+        tested = posterior(data.test)
+        own = nearest_label_matches(tested.mu, data.test_labels)
         figure = judge(lambda rows, q=posterior: -q(rows).kappa)
         figure |= {
             "recall_at_1": own.double().mean().item(),
-            "own_r_auroc": r_auroc(-found.kappa, own),
-            "own_rejection_area": area_under_rejection(-found.kappa, own),
-            "kappa_median": found.kappa.median().item(),
-            "coverage": _coverage(found, data.test_labels, kappa_pos, seed),
+            "own_r_auroc": r_auroc(-tested.kappa, own),
+            "own_rejection_area": area_under_rejection(-tested.kappa, own),
+            "kappa_median": tested.kappa.median().item(),
+            "coverage": _coverage(tested, data.test_labels, kappa_pos, seed),
         }
         keep(name, figure)
     for name, uncertainty in _baselines(data, setting, seed):
         keep(name, judge(uncertainty))
     return {
-        "methods": figures,
+        "methods": metrics,
         "features": {
             "recall_at_1": correct.double().mean().item(),
             "rejection_area_oracle": oracle_area(correct),
@@ -223,14 +223,14 @@ METHODS = (
 @lru_cache(maxsize=1)
 def _neighbours(data: FrozenImages) -> tuple[Tensor, Tensor]:
     """The largest ten cosines of test images, and of their crops, with rows to learn from: the same for all seeds."""
-    found = [baselines.nearest_cosines(data.train, rows, 10) for rows in (data.test, data.crops)]
-    return found[0], found[1]
+    cosines = [baselines.nearest_cosines(data.train, rows, 10) for rows in (data.test, data.crops)]
+    return cosines[0], cosines[1]
 
 
 def _heads(
     data: FrozenImages, setting: FrozenImagesSetting, seed: int, observer: Observer | None
 ) -> Iterator[tuple[str, Callable[[Tensor], Any], float]]:
-    """(Name, posterior of features, kappa_pos) of each head, fitted when it is asked for."""
+    """(Name, posterior of features, kappa_pos) of each head, fitted on demand."""
     yield (
         "class-head",
         fit_class_head(
@@ -253,21 +253,21 @@ def _heads(
 def _coverage(
     posterior: VonMisesFisher, labels: Int[Tensor, " n"], kappa_pos: float, seed: int
 ) -> dict[str, float]:
-    """The share of predictive caps of test images that hold the mu of another one of the class, by their mass."""
+    """The share of predictive caps of test images that contain the mu of another image of the class, by mass."""
     pairs = pair_rows(Groups.of(labels), 4096, torch.Generator().manual_seed(seed))
     query, partner = (
         VonMisesFisher(posterior.mu[rows], posterior.kappa[rows], validate_args=False)
         for rows in pairs
     )
     masses = (0.5, 0.8, 0.9, 0.95)
-    found = predictive_coverage(query, partner, kappa_pos=kappa_pos, masses=masses)
-    return {str(mass): share for mass, share in found.items()}
+    shares = predictive_coverage(query, partner, kappa_pos=kappa_pos, masses=masses)
+    return {str(mass): share for mass, share in shares.items()}
 
 
 def _baselines(
     data: FrozenImages, setting: FrozenImagesSetting, seed: int
 ) -> Iterator[tuple[str, Uncertainty]]:
-    """(Name, uncertainty of features) of each baseline, fitted when it is asked for."""
+    """(Name, uncertainty of features) of each baseline, fitted on demand."""
     train, labels, linear, probe = data.train, data.labels, setting.linear, setting.probe
     yield "norm", baselines.shortness
     on_test, on_crops = _neighbours(data)

@@ -102,17 +102,6 @@ def first_with(groups: Groups, setting: str, metric: str) -> Run | None:
     return next((run for run in groups.get(setting, ()) if run.record.metrics.get(metric)), None)
 
 
-def mean_curve(runs: Sequence[Run], metric: str) -> list[tuple[int, float]]:
-    """(Step, mean over seeds) at the steps at which every run that has a curve has the metric."""
-    curves = [
-        {point["step"]: value for point in curve for value in numbers([point.get(metric)])}
-        for run in runs
-        if (curve := run.record.metrics.get("curve"))
-    ]
-    common = sorted(set.intersection(*map(set, curves))) if curves else []
-    return [(step, summarise([curve[step] for curve in curves]).mean) for step in common]
-
-
 def setting_values(runs: Sequence[Run], key: str) -> list[Any]:
     """The distinct values of a setting among the runs, in order; mostly one."""
     values: list[Any] = []

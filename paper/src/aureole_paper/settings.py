@@ -4,6 +4,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar
 
+from torch import Tensor
+
 from aureole.data import (
     VMF,
     ControlledProcess,
@@ -203,3 +205,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return "inf" if value == math.inf else value
+
+
+def rounded(values: Tensor) -> Any:
+    """The values as (nested) lists of numbers with five digits, as records store them; infinity is "inf"."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(inner) for inner in value]
+        return float(f"{value:.5g}") if math.isfinite(value) else "inf"
+
+    return plain(values.tolist())
