@@ -1,4 +1,4 @@
-"""The CIFAR-10H experiment on the real images and votes, shortened; skipped where the data is not there."""
+"""The CIFAR-10H experiment on the real images and votes, shortened; skipped if the data is missing."""
 
 import json
 from dataclasses import replace

@@ -63,14 +63,11 @@ def train(
 
 
 def _encoder(setting: BimodalSetting) -> IndependentEncoder:
-    dim, count, width = setting.dim, setting.components, setting.width
+    dim, count = setting.dim, setting.components
+    sizes = (dim, 1) if count == 1 else (count * dim, 2 * count)
+    networks = (ResidualMLP(dim, n_out, width=setting.width) for n_out in sizes)
     if count == 1:
-        networks = (ResidualMLP(dim, dim, width=width), ResidualMLP(dim, 1, width=width))
         return IndependentEncoder(*networks, n_in=dim)
-    networks = (
-        ResidualMLP(dim, count * dim, width=width),
-        ResidualMLP(dim, 2 * count, width=width),
-    )
     return MixtureEncoder(*networks, n_in=dim, n_components=count)
 
 

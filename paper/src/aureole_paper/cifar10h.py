@@ -12,14 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from aureole.data import (
-    PairBatch,
-    augment,
-    deteriorate,
-    label_rates,
-    poisson_pairs,
-    write_picture,
-)
+from aureole.data import PairBatch, augment, deteriorate, label_rates, poisson_pairs, write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import (
     area_under_rejection,
@@ -342,10 +335,11 @@ def evaluate(
         }
     if setting.pretrained:
         classifier = nn.Sequential(*load_backbone(setting.backbone, folder)).eval()
-        doubt = 1 - classify(classifier, images).max(-1).values
-        metrics["rejection_area_softmax"] = area_under_rejection(doubt, correct)
-        metrics["r_auroc_softmax"] = r_auroc(doubt, correct)
-        metrics["rejection"]["softmax"] = rounded(rejection_curve(doubt, correct, points=21)[1])
+        uncertainty = 1 - classify(classifier, images).max(-1).values
+        metrics["rejection_area_softmax"] = area_under_rejection(uncertainty, correct)
+        metrics["r_auroc_softmax"] = r_auroc(uncertainty, correct)
+        kept = rejection_curve(uncertainty, correct, points=21)[1]
+        metrics["rejection"]["softmax"] = rounded(kept)
     return metrics
 
 
@@ -363,15 +357,15 @@ def evaluate_baseline(split: Split, setting: BaselineSetting, *, folder: Path) -
     chances, on_crops = (
         classify(classifier, images) for images in (split.data.images[test], split.test_crops)
     )
-    doubt, correct = 1 - chances.max(-1).values, chances.argmax(-1) == labels
+    uncertainty, correct = 1 - chances.max(-1).values, chances.argmax(-1) == labels
     spread, crop_spread = (torch.special.entr(p).sum(-1) for p in (chances, on_crops))
     return {
-        "entropy_rank": spearman(doubt, entropy),
+        "entropy_rank": spearman(uncertainty, entropy),
         "crop_rank": -spearman(1 - on_crops.max(-1).values, split.crop_sizes),
         "softmax_entropy_rank": spearman(spread, entropy),
         "softmax_entropy_crop_rank": -spearman(crop_spread, split.crop_sizes),
         "accuracy": correct.double().mean().item(),
-        "r_auroc": r_auroc(doubt, correct),
+        "r_auroc": r_auroc(uncertainty, correct),
     }
 
 

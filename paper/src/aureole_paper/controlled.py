@@ -67,15 +67,11 @@ def _new_encoder(setting: Setting, process: ControlledProcess, seed: int) -> Ind
         encoder = setting.encoder()
         sample = process.inputs(4096)
         if isinstance(encoder, PaperEncoder):
-            encoder.match_range(sample, _finite_range(setting))
+            points = math.isinf(setting.kappa_range[0])  # start from the range of the clear setting
+            encoder.match_range(sample, (64.0, 128.0) if points else setting.kappa_range)
         else:
             encoder.initialise(sample)
     return encoder
-
-
-def _finite_range(setting: Setting) -> tuple[float, float]:
-    """The range that the paper's encoder starts from; for points, the clear setting's."""
-    return (64.0, 128.0) if math.isinf(setting.kappa_range[0]) else setting.kappa_range
 
 
 def _batches(

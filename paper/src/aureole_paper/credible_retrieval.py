@@ -132,6 +132,10 @@ class Search:
         """Whether an item has the query's label."""
         return self.labels[0].unsqueeze(1) == self.labels[1]
 
+    def correct(self, score: Float[Tensor, "q g"]) -> Float[Tensor, " q"]:
+        """1 where the item with the highest score has the query's label, otherwise 0."""
+        return self.relevant.gather(1, score.argmax(1, keepdim=True))[:, 0].double()
+
     @cached_property
     def cosine(self) -> Float[Tensor, "q g"]:
         """The float64 cosines by which an index decides which items are in a cap."""
@@ -204,12 +208,8 @@ def check_index(
         hits = index.search(query, MASSES[0], options=options)
         assert isinstance(hits, list)
         asked = sum(hit.asks_back for hit in hits)
-    return {
-        "searches": searches,
-        "members": members,
-        "differing": differing,
-        "asked_back": asked,
-    }
+    counts = {"searches": searches, "members": members, "differing": differing}
+    return counts | {"asked_back": asked}
 
 
 def split_search(model: nn.Module, split: Split, fold: int, kappa_pos: float) -> Search:
@@ -267,8 +267,8 @@ def evaluate(
     known = encode(model, split.data.images[split.fold.validation])
     entropy = vote_entropy(search.votes[0])
     clear, ambiguous = thirds(entropy)
-    vague, sure = thirds(search.query.kappa)
-    parts = {"clear": clear, "ambiguous": ambiguous, "sure": sure, "vague": vague}
+    low_kappa, high_kappa = thirds(search.query.kappa)
+    parts = {"clear": clear, "ambiguous": ambiguous, "sure": high_kappa, "vague": low_kappa}
     metrics: dict[str, Any] = {
         "queries": len(clear),
         "gallery": len(search.gallery.kappa),
@@ -298,12 +298,10 @@ def evaluate(
         caps |= {method: (search.held(law), same) for method, law in laws.items()}
         caps["conformal"] = (held, levels)
         chances = search.chances(partners)
-        for name in ("coverage", "size", "class_entropy_rank"):
-            metrics[name][partners] = {}
         for method, (masses, asked) in caps.items():
             by_name = _sets(masses, asked, chances, search.labels[1], entropy, parts)
             for name, values in by_name.items():
-                metrics[name][partners][method] = values
+                metrics[name].setdefault(partners, {})[method] = values
         metrics["fitted"][partners] = {
             "pairs": len(pairs),
             "laws": {method: asdict(law) for method, law in laws.items()},
@@ -346,22 +344,19 @@ def _sets(
     parts: Mapping[str, Tensor],
 ) -> dict[str, dict[str, Any]]:
     """Coverage and size by mass, of all queries and of parts of them, and how mixed sets go with people's votes."""
-    coverage: dict[str, Any] = {}
-    size: dict[str, Any] = {}
-    ranks: dict[str, Any] = {}
+    coverage, size, ranks = {}, {}, {}
     for mass, level in levels.items():
-        inside = held <= level
+        key, inside = f"{mass:g}", held <= level
         covered = set_coverage(inside, chances)
-        coverage[f"{mass:g}"] = {"all": covered.mean().item()}
+        coverage[key] = {"all": covered.mean().item()}
         if mass not in MASSES:
             continue
+        coverage[key] |= _means(covered, parts)
         share, mixed = set_share(inside), set_class_entropy(inside, labels)
-        coverage[f"{mass:g}"] |= _means(covered, parts)
-        size[f"{mass:g}"] = {"all": share.mean().item(), "median": share.median().item()}
-        size[f"{mass:g}"] |= _means(share, parts)
         some = ~torch.isnan(mixed)
-        ranks[f"{mass:g}"] = spearman(mixed[some], entropy[some]) if some.sum() > 1 else None
-        size[f"{mass:g}"]["empty"] = (~some).double().mean().item()
+        ranks[key] = spearman(mixed[some], entropy[some]) if some.sum() > 1 else None
+        size[key] = {"all": share.mean().item(), "median": share.median().item()}
+        size[key] |= _means(share, parts) | {"empty": (~some).double().mean().item()}
     return {"coverage": coverage, "size": size, "class_entropy_rank": ranks}
 
 
@@ -379,9 +374,7 @@ def _rankings(search: Search, parts: Mapping[str, Tensor]) -> dict[str, Any]:
         "map": lambda score: average_precision(score, relevant),
         "ndcg": lambda score: normalised_gain(score, agreement),
         "ndcg_10": lambda score: normalised_gain(score, agreement, depth=10),
-        "recall_at_1": lambda score: relevant.gather(1, score.argmax(1, keepdim=True))[
-            :, 0
-        ].double(),
+        "recall_at_1": search.correct,
     }
     ranking: dict[str, Any] = {name: {} for name in scores}
     gain: dict[str, Any] = {name: {} for name in scores if name != "cosine"}
@@ -396,17 +389,13 @@ def _rankings(search: Search, parts: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _abstention(search: Search, ask_back: float, entropy: Tensor) -> dict[str, float]:
-    """Recall@1 of all queries, and of those kept where the widest caps, or people's doubts, or the wrong are left out.
+    """Recall@1 of all queries, and without a share of them: the widest caps, the most disputed, or the wrong ones.
 
-    All caps of a mass are of the same order of width, that of falling kappa.
+    All caps of a mass have the same order of width, that of falling kappa.
     """
-    correct = search.relevant.gather(1, search.cosine.argmax(1, keepdim=True))[:, 0].double()
+    correct = search.correct(search.cosine)
     kept = len(correct) - round(ask_back * len(correct))
-    orders = {
-        "kept": search.query.kappa,
-        "kept_by_votes": -entropy,
-        "kept_best": correct,
-    }
+    orders = {"kept": search.query.kappa, "kept_by_votes": -entropy, "kept_best": correct}
     metrics = {"recall_at_1": correct.mean().item(), "asked_back": ask_back}
     for name, certainty in orders.items():
         best = torch.sort(certainty, descending=True, stable=True).indices[:kept]

@@ -12,13 +12,7 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.explorer import BLUE, COLOURS, GREEN, GREY, MARKERS, VERMILION, Run, canvas
 from aureole_paper.controlled import MASSES
 from aureole_paper.paper_values import paper_value
-from aureole_paper.records import (
-    Groups,
-    Summary,
-    first_with,
-    numbers,
-    summary,
-)
+from aureole_paper.records import Groups, Summary, first_with, numbers, summary
 from aureole_paper.tables import numbered
 
 _TURN = np.linspace(-math.pi, math.pi, 721)
@@ -108,16 +102,12 @@ def dimension_figure(groups: Groups) -> str | None:
     if not any(lines.values()):
         return None
     with canvas("dimension", 2) as drawing:
-        labels = ("κ rank correlation", "nats per pair")
-        for axes, metric, ylabel in zip(
-            drawing.axes, ("kappa_rank", "information"), labels, strict=True
-        ):
-            for (label, points), colour, marker in zip(
-                lines.items(), COLOURS, MARKERS, strict=False
-            ):
-                _errorbars(
-                    axes, [(x, summary(runs, metric)) for x, runs in points], colour, marker, label
-                )
+        labels = {"kappa_rank": "κ rank correlation", "information": "nats per pair"}
+        for axes, (metric, ylabel) in zip(drawing.axes, labels.items(), strict=True):
+            styles = zip(COLOURS, MARKERS, strict=True)
+            for (label, points), (colour, marker) in zip(lines.items(), styles, strict=False):
+                shown = [(x, summary(runs, metric)) for x, runs in points]
+                _errorbars(axes, shown, colour, marker, label)
             _ticks(axes, sorted({x for points in lines.values() for x, _ in points}))
             axes.set(xlabel="dimension D", ylabel=ylabel)
         drawing.axes[1].set_ylim(bottom=0)
@@ -132,9 +122,8 @@ def coverage_figure(groups: Groups) -> str | None:
         "latent_coverage": "credible caps (latent)",
         "partner_coverage": "predictive caps (partner)",
     }
-    names = [
-        n for n in names if any(summary(groups.get(n, ()), k, f"{MASSES[0]:g}") for k in kinds)
-    ]
+    first = f"{MASSES[0]:g}"
+    names = [n for n in names if any(summary(groups.get(n, ()), k, first) for k in kinds)]
     if not names:
         return None
     with canvas("coverage", 2, sharey=True) as drawing:
@@ -162,14 +151,9 @@ def modes_figure(groups: Groups) -> str | None:
         "single vMF": single["found"],
     }
     longitude, latitude = np.meshgrid(np.linspace(-np.pi, np.pi, 121), np.linspace(-1.57, 1.57, 61))
-    points = np.stack(
-        [
-            np.cos(latitude) * np.cos(longitude),
-            np.cos(latitude) * np.sin(longitude),
-            np.sin(latitude),
-        ],
-        -1,
-    )
+    across = np.cos(latitude)
+    sides = (across * np.cos(longitude), across * np.sin(longitude), np.sin(latitude))
+    points = np.stack(sides, -1)
     x, y = _hammer(longitude, latitude)
     with canvas("modes", 3, rows=len(_SHOWN)) as drawing:
         for index, axes in enumerate(drawing.axes):

@@ -28,7 +28,7 @@ from aureole.evaluation import (
     spearman,
 )
 from aureole.records import file_hash
-from aureole.training import FrozenHead, Observer, pair_rows
+from aureole.training import FrozenHead, Observer, keyed, pair_rows
 from aureole_paper import uncertainty_baselines as baselines
 from aureole_paper.cifar import load_cifar10
 from aureole_paper.cifar10h import Split, data_hashes
@@ -167,12 +167,12 @@ def evaluate(
     started = time.monotonic()
 
     def judge(uncertainty: Uncertainty) -> dict[str, float]:
-        doubts, on_crops = uncertainty(data.test), uncertainty(data.crops)
+        on_test, on_crops = uncertainty(data.test), uncertainty(data.crops)
         return {
-            "entropy_rank": spearman(doubts, data.entropy),
+            "entropy_rank": spearman(on_test, data.entropy),
             "crop_rank": -spearman(on_crops, data.crop_sizes),
-            "r_auroc": r_auroc(doubts, correct),
-            "rejection_area": area_under_rejection(doubts, correct),
+            "r_auroc": r_auroc(on_test, correct),
+            "rejection_area": area_under_rejection(on_test, correct),
         }
 
     def keep(name: str, values: dict[str, Any]) -> None:
@@ -231,18 +231,9 @@ def _heads(
     data: FrozenImages, setting: FrozenImagesSetting, seed: int, observer: Observer | None
 ) -> Iterator[tuple[str, Callable[[Tensor], Any], float]]:
     """(Name, posterior of features, kappa_pos) of each head, fitted on demand."""
-    yield (
-        "class-head",
-        fit_class_head(
-            data.train,
-            data.labels,
-            setting.head,
-            sources=data.sources,
-            seed=seed,
-            observer=observer,
-        ),
-        setting.head.kappa_pos,
-    )
+    options = {"sources": data.sources, "seed": seed, "observer": observer}
+    head = fit_class_head(data.train, data.labels, setting.head, **options)
+    yield "class-head", head, setting.head.kappa_pos
     plain = FrozenHead(
         setting.plain_dim, steps=setting.plain_steps, items=setting.plain_items, seed=seed
     )
@@ -259,9 +250,9 @@ def _coverage(
         VonMisesFisher(posterior.mu[rows], posterior.kappa[rows], validate_args=False)
         for rows in pairs
     )
-    masses = (0.5, 0.8, 0.9, 0.95)
-    shares = predictive_coverage(query, partner, kappa_pos=kappa_pos, masses=masses)
-    return {str(mass): share for mass, share in shares.items()}
+    return keyed(
+        predictive_coverage(query, partner, kappa_pos=kappa_pos, masses=(0.5, 0.8, 0.9, 0.95))
+    )
 
 
 def _baselines(
@@ -277,7 +268,7 @@ def _baselines(
             lambda rows, k=k: 1 - (on_test if rows is data.test else on_crops)[:, :k].mean(1),
         )
     classifier = baselines.fit_probe(train, labels, linear, seed=seed)
-    yield "softmax", lambda rows: baselines.doubt(classifier, rows)
+    yield "softmax", lambda rows: baselines.softmax_uncertainty(classifier, rows)
     yield "softmax-entropy", lambda rows: baselines.entropy_of_mean([classifier], rows)
     first = baselines.fit_probe(train, labels, probe, seed=seed)
     yield "mc-dropout", lambda rows: baselines.mc_dropout(first, rows, seed=seed)

@@ -4,17 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from aureole.explorer import (
-    BLUE,
-    GREY,
-    Gallery,
-    Item,
-    Report,
-    Run,
-    Table,
-    canvas,
-    format_number,
-)
+from aureole.explorer import BLUE, GREY, Gallery, Item, Report, Run, Table, canvas, format_number
 from aureole_paper.figures import draw_coverage
 from aureole_paper.records import (
     MISSING,
@@ -231,7 +221,7 @@ def _extreme_galleries(groups: Groups) -> list[Gallery]:
     run = first_with(groups, PLAIN, "extremes")
     galleries = []
     for title, name in (("Least confident", "lowest"), ("Most confident", "highest")):
-        pairs = value_at(run, "extremes", name) if run else ()
+        pairs = (value_at(run, "extremes", name) if run else None) or ()
         items = [Item(" ".join(text.split()), f"κ {format_number(kappa)}") for text, kappa in pairs]
         if items:
             galleries.append(Gallery(title, tuple(items)))

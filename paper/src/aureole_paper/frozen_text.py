@@ -21,13 +21,7 @@ from aureole.records import file_hash
 from aureole.sphere import normalize
 from aureole.training import FrozenHead, Observer
 from aureole_paper.settings import RunSetting
-from aureole_paper.text_data import (
-    CAPTIONS,
-    load_ambient,
-    load_captions,
-    load_chaos_nli,
-    load_stsb,
-)
+from aureole_paper.text_data import CAPTIONS, load_ambient, load_captions, load_chaos_nli, load_stsb
 
 Views = Literal["captions", "dropped", "stsb"]
 Embed = Callable[[list[str], str], np.ndarray]
@@ -245,13 +239,13 @@ def _chaos(score: _Scores, folder: Path, part: Any) -> dict[str, Any]:
     return metrics
 
 
-def _rank_interval(doubt: Tensor, entropy: Tensor, given: Tensor | None) -> list[float]:
+def _rank_interval(uncertainty: Tensor, entropy: Tensor, given: Tensor | None) -> list[float]:
     def statistic(rows: Tensor) -> float:
         if given is None:
-            return spearman(doubt[rows], entropy[rows])
-        return partial_spearman(doubt[rows], entropy[rows], given[rows])
+            return spearman(uncertainty[rows], entropy[rows])
+        return partial_spearman(uncertainty[rows], entropy[rows], given[rows])
 
-    return list(bootstrap(statistic, torch.arange(len(doubt)), draws=300))
+    return list(bootstrap(statistic, torch.arange(len(uncertainty)), draws=300))
 
 
 def _extremes(sentences: list[str], kappa: Float[Tensor, " n"]) -> dict[str, list[Any]]:

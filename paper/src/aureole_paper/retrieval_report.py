@@ -77,13 +77,7 @@ def _results(groups: Groups) -> list[str]:
 
 
 def verdict(difference: Summary) -> str:
-    """What a mean difference and its standard error show; it counts from three standard errors on.
-
-    Examples
-    --------
-    >>> verdict(Summary(0.02, 0.005, 5)), verdict(Summary(-0.02, 0.005, 5)), verdict(Summary(0.02, 0.05, 5))
-    ('it helps', 'it hurts', 'no difference is shown')
-    """
+    """What a mean difference and its standard error show; it counts from three standard errors on."""
     if difference.error is None:
         return "one fold shows no difference"
     if abs(difference.mean) < 3 * difference.error or difference.mean == 0:

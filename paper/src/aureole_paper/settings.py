@@ -59,7 +59,7 @@ class Setting(RunSetting):
     ``items`` and ``pairs`` size the batches: inputs, and positive pairs among them on average. With ``negatives`` other
     than None batches hold ``items`` separate pairs instead and that many fresh negatives each (0: in-batch), as
     in the paper. ``phases`` is "joint", "two" (mu, kappa), "three" (mu, kappa, joint) or "paper". With
-    several ``starts`` the best of as many short runs goes on.
+    several ``starts`` only the best of as many short runs is continued.
     """
 
     name: str
@@ -102,11 +102,7 @@ class Setting(RunSetting):
     def process(self, seed: int) -> ControlledProcess:
         """The process of a seed."""
         generator = draw_generator(
-            self.dim,
-            self.kappa_range,
-            kind=self.generator,
-            shared=self.shared_truth,
-            seed=seed,
+            self.dim, self.kappa_range, kind=self.generator, shared=self.shared_truth, seed=seed
         )
         return ControlledProcess(
             generator, _FAMILIES[self.family](), self.kappa_pos, self.rule, self.reference
@@ -126,13 +122,9 @@ class Setting(RunSetting):
 
     def encoder(self) -> IndependentEncoder:
         """A new encoder, its weights from torch's global generator."""
-        latent = self.encoder_dim or self.dim
-        n_in = self.dim
+        n_in, latent = self.dim, self.encoder_dim or self.dim
         if self.architecture == "residual":
-            networks = (
-                ResidualMLP(n_in, latent, width=self.width),
-                ResidualMLP(n_in, 1, width=self.width),
-            )
+            networks = (ResidualMLP(n_in, n_out, width=self.width) for n_out in (latent, 1))
             return IndependentEncoder(
                 *networks, n_in=n_in, kappa=self.kappa_start, hold_kappa=self.hold_kappa
             )
@@ -213,6 +205,6 @@ def rounded(values: Tensor) -> Any:
     def plain(value: Any) -> Any:
         if isinstance(value, list):
             return [plain(inner) for inner in value]
-        return float(f"{value:.5g}") if math.isfinite(value) else "inf"
+        return "inf" if value == math.inf else float(f"{value:.5g}")
 
     return plain(values.tolist())

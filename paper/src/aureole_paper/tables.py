@@ -95,10 +95,7 @@ def build_report(
     ``about`` are values for the text of the report.
     """
     groups = group(runs)
-    values = {
-        "records": counted(len(runs), "record"),
-        "settings": counted(len(groups), "setting"),
-    }
+    values = {"records": counted(len(runs), "record"), "settings": counted(len(groups), "setting")}
     text = texts("report", "text", **values, **about(groups))
     sections = build_sections(texts, plans, groups, metrics)
     return Report(texts("report", "title"), text, tuple(results(groups)), tuple(sections))
@@ -151,13 +148,7 @@ def present(groups: Groups, names: Iterable[str]) -> list[str]:
 
 
 def numbered(groups: Groups, prefix: str) -> list[tuple[int, str]]:
-    """(Number, name) of the settings whose name is the prefix and a number, sorted, without "-paper".
-
-    Examples
-    --------
-    >>> numbered({"mc-samples-16": [], "mc-samples-4": [], "mc-samples-4-paper": []}, "mc-samples-")
-    [(4, 'mc-samples-4'), (16, 'mc-samples-16')]
-    """
+    """(Number, name) of the settings whose name is the prefix and a number, sorted, without "-paper"."""
     names = {name.removesuffix("-paper") for name in groups}
     matches = (re.fullmatch(re.escape(prefix) + "([0-9]+)", name) for name in names)
     return sorted((int(match[1]), match[0]) for match in matches if match)
