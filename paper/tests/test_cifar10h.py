@@ -1,4 +1,4 @@
-"""The CIFAR-10H experiment on the real images and votes, shortened; skipped where the data is not there."""
+"""The CIFAR-10H experiment on the real images and votes, shortened; skipped if the data is missing."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,6 @@ import torch
 from typer.testing import CliRunner
 
 from aureole.cli._app import app
-from aureole.data import label_rates
 from aureole.errors import InvalidInputError
 from aureole_paper import cifar10h
 from aureole_paper.catalogue import find_experiment
@@ -96,42 +95,6 @@ def test_labels_are_as_the_supplement_defines_them():
     assert split.soft_labels("hard")[0].argmax() == 3
     assert split.soft_labels("cifar10")[0].argmax() == 5
     assert split.soft_labels("hard").sum() == 10
-
-
-def test_rates_are_those_of_drawing_a_class_and_then_an_image():
-    """Against drawing pairs one by one, as the supplement says."""
-    rng = torch.Generator().manual_seed(0)
-    soft = torch.distributions.Dirichlet(torch.full((6, 3), 0.5)).sample()
-    classes = torch.multinomial(soft, 100_000, replacement=True, generator=rng)
-    seen = torch.zeros(6, 6)
-    for i in range(6):
-        for c in range(3):
-            times = int((classes[i] == c).sum())
-            if times:
-                partner = torch.multinomial(soft[:, c], times, replacement=True, generator=rng)
-                seen[i] += torch.bincount(partner, minlength=6)
-    expected = label_rates(soft, soft.mean(0))
-    torch.testing.assert_close(seen / 100_000 * 6, expected, atol=0.03, rtol=0.03)
-    torch.testing.assert_close(expected.mean(1), torch.ones(6))
-
-
-def test_classes_that_the_prior_excludes_are_refused():
-    with pytest.raises(InvalidInputError, match=r"prior\[1\]"):
-        label_rates(torch.tensor([[0.5, 0.5]]), torch.tensor([1.0, 0.0]))
-
-
-def test_crops_hide_part_of_some_images():
-    images = torch.randint(0, 256, (400, 3, 32, 32), dtype=torch.uint8)
-    rng = torch.Generator().manual_seed(0)
-    whole = cifar10h.augment(images, 0.0, rng) * 255
-    same = (whole.round() == images).flatten(1).all(1)
-    mirrored = (whole.flip(-1).round() == images).flatten(1).all(1)
-    assert bool((same | mirrored).all())
-    assert 150 < same.sum() < 250
-    cropped = cifar10h.augment(images, 0.5, rng) * 255
-    changed = ((cropped - images).abs() > 1).flatten(1).any(1)
-    changed &= ((cropped.flip(-1) - images).abs() > 1).flatten(1).any(1)
-    assert 150 < changed.sum() < 250
 
 
 def test_foreign_images_keep_shape_and_type():

@@ -7,14 +7,15 @@ import pytest
 
 from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
-from aureole_paper.controlled_report import build_sections, main_results
+from aureole_paper.controlled_report import PLANS, TEXTS, main_results
 from aureole_paper.records import group, read_runs
 from aureole_paper.report import write_report
+from aureole_paper.tables import build_sections
 from tests.explorer.test_page import HOSTILE, Outline
 
 
 def anchors(folder):
-    return [section.anchor for section in build_sections(group(read_runs(folder)))]
+    return [section.anchor for section in build_sections(TEXTS, PLANS, group(read_runs(folder)))]
 
 
 def test_the_whole_report(everything, tmp_path):
@@ -38,7 +39,7 @@ def test_every_section_is_there_and_every_record_is_listed(everything, groups):
         "recovery", "families", "losses", "mc-samples", "encoder-dim", "high-dim", "shared-backbone",
         "sources", "coverage", "bimodal", "other",
     ]  # fmt: skip
-    sections = build_sections(groups)
+    sections = build_sections(TEXTS, PLANS, groups)
     listed = {run.path for section in sections for run in section.runs}
     assert listed == {run.path for runs in groups.values() for run in runs}
     assert sections[-1].runs[0].setting == "my-own-run"

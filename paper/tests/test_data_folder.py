@@ -12,7 +12,7 @@ import pytest
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.records import file_hash
 from aureole_paper import data_folder as module
-from aureole_paper.cifar import load_fold, load_votes_10n
+from aureole_paper.cifar import load_fold
 from aureole_paper.data_folder import SOURCES, Source, data_folder, download, require_file
 from aureole_paper.text_data import load_captions
 
@@ -173,7 +173,6 @@ def test_the_sources_are_official_and_the_files_at_hand(shared_data):
     ("load", "remedy"),
     [
         (lambda f: load_fold(f, 0), r"csv is missing.*run aureole_paper.data_folder.download\("),
-        (load_votes_10n, "npz is missing.*download it from CIFAR-10N"),
         (lambda f: load_captions(f, "val"), "gz is missing.*download it from Multi30k"),
         (lambda f: require_file(f / "weights" / "odd.npz"), "npz is missing. Check the data folder.$"),
     ],

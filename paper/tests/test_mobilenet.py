@@ -12,7 +12,7 @@ from aureole_paper.mobilenet import MobileNetV2, load_mobilenet
 FILE = "weights/mobilenetv2_imagenet_bottleneck_fp16.npz"
 
 
-def _weights(seed=0):
+def random_weights(seed=0):
     """Weights of a random network with statistics that matter, as arrays."""
     torch.manual_seed(seed)
     network = MobileNetV2(32)
@@ -28,7 +28,7 @@ def _weights(seed=0):
 
 
 def test_a_loaded_network_is_the_same_function_with_its_batch_norms_folded(tmp_path):
-    network, arrays = _weights()
+    network, arrays = random_weights()
     np.savez(tmp_path / "w.npz", **arrays)
     loaded = load_mobilenet(tmp_path / "w.npz", 32)
     assert not any(isinstance(m, nn.BatchNorm2d) for m in loaded.modules())
@@ -40,7 +40,7 @@ def test_a_loaded_network_is_the_same_function_with_its_batch_norms_folded(tmp_p
     assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_it_has_the_published_number_of_weights():
+def test_it_has_the_published_number_ofrandom_weights():
     count = sum(p.numel() for p in MobileNetV2().parameters())
     assert count == 2_223_872  # 3,504,872 with the classifier of 1,281,000
 
@@ -70,7 +70,7 @@ def _without(arrays):
     ],
 )
 def test_files_that_do_not_fit_are_refused(tmp_path, change, message):
-    np.savez(tmp_path / "w.npz", **change(_weights()[1]))
+    np.savez(tmp_path / "w.npz", **change(random_weights()[1]))
     with pytest.raises(InvalidInputError, match=message):
         load_mobilenet(tmp_path / "w.npz")
 

@@ -4,17 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from aureole.explorer import (
-    BLUE,
-    GREY,
-    Gallery,
-    Item,
-    Report,
-    Run,
-    Table,
-    canvas,
-    format_number,
-)
+from aureole.explorer import BLUE, GREY, Gallery, Item, Report, Run, Table, canvas, format_number
 from aureole_paper.figures import draw_coverage
 from aureole_paper.records import (
     MISSING,
@@ -24,15 +14,15 @@ from aureole_paper.records import (
     first_with,
     format_percent,
     format_summary,
-    group,
     numbers,
     setting_values,
     summarise,
     summary,
     value_at,
 )
-from aureole_paper.tables import LABELS, Plan, build_sections, generic_table, present
+from aureole_paper.tables import LABELS, Plan, Texts, build_report, present
 
+TEXTS = Texts("frozen")
 PLAIN = "text"  # the setting that others are compared with
 KAPPA = "kappa"
 _SETTINGS = (PLAIN, "text-dropped", "text-stsb", "crops", "whole")  # shown first, in this order
@@ -59,10 +49,6 @@ _CHANGES: dict[str, tuple[tuple[str | int, ...], bool]] = {
 _PAIRS = {"all": "all pairs", "equal_length": "pairs with equally many words"}
 _PARTS = {"snli": "SNLI", "mnli_m": "MNLI"}
 _SIDES = ("premise", "hypothesis")
-_WHICH = (
-    "One seed, with the 95 % interval of a bootstrap over sentences; rows of seeds have the mean ± standard error over "
-    "all seeds, which does not include the choice of sentences."
-)
 _METHODS = {
     "class-head": "class head",
     "frozen-head": "FrozenHead",
@@ -89,24 +75,17 @@ _OWN = {
     "own_rejection_area": "area",
     "kappa_median": "median κ",
 }
+_TRAINED_ON = {  # by the setting ``crops``
+    True: "Trained on whole images and a crop of each.",
+    False: "Trained on whole images only.",
+}
 
 Interval = tuple[float, float, float]  # the value, and the ends of its interval
 
 
 def frozen_report(runs: Sequence[Run]) -> Report:
     """The report of runs of heads on frozen encoders."""
-    groups = group(runs)
-    about = (
-        f"This page shows {counted(len(runs), 'record')} of {counted(len(groups), 'setting')}. The encoder is frozen; "
-        "a head learns posteriors vMF(μ, κ) from its vectors and from matching pairs: captions of one photo, images of "
-        "one class. The true κ is unknown, so it is judged by its uses, next to baselines."
-    )
-    return Report(
-        "Heads on frozen encoders",
-        about,
-        tuple(main_results(groups)),
-        tuple(build_sections(_PLANS, groups, _rest)),
-    )
+    return build_report(TEXTS, _PLANS, runs, results=main_results)
 
 
 def main_results(groups: Groups) -> list[str]:
@@ -166,16 +145,10 @@ def _gained(groups: Groups) -> str:
     )
 
 
-def _captions_text(groups: Groups) -> str:
-    text = (
-        "A caption is right if its vector is nearest to the mean of the other four captions of its own photo; R@1 is "
-        "the share of right captions. Does it rise when captions of low κ are rejected, and by more than when short "
-        "ones are?"
-    )
+def _captions_text(groups: Groups) -> dict[str, str]:
     words = summary(_plain_runs(groups), "words_rank")
-    if words:
-        text += f" The rank correlation of κ with the number of words is {format_summary(words)}."
-    return text
+    text = f"The rank correlation of κ with the number of words is {format_summary(words)}."
+    return {"words": text if words else ""}
 
 
 def _captions(groups: Groups, names: Sequence[str]) -> list[Table]:
@@ -196,11 +169,7 @@ def _captions(groups: Groups, names: Sequence[str]) -> list[Table]:
     ]
     if summary(runs, "recall_at_1_of_mu"):
         rows.append(("κ, with μ as the vectors", *cells("recall_at_1_of_mu", "gains_of_mu")))
-    caption = (
-        "R@1 in percent, and by how many points the most certain half and the least certain fifth differ from all. "
-        "Vectors are those of the frozen encoder, except in the last row. Whether long or short counts as certain was "
-        f"decided on validation photos. Setting {names[0]}; mean ± standard error over seeds, where seeds differ."
-    )
+    caption = TEXTS("captions", name=names[0])
     header = ("certain by", "R@1 of all", "R@1", "points", "R@1", "points", "seeds")
     spans = (("", 2), ("most certain half", 2), ("least certain fifth", 2), ("", 1))
     return [Table("Captions", caption, header, tuple(rows), spans)]
@@ -252,7 +221,7 @@ def _extreme_galleries(groups: Groups) -> list[Gallery]:
     run = first_with(groups, PLAIN, "extremes")
     galleries = []
     for title, name in (("Least confident", "lowest"), ("Most confident", "highest")):
-        pairs = value_at(run, "extremes", name) if run else ()
+        pairs = (value_at(run, "extremes", name) if run else None) or ()
         items = [Item(" ".join(text.split()), f"κ {format_number(kappa)}") for text, kappa in pairs]
         if items:
             galleries.append(Gallery(title, tuple(items)))
@@ -276,11 +245,7 @@ def _change_table(groups: Groups, names: Sequence[str]) -> list[Table]:
         )
     header = ("setting", "a group holds", LABELS["information"], *_CHANGES, "seeds", "time, s")
     spans = (("", 2), ("captions", 5), ("AmbiEnt: reading has higher κ", 2), ("", 2))
-    caption = (
-        "The same test photos and sentences for all. Mean ± standard error over seeds; settings may have different "
-        "numbers of seeds. Time is training time."
-    )
-    return [Table("Training pairs", caption, header, tuple(rows), spans)]
+    return [Table("Training pairs", TEXTS("pairs"), header, tuple(rows), spans)]
 
 
 def changes(groups: Groups, name: str, *keys: str | int) -> Summary | None:
@@ -295,7 +260,7 @@ def changes(groups: Groups, name: str, *keys: str | int) -> Summary | None:
     return summarise(differences) if differences else None
 
 
-def _change_text(groups: Groups) -> str:
+def _change_text(groups: Groups) -> dict[str, str]:
     """How further training pairs changed the results, on the seeds that both settings have."""
     parts = []
     for name in _text(groups):
@@ -307,13 +272,8 @@ def _change_text(groups: Groups) -> str:
                 f"{format_percent(half, signed=True)} points, the share of AmbiEnt's pairs with equally many words "
                 f"whose reading has the higher κ by {format_percent(same, signed=True)} points."
             )
-    compared = (
-        f"\n\nCompared with captions alone, on the same seeds. {' '.join(parts)}" if parts else ""
-    )
-    return (
-        "The same head with more training pairs than captions: a caption of each photo with half of its words dropped, "
-        f"or pairs of similar sentences that are not captions (STS-B).{compared}"
-    )
+    start = "Compared with captions alone, on the same seeds."
+    return {"changes": " ".join((start, *parts)) if parts else ""}
 
 
 # coverage
@@ -365,28 +325,21 @@ def _coverage(groups: Groups, names: Sequence[str]) -> list[Table]:
         (label, *(format_percent(shares.get(mass)) for mass in masses))
         for label, shares in coverage.items()
     )
-    caption = (
-        "How often the cap around an input's μ with the nominal mass in the header contains the μ of a partner, in "
-        "percent. Held-out pairs are pairs of the training data that were not used for training; all others are test "
-        "data. Mean ± standard error over seeds."
-    )
     header = ("head", *(f"{100 * mass:g} %" for mass in masses))
-    return [Table("Coverage", caption, header, rows)]
+    return [Table("Coverage", TEXTS("coverage"), header, rows)]
 
 
-def _coverage_text(groups: Groups) -> str:
+def _coverage_text(groups: Groups) -> dict[str, str]:
     gaps = {
         (label, mass): share.mean - mass
         for label, shares in _coverage_of(groups, _known(groups)).items()
         for mass, share in shares.items()
     }
     if not gaps:
-        return ""
+        return {"largest": ""}
     label, mass = max(gaps, key=lambda place: abs(gaps[place]))
-    return (
-        "Do caps contain as much as their nominal mass? The largest difference is "
-        f"{100 * gaps[label, mass]:+.1f} points: {label}, at {100 * mass:g} %."
-    )
+    gap = f"{100 * gaps[label, mass]:+.1f} points: {label}, at {100 * mass:g} %."
+    return {"largest": f"The largest difference is {gap}"}
 
 
 def coverage_figure(groups: Groups) -> str | None:
@@ -414,20 +367,6 @@ def _interval(run: Run, *keys: str) -> Interval | None:
     return (values[0], values[1], values[2]) if len(values) == 3 else None
 
 
-def _side_of(interval: Interval, value: float) -> str:
-    return "above" if interval[1] > value else "below" if interval[2] < value else "around"
-
-
-def _far_text(groups: Groups) -> str:
-    text = (
-        "The head was trained on captions only. Does its κ reflect ambiguity elsewhere? AmbiEnt has ambiguous "
-        "sentences, and for each the sentences with only one of its meanings; pairs with equally many words are shown "
-        "separately, since the number of words cannot help there. ChaosNLI has a hundred votes on each pair of "
-        "sentences."
-    )
-    return f"{text}\n\n{ambient_text(groups)}".strip()
-
-
 def ambient_text(groups: Groups) -> str:
     """What AmbiEnt's intervals show, in sentences."""
     run = next((first_with(groups, name, "ambient") for name in _plain(groups)), None)
@@ -447,13 +386,13 @@ def ambient_text(groups: Groups) -> str:
         text += f"The number of words is higher in {shown(words)}. "
     same = _interval(run, "ambient", KAPPA, "equal_length")
     if same:
-        verdicts = {
-            "above": "lies above 50 %: κ carries more information than the number of words",
-            "below": "lies below 50 %: here κ is higher for the ambiguous sentence",
-            "around": "contains 50 %: there is no evidence that κ carries more information than the number of words",
-        }
-        text += f"Among pairs with equally many words it is {shown(same)}; the interval "
-        text += f"{verdicts[_side_of(same, 0.5)]}."
+        if same[1] > 0.5:
+            verdict = "lies above 50 %: κ carries more information than the number of words"
+        elif same[2] < 0.5:
+            verdict = "lies below 50 %: here κ is higher for the ambiguous sentence"
+        else:
+            verdict = "contains 50 %: there is no evidence that κ carries more information than the number of words"
+        text += f"Among pairs with equally many words it is {shown(same)}; the interval {verdict}."
     return text.strip()
 
 
@@ -477,11 +416,7 @@ def _ambient(groups: Groups, names: Sequence[str]) -> list[Table]:
             rows.append((f"κ, {len(runs)} seeds", *map(format_percent, means)))
     counts = [_count(run, "ambient", key) for key in ("pairs", "pairs_of_equal_length")]
     header = tuple(f"{label} ({n}), %" for label, n in zip(_PAIRS.values(), counts, strict=True))
-    caption = (
-        "Share of pairs of an ambiguous sentence and one of its readings whose reading has the higher certainty; "
-        f"ties count half, and 50 % is chance. {_WHICH}"
-    )
-    return [Table("AmbiEnt", caption, ("certain by", *header), tuple(rows))]
+    return [Table("AmbiEnt", TEXTS("far", "ambient"), ("certain by", *header), tuple(rows))]
 
 
 def _chaos(groups: Groups, names: Sequence[str]) -> list[Table]:
@@ -514,10 +449,7 @@ def _chaos(groups: Groups, names: Sequence[str]) -> list[Table]:
     for part in dict.fromkeys(part for part, _ in places):
         label = f"{_PARTS.get(part, part)}, {_count(run, 'chaos', part, 'pairs')} pairs"
         spans.append((label, sum(place[0] == part for place in places)))
-    caption = (
-        "Rank correlation of the uncertainty of a sentence with the entropy of people's votes on whether the "
-        f"hypothesis follows from the premise. Length is the number of words. {_WHICH}"
-    )
+    caption = TEXTS("far", "chaos")
     header = ("uncertain by", *(side for _, side in places))
     return [Table("ChaosNLI", caption, header, tuple(rows), tuple(spans))]
 
@@ -583,17 +515,9 @@ def _methods_table(groups: Groups, name: str) -> Table:
     )
     recall = format_percent(summary(runs, "features", "recall_at_1"))
     oracle = format_summary(summary(runs, "features", "rejection_area_oracle"))
-    data = {(True,): "Trained on whole images and a crop of each. ", (False,): "Trained on whole images only. "}.get(
-        tuple(setting_values(runs, "crops")), ""
-    )  # fmt: skip
-    caption = (
-        f"{data}Entropy: rank correlation of the uncertainty with the entropy of people's votes. Crop: rank "
-        "correlation of the certainty with the share of the side that a crop leaves. R-AUROC and area: whether the "
-        "nearest other test image, by the cosine of the frozen features, has the same label, which is so for "
-        f"{recall} %; the best order would have an area of {oracle}. Bold: the highest mean of a column. Mean ± "
-        "standard error over seeds; time is that of fitting and scoring, and work that two methods share counts for "
-        "the first."
-    )
+    crops = setting_values(runs, "crops")
+    data = _TRAINED_ON.get(crops[0], "") if len(crops) == 1 else ""
+    caption = TEXTS("images", data=data, recall=recall, oracle=oracle)
     return Table(f"Setting {name}", caption, header, tuple(rows), spans, tuple(marked))
 
 
@@ -612,13 +536,8 @@ def _above(runs: Sequence[Run], metric: str) -> tuple[str, list[str]] | None:
     return best, sorted(above, key=lambda name: -means[name])
 
 
-def images_text(groups: Groups) -> str:
+def images_text(groups: Groups) -> dict[str, str]:
     """Which baselines are above the best head by each metric, in the first setting."""
-    text = (
-        "Heads on the features of a photo encoder that was not trained on CIFAR-10, next to other measures of the "
-        "uncertainty of an image. All learn from CIFAR-10's training images and labels; people's votes (CIFAR-10H) "
-        "and crops of the test images are used for testing only."
-    )
     name = _images(groups)[0]
     runs, parts = groups[name], []
     for metric, (_, words) in _JUDGED.items():
@@ -628,63 +547,38 @@ def images_text(groups: Groups) -> str:
             valued = [f"{_method_label(m)} {format_number(means[m])}" for m in (best, *above)]
             after = f"above it {', '.join(valued[1:])}" if above else "no baseline is above it"
             parts.append(f"By {words}: {valued[0]}; {after}.")
-    if parts:
-        text += f"\n\nSetting {name}, the best head and the baselines above it. {' '.join(parts)}"
-    return text
-
-
-def _rest(groups: Groups, names: Sequence[str]) -> Table:
-    return generic_table("Other runs", "Mean ± standard error over seeds.", groups, names)
+    start = f"Setting {name}, the best head and the baselines above it."
+    return {"above": " ".join((start, *parts)) if parts else ""}
 
 
 _PLANS = (
-    Plan(
-        "captions",
-        "Captions",
-        _captions_text,
-        _plain,
-        _captions,
-        figures={
-            rejection_figure: "R@1 of the remaining captions when those of the lowest κ are rejected. Mean over seeds; "
-            "the band is one standard error wide on each side.",
-            caption_figure: "Median κ of the first to the last caption of a photo. The first is the longest on "
-            "average. Mean over seeds; bars are standard errors.",
-        },
-    ),
+    Plan("captions", _plain, _captions, (rejection_figure, caption_figure), values=_captions_text),
     Plan(
         "coverage",
-        "Coverage",
-        _coverage_text,
         lambda groups: [name for name in _known(groups) if _coverage_of(groups, [name])],
         _coverage,
-        figures={
-            coverage_figure: "Measured minus nominal coverage in points. Grey: within two points. Above 0 caps are too "
-            "wide, below 0 too narrow. Bars are standard errors over seeds.",
-        },
+        (coverage_figure,),
+        values=_coverage_text,
         owns=False,
     ),
     Plan(
         "far",
-        "Sentences that are not captions",
-        _far_text,
         _plain,
         lambda groups, names: [*_ambient(groups, names), *_chaos(groups, names)],
+        values=lambda groups: {"ambient": ambient_text(groups)},
         owns=False,
     ),
-    Plan("pairs", "Training pairs", _change_text, _text, _change_table, context=(PLAIN,)),
+    Plan("pairs", _text, _change_table, context=(PLAIN,), values=_change_text),
     Plan(
         "extremes",
-        "The least and the most confident captions",
-        "The captions of test photos with the lowest and the highest κ, for one seed.",
         lambda groups: [PLAIN] if _extreme_galleries(groups) else [],
         galleries=_extreme_galleries,
         owns=False,
     ),
     Plan(
         "images",
-        "Images",
-        images_text,
         _images,
         lambda groups, names: [_methods_table(groups, name) for name in present(groups, names)],
+        values=images_text,
     ),
 )

@@ -1,6 +1,6 @@
 """Frozen text: a head on MiniLM's sentence vectors, fitted on captions of one photo.
 
-Judged on captions of other photos (how often a caption finds the other four of its photo), and far from captions: on
+Tested on captions of other photos (how often a caption finds the other four of its photo), and on other sentences:
 ambiguous sentences and their readings (AmbiEnt), and on the votes of people on pairs of sentences (ChaosNLI). Settings
 were chosen on the validation photos.
 """
@@ -21,27 +21,21 @@ from aureole.records import file_hash
 from aureole.sphere import normalize
 from aureole.training import FrozenHead, Observer
 from aureole_paper.settings import RunSetting
-from aureole_paper.text_data import (
-    CAPTIONS,
-    load_ambient,
-    load_captions,
-    load_chaos_nli,
-    load_stsb,
-)
+from aureole_paper.text_data import CAPTIONS, load_ambient, load_captions, load_chaos_nli, load_stsb
 
 Views = Literal["captions", "dropped", "stsb"]
 Embed = Callable[[list[str], str], np.ndarray]
-_SIMILAR = 4.0  # the score from which two sentences of STS-B are taken to say the same
+_SIMILAR = 4.0  # the score from which two sentences of STS-B count as similar
 _WORDS = 21_000_003  # the seed of the words that are dropped
 _CHAOS = ("snli", "mnli_m")
 
 
 @dataclass(frozen=True)
 class FrozenTextSetting(RunSetting):
-    """All that decides a run, but the seed.
+    """Everything that decides a run, except the seed.
 
     ``views`` are what a group holds: the captions of a photo; those and one of them with half of its words dropped;
-    or captions, and beside them pairs of STS-B that people find alike.
+    or captions and separate pairs of similar sentences from STS-B.
     """
 
     name: str = "text"
@@ -95,7 +89,7 @@ def train(
 
 
 def views_of(setting: FrozenTextSetting, folder: Path) -> list[tuple[str, list[str], np.ndarray]]:
-    """(Name, sentences, the group of each sentence) of all there is to learn from."""
+    """(Name, sentences, the group of each sentence) of all training data."""
     photos = load_captions(folder, "train")[: setting.photos]
     count = np.arange(len(photos))
     sentences = [caption for captions in photos for caption in captions]
@@ -120,7 +114,7 @@ def _half(sentence: str, rng: random.Random) -> str:
 
 @torch.no_grad()
 def evaluate(head: FrozenHead, embed: Embed, *, folder: Path) -> dict[str, Any]:
-    """The figures of a head on the test photos' captions, and on sentences that are no captions."""
+    """The metrics of a head on the captions of test photos, and on sentences that are not captions."""
     captions = load_captions(folder, "test_2016")
     sentences = [caption for photo in captions for caption in photo]
     score = _Scores(head, embed, _directions(embed, load_captions(folder, "val")))
@@ -158,18 +152,20 @@ def photo_hits(vectors: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
 
 
 class _Scores:
-    """Certainties of sentences by name: kappa, and what else one could take for it, higher for surer."""
+    """Certainties of sentences by name: kappa and baselines, higher for more certain."""
 
     def __init__(self, head: FrozenHead, embed: Embed, signs: dict[str, float]) -> None:
         self.head, self.embed, self.signs = head, embed, signs
 
     def of(self, sentences: list[str], name: str) -> dict[str, Tensor]:
         pooled = torch.from_numpy(np.array(self.embed(sentences, name)))
-        found = {name: sign * _peers(sentences, pooled)[name] for name, sign in self.signs.items()}
-        return {"kappa": self.head.predict(normalize(pooled)).kappa, **found}
+        others = {
+            name: sign * _baselines(sentences, pooled)[name] for name, sign in self.signs.items()
+        }
+        return {"kappa": self.head.predict(normalize(pooled)).kappa, **others}
 
 
-def _peers(sentences: list[str], pooled: Tensor) -> dict[str, Tensor]:
+def _baselines(sentences: list[str], pooled: Tensor) -> dict[str, Tensor]:
     return {
         "words": torch.tensor([float(len(s.split())) for s in sentences]),
         "characters": torch.tensor([float(len(s)) for s in sentences]),
@@ -178,18 +174,18 @@ def _peers(sentences: list[str], pooled: Tensor) -> dict[str, Tensor]:
 
 
 def _directions(embed: Embed, captions: list[list[str]]) -> dict[str, float]:
-    """Which sign of each peer means surer, by the hits of the validation captions."""
+    """Which sign of each baseline means more certain, by the hits of the validation captions."""
     sentences = [caption for photo in captions for caption in photo]
     pooled = torch.from_numpy(np.array(embed(sentences, "captions-val")))
     hits = photo_hits(normalize(pooled)).double()
     return {
         name: 1.0 if spearman(values, hits.float()) >= 0 else -1.0
-        for name, values in _peers(sentences, pooled).items()
+        for name, values in _baselines(sentences, pooled).items()
     }
 
 
 def _gains(certainty: Float[Tensor, " n"], hits: Bool[Tensor, " n"]) -> dict[str, float]:
-    """By how much the hits of the surest half, and of the least sure fifth, differ from those of all."""
+    """The difference of the hits of the most certain half, and of the least certain fifth, to those of all."""
     order, n = certainty.argsort(descending=True, stable=True), len(certainty)
     right = hits[order].double()
     return {
@@ -199,7 +195,7 @@ def _gains(certainty: Float[Tensor, " n"], hits: Bool[Tensor, " n"]) -> dict[str
 
 
 def _ambient(score: _Scores, folder: Path) -> dict[str, Any]:
-    """How often a reading gets a higher certainty than the ambiguous sentence it is of; and at equal length."""
+    """How often a reading has a higher certainty than its ambiguous sentence; and at equal length."""
     items = load_ambient(folder)
     sentences = list(dict.fromkeys(s for item in items for s in (item.sentence, *item.readings)))
     place = {sentence: k for k, sentence in enumerate(sentences)}
@@ -211,15 +207,15 @@ def _ambient(score: _Scores, folder: Path) -> dict[str, Any]:
     cluster, ambiguous, reading = torch.tensor(rows).T
     words = torch.tensor([len(s.split()) for s in sentences])
     same = words[ambiguous] == words[reading]
-    found: dict[str, Any] = {"pairs": len(rows), "pairs_of_equal_length": int(same.sum())}
+    metrics: dict[str, Any] = {"pairs": len(rows), "pairs_of_equal_length": int(same.sum())}
     for name, certainty in score.of(sentences, "ambient").items():
         higher = certainty[reading] - certainty[ambiguous]
         wins = (higher > 0).double() + 0.5 * (higher == 0).double()
-        found[name] = {
+        metrics[name] = {
             "all": _interval(wins, cluster),
             "equal_length": _interval(wins[same], cluster[same]),
         }
-    return found
+    return metrics
 
 
 def _interval(values: Float[Tensor, " n"], clusters: Int[Tensor, " n"]) -> list[float]:
@@ -227,10 +223,10 @@ def _interval(values: Float[Tensor, " n"], clusters: Int[Tensor, " n"]) -> list[
 
 
 def _chaos(score: _Scores, folder: Path, part: Any) -> dict[str, Any]:
-    """The rank correlation of doubt with the entropy of the votes, and the same with the length taken out."""
+    """The rank correlation of uncertainty with the entropy of the votes, also given the length."""
     items = load_chaos_nli(folder, part)
     entropy = torch.tensor([item.entropy for item in items])
-    found: dict[str, Any] = {"pairs": len(items)}
+    metrics: dict[str, Any] = {"pairs": len(items)}
     for side in ("premise", "hypothesis"):
         sentences = [getattr(item, side) for item in items]
         certainties = score.of(sentences, f"chaos-{part}-{side}")
@@ -239,17 +235,17 @@ def _chaos(score: _Scores, folder: Path, part: Any) -> dict[str, Any]:
             entry = {"all": _rank_interval(-certainty, entropy, None)}
             if name == "kappa":
                 entry["given_length"] = _rank_interval(-certainty, entropy, words)
-            found.setdefault(side, {})[name] = entry
-    return found
+            metrics.setdefault(side, {})[name] = entry
+    return metrics
 
 
-def _rank_interval(doubt: Tensor, entropy: Tensor, given: Tensor | None) -> list[float]:
+def _rank_interval(uncertainty: Tensor, entropy: Tensor, given: Tensor | None) -> list[float]:
     def statistic(rows: Tensor) -> float:
         if given is None:
-            return spearman(doubt[rows], entropy[rows])
-        return partial_spearman(doubt[rows], entropy[rows], given[rows])
+            return spearman(uncertainty[rows], entropy[rows])
+        return partial_spearman(uncertainty[rows], entropy[rows], given[rows])
 
-    return list(bootstrap(statistic, torch.arange(len(doubt)), draws=300))
+    return list(bootstrap(statistic, torch.arange(len(uncertainty)), draws=300))
 
 
 def _extremes(sentences: list[str], kappa: Float[Tensor, " n"]) -> dict[str, list[Any]]:

@@ -60,22 +60,9 @@ def run(
     """Train and evaluate one setting with one seed, write the record below ``out`` and return it.
 
     A finished run with the same setting is read, not repeated; an interrupted run resumes from its checkpoint. With
-    several ranks, all train and rank 0 evaluates and writes; the record that the other ranks return is empty.
-
-    Parameters
-    ----------
-    setting, seed
-        What to run. The seed of CIFAR-10H is the fold.
-    out
-        The folder of the records.
-    command
-        The command line, as the record shows it.
-    data_dir
-        The data folder (default: $AUREOLE_DATA).
-    cache
-        Where features of frozen encoders are cached (default: $AUREOLE_CACHE).
-    observer, progress
-        Called during training, and while features are computed.
+    several ranks, all train and rank 0 evaluates and writes; the record that the other ranks return is empty. The seed
+    of CIFAR-10H is the fold. ``data_dir`` defaults to $AUREOLE_DATA, and ``cache``, the folder for features of frozen
+    encoders, to $AUREOLE_CACHE. ``observer`` is called during training, ``progress`` while features are computed.
     """
     path = record_path(out, setting, seed)
     wanted = setting.as_json()

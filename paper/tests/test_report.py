@@ -1,0 +1,34 @@
+"""The reports of the records in the repository, and how a folder's report is chosen."""
+
+from pathlib import Path
+
+import pytest
+
+from aureole.errors import InvalidInputError
+from aureole.records import Record, write_record
+from aureole_paper.report import read_report
+from paper.tests.conftest import writer
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@pytest.mark.parametrize("name", ["controlled", "cifar10h", "frozen", "retrieval"])
+def test_every_record_is_shown_and_tables_are_rectangular(name):
+    report = read_report(RESULTS / name)
+    shown = {RESULTS / name / run.path for section in report.sections for run in section.runs}
+    assert shown == set((RESULTS / name).glob("*/seed-*.json"))
+    assert "other" not in {section.anchor for section in report.sections}
+    for table in (table for section in report.sections for table in section.tables):
+        assert {len(row) for row in table.rows} == {len(table.header)}
+        assert not table.spans or sum(width for _, width in table.spans) == len(table.header)
+
+
+def test_a_folder_of_several_experiments_is_refused(tmp_path):
+    folder = writer(tmp_path)("ambiguous")
+    write_record(Record("frozen/crops", {}, command="made"), folder / "crops" / "seed-0.json")
+    match = r"2 experiments: crops/seed-0.* of heads on.*ambiguous/seed-4"
+    with pytest.raises(InvalidInputError, match=match):
+        read_report(folder)
+    write_record(Record("cifar10h/elk", {}, command="made"), folder / "elk" / "seed-0.json")
+    with pytest.raises(InvalidInputError, match=r"3 experiments: elk/seed-0.json is of CIFAR-10H"):
+        read_report(folder)
