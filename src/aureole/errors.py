@@ -55,7 +55,7 @@ def tell_error(error: BaseException) -> dict[str, str]:
     return {"error": text[:_LONGEST], "kind": kind or AureoleError.__name__}
 
 
-def told_error(told: Mapping[str, str]) -> AureoleError:
+def told_error(data: Mapping[str, str]) -> AureoleError:
     """The error in the data of ``tell_error``; an ``AureoleError`` if its class is unknown.
 
     Examples
@@ -64,7 +64,7 @@ def told_error(told: Mapping[str, str]) -> AureoleError:
     MissingInputError('photos does not exist.')
     """
     kinds = {kind.__name__: kind for kind in _KINDS}
-    return kinds.get(told["kind"], AureoleError)(told["error"])
+    return kinds.get(data["kind"], AureoleError)(data["error"])
 
 
 _KINDS = (AureoleError, InvalidInputError, MissingInputError, MissingPackageError)
