@@ -26,6 +26,7 @@ def test_help_has_examples_and_names():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:mu has collapsed")  # after three batches it may
 def test_reproduce_and_report(tmp_path):
     command = ["reproduce", "bimodal", "--seeds", "1", "--max-batches", "3", "--json"]
     command += ["--out", str(tmp_path)]
