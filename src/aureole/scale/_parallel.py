@@ -19,8 +19,8 @@ from aureole.errors import (
     InvalidInputError,
     MissingInputError,
     MissingPackageError,
-    tell_error,
-    told_error,
+    error_from_dict,
+    error_to_dict,
 )
 from aureole.scale._ray import run_tasks
 from aureole.training import STORE, joined
@@ -154,7 +154,7 @@ def launch(
         except SignalException as error:
             raise KeyboardInterrupt from error
         if (folder / _FAILURE).exists():
-            raise told_error(json.loads((folder / _FAILURE).read_text()))
+            raise error_from_dict(json.loads((folder / _FAILURE).read_text()))
         return results[0]
 
 
@@ -168,7 +168,7 @@ def _on_a_rank(function: Callable[..., Any], arguments: tuple[Any, ...], name: s
             return function(*arguments)
     except AureoleError as error:
         part = failure.with_name(f"{_FAILURE}-{os.getpid()}")  # several ranks may fail at once
-        part.write_text(json.dumps(tell_error(error)))
+        part.write_text(json.dumps(error_to_dict(error)))
         part.replace(failure)
         raise SystemExit(1) from error
 

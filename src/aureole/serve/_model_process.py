@@ -24,7 +24,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import AureoleError, tell_error, told_error
+from aureole.errors import AureoleError, error_from_dict, error_to_dict
 from aureole.scale import (
     Embedder,
     Modality,
@@ -202,7 +202,7 @@ class _Process:
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer, or raise the error that the model process sent instead."""
     if "error" in answer:
-        raise told_error(answer)
+        raise error_from_dict(answer)
     return answer
 
 
@@ -271,7 +271,7 @@ def _serve(stdin: BinaryIO, out: BinaryIO) -> None:
     try:
         embedder = load_embedder(model["folder"], model["modality"], normalized=model["normalized"])
     except Exception as error:
-        write_message(out, tell_error(error))
+        write_message(out, error_to_dict(error))
         return
     write_message(out, {name: getattr(embedder, name) for name in _ATTRIBUTES})
     caps = CapTable(embedder.dim)
@@ -280,7 +280,7 @@ def _serve(stdin: BinaryIO, out: BinaryIO) -> None:
         try:
             answer = _posteriors(embedder, caps, inputs)
         except Exception as error:
-            answer = tell_error(error)
+            answer = error_to_dict(error)
         write_message(out, answer)
 
 
