@@ -200,13 +200,7 @@ class CapSearch:
 
 
 def count_labels(labels: Sequence[str]) -> str:
-    """How often each label occurs, the most frequent first.
-
-    Examples
-    --------
-    >>> count_labels(["star", "drop", "star"])
-    '2 stars, 1 drop'
-    """
+    """How often each label occurs, the most frequent first."""
     return ", ".join(f"{n} {_plural(name, n)}" for name, n in Counter(labels).most_common())
 
 

@@ -366,7 +366,9 @@ def run_quickstart(
     searches = two_searches(gallery, encoder, shapes.held_out, query, setting)
     say("Writing the page.")
     large = drawn_shapes(setting.held_out, side=_LARGE, seed=10 * seed + 1).pictures
-    queries = _large_queries(seed, query, setting)
+    sharp = drawn_shapes(query + 1, side=_LARGEST, seed=10 * seed + 1).pictures[query]
+    width = torch.tensor([setting.blur * _LARGEST / 32])  # the same share of the side
+    queries = [sharp, blur_pictures(sharp[None], width)[0]]
     metrics |= _write_searches(out, shapes.held_out, searches, (large[: setting.gallery], queries))
     metrics["query"] = shapes.held_out.names[int(shapes.held_out.probabilities[query].argmax())]
     metrics["parameters"] = sum(p.numel() for p in encoder.parameters())
@@ -449,10 +451,3 @@ def _claim(out: Path, plan: dict[str, Any]) -> None:
         )
     out.mkdir(parents=True, exist_ok=True)
     marker.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
-
-
-def _large_queries(seed: int, query: int, setting: QuickstartSetting) -> list[torch.Tensor]:
-    """The query in a larger size, sharp and blurred by the same share of its side."""
-    sharp = drawn_shapes(query + 1, side=_LARGEST, seed=10 * seed + 1).pictures[query]
-    width = setting.blur * _LARGEST / 32
-    return [sharp, blur_pictures(sharp[None], torch.tensor([width]))[0]]
