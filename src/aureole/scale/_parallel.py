@@ -20,8 +20,8 @@ from aureole.errors import (
     InvalidInputError,
     MissingInputError,
     MissingPackageError,
-    tell_error,
-    told_error,
+    error_from_dict,
+    error_to_dict,
 )
 from aureole.scale._ray import run_tasks
 from aureole.training import STORE, joined
@@ -153,7 +153,7 @@ def launch(
         except SignalException as error:
             raise KeyboardInterrupt from error
         if (folder / _FAILURE).exists():
-            raise told_error(json.loads((folder / _FAILURE).read_text()))
+            raise error_from_dict(json.loads((folder / _FAILURE).read_text()))
         return results[0]
 
 
@@ -166,7 +166,7 @@ def _on_a_rank(function: Callable[..., Any], arguments: tuple[Any, ...], name: s
         with joined():
             return function(*arguments)
     except AureoleError as error:
-        atomic_write(failure, json.dumps(tell_error(error)))  # several ranks may fail at once
+        atomic_write(failure, json.dumps(error_to_dict(error)))  # several ranks may fail at once
         raise SystemExit(1) from error
 
 

@@ -18,8 +18,8 @@ from aureole.errors import (
     AureoleError,
     InvalidInputError,
     MissingPackageError,
-    tell_error,
-    told_error,
+    error_from_dict,
+    error_to_dict,
 )
 from aureole.retrieval import LanceStore, check_build, default_lists, shown_address
 from aureole.scale._posterior_table import Done, absolute_address
@@ -85,7 +85,7 @@ def map_chunks(
             )
             for row in done.iter_rows():
                 if row["error"]:
-                    raise told_error(json.loads(row["error"]))
+                    raise error_from_dict(json.loads(row["error"]))
                 yield Done.from_json(row["done"])
         except RayError as error:
             first = str(error).strip().splitlines() or [type(error).__name__]
@@ -180,7 +180,7 @@ def run_ranks(
         _train(ray, function, arguments, ranks, restarts, outcome)
     answer = json.loads(outcome.read_text())
     if "error" in answer:
-        raise told_error(answer)
+        raise error_from_dict(answer)
     return answer["result"]
 
 
@@ -235,7 +235,7 @@ def _on_worker(config: dict[str, Any]) -> None:
     try:
         result = config["function"](*config["arguments"])
     except AureoleError as error:
-        atomic_write(outcome, json.dumps(tell_error(error)))
+        atomic_write(outcome, json.dumps(error_to_dict(error)))
         raise
     if rank() == 0:
         atomic_write(outcome, json.dumps({"result": result}))
@@ -314,4 +314,4 @@ def _work(batch: dict[str, Any], *, job: str, order: WorkOrder) -> dict[str, lis
         (text,) = batch["chunk"]
         return {"done": [_WORKERS[job](Chunk(**json.loads(str(text)))).to_json()], "error": [""]}
     except AureoleError as error:
-        return {"done": [""], "error": [json.dumps(tell_error(error))]}
+        return {"done": [""], "error": [json.dumps(error_to_dict(error))]}
