@@ -21,6 +21,7 @@ sweeps:
 lint:
 	ruff check .
 	ruff format --check .
+	python tools/voice.py --check
 
 types:
 	pyright
