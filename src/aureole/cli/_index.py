@@ -207,7 +207,9 @@ def build(
     """Build a gallery; ``BUILD`` is the text users see."""
     started = time.monotonic()
     if out == "faiss://":
-        raise typer.BadParameter("faiss:// is only in memory: choose a path that ends in .faiss.")
+        raise typer.BadParameter(
+            "faiss:// is an index in memory and would be lost: choose a path that ends in .faiss."
+        )
     if calibrate.conformal is not None and calibrate.group_column is None:
         raise typer.BadParameter("--conformal needs --group-column, which defines the positives.")
     given = sizes.given(approximate)

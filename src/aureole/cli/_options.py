@@ -116,10 +116,10 @@ class GroupedVectors:
 class IndexSizes:
     """Sizes of an approximate index."""
 
-    lists: int | None = option("Lists of ivf (default: 4 * sqrt(rows)).", min=1)
+    lists: int | None = option("Number of IVF lists (default: 4 * sqrt(rows)).", min=1)
     probes: int | None = option("Lists that a search visits (default: lists / 16).", min=1)
-    links: int | None = option("Links of hnsw per row.", min=1)
-    width: int | None = option("Search width of hnsw (default: 128).", min=1)
+    links: int | None = option("HNSW links per row.", min=1)
+    width: int | None = option("HNSW search width (default: 128).", min=1)
 
     def given(self, kind: str | None) -> dict[str, int]:
         """The sizes that were set; raises if they do not belong to this kind of index."""

@@ -25,13 +25,13 @@ _MAX_SERVED = 1000  # hits that a service returns at most
 class QueryOptions:
     """The query: exactly one of an id, a row of a table, a text or a picture."""
 
-    item: str | None = option("Query by an item of the gallery.", None, "--id")
+    item: str | None = option("Query with an item of the gallery.", None, "--id")
     vector_from: Path | None = option(
-        "Query by a row of this table: a vector with --head, or mu and kappa."
+        "Query with a row of this table: a vector with --head, or mu and kappa."
     )
     row: int | None = option("Row number, from 0.", min=0)
-    text: str | None = option("Query by a text, with MiniLM and --head, or with --encoder.")
-    image: Path | None = option("Query by a picture, with --encoder.")
+    text: str | None = option("Query with a text, encoded by MiniLM and --head, or by --encoder.")
+    image: Path | None = option("Query with a picture, encoded by --encoder.")
 
 
 @dataclass(frozen=True)
