@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from aureole.errors import InvalidInputError
-from aureole.records import Record, write_record
 from aureole_paper.report import read_report
-from paper.tests.conftest import writer
+from paper.tests.conftest import save, writer
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -25,10 +24,10 @@ def test_every_record_is_shown_and_tables_are_rectangular(name):
 
 def test_a_folder_of_several_experiments_is_refused(tmp_path):
     folder = writer(tmp_path)("ambiguous")
-    write_record(Record("frozen/crops", {}, command="made"), folder / "crops" / "seed-0.json")
+    save(folder, "frozen/crops", {})
     match = r"2 experiments: crops/seed-0.* of heads on.*ambiguous/seed-4"
     with pytest.raises(InvalidInputError, match=match):
         read_report(folder)
-    write_record(Record("cifar10h/elk", {}, command="made"), folder / "elk" / "seed-0.json")
+    save(folder, "cifar10h/elk", {})
     with pytest.raises(InvalidInputError, match=r"3 experiments: elk/seed-0.json is of CIFAR-10H"):
         read_report(folder)
