@@ -1,5 +1,6 @@
 """Small fabricated records; types of the reports are checked while these tests run."""
 
+import json
 import math
 import os
 import shutil
@@ -7,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
+from typer.testing import CliRunner
 
 with install_import_hook("aureole_paper", "beartype.beartype"):
     from aureole_paper.report import read_report, write_report
 
+from aureole.cli._app import app
 from aureole.explorer import Run
 from aureole.records import Record, write_record
 from aureole_paper.records import group, read_runs
@@ -52,6 +55,14 @@ def writer(folder):
         return save(folder, f"controlled/{name}", values, seed, command=command, **settings)
 
     return write
+
+
+def reproduce(*words, data, out):
+    """Run ``aureole reproduce`` on real data; returns the metrics by setting."""
+    places = ["--data-dir", str(data), "--out", str(out)]
+    result = CliRunner().invoke(app, ["reproduce", *words, *places, "--json"])
+    assert result.exit_code == 0, result.output
+    return {row["setting"]: row["metrics"] for row in json.loads(result.stdout)}
 
 
 def anchors(folder):

@@ -174,10 +174,8 @@ def test_changes_are_of_the_same_seeds(groups, tables, report):
     assert row["a group holds"] == "captions, and pairs of STS-B"
     assert (row["captions most certain half, points"], row["seeds"]) == ("+12.0", "1")
     (section,) = (section for section in report.sections if section.anchor == "pairs")
-    assert (
-        "text-stsb, 1 seed: the gain of the most certain half changed by +2.0 points"
-        in section.text
-    )
+    said = "text-stsb, 1 seed: the gain of the most certain half changed by +2.0 points"
+    assert said in section.text
 
 
 def test_images_have_heads_first_and_the_best_marked(tables):

@@ -1,9 +1,7 @@
 """The report of credible retrieval: its sentences, tables and figure from records, and what is missing."""
 
 import pytest
-from typer.testing import CliRunner
 
-from aureole.cli._app import app
 from aureole_paper.records import Summary, read_runs, summary
 from aureole_paper.report import read_report
 from aureole_paper.retrieval_report import coverage_figure, percent, verdict
@@ -96,10 +94,3 @@ def test_records_that_lack_figures_are_shown_with_what_they_have(tmp_path):
 def test_an_index_that_differs_is_told(tmp_path):
     save(tmp_path, NAME, metrics() | {"index": {"searches": 8, "members": 50, "differing": 3}})
     assert "3 items differ" in " ".join(read_report(tmp_path).results)
-
-
-def test_a_page_is_written(folder, tmp_path):
-    out = tmp_path / "page.html"
-    result = CliRunner().invoke(app, ["report", str(folder), "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    assert "Gained over the cosine" in out.read_text()

@@ -2,7 +2,7 @@
 
 from aureole_paper.controlled_report import ratio
 from aureole_paper.records import MISSING, group
-from aureole_paper.tables import comparison, generic_table, numbered, present
+from aureole_paper.tables import generic_table, numbered, present
 
 
 def cells(table, name):
@@ -88,7 +88,7 @@ def test_runs_of_other_lengths_are_told(run):
     runs = [run(seed=4), run(seed=5)]
     for each, steps in zip(runs, (60, 2000), strict=True):
         each.record.settings["steps"] = steps
-    table = comparison("", "", group(runs), names=["ambiguous"])
+    table = generic_table("", "", group(runs), ["ambiguous"])
     assert cells(table, "ambiguous")["batches"] == "60 to 2000"
 
 
