@@ -1,20 +1,23 @@
 """Small fabricated records; types of the reports are checked while these tests run."""
 
+import json
 import math
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
+from typer.testing import CliRunner
 
 with install_import_hook("aureole_paper", "beartype.beartype"):
-    import aureole_paper.report
+    from aureole_paper.report import read_report, write_report
 
+from aureole.cli._app import app
 from aureole.explorer import Run
 from aureole.records import Record, write_record
 from aureole_paper.records import group, read_runs
-
-assert aureole_paper.report
+from tests.explorer.test_page import Outline
 
 METRICS = {
     "mu_rank": 0.99, "mu_mae": 0.03, "kappa_rank": 0.95, "kappa_mae": 0.6, "kappa_mean": 25.0,
@@ -37,16 +40,63 @@ def changed(metrics, changes):
     return {name: value for name, value in (metrics | changes).items() if value is not None}
 
 
+def save(folder, name, values, seed=0, *, command="aureole reproduce", **settings):
+    """Write the record "experiment/setting" of a seed below a folder and return the folder."""
+    record = Record(name, values, command, seed, settings)
+    write_record(record, folder / name.partition("/")[2] / f"seed-{seed}.json")
+    return folder
+
+
 def writer(folder):
-    """A function that writes a record below a folder and returns the folder."""
+    """A function that writes a record of the controlled experiment below a folder and returns the folder."""
 
     def write(name, seed=4, changes=None, *, command="aureole reproduce", **setting):
-        values = changed(METRICS, changes or {})
-        record = Record(f"controlled/{name}", values, command, seed, SETTINGS | setting)
-        write_record(record, folder / name / f"seed-{seed}.json")
-        return folder
+        values, settings = changed(METRICS, changes or {}), SETTINGS | setting
+        return save(folder, f"controlled/{name}", values, seed, command=command, **settings)
 
     return write
+
+
+def reproduce(*words, data, out):
+    """Run ``aureole reproduce`` on real data; returns the metrics by setting."""
+    places = ["--data-dir", str(data), "--out", str(out)]
+    result = CliRunner().invoke(app, ["reproduce", *words, *places, "--json"])
+    assert result.exit_code == 0, result.output
+    return {row["setting"]: row["metrics"] for row in json.loads(result.stdout)}
+
+
+def anchors(folder):
+    return [section.anchor for section in read_report(folder).sections]
+
+
+def page(folder, tmp_path):
+    out = tmp_path / "pages" / "report.html"
+    assert write_report(folder, out) == out
+    assert list(out.parent.iterdir()) == [out]  # no temporary file is left
+    return out.read_text(encoding="utf-8")
+
+
+def checked_page(folder, tmp_path, *, links="#"):
+    """(The page of a folder, its outline): the same every time, and nothing is loaded or leads elsewhere."""
+    html = page(folder, tmp_path)
+    found = Outline(html)
+    assert len(found.ids) == len(set(found.ids))
+    assert all(link.startswith(links) for link in found.links)
+    assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.ids)
+    assert "script" not in found.tags
+    assert page(folder, tmp_path) == html
+    return html, found
+
+
+def check_bare_records(folder, tmp_path, prefix=""):
+    """Records without metrics or settings, alone and next to those of a folder, do not stop the report."""
+    bare, mixed = tmp_path / "bare", tmp_path / "mixed"
+    shutil.copytree(folder, mixed)
+    for into in (bare, mixed):
+        for path in folder.iterdir():
+            record = Record(f"{prefix}{path.name}", {}, command="bare")
+            write_record(record, into / path.name / "seed-99.json")
+        Outline(page(into, tmp_path))
 
 
 @pytest.fixture(scope="session")
@@ -66,9 +116,9 @@ def write(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def everything(tmp_path_factory):
-    """A folder with a record or two for every section; not to be changed."""
-    write = writer(tmp_path_factory.mktemp("everything"))
+def folder(tmp_path_factory):
+    """A folder with a record or two for every section; not to be changed. Modules on other experiments override it."""
+    write = writer(tmp_path_factory.mktemp("controlled"))
     write("ambiguous", 4)
     write("ambiguous", 5, {"kappa_rank": 0.97, "kappa_mae": 0.8})
     write("ambiguous-paper", 4, preset="paper", steps=100_000)
@@ -106,10 +156,22 @@ def everything(tmp_path_factory):
     return write("my-own-run", 0, {"kappa_mae": 123_456.0, "kappa_mean": math.pi})
 
 
-@pytest.fixture(scope="session")
-def groups(everything):
-    """The runs of ``everything`` by setting."""
-    return group(read_runs(everything))
+@pytest.fixture(scope="module")
+def groups(folder):
+    """The runs of ``folder`` by setting."""
+    return group(read_runs(folder))
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    """The report of ``folder``."""
+    return read_report(folder)
+
+
+@pytest.fixture(scope="module")
+def tables(report):
+    """The tables of the whole report by title."""
+    return {table.title: table for section in report.sections for table in section.tables}
 
 
 @pytest.fixture

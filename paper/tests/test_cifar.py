@@ -208,9 +208,7 @@ def test_real_crop_sizes(shared_data):
 
 
 def test_votes_must_fit_the_images(tmp_path):
-    binary = tmp_path / "cifar10" / "cifar-10-batches-bin"
-    binary.mkdir(parents=True)
-    (binary / "test_batch.bin").write_bytes(bytes(2 * 3073))
+    write_binary(tmp_path, "test", torch.zeros(2, 3, 32, 32).byte(), torch.zeros(2).long())
     (tmp_path / "cifar10_human").mkdir()
     np.save(tmp_path / "cifar10_human" / "cifar10h-counts.npy", np.zeros((3, 10), np.int64))
     with pytest.raises(InvalidInputError, match=r"shape \(3, 10\), but 2 images"):

@@ -1,21 +1,17 @@
 """The CIFAR-10H experiment on the real images and votes, shortened; skipped if the data is missing."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from aureole.cli._app import app
 from aureole.errors import InvalidInputError
 from aureole_paper import cifar10h
 from aureole_paper.catalogue import find_experiment
 from aureole_paper.cifar import Cifar10H, Fold
 from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting, Split
 from aureole_paper.runs import run
-
-RUNNER = CliRunner()
+from paper.tests.conftest import reproduce
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +20,10 @@ def split(shared_data):
 
 
 def test_thirty_batches_learn_what_the_paper_measures(shared_data, tmp_path):
-    command = ["reproduce", "cifar10h", "--loss", "closed-form", "--labels", "soft", "--pretrained"]
-    command += ["--backbone", "resnet20", "--folds", "1", "--max-batches", "30", "--json"]
+    command = ["cifar10h", "--loss", "closed-form", "--labels", "soft", "--pretrained"]
+    command += ["--backbone", "resnet20", "--folds", "1", "--max-batches", "30"]
     command += [word for name in ("closed-form", "softmax", "ceiling") for word in ("--only", name)]
-    places = ["--data-dir", str(shared_data), "--out", str(tmp_path)]
-    result = RUNNER.invoke(app, [*command, *places])
-    assert result.exit_code == 0, result.output
-    found = {row["setting"]: row["metrics"] for row in json.loads(result.stdout)}
+    found = reproduce(*command, data=shared_data, out=tmp_path)
     ours, softmax = found["closed-form"], found["softmax"]
     assert ours["entropy_rank"] > 0.25
     assert ours["crop_rank"] > softmax["crop_rank"]

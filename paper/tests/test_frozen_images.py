@@ -38,7 +38,7 @@ def test_every_method_is_judged_on_made_up_features():
     data = FrozenImages(train, labels, torch.arange(900), test, truth, blur, crops, 1.2 - lost)
     calls = []
     figures = evaluate(data, TINY, 0, progress=lambda *what: calls.append(what))
-    assert tuple(figures["methods"]) == METHODS
+    assert list(figures["methods"]) == list(METHODS)
     assert calls == [(name, k, len(METHODS)) for k, name in enumerate(METHODS, 1)]
     for name in ("class-head", "softmax", "ensemble", "loss-ranked"):
         assert figures["methods"][name]["entropy_rank"] > 0.2, name

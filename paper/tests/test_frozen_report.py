@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from aureole.records import Record, write_record
 from aureole_paper.frozen_report import (
     ambient_text,
     caption_figure,
@@ -16,8 +15,7 @@ from aureole_paper.frozen_report import (
     settings_with,
 )
 from aureole_paper.records import MISSING, group, read_runs
-from aureole_paper.report import read_report, write_report
-from paper.tests.conftest import changed
+from paper.tests.conftest import anchors, changed, checked_page, page, save
 from paper.tests.test_tables import cells
 from tests.explorer.test_page import Outline
 
@@ -82,26 +80,18 @@ def image_metrics(changes):
     return {"methods": methods | changes, "features": features, "seconds_training": 0.0}
 
 
-def add(folder, name, seed=0, metrics=None, *, command="aureole reproduce frozen-text", **setting):
+def add(folder, setting, seed=0, metrics=None, *, views="captions"):
     """Write the record of a seed and return the folder."""
-    settings = {"name": name, "views": "captions", "dim": 32, "lr": 4e-3, "photos": None} | setting
+    settings = {"views": views, "dim": 32, "lr": 4e-3, "photos": None}
     metrics = text_metrics() if metrics is None else metrics
-    record = Record(f"frozen/{name}", metrics, command=command, seed=seed, settings=settings)
-    write_record(record, folder / name / f"seed-{seed}.json")
-    return folder
+    return save(folder, f"frozen/{setting}", metrics, seed, **settings)
 
 
 def images(folder, name="crops", seed=0, *, methods=None):
     """Write the record of a seed on images and return the folder."""
-    settings = {
-        "crops": name == "crops",
-        "side": 112,
-        "head": {"dim": 16, "probe": {"steps": 1500}},
-    }
-    command = "aureole reproduce frozen-images"
-    record = Record(f"frozen/{name}", image_metrics(methods or {}), command, seed, settings)
-    write_record(record, folder / name / f"seed-{seed}.json")
-    return folder
+    head = {"dim": 16, "probe": {"steps": 1500}}
+    settings = {"crops": name == "crops", "side": 112, "head": head}
+    return save(folder, f"frozen/{name}", image_metrics(methods or {}), seed, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -118,42 +108,12 @@ def folder(tmp_path_factory):
     return images(folder, "whole")
 
 
-@pytest.fixture(scope="module")
-def groups(folder):
-    """The runs of ``folder`` by setting."""
-    return group(read_runs(folder))
-
-
-@pytest.fixture(scope="module")
-def report(folder):
-    """The report of ``folder``."""
-    return read_report(folder)
-
-
-@pytest.fixture(scope="module")
-def tables(report):
-    """The tables of the whole report by title."""
-    return {table.title: table for section in report.sections for table in section.tables}
-
-
-def page(folder, tmp_path):
-    return write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def anchors(folder):
-    return [section.anchor for section in read_report(folder).sections]
-
-
 def test_the_whole_report(folder, tmp_path):
-    html = page(folder, tmp_path)
+    html, found = checked_page(folder, tmp_path)
     assert re.findall(r'<section id="([^"]+)">', html) == SECTIONS
-    found = Outline(html)
-    assert len(found.ids) == len(set(found.ids))
-    assert all(link.startswith("#") for link in found.links)
     assert found.tags.count("svg") == 3
     assert "<h1>Heads on frozen encoders</h1>" in html
     assert "People." in html
-    assert page(folder, tmp_path) == html
 
 
 def test_captions(tables):
@@ -214,10 +174,8 @@ def test_changes_are_of_the_same_seeds(groups, tables, report):
     assert row["a group holds"] == "captions, and pairs of STS-B"
     assert (row["captions most certain half, points"], row["seeds"]) == ("+12.0", "1")
     (section,) = (section for section in report.sections if section.anchor == "pairs")
-    assert (
-        "text-stsb, 1 seed: the gain of the most certain half changed by +2.0 points"
-        in section.text
-    )
+    said = "text-stsb, 1 seed: the gain of the most certain half changed by +2.0 points"
+    assert said in section.text
 
 
 def test_images_have_heads_first_and_the_best_marked(tables):

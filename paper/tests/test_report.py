@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from aureole.cli._app import app
 from aureole.errors import InvalidInputError
-from aureole.records import Record, write_record
 from aureole_paper.report import read_report
-from paper.tests.conftest import writer
+from paper.tests.conftest import save, writer
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -23,12 +24,27 @@ def test_every_record_is_shown_and_tables_are_rectangular(name):
         assert not table.spans or sum(width for _, width in table.spans) == len(table.header)
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("controlled", "<h1>The controlled experiment: the paper"),
+        ("cifar10h", "<h1>CIFAR-10H: the paper"),
+        ("retrieval", "Gained over the cosine"),
+    ],
+)
+def test_the_command_picks_the_report(tmp_path, name, shown):
+    out = tmp_path / "page.html"
+    result = CliRunner().invoke(app, ["report", str(RESULTS / name), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert shown in out.read_text(encoding="utf-8")
+
+
 def test_a_folder_of_several_experiments_is_refused(tmp_path):
     folder = writer(tmp_path)("ambiguous")
-    write_record(Record("frozen/crops", {}, command="made"), folder / "crops" / "seed-0.json")
+    save(folder, "frozen/crops", {})
     match = r"2 experiments: crops/seed-0.* of heads on.*ambiguous/seed-4"
     with pytest.raises(InvalidInputError, match=match):
         read_report(folder)
-    write_record(Record("cifar10h/elk", {}, command="made"), folder / "elk" / "seed-0.json")
+    save(folder, "cifar10h/elk", {})
     with pytest.raises(InvalidInputError, match=r"3 experiments: elk/seed-0.json is of CIFAR-10H"):
         read_report(folder)

@@ -132,11 +132,11 @@ def _losses() -> tuple[Setting, ...]:
 
 
 def _samples() -> tuple[Setting, ...]:
-    def setting(k: int) -> Setting:
-        items = {1: 256, 4: 256, 16: 256, 64: 192, 256: 96, 512: 64}[k]
-        return _short(f"mc-samples-{k}", n_samples=k, items=items, pairs=3 * items, **_BY_DRAWS)
-
-    return tuple(setting(k) for k in (1, 4, 16, 64, 256, 512))
+    sizes = {1: 256, 4: 256, 16: 256, 64: 192, 256: 96, 512: 64}
+    return tuple(
+        _short(f"mc-samples-{k}", n_samples=k, items=items, pairs=3 * items, **_BY_DRAWS)
+        for k, items in sizes.items()
+    )
 
 
 def _sources() -> tuple[Setting, ...]:
@@ -170,9 +170,8 @@ def _tuning() -> tuple[Setting, ...]:
                     grid.append(_short(name, loss=loss, negatives=negatives, **changes))
     for a in (0.5, 1.0, 2.0, 4.0):
         for b in (-8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 8.0):
-            grid.append(
-                _short(f"tuning-hib-a{a:g}-b{b:g}", loss="hib", hib=(a, b), negatives=0, **common)
-            )
+            name = f"tuning-hib-a{a:g}-b{b:g}"
+            grid.append(_short(name, loss="hib", hib=(a, b), negatives=0, **common))
     return tuple(grid)
 
 
@@ -210,11 +209,8 @@ def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting, ...]:
 
 _FAMILIES = tuple(Setting(family, family=family) for family in ("gaussian", "laplace"))
 _INJECTIVE = tuple(
-    Setting(name, kappa_range=_POINTS, family="dirac", steps=steps)
-    for name, steps in (
-        *(("injective", 400), ("injective-longer", 1200)),
-        ("injective-longest", 3600),
-    )
+    Setting(f"injective{name}", kappa_range=_POINTS, family="dirac", steps=steps)
+    for name, steps in (("", 400), ("-longer", 1200), ("-longest", 3600))
 )
 _ENCODERS = tuple(
     _BASE if d == 10 else _short(f"encoder-dim-{d}", encoder_dim=d) for d in (4, 8, 10, 16, 32, 64)

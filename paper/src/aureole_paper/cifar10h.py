@@ -124,9 +124,7 @@ class Split:
         return torch.nn.functional.one_hot(hard, votes.shape[-1]).to(votes)
 
 
-@lru_cache(maxsize=1)
-def _load(folder: Path) -> Cifar10H:
-    return load_cifar10h(folder)
+_load = lru_cache(maxsize=1)(load_cifar10h)
 
 
 def train(
@@ -139,60 +137,40 @@ def train(
     observer: Observer | None = None,
 ) -> Fit:
     """The encoder that was best on the validation crops, with its learning curve; several members are pooled."""
-    backbones = (*[setting.backbone] * setting.members, *setting.also)
-    fits = [
-        _train_one(
-            replace(setting, backbone=backbone),
-            split,
-            seed + 1000 * k,
-            folder,
-            _member_path(checkpoint, k),
-            observer,
+    batches = _Batches(split, setting)
+
+    def member(number: int, backbone: BackboneName) -> Fit:
+        own_seed = seed + 1000 * number
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_INITIALISATION + own_seed)
+            encoder = new_encoder(replace(setting, backbone=backbone), split, folder)
+        loss = objective(
+            setting.loss,
+            setting.kappa_pos,
+            n_samples=setting.n_samples,
+            hib=setting.hib,
+            temperature=setting.temperature,
         )
-        for k, backbone in enumerate(backbones)
-    ]
+        every, suffix = setting.evaluate_every, checkpoint.suffix
+        return fit(
+            encoder,
+            loss,
+            batches,
+            phases=[Phase("joint", setting.steps, setting.lr)],
+            options=FitOptions(
+                seed=own_seed, average=0.99, evaluate_every=every, select="crop_rank"
+            ),
+            checkpoint=checkpoint.with_suffix(f".{number}{suffix}" if number else suffix),
+            evaluate=lambda model: validate(model, split),
+            observer=observer,
+        )
+
+    backbones = (setting.backbone,) * setting.members + setting.also
+    fits = [member(number, backbone) for number, backbone in enumerate(backbones)]
     if len(fits) == 1:
         return fits[0]
-    members = [member.encoder for member in fits]
-    encoder = Ensemble(members, split.data.images[split.fold.train[:1000]])
-    return Fit(encoder, fits[0].curve, sum(member.seconds for member in fits))
-
-
-def _member_path(checkpoint: Path, number: int) -> Path:
-    return checkpoint.with_suffix(f".{number}{checkpoint.suffix}") if number else checkpoint
-
-
-def _train_one(
-    setting: Cifar10HSetting,
-    split: Split,
-    seed: int,
-    folder: Path,
-    checkpoint: Path,
-    observer: Observer | None,
-) -> Fit:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_INITIALISATION + seed)
-        encoder = new_encoder(setting, split, folder)
-    loss = objective(
-        setting.loss,
-        setting.kappa_pos,
-        n_samples=setting.n_samples,
-        hib=setting.hib,
-        temperature=setting.temperature,
-    )
-    batches = _Batches(split, setting)
-    return fit(
-        encoder,
-        loss,
-        batches,
-        phases=[Phase("joint", setting.steps, setting.lr)],
-        options=FitOptions(
-            seed=seed, average=0.99, evaluate_every=setting.evaluate_every, select="crop_rank"
-        ),
-        checkpoint=checkpoint,
-        evaluate=lambda model: validate(model, split),
-        observer=observer,
-    )
+    encoder = Ensemble([f.encoder for f in fits], split.data.images[split.fold.train[:1000]])
+    return Fit(encoder, fits[0].curve, sum(f.seconds for f in fits))
 
 
 class _Batches:
@@ -322,9 +300,8 @@ def evaluate(
         "rejection_area_oracle": oracle_area(correct),
         "rejection": {"kept": rounded(rejection_curve(uncertainty, correct, points=21)[1])},
     }
-    if (
-        setting.loss == "infonce"
-    ):  # an uncertainty without kappa: the distance to the nearest training images
+    if setting.loss == "infonce":
+        # an uncertainty without kappa: the distance to the nearest training images
         known = encode(model, split.data.images[split.fold.train])
         metrics["neighbour_entropy_rank"] = spearman(_distance(posterior, known), entropy)
         metrics["neighbour_crop_rank"] = -spearman(_distance(cropped, known), sizes)

@@ -139,9 +139,7 @@ def main_results(groups: Groups) -> list[str]:
             "The entropy of about 50 votes is itself uncertain: a perfect prediction of people's disagreement would "
             f"have a rank correlation of about {format_summary(ceiling)} with it."
         )
-    row = leading(groups, "rejection")
-    runs = groups[row.setting] if row else ()
-    kept, softmax = (mean_rejection(runs, by) for by in ("kept", "softmax"))
+    kept, softmax = (mean_rejection(groups, by) for by in ("kept", "softmax"))
     if kept is not None:
         half = len(kept) // 2
         other = "" if softmax is None else f" (by softmax: {format_number(softmax[half])})"
@@ -314,8 +312,10 @@ def _quantiles(run: Run, kind: str) -> list[float]:
     return values if len(values) == len(_QUANTILES) else []
 
 
-def mean_rejection(runs: Sequence[Run], by: str) -> np.ndarray | None:
-    """Recall@1 at evenly spaced rejected shares from 0 to 1, mean over the folds that have as many points."""
+def mean_rejection(groups: Groups, by: str) -> np.ndarray | None:
+    """Recall@1 of the leading row at rejected shares from 0 to 1, mean over the folds that have as many points."""
+    row = leading(groups, "rejection")
+    runs = groups[row.setting] if row else ()
     curves = [numbers(value_at(run, "rejection", by) or ()) for run in runs]
     curves = [curve for curve in curves if len(curve) > 1]
     curves = [curve for curve in curves if len(curve) == len(curves[0])]
@@ -324,9 +324,7 @@ def mean_rejection(runs: Sequence[Run], by: str) -> np.ndarray | None:
 
 def rejection_figure(groups: Groups) -> str | None:
     """Recall@1 of the kept images against the rejected share: by κ, by softmax, in the best order and at random."""
-    row = leading(groups, "rejection")
-    runs = groups[row.setting] if row else ()
-    kept, softmax = (mean_rejection(runs, by) for by in ("kept", "softmax"))
+    kept, softmax = (mean_rejection(groups, by) for by in ("kept", "softmax"))
     if kept is None:
         return None
     share = np.linspace(0, 1, len(kept))

@@ -1,12 +1,14 @@
 """The report of the controlled experiment: a summary, and a section for every table and figure with records."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 from aureole.explorer import Report, Run, Table
 from aureole_paper import figures
 from aureole_paper.controlled import MASSES
 from aureole_paper.paper_values import format_paper, paper_value
 from aureole_paper.records import (
+    MISSING,
     Groups,
     Summary,
     counted,
@@ -18,17 +20,18 @@ from aureole_paper.records import (
     summary,
 )
 from aureole_paper.tables import (
+    COLUMNS,
     FACTS,
     LABELS,
     RECOVERY_METRICS,
     Plan,
     Texts,
     build_report,
-    comparison,
     fixed,
     generic_table,
     numbered,
     ours,
+    paired_table,
     present,
     run_facts,
     settings_table,
@@ -86,29 +89,43 @@ def _compared(
     metrics: Sequence[str] = RECOVERY_METRICS,
     same: Mapping[str, str] | None = None,
 ) -> Callable[[Groups, Sequence[str]], list[Table]]:
-    """A section's one table: the paper's numbers next to ours."""
+    """A section's one table "paper | ours"; ``same`` maps a setting to the one that has the paper's number."""
 
     def build(groups: Groups, names: Sequence[str]) -> list[Table]:
-        title, caption = TEXTS(anchor, "title"), TEXTS(anchor)
-        options = {"columns": columns, "metrics": metrics, "same": same}
-        return [comparison(title, caption, groups, names=names, **options)]
+        rows = []
+        for name in present(groups, names):
+            runs, plain = groups[name], name.removesuffix("-paper")
+            key = (same or {}).get(plain, plain)
+            pairs = [(_paper(key, metric), ours(runs, metric)) for metric in metrics]
+            cells = [COLUMNS[column](runs) for column in columns]
+            rows.append((name, *cells, *chain(*pairs), *run_facts(runs)))
+        title, lead = TEXTS(anchor, "title"), ("setting", *columns)
+        return [paired_table(title, TEXTS(anchor), rows, lead=lead, metrics=metrics)]
 
     return build
+
+
+def _paper(name: str, metric: str) -> str:
+    value = paper_value(name, metric)
+    if value is None and metric == "kappa_mae":
+        value = paper_value(name, "kappa_mean")  # true kappa is infinite: the paper gives the limit
+    return MISSING if value is None else format_paper(value)
 
 
 def _own(
     anchor: str, *columns: str, metrics: Sequence[str], last: str
 ) -> Callable[[Groups, Sequence[str]], list[Table]]:
     """A section's one table of our own metrics and a ratio, where the paper has no numbers."""
-    shown: dict[str, Callable[[Sequence[Run]], str]] = {
-        LABELS[metric]: lambda runs, metric=metric: ours(runs, metric) for metric in metrics
-    }
-    shown[last] = lambda runs: format_summary(ratio(runs, *_RATIOS[last]))
+
+    def cells(runs: Sequence[Run]) -> list[str]:
+        own = [COLUMNS[column](runs) for column in columns]
+        own += [ours(runs, metric) for metric in metrics]
+        return [*own, format_summary(ratio(runs, *_RATIOS[last]))]
 
     def build(groups: Groups, names: Sequence[str]) -> list[Table]:
-        title, names = TEXTS(anchor, "title"), present(groups, names)
-        options = {"names": names, "columns": columns, "metrics": shown}
-        return [settings_table(title, TEXTS(anchor), groups, **options)]
+        header = (*columns, *(LABELS[metric] for metric in metrics), last)
+        options = {"names": present(groups, names), "header": header, "cells": cells}
+        return [settings_table(TEXTS(anchor, "title"), TEXTS(anchor), groups, **options)]
 
     return build
 

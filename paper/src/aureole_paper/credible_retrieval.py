@@ -252,7 +252,9 @@ def run_fold(
     )
     started = time.monotonic()
     model = MirroredViews(fitted.encoder) if setting.encoder.mirrored else fitted.encoder
-    metrics = evaluate(model, _shortened(split, setting.images), setting, fold)
+    rows, n = split.fold, setting.images
+    rows = replace(rows, validation=rows.validation[:n], test=rows.test[:n])
+    metrics = evaluate(model, replace(split, fold=rows), setting, fold)
     metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
     return fitted, metrics
 
@@ -318,13 +320,6 @@ def evaluate(
     metrics["abstention"] = _abstention(search, setting.ask_back, entropy)
     metrics["recall_at_1"] = metrics["abstention"]["recall_at_1"]
     return metrics
-
-
-def _shortened(split: Split, images: int | None) -> Split:
-    fold = replace(
-        split.fold, validation=split.fold.validation[:images], test=split.fold.test[:images]
-    )
-    return replace(split, fold=fold)
 
 
 def _validation_pairs(split: Split, partners: str, fold: int) -> Int[Tensor, "p 2"]:

@@ -205,19 +205,19 @@ def evaluate(
     }
 
 
-METHODS = (
-    "class-head",
-    "frozen-head",
-    "norm",
-    "nearest",
-    "nearest-10",
-    "softmax",
-    "softmax-entropy",
-    "mc-dropout",
-    "ensemble",
-    "loss-squared",
-    "loss-ranked",
-)
+METHODS = {  # in the order in which they are judged, with their labels in the report
+    "class-head": "class head",
+    "frozen-head": "FrozenHead",
+    "norm": "norm of the features",
+    "nearest": "distance to the nearest",
+    "nearest-10": "distance to the nearest ten",
+    "softmax": "1 - max softmax",
+    "softmax-entropy": "entropy of softmax",
+    "mc-dropout": "MC dropout",
+    "ensemble": "ensemble of classifiers",
+    "loss-squared": "predicted loss (squared)",
+    "loss-ranked": "predicted loss (ranked)",
+}
 
 
 @lru_cache(maxsize=1)

@@ -6,6 +6,7 @@ import numpy as np
 
 from aureole.explorer import BLUE, GREY, Gallery, Item, Report, Run, Table, canvas, format_number
 from aureole_paper.figures import draw_coverage
+from aureole_paper.frozen_images import METHODS
 from aureole_paper.records import (
     MISSING,
     Groups,
@@ -20,7 +21,7 @@ from aureole_paper.records import (
     summary,
     value_at,
 )
-from aureole_paper.tables import LABELS, Plan, Texts, build_report, present
+from aureole_paper.tables import LABELS, Plan, Texts, build_report, present, run_facts
 
 TEXTS = Texts("frozen")
 PLAIN = "text"  # the setting that others are compared with
@@ -49,19 +50,6 @@ _CHANGES: dict[str, tuple[tuple[str | int, ...], bool]] = {
 _PAIRS = {"all": "all pairs", "equal_length": "pairs with equally many words"}
 _PARTS = {"snli": "SNLI", "mnli_m": "MNLI"}
 _SIDES = ("premise", "hypothesis")
-_METHODS = {
-    "class-head": "class head",
-    "frozen-head": "FrozenHead",
-    "norm": "norm of the features",
-    "nearest": "distance to the nearest",
-    "nearest-10": "distance to the nearest ten",
-    "softmax": "1 - max softmax",
-    "softmax-entropy": "entropy of softmax",
-    "mc-dropout": "MC dropout",
-    "ensemble": "ensemble of classifiers",
-    "loss-squared": "predicted loss (squared)",
-    "loss-ranked": "predicted loss (ranked)",
-}
 # metrics of all methods (header, words in a sentence); higher is better
 _JUDGED = {
     "entropy_rank": ("entropy ↑", "the entropy of the votes"),
@@ -120,7 +108,7 @@ def _entries(runs: Sequence[Run], *keys: str) -> list[str]:
     """The names of the dictionaries in the runs' metrics at the keys: κ first, then the baselines."""
     tables = [table for run in runs if isinstance(table := value_at(run, *keys), dict)]
     names = [name for table in tables for name in table if isinstance(table[name], dict)]
-    known = [name for name in (*_NAMES, *_METHODS) if name in names]
+    known = [name for name in (*_NAMES, *METHODS) if name in names]
     return list(dict.fromkeys([*known, *names]))
 
 
@@ -234,15 +222,10 @@ def _change_table(groups: Groups, names: Sequence[str]) -> list[Table]:
     for name in present(groups, names):
         runs = groups[name]
         views = sorted({str(run.record.settings.get("views", MISSING)) for run in runs})
+        held = ", ".join(_VIEWS.get(view, view) for view in views)
+        information = format_summary(summary(runs, "information"))
         cells = [format_percent(summary(runs, *keys), signed=s) for keys, s in _CHANGES.values()]
-        seconds = summary(runs, "seconds_training")
-        rows.append(
-            (
-                *(name, ", ".join(_VIEWS.get(view, view) for view in views)),
-                *(format_summary(summary(runs, "information")), *cells, str(len(runs))),
-                MISSING if seconds is None else format_number(seconds.mean, 0),
-            )
-        )
+        rows.append((name, held, information, *cells, *run_facts(runs)[2:]))
     header = ("setting", "a group holds", LABELS["information"], *_CHANGES, "seeds", "time, s")
     spans = (("", 2), ("captions", 5), ("AmbiEnt: reading has higher κ", 2), ("", 2))
     return [Table("Training pairs", TEXTS("pairs"), header, tuple(rows), spans)]
@@ -367,23 +350,25 @@ def _interval(run: Run, *keys: str) -> Interval | None:
     return (values[0], values[1], values[2]) if len(values) == 3 else None
 
 
+def _shown(interval: Interval | None, pattern: str, scale: float = 100.0) -> str:
+    """The value and the ends of its interval by a pattern, in percent unless ``scale`` is 1."""
+    return pattern.format(*(scale * x for x in interval)) if interval else MISSING
+
+
 def ambient_text(groups: Groups) -> str:
     """What AmbiEnt's intervals show, in sentences."""
     run = next((first_with(groups, name, "ambient") for name in _plain(groups)), None)
     everything = _interval(run, "ambient", KAPPA, "all") if run else None
     if run is None or everything is None:
         return ""
-
-    def shown(interval: Interval) -> str:
-        return "{:.1f} % ({:.1f} to {:.1f})".format(*(100 * x for x in interval))
-
+    share = "{:.1f} % ({:.1f} to {:.1f})"
     text = (
-        f"AmbiEnt, seed {run.record.seed}: a reading has a higher κ than the ambiguous sentence in {shown(everything)} "
-        "of all pairs. "
+        f"AmbiEnt, seed {run.record.seed}: a reading has a higher κ than the ambiguous sentence in "
+        f"{_shown(everything, share)} of all pairs. "
     )
     words = _interval(run, "ambient", "words", "all")
     if words:
-        text += f"The number of words is higher in {shown(words)}. "
+        text += f"The number of words is higher in {_shown(words, share)}. "
     same = _interval(run, "ambient", KAPPA, "equal_length")
     if same:
         if same[1] > 0.5:
@@ -392,7 +377,7 @@ def ambient_text(groups: Groups) -> str:
             verdict = "lies below 50 %: here κ is higher for the ambiguous sentence"
         else:
             verdict = "contains 50 %: there is no evidence that κ carries more information than the number of words"
-        text += f"Among pairs with equally many words it is {shown(same)}; the interval {verdict}."
+        text += f"Among pairs with equally many words it is {_shown(same, share)}; the interval {verdict}."
     return text.strip()
 
 
@@ -401,16 +386,10 @@ def _ambient(groups: Groups, names: Sequence[str]) -> list[Table]:
     run = first_with(groups, names[0], "ambient")
     if run is None:
         return []
-
-    def share(interval: Interval | None) -> str:
-        if interval is None:
-            return MISSING
-        return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in interval))
-
     runs, rows = groups[names[0]], []
     for name in _entries(runs, "ambient"):
-        shares = [share(_interval(run, "ambient", name, kind)) for kind in _PAIRS]
-        rows.append((_named(name), *shares))
+        intervals = (_interval(run, "ambient", name, kind) for kind in _PAIRS)
+        rows.append((_named(name), *(_shown(i, "{:.1f} [{:.1f}, {:.1f}]") for i in intervals)))
         if name == KAPPA and len(runs) > 1:
             means = [summary(runs, "ambient", KAPPA, kind, 0) for kind in _PAIRS]
             rows.append((f"κ, {len(runs)} seeds", *map(format_percent, means)))
@@ -425,12 +404,7 @@ def _chaos(groups: Groups, names: Sequence[str]) -> list[Table]:
     places = _places(run) if run else []
     if run is None or not places:
         return []
-
-    def rank(interval: Interval | None) -> str:
-        if interval is None:
-            return MISSING
-        return "{:.3f} [{:.3f}, {:.3f}]".format(*(round(x, 3) + 0.0 for x in interval))  # no -0.000
-
+    rank = "{:z.3f} [{:z.3f}, {:z.3f}]"  # z: no -0.000
     runs, rows = groups[names[0]], []
     ways = {
         (name, way): None
@@ -439,9 +413,9 @@ def _chaos(groups: Groups, names: Sequence[str]) -> list[Table]:
         for way in value_at(run, "chaos", *place, name)
     }
     for name, way in ways:
-        ranks = [rank(_interval(run, "chaos", *place, name, way)) for place in places]
+        intervals = (_interval(run, "chaos", *place, name, way) for place in places)
         given = ", given length" if way == "given_length" else ""
-        rows.append((f"{_named(name)}{given}", *ranks))
+        rows.append((f"{_named(name)}{given}", *(_shown(i, rank, 1.0) for i in intervals)))
         if name == KAPPA and len(runs) > 1:
             means = [summary(runs, "chaos", *place, name, way, 0) for place in places]
             rows.append((f"κ, {len(runs)} seeds{given}", *map(format_summary, means)))
@@ -471,7 +445,7 @@ def _count(run: Run, *keys: str) -> str:
 
 
 def _method_label(name: str) -> str:
-    return _METHODS.get(name, name.replace("-", " "))
+    return METHODS.get(name, name.replace("-", " "))
 
 
 def _of(runs: Sequence[Run], method: str, metric: str) -> Summary | None:
@@ -493,12 +467,8 @@ def _methods_table(groups: Groups, name: str) -> Table:
     rows = []
     for method in methods:
         judged = [format_summary(_of(runs, method, metric)) for metric in _JUDGED]
-        own = [
-            (format_percent if metric == "recall_at_1" else format_summary)(
-                _of(runs, method, metric)
-            )
-            for metric in _OWN
-        ]
+        share, *others = (_of(runs, method, metric) for metric in _OWN)
+        own = (format_percent(share), *map(format_summary, others))
         seconds = _of(runs, method, "seconds")
         shown = MISSING if seconds is None else format_number(seconds.mean, 0)
         seeds = max((s.n for metric in _JUDGED if (s := _of(runs, method, metric))), default=0)
@@ -525,27 +495,18 @@ def _means(runs: Sequence[Run], methods: Iterable[str], metric: str) -> dict[str
     return {name: s.mean for name in methods if (s := _of(runs, name, metric))}
 
 
-def _above(runs: Sequence[Run], metric: str) -> tuple[str, list[str]] | None:
-    """(The best head by the mean of a metric, the baselines above it, best first); None if no head has it."""
-    heads, baselines = _heads_and_baselines(runs)
-    means = _means(runs, (*heads, *baselines), metric)
-    best = max((head for head in heads if head in means), key=lambda head: means[head], default="")
-    if not best:
-        return None
-    above = [name for name in baselines if means.get(name, means[best]) > means[best]]
-    return best, sorted(above, key=lambda name: -means[name])
-
-
 def images_text(groups: Groups) -> dict[str, str]:
     """Which baselines are above the best head by each metric, in the first setting."""
     name = _images(groups)[0]
     runs, parts = groups[name], []
+    heads, baselines = _heads_and_baselines(runs)
     for metric, (_, words) in _JUDGED.items():
-        if result := _above(runs, metric):
-            best, above = result
-            means = _means(runs, (best, *above), metric)
-            valued = [f"{_method_label(m)} {format_number(means[m])}" for m in (best, *above)]
-            after = f"above it {', '.join(valued[1:])}" if above else "no baseline is above it"
+        if own := _means(runs, heads, metric):
+            best = max(own.items(), key=lambda pair: pair[1])
+            others = sorted(_means(runs, baselines, metric).items(), key=lambda pair: -pair[1])
+            shown = (best, *(pair for pair in others if pair[1] > best[1]))
+            valued = [f"{_method_label(m)} {format_number(mean)}" for m, mean in shown]
+            after = f"above it {', '.join(valued[1:])}" if valued[1:] else "no baseline is above it"
             parts.append(f"By {words}: {valued[0]}; {after}.")
     start = f"Setting {name}, the best head and the baselines above it."
     return {"above": " ".join((start, *parts)) if parts else ""}

@@ -25,6 +25,7 @@ from aureole_paper.text_data import CAPTIONS, load_ambient, load_captions, load_
 
 Views = Literal["captions", "dropped", "stsb"]
 Embed = Callable[[list[str], str], np.ndarray]
+Certainties = Callable[[list[str], str], dict[str, Tensor]]
 _SIMILAR = 4.0  # the score from which two sentences of STS-B count as similar
 _WORDS = 21_000_003  # the seed of the words that are dropped
 _CHAOS = ("snli", "mnli_m")
@@ -117,12 +118,12 @@ def evaluate(head: FrozenHead, embed: Embed, *, folder: Path) -> dict[str, Any]:
     """The metrics of a head on the captions of test photos, and on sentences that are not captions."""
     captions = load_captions(folder, "test_2016")
     sentences = [caption for photo in captions for caption in photo]
-    score = _Scores(head, embed, _directions(embed, load_captions(folder, "val")))
+    certainties = _certainties(head, embed, load_captions(folder, "val"))
     pooled = torch.from_numpy(np.array(embed(sentences, "captions-test")))
     vectors = normalize(pooled)
     groups = torch.arange(len(captions)).repeat_interleave(CAPTIONS)
     posterior = head.predict(vectors)
-    certainty = score.of(sentences, "captions-test")
+    certainty = certainties(sentences, "captions-test")
     own, theirs = photo_hits(posterior.mu), photo_hits(vectors)
     return {
         "information": head.score(vectors, groups),
@@ -135,8 +136,8 @@ def evaluate(head: FrozenHead, embed: Embed, *, folder: Path) -> dict[str, Any]:
         "rejection": rejection_curve(-certainty["kappa"], theirs, points=11)[1].tolist()[:-1],
         "kappa_by_caption": posterior.kappa.view(-1, CAPTIONS).median(0).values.tolist(),
         "words_rank": spearman(certainty["kappa"], certainty["words"]),
-        "ambient": _ambient(score, folder),
-        "chaos": {part: _chaos(score, folder, part) for part in _CHAOS},
+        "ambient": _ambient(certainties, folder),
+        "chaos": {part: _chaos(certainties, folder, part) for part in _CHAOS},
         "extremes": _extremes(sentences, posterior.kappa),
     }
 
@@ -151,18 +152,20 @@ def photo_hits(vectors: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
     return torch.stack(hits, 1).flatten()
 
 
-class _Scores:
-    """Certainties of sentences by name: kappa and baselines, higher for more certain."""
+def _certainties(head: FrozenHead, embed: Embed, captions: list[list[str]]) -> Certainties:
+    """A function that returns kappa and baselines of sentences, signed so that ``captions`` with hits rank higher."""
+    known = [caption for photo in captions for caption in photo]
+    vectors = torch.from_numpy(np.array(embed(known, "captions-val")))
+    hits = photo_hits(normalize(vectors)).float()
+    ranks = {name: spearman(x, hits) for name, x in _baselines(known, vectors).items()}
 
-    def __init__(self, head: FrozenHead, embed: Embed, signs: dict[str, float]) -> None:
-        self.head, self.embed, self.signs = head, embed, signs
+    def certainties(sentences: list[str], name: str) -> dict[str, Tensor]:
+        pooled = torch.from_numpy(np.array(embed(sentences, name)))
+        others = _baselines(sentences, pooled)
+        signed = {key: x if ranks[key] >= 0 else -x for key, x in others.items()}
+        return {"kappa": head.predict(normalize(pooled)).kappa, **signed}
 
-    def of(self, sentences: list[str], name: str) -> dict[str, Tensor]:
-        pooled = torch.from_numpy(np.array(self.embed(sentences, name)))
-        others = {
-            name: sign * _baselines(sentences, pooled)[name] for name, sign in self.signs.items()
-        }
-        return {"kappa": self.head.predict(normalize(pooled)).kappa, **others}
+    return certainties
 
 
 def _baselines(sentences: list[str], pooled: Tensor) -> dict[str, Tensor]:
@@ -170,17 +173,6 @@ def _baselines(sentences: list[str], pooled: Tensor) -> dict[str, Tensor]:
         "words": torch.tensor([float(len(s.split())) for s in sentences]),
         "characters": torch.tensor([float(len(s)) for s in sentences]),
         "norm": pooled.norm(dim=-1),
-    }
-
-
-def _directions(embed: Embed, captions: list[list[str]]) -> dict[str, float]:
-    """Which sign of each baseline means more certain, by the hits of the validation captions."""
-    sentences = [caption for photo in captions for caption in photo]
-    pooled = torch.from_numpy(np.array(embed(sentences, "captions-val")))
-    hits = photo_hits(normalize(pooled)).double()
-    return {
-        name: 1.0 if spearman(values, hits.float()) >= 0 else -1.0
-        for name, values in _baselines(sentences, pooled).items()
     }
 
 
@@ -194,7 +186,7 @@ def _gains(certainty: Float[Tensor, " n"], hits: Bool[Tensor, " n"]) -> dict[str
     }
 
 
-def _ambient(score: _Scores, folder: Path) -> dict[str, Any]:
+def _ambient(certainties: Certainties, folder: Path) -> dict[str, Any]:
     """How often a reading has a higher certainty than its ambiguous sentence; and at equal length."""
     items = load_ambient(folder)
     sentences = list(dict.fromkeys(s for item in items for s in (item.sentence, *item.readings)))
@@ -208,7 +200,7 @@ def _ambient(score: _Scores, folder: Path) -> dict[str, Any]:
     words = torch.tensor([len(s.split()) for s in sentences])
     same = words[ambiguous] == words[reading]
     metrics: dict[str, Any] = {"pairs": len(rows), "pairs_of_equal_length": int(same.sum())}
-    for name, certainty in score.of(sentences, "ambient").items():
+    for name, certainty in certainties(sentences, "ambient").items():
         higher = certainty[reading] - certainty[ambiguous]
         wins = (higher > 0).double() + 0.5 * (higher == 0).double()
         metrics[name] = {
@@ -222,19 +214,18 @@ def _interval(values: Float[Tensor, " n"], clusters: Int[Tensor, " n"]) -> list[
     return list(bootstrap(lambda rows: values[rows].mean().item(), clusters))
 
 
-def _chaos(score: _Scores, folder: Path, part: Any) -> dict[str, Any]:
+def _chaos(certainties: Certainties, folder: Path, part: Any) -> dict[str, Any]:
     """The rank correlation of uncertainty with the entropy of the votes, also given the length."""
     items = load_chaos_nli(folder, part)
     entropy = torch.tensor([item.entropy for item in items])
     metrics: dict[str, Any] = {"pairs": len(items)}
     for side in ("premise", "hypothesis"):
         sentences = [getattr(item, side) for item in items]
-        certainties = score.of(sentences, f"chaos-{part}-{side}")
-        words = certainties["words"]
-        for name, certainty in certainties.items():
+        by_name = certainties(sentences, f"chaos-{part}-{side}")
+        for name, certainty in by_name.items():
             entry = {"all": _rank_interval(-certainty, entropy, None)}
             if name == "kappa":
-                entry["given_length"] = _rank_interval(-certainty, entropy, words)
+                entry["given_length"] = _rank_interval(-certainty, entropy, by_name["words"])
             metrics.setdefault(side, {})[name] = entry
     return metrics
 

@@ -111,7 +111,7 @@ def format_summary(value: Summary | None) -> str:
         mean, error = (x / 10.0**power for x in (value.mean, value.error))
         digits = 1 if error >= 0.05 else 2
         return f"{mean:.{digits}f}e{power} ± {error:.{digits}f}e{power}"
-    decimals = _decimals(size)
+    decimals = 3 if size < 1 else 2 if size < 10 else 1
     if value.error < 0.5 * 10**-decimals:
         decimals = min(decimals + 1, 4)
     return f"{format_number(value.mean, decimals)} ± {format_number(value.error, decimals)}"
@@ -189,10 +189,6 @@ def compare_ranks(one: Path, several: Path) -> list[Comparison]:
         )
         comparisons.append(Comparison(metric, one_, several_, difference, tuple(seeds), ranks))
     return comparisons
-
-
-def _decimals(size: float) -> int:
-    return 3 if size < 1 else 2 if size < 10 else 1
 
 
 def _number(value: Any) -> float | None:

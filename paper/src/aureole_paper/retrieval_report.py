@@ -1,6 +1,6 @@
 """The report of credible retrieval: coverage and size of credible sets, and which ranking is best."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aureole.explorer import BLUE, GREEN, ORANGE, VERMILION, Report, Run, Table, canvas
 from aureole_paper.records import (
@@ -42,7 +42,7 @@ _STYLES = {
     "conformal": (BLUE, "o-"),
 }
 _PARTNERS = {"votes": "drawn by votes", "label": "with the same label"}
-_MASSES = ("0.5", "0.8", "0.9", "0.95")
+_MASSES = {f"{100 * float(mass):g} %": mass for mass in ("0.5", "0.8", "0.9", "0.95")}
 _RANKINGS = {
     "cosine": "cosine",
     "expected_cosine": "cosine times the mean length A(κ) of the item",
@@ -63,12 +63,13 @@ def retrieval_report(runs: Sequence[Run]) -> Report:
 
 def _values(groups: Groups) -> dict[str, str]:
     """The sentences with numbers; empty where records lack them."""
+    runs = groups.get(SETTING, ())
     return {
-        "coverage": _coverage_text(groups),
-        "sizes": _sizes_text(groups),
-        "ranking": _ranking_text(groups),
-        "abstention": _abstention_text(groups),
-        "index": _index_text(groups),
+        "coverage": _coverage_text(runs),
+        "sizes": _sizes_text(runs),
+        "ranking": _ranking_text(runs),
+        "abstention": _abstention_text(runs),
+        "index": _index_text(runs),
     }
 
 
@@ -130,8 +131,7 @@ def coverage_figure(groups: Groups) -> str | None:
     return drawing.svg
 
 
-def _coverage_text(groups: Groups) -> str:
-    runs = groups.get(SETTING, ())
+def _coverage_text(runs: Sequence[Run]) -> str:
     shares = {m: summary(runs, "coverage", "votes", m, "0.9", "all") for m in METHODS}
     if not shares["model"]:
         return ""
@@ -139,8 +139,7 @@ def _coverage_text(groups: Groups) -> str:
     return f"Sets with 90 % nominal coverage contain a partner drawn by votes: with {', with '.join(parts)}."
 
 
-def _sizes_text(groups: Groups) -> str:
-    runs = groups.get(SETTING, ())
+def _sizes_text(runs: Sequence[Run]) -> str:
     texts = []
     for method in ("model", "conformal"):
         sizes = [summary(runs, "size", "votes", method, "0.9", part) for part in PARTS]
@@ -153,8 +152,7 @@ def _sizes_text(groups: Groups) -> str:
     return f"Mean size of 90 % sets. With {'; with '.join(texts)}." if texts else ""
 
 
-def _ranking_text(groups: Groups) -> str:
-    runs = groups.get(SETTING, ())
+def _ranking_text(runs: Sequence[Run]) -> str:
     parts = []
     for measure in MEASURES:
         cosine = summary(runs, "ranking", "cosine", measure, "all")
@@ -173,8 +171,7 @@ def _ranking_text(groups: Groups) -> str:
     )
 
 
-def _abstention_text(groups: Groups) -> str:
-    runs = groups.get(SETTING, ())
+def _abstention_text(runs: Sequence[Run]) -> str:
     everyone, kept, share = (
         summary(runs, "abstention", name) for name in ("recall_at_1", "kept", "asked_back")
     )
@@ -186,8 +183,7 @@ def _abstention_text(groups: Groups) -> str:
     )
 
 
-def _index_text(groups: Groups) -> str:
-    runs = groups.get(SETTING, ())
+def _index_text(runs: Sequence[Run]) -> str:
     counts = [summary(runs, "index", name) for name in ("searches", "members", "differing")]
     if not all(counts):
         return ""
@@ -200,50 +196,44 @@ def _index_text(groups: Groups) -> str:
 
 
 def _coverage(groups: Groups, _: Sequence[str]) -> list[Table]:
-    runs = groups.get(SETTING, ())
-    tables = []
-    header = ("caps from", *(f"{100 * float(mass):g} %" for mass in _MASSES))
+    runs, tables = groups.get(SETTING, ()), []
     for partners, words in _PARTNERS.items():
-        caption = TEXTS("coverage", partners=words)
-        rows = _rows(runs, ("coverage", partners), [(mass, "all") for mass in _MASSES])
-        tables.append(Table(f"Coverage of partners {words}", caption, header, rows))
-    caption = TEXTS("coverage", "parts")
+        rows = _rows(runs, ("coverage", partners), [(mass, "all") for mass in _MASSES.values()])
+        title, caption = f"Coverage of partners {words}", TEXTS("coverage", partners=words)
+        tables.append(Table(title, caption, ("caps from", *_MASSES), rows))
     rows = _rows(runs, ("coverage", "votes"), [("0.9", part) for part in PARTS])
-    header = ("caps from", *PARTS.values())
-    return [*tables, Table("Coverage of parts of the queries", caption, header, rows)]
+    title, caption = "Coverage of parts of the queries", TEXTS("coverage", "parts")
+    return [*tables, Table(title, caption, ("caps from", *PARTS.values()), rows)]
 
 
 def _sizes(groups: Groups, _: Sequence[str]) -> list[Table]:
-    runs = groups.get(SETTING, ())
-    tables = []
+    runs, tables = groups.get(SETTING, ()), []
     for mass in ("0.5", "0.9"):
-        caption = TEXTS("sizes", mass=f"{100 * float(mass):g}")
+        share = f"{100 * float(mass):g}"
         rows = _rows(runs, ("size", "votes"), [(mass, part) for part in PARTS])
-        title = f"Size of {100 * float(mass):g} % sets"
+        title, caption = f"Size of {share} % sets", TEXTS("sizes", mass=share)
         tables.append(Table(title, caption, ("caps from", *PARTS.values()), rows))
-    caption = TEXTS("sizes", "votes")
-    ranks = _rows(runs, ("class_entropy_rank", "votes"), [(mass,) for mass in _MASSES], plain=True)
+    columns = [(mass,) for mass in _MASSES.values()]
+    ranks = _rows(runs, ("class_entropy_rank", "votes"), columns, format_summary)
     for name, label in (("positivity", "all items, weighted by positivity"), ("kappa", "1/κ")):
-        value = summary(runs, "class_entropy_rank", name)
-        if value:
+        if value := summary(runs, "class_entropy_rank", name):
             ranks = (*ranks, (label, format_summary(value), *[""] * (len(_MASSES) - 1)))
-    header = ("caps from", *(f"{100 * float(mass):g} %" for mass in _MASSES))
-    return [*tables, Table("Mixed sets and people's votes", caption, header, ranks)]
+    title, caption = "Mixed sets and people's votes", TEXTS("sizes", "votes")
+    return [*tables, Table(title, caption, ("caps from", *_MASSES), ranks)]
 
 
 def _rows(
     runs: Sequence[Run],
     path: tuple[str, ...],
     columns: Sequence[tuple[str, ...]],
-    *,
-    plain: bool = False,
+    show: Callable[[Summary | None], str] = percent,
 ) -> tuple[tuple[str, ...], ...]:
     """A row for each method that has these metrics."""
     rows = []
     for method, label in METHODS.items():
         values = [summary(runs, *path, method, *column) for column in columns]
         if any(values):
-            rows.append((label, *map(format_summary if plain else percent, values)))
+            rows.append((label, *map(show, values)))
     return tuple(rows)
 
 

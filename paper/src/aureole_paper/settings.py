@@ -191,20 +191,16 @@ def objective(
     return InfoNCE(temperature=1 / scale, learn_temperature=learn_kappa_pos)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, digits: int | None = None) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _plain(inner, digits) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return "inf" if value == math.inf else value
+        return [_plain(inner, digits) for inner in value]
+    if value == math.inf:
+        return "inf"
+    return value if digits is None else float(f"{value:.{digits}g}")
 
 
 def rounded(values: Tensor) -> Any:
     """The values as (nested) lists of numbers with five digits, as records store them; infinity is "inf"."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, list):
-            return [plain(inner) for inner in value]
-        return "inf" if value == math.inf else float(f"{value:.5g}")
-
-    return plain(values.tolist())
+    return _plain(values.tolist(), digits=5)

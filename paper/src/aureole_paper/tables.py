@@ -4,12 +4,10 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from aureole.explorer import Gallery, Picture, Report, Run, Section, Table, format_number
-from aureole_paper.paper_values import format_paper, paper_value
 from aureole_paper.records import (
     MISSING,
     Groups,
@@ -154,30 +152,6 @@ def numbered(groups: Groups, prefix: str) -> list[tuple[int, str]]:
     return sorted((int(match[1]), match[0]) for match in matches if match)
 
 
-def comparison(
-    title: str,
-    caption: str,
-    groups: Groups,
-    *,
-    names: Iterable[str],
-    metrics: Sequence[str] = RECOVERY_METRICS,
-    columns: Sequence[str] = (),
-    same: Mapping[str, str] | None = None,
-) -> Table:
-    """The table "paper | ours" of the metrics, one row per name that has runs.
-
-    ``columns`` are settings to show first (names in ``COLUMNS``); ``same`` maps a name to the one under which the
-    paper's number is stored, where that depends on the table.
-    """
-    rows = []
-    for name in present(groups, names):
-        runs = groups[name]
-        cells = [COLUMNS[column](runs) for column in columns]
-        pairs = [(_paper(name, metric, same or {}), ours(runs, metric)) for metric in metrics]
-        rows.append((name, *cells, *chain(*pairs), *run_facts(runs)))
-    return paired_table(title, caption, rows, lead=("setting", *columns), metrics=metrics)
-
-
 def paired_table(
     title: str,
     caption: str,
@@ -199,20 +173,12 @@ def settings_table(
     groups: Groups,
     *,
     names: Iterable[str],
-    columns: Sequence[str],
-    metrics: Mapping[str, Callable[[Sequence[Run]], str]],
+    header: Sequence[str],
+    cells: Callable[[Sequence[Run]], Iterable[str]],
 ) -> Table:
-    """The table of our own runs: columns of settings, then of ``metrics`` (a function of the runs by its header)."""
-    rows = tuple(
-        (
-            name,
-            *(COLUMNS[column](groups[name]) for column in columns),
-            *(metric(groups[name]) for metric in metrics.values()),
-            *run_facts(groups[name]),
-        )
-        for name in names
-    )
-    return Table(title, caption, ("setting", *columns, *metrics, *FACTS), rows)
+    """The table of our own runs: the ``cells`` of each setting's runs below their ``header``, and its facts."""
+    rows = tuple((name, *cells(groups[name]), *run_facts(groups[name])) for name in names)
+    return Table(title, caption, ("setting", *header, *FACTS), rows)
 
 
 def generic_table(
@@ -224,13 +190,12 @@ def generic_table(
         runs = [run for name in names for run in groups[name]]
         keys = dict.fromkeys(key for run in runs for key in run.record.metrics)
         metrics = [key for key in keys if summary(runs, key) and not key.startswith("seconds_")]
-    shown = {
-        LABELS.get(metric, metric.replace("_", " ")): lambda runs, metric=metric: format_summary(
-            summary(runs, metric)
-        )
-        for metric in metrics
-    }
-    return settings_table(title, caption, groups, names=names, columns=(), metrics=shown)
+
+    def cells(runs: Sequence[Run]) -> list[str]:
+        return [format_summary(summary(runs, metric)) for metric in metrics]
+
+    header = [LABELS.get(metric, metric.replace("_", " ")) for metric in metrics]
+    return settings_table(title, caption, groups, names=names, header=header, cells=cells)
 
 
 def ours(runs: Sequence[Run], metric: str) -> str:
@@ -253,15 +218,6 @@ def run_facts(runs: Sequence[Run]) -> tuple[str, ...]:
     seconds = summary(runs, "seconds_training")
     shown = MISSING if seconds is None else format_number(seconds.mean, 0)
     return _joined(runs, "preset"), batches, str(len(runs)), shown
-
-
-def _paper(name: str, metric: str, same: Mapping[str, str]) -> str:
-    plain = name.removesuffix("-paper")
-    key = same.get(plain, plain)
-    value = paper_value(key, metric)
-    if value is None and metric == "kappa_mae":
-        value = paper_value(key, "kappa_mean")  # true kappa is infinite: the paper gives the limit
-    return MISSING if value is None else format_paper(value)
 
 
 def _joined(runs: Sequence[Run], key: str, show: Callable[[Any], str] = str) -> str:
