@@ -19,6 +19,7 @@ def split(shared_data):
     return Split.load(shared_data, 0)
 
 
+@pytest.mark.slow
 def test_thirty_batches_learn_what_the_paper_measures(shared_data, tmp_path):
     command = ["cifar10h", "--loss", "closed-form", "--labels", "soft", "--pretrained"]
     command += ["--backbone", "resnet20", "--folds", "1", "--max-batches", "30"]
@@ -42,6 +43,7 @@ def test_thirty_batches_learn_what_the_paper_measures(shared_data, tmp_path):
     assert not list(tmp_path.glob("*/*.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_of_two_members_goes_on_to_the_same_result(
     shared_data, split, tmp_path, monkeypatch
 ):
