@@ -40,7 +40,7 @@ def test_a_loaded_network_is_the_same_function_with_its_batch_norms_folded(tmp_p
     assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_it_has_the_published_number_ofrandom_weights():
+def test_it_has_the_published_number_of_weights():
     count = sum(p.numel() for p in MobileNetV2().parameters())
     assert count == 2_223_872  # 3,504,872 with the classifier of 1,281,000
 
