@@ -13,7 +13,7 @@ quick:
 
 # One case of every test of the packages that need no server, cluster or training.
 core-quick:
-	python -m pytest -q -m "not slow" --quick $(QUICK)
+	$(PYTEST) -m "not slow and not long" --quick $(QUICK)
 
 fast:
 	$(PYTEST) -m "not slow" --durations=15

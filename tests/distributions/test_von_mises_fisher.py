@@ -91,6 +91,7 @@ def test_gradients_of_log_prob():
     assert torch.autograd.gradgradcheck(log_prob, (mu, kappa, z))
 
 
+@pytest.mark.long
 def test_gradients_of_rsample():
     mu = sphere.normalize(torch.randn(3, 5, dtype=torch.float64)).requires_grad_()
     kappa = torch.tensor([0.5, 2.0, 80.0], dtype=torch.float64, requires_grad=True)
