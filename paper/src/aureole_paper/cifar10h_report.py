@@ -130,7 +130,7 @@ def cifar10h_report(runs: Sequence[Run]) -> Report:
 
 
 def main_results(groups: Groups) -> list[str]:
-    """One sentence per main result that has runs, with the paper's number next to ours."""
+    """One sentence per main result that has runs; the paper's number next to ours where both are one network."""
     rows = [row for row in LOSSES if row.setting in _RESULTS and row.setting in groups]
     results = [_result(row, groups[row.setting]) for row in rows]
     ceiling = summary(groups.get("ceiling", ()), "ceiling_rank")
@@ -151,18 +151,19 @@ def main_results(groups: Groups) -> list[str]:
 
 
 def _result(row: Row, runs: Sequence[Run]) -> str:
-    """A sentence on a loss; empty if the runs lack these metrics. Ours is compared with the paper's own loss."""
+    """A sentence on a loss, with the paper's number unless it is an ensemble; empty if the runs lack these metrics."""
     other = row if row.paper else next(other for other in LOSSES if other.paper)
     words = {
         "entropy_rank": "rank correlation of κ with people's agreement",
         "crop_rank": "with the crop size",
         "recall_at_1": "Recall@1",
     }
-    parts = [
-        f"{text} {format_summary(value)} (paper, {other.label}: {paper_number(other, metric)})"
-        for metric, text in words.items()
-        if (value := summary(runs, metric))
-    ]
+    parts = []
+    for metric, text in words.items():
+        if value := summary(runs, metric):
+            paper = f" (paper, {other.label}: {paper_number(other, metric)})"
+            single = row.setting != "closed-form-ensemble"
+            parts.append(f"{text} {format_summary(value)}{paper if single else ''}")
     label = row.label[0].upper() + row.label[1:]
     return f"{label}, {counted(len(runs), 'fold')}: {', '.join(parts)}." if parts else ""
 

@@ -179,7 +179,7 @@ def _abstention_text(runs: Sequence[Run]) -> str:
         return ""
     return (
         f"Recall@1 rises from {percent(everyone)} % to {percent(kept)} % when the {100 * share.mean:.0f} % of the "
-        "queries with the widest caps ask back."
+        "queries with the widest caps get no answer."
     )
 
 
@@ -269,7 +269,7 @@ def _abstention(groups: Groups, _: Sequence[str]) -> list[Table]:
         for name, label in _ASKING.items()
         if (value := summary(runs, "abstention", name))
     )
-    return [Table("Asking back", caption, ("queries that ask back", "Recall@1"), rows)]
+    return [Table("Abstention", caption, ("unanswered queries", "Recall@1"), rows)]
 
 
 _PLANS = (
