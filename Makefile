@@ -1,12 +1,19 @@
-# make check: what CI runs, in the current environment, except .ci/readme. make quick: the same without the slow tests.
+# make check: what CI runs, in the current environment, except .ci/readme. make quick: three minutes, while you work.
 export OMP_NUM_THREADS ?= 1
 PYTEST = python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: check quick fast slow sweeps lint types contracts test docs accuracy benchmarks
+QUICK = tests/sphere tests/distributions tests/losses tests/data tests/evaluation tests/models
+
+.PHONY: check quick core-quick fast slow sweeps lint types contracts test docs accuracy benchmarks
 
 check: lint types contracts docs test
 
-quick: lint types contracts fast
+quick:
+	$(MAKE) -j2 lint types contracts core-quick
+
+# One case of every test of the packages that need no server, cluster or training.
+core-quick:
+	$(PYTEST) -m "not slow and not long" --quick $(QUICK)
 
 fast:
 	$(PYTEST) -m "not slow" --durations=15
@@ -21,6 +28,7 @@ sweeps:
 lint:
 	ruff check .
 	ruff format --check .
+	python tools/voice.py --check
 
 types:
 	pyright

@@ -57,12 +57,14 @@ def accuracy():
 def pytest_addoption(parser):
     parser.addoption("--write-accuracy", help="write the worst errors as a record to this file")
     parser.addoption("--sweeps", action="store_true", help="run every case of every test")
+    parser.addoption("--quick", action="store_true", help="run one case of every test")
 
 
 def pytest_collection_modifyitems(config, items):
     """Leave out tests marked ``sweep``, and three of four cases of a test that has more than six, unless --sweeps.
 
-    The pages of the docs are all checked. A test that is named on the command line runs with all its cases.
+    With --quick, only the first case of each test runs. The pages of the docs are all checked. A test that is named
+    on the command line runs with all its cases.
     """
     if config.getoption("--sweeps") or any("::" in argument for argument in config.args):
         return
@@ -76,6 +78,7 @@ def pytest_collection_modifyitems(config, items):
         name = item.nodeid.partition("[")[0]
         place = seen[name] = seen.get(name, -1) + 1
         sampled = cases[name] > 6 and place % 4 and not name.startswith("tests/docs/")
+        sampled = sampled or (place and config.getoption("--quick"))
         if sampled or item.get_closest_marker("sweep"):
             left_out.add(item)
     if left_out:

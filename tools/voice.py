@@ -24,6 +24,7 @@ TEXTS = (
     "src/aureole/**/*.py",
     "paper/**/*.py",
     "paper/**/*.md",
+    "paper/**/*.toml",
     "docs/**/*.md",
     "web/src/*",
     "web/index.html",
@@ -77,6 +78,8 @@ ALLOWED = (
     (r".", r"ma(k|d)(e|es|ing) sure"),
     # sentences that a tutorial embeds: other words would change its numbers
     (r"finished_encoder\.md$", r"beside a red barn|as far as one can tell"),
+    # a key in the records of credible retrieval
+    (r"paper/.*retrieval(_report)?\.py$", r'"sure"'),
 )
 
 

@@ -16,7 +16,6 @@ from aureole_paper.cifar import (
     load_cifar10h,
     load_crop_sizes,
     load_fold,
-    load_votes_10n,
 )
 from aureole_paper.data_folder import SOURCES
 
@@ -208,22 +207,8 @@ def test_real_crop_sizes(shared_data):
     assert float(sizes[0]) == pytest.approx(0.5627665, abs=1e-6)
 
 
-def test_real_raters_of_the_training_images(shared_data):
-    if not (shared_data / "cifar10_human" / "cifar10n_human_labels.npz").is_file():
-        pytest.skip("CIFAR-10N is missing")
-    counts = load_votes_10n(shared_data)
-    assert counts.shape == (50_000, 10)
-    assert bool((counts.sum(1) == 3).all())
-    labels = load_cifar10(shared_data, "train")[1]
-    # each rater is wrong on 17 to 18 % of the images (Wei et al. 2022, table 1)
-    right = counts.gather(1, labels.unsqueeze(1)).double().mean() / 3
-    assert 0.82 < float(right) < 0.83
-
-
 def test_votes_must_fit_the_images(tmp_path):
-    binary = tmp_path / "cifar10" / "cifar-10-batches-bin"
-    binary.mkdir(parents=True)
-    (binary / "test_batch.bin").write_bytes(bytes(2 * 3073))
+    write_binary(tmp_path, "test", torch.zeros(2, 3, 32, 32).byte(), torch.zeros(2).long())
     (tmp_path / "cifar10_human").mkdir()
     np.save(tmp_path / "cifar10_human" / "cifar10h-counts.npy", np.zeros((3, 10), np.int64))
     with pytest.raises(InvalidInputError, match=r"shape \(3, 10\), but 2 images"):

@@ -1,22 +1,17 @@
-"""The CIFAR-10H experiment on the real images and votes, shortened; skipped where the data is not there."""
+"""The CIFAR-10H experiment on the real images and votes, shortened; skipped if the data is missing."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from aureole.cli._app import app
-from aureole.data import label_rates
 from aureole.errors import InvalidInputError
 from aureole_paper import cifar10h
 from aureole_paper.catalogue import find_experiment
 from aureole_paper.cifar import Cifar10H, Fold
 from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting, Split
 from aureole_paper.runs import run
-
-RUNNER = CliRunner()
+from paper.tests.conftest import reproduce
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +19,12 @@ def split(shared_data):
     return Split.load(shared_data, 0)
 
 
+@pytest.mark.slow
 def test_thirty_batches_learn_what_the_paper_measures(shared_data, tmp_path):
-    command = ["reproduce", "cifar10h", "--loss", "closed-form", "--labels", "soft", "--pretrained"]
-    command += ["--backbone", "resnet20", "--folds", "1", "--max-batches", "30", "--json"]
+    command = ["cifar10h", "--loss", "closed-form", "--labels", "soft", "--pretrained"]
+    command += ["--backbone", "resnet20", "--folds", "1", "--max-batches", "30"]
     command += [word for name in ("closed-form", "softmax", "ceiling") for word in ("--only", name)]
-    places = ["--data-dir", str(shared_data), "--out", str(tmp_path)]
-    result = RUNNER.invoke(app, [*command, *places])
-    assert result.exit_code == 0, result.output
-    found = {row["setting"]: row["metrics"] for row in json.loads(result.stdout)}
+    found = reproduce(*command, data=shared_data, out=tmp_path)
     ours, softmax = found["closed-form"], found["softmax"]
     assert ours["entropy_rank"] > 0.25
     assert ours["crop_rank"] > softmax["crop_rank"]
@@ -50,6 +43,7 @@ def test_thirty_batches_learn_what_the_paper_measures(shared_data, tmp_path):
     assert not list(tmp_path.glob("*/*.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_of_two_members_goes_on_to_the_same_result(
     shared_data, split, tmp_path, monkeypatch
 ):
@@ -96,42 +90,6 @@ def test_labels_are_as_the_supplement_defines_them():
     assert split.soft_labels("hard")[0].argmax() == 3
     assert split.soft_labels("cifar10")[0].argmax() == 5
     assert split.soft_labels("hard").sum() == 10
-
-
-def test_rates_are_those_of_drawing_a_class_and_then_an_image():
-    """Against drawing pairs one by one, as the supplement says."""
-    rng = torch.Generator().manual_seed(0)
-    soft = torch.distributions.Dirichlet(torch.full((6, 3), 0.5)).sample()
-    classes = torch.multinomial(soft, 100_000, replacement=True, generator=rng)
-    seen = torch.zeros(6, 6)
-    for i in range(6):
-        for c in range(3):
-            times = int((classes[i] == c).sum())
-            if times:
-                partner = torch.multinomial(soft[:, c], times, replacement=True, generator=rng)
-                seen[i] += torch.bincount(partner, minlength=6)
-    expected = label_rates(soft, soft.mean(0))
-    torch.testing.assert_close(seen / 100_000 * 6, expected, atol=0.03, rtol=0.03)
-    torch.testing.assert_close(expected.mean(1), torch.ones(6))
-
-
-def test_classes_that_the_prior_excludes_are_refused():
-    with pytest.raises(InvalidInputError, match=r"prior\[1\]"):
-        label_rates(torch.tensor([[0.5, 0.5]]), torch.tensor([1.0, 0.0]))
-
-
-def test_crops_hide_part_of_some_images():
-    images = torch.randint(0, 256, (400, 3, 32, 32), dtype=torch.uint8)
-    rng = torch.Generator().manual_seed(0)
-    whole = cifar10h.augment(images, 0.0, rng) * 255
-    same = (whole.round() == images).flatten(1).all(1)
-    mirrored = (whole.flip(-1).round() == images).flatten(1).all(1)
-    assert bool((same | mirrored).all())
-    assert 150 < same.sum() < 250
-    cropped = cifar10h.augment(images, 0.5, rng) * 255
-    changed = ((cropped - images).abs() > 1).flatten(1).any(1)
-    changed &= ((cropped.flip(-1) - images).abs() > 1).flatten(1).any(1)
-    assert 150 < changed.sum() < 250
 
 
 def test_foreign_images_keep_shape_and_type():

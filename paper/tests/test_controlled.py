@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -63,8 +64,6 @@ def test_runs_of_one_seed_agree_and_of_two_differ(tmp_path):
 )
 @pytest.mark.filterwarnings("ignore:kappa has collapsed", "ignore:mu has collapsed")
 def test_every_kind_of_setting_runs(tmp_path, changes):
-    from dataclasses import replace
-
     setting = replace(SMALL, steps=4, **changes)
     metrics = run(setting, 4, tmp_path, command="test").metrics
     assert -1 <= metrics["mu_rank"] <= 1
@@ -98,12 +97,8 @@ def test_the_catalogue_names_each_setting_once():
 
 def test_the_papers_preset_is_the_papers():
     (setting,) = find_experiment("ambiguous").of_preset("paper")
-    assert (setting.items, setting.n_samples, setting.negatives, setting.steps) == (
-        512,
-        512,
-        32,
-        100_000,
-    )
+    sizes = (setting.items, setting.n_samples, setting.negatives, setting.steps)
+    assert sizes == (512, 512, 32, 100_000)
     assert (setting.loss, setting.rule, setting.lr) == ("mcinfonce", "paper", 1e-4)
     widths = [m.in_features for m in setting.encoder().location if isinstance(m, torch.nn.Linear)]
     assert widths == [10, 100, 500, 500, 500, 500, 500, 100]

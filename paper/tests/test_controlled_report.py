@@ -1,47 +1,29 @@
 """The report of a folder of records."""
 
 import re
-import shutil
 
 import pytest
 
 from aureole.errors import InvalidInputError
-from aureole.records import Record, write_record
-from aureole_paper.controlled_report import build_sections, main_results
-from aureole_paper.records import group, read_runs
+from aureole_paper.controlled_report import main_results
 from aureole_paper.report import write_report
+from paper.tests.conftest import anchors, check_bare_records, checked_page, page
 from tests.explorer.test_page import HOSTILE, Outline
 
 
-def anchors(folder):
-    return [section.anchor for section in build_sections(group(read_runs(folder)))]
-
-
-def test_the_whole_report(everything, tmp_path):
-    out = tmp_path / "pages" / "report.html"
-    assert write_report(everything, out) == out
-    html = out.read_text(encoding="utf-8")
-    found = Outline(html)
-    assert len(found.ids) == len(set(found.ids))
-    inside = [link for link in found.links if link.startswith("#")]
-    assert inside == found.links  # nothing is loaded and nothing leads elsewhere
-    assert {link[1:] for link in inside} <= set(found.ids)
-    assert "script" not in found.tags
+def test_the_whole_report(folder, tmp_path):
+    _, found = checked_page(folder, tmp_path)
     assert found.tags.count("svg") == 6
-    assert list(out.parent.iterdir()) == [out]  # no temporary file is left
-    write_report(everything, out)
-    assert out.read_text(encoding="utf-8") == html
 
 
-def test_every_section_is_there_and_every_record_is_listed(everything, groups):
-    assert anchors(everything) == [
+def test_every_section_is_there_and_every_record_is_listed(report, groups):
+    assert [section.anchor for section in report.sections] == [
         "recovery", "families", "losses", "mc-samples", "encoder-dim", "high-dim", "shared-backbone",
         "sources", "coverage", "bimodal", "other",
     ]  # fmt: skip
-    sections = build_sections(groups)
-    listed = {run.path for section in sections for run in section.runs}
+    listed = {run.path for section in report.sections for run in section.runs}
     assert listed == {run.path for runs in groups.values() for run in runs}
-    assert sections[-1].runs[0].setting == "my-own-run"
+    assert report.sections[-1].runs[0].setting == "my-own-run"
 
 
 @pytest.mark.parametrize(
@@ -61,23 +43,17 @@ def test_every_section_is_there_and_every_record_is_listed(everything, groups):
 def test_a_section_is_there_only_if_it_has_runs_of_its_own(write, tmp_path, name, expected):
     folder = write(name)
     assert anchors(folder) == expected
-    html = write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert re.findall(r'<section id="([^"]+)">', html) == expected
+    assert re.findall(r'<section id="([^"]+)">', page(folder, tmp_path)) == expected
 
 
-def test_records_without_metrics_or_settings_do_not_stop_the_report(everything, tmp_path):
-    bare, mixed = tmp_path / "bare", tmp_path / "mixed"
-    shutil.copytree(everything, mixed)
-    for folder in (bare, mixed):
-        for name in (path.name for path in everything.iterdir()):
-            write_record(Record(name, {}, command="bare"), folder / name / "seed-99.json")
-        Outline(write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8"))
+def test_records_without_metrics_or_settings_do_not_stop_the_report(folder, tmp_path):
+    check_bare_records(folder, tmp_path)
 
 
 def test_hostile_records_come_out_escaped(write, tmp_path):
     folder = write("ambiguous", command=HOSTILE, preset=HOSTILE, family=HOSTILE, rule=HOSTILE)
     write("<b>bold</b>".replace("/", "-"), command=HOSTILE)
-    html = write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8")
+    html = page(folder, tmp_path)
     found = Outline(html)
     assert not {"script", "img", "b"} & set(found.tags)
     assert not [name for name in found.attributes if name.startswith("on")]

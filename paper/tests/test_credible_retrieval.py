@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from aureole.cli._app import app
 from aureole.distributions import VonMisesFisher, log_expected_positivity
 from aureole.records import read_record
 from aureole.retrieval import ConformalMass
@@ -22,8 +20,7 @@ from aureole_paper.credible_retrieval import (
     take,
 )
 from aureole_paper.runs import run
-
-RUNNER = CliRunner()
+from paper.tests.conftest import reproduce
 
 
 def images(count, rng):
@@ -94,8 +91,6 @@ def test_a_refitted_law_has_the_likeliest_kappa_pos():
 
 
 def test_a_short_run_on_real_images_is_recorded_once(shared_data, tmp_path, monkeypatch):
-    command = ["reproduce", "credible-retrieval", "--folds", "1", "--max-batches", "4", "--json"]
-    places = ["--data-dir", str(shared_data), "--out", str(tmp_path)]
     small = replace(
         CredibleRetrievalSetting(),
         encoder=cifar10h.Cifar10HSetting("closed-form", items=64, mirrored=False),
@@ -107,10 +102,8 @@ def test_a_short_run_on_real_images_is_recorded_once(shared_data, tmp_path, monk
         "aureole_paper.reproduce.find_experiment",
         lambda name: replace(find_experiment(name), settings=(small,)),
     )
-    result = RUNNER.invoke(app, [*command, *places])
-    assert result.exit_code == 0, result.output
-    (row,) = json.loads(result.stdout)
-    found = row["metrics"]
+    command = ["credible-retrieval", "--folds", "1", "--max-batches", "4"]
+    (found,) = reproduce(*command, data=shared_data, out=tmp_path).values()
     assert found["index"]["differing"] == 0
     assert found["queries"] == found["gallery"] == 300
     for partners in ("votes", "label"):

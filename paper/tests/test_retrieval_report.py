@@ -1,16 +1,13 @@
 """The report of credible retrieval: its sentences, tables and figure from records, and what is missing."""
 
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner
 
-from aureole.cli._app import app
-from aureole.records import Record, write_record
-from aureole_paper.records import Summary, group, read_runs, summary
+from aureole_paper.records import Summary, read_runs, summary
 from aureole_paper.report import read_report
 from aureole_paper.retrieval_report import coverage_figure, percent, verdict
+from paper.tests.conftest import anchors, save
 
+NAME = "retrieval/credible-retrieval"
 METHODS = ("model", "calibrated", "refitted", "conformal")
 PARTS = ("all", "clear", "ambiguous", "sure", "vague")
 MEASURES = ("map", "ndcg", "ndcg_10", "recall_at_1")
@@ -46,24 +43,16 @@ def metrics(gain=0.01):
     }  # fmt: skip
 
 
-def add(folder, fold, values, name="credible-retrieval"):
-    """Write the record of a fold."""
-    record = Record(f"retrieval/{name}", values, command="aureole reproduce", seed=fold)
-    write_record(record, folder / name / f"seed-{fold}.json")
-
-
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("retrieval")
     for fold, gain in enumerate((0.010, 0.012, 0.014)):
-        add(tmp_path / "records", fold, metrics(gain))
-    return tmp_path / "records"
+        save(folder, NAME, metrics(gain), fold)
+    return folder
 
 
-def test_a_report_has_every_section_and_says_what_records_say(folder):
-    report = read_report(folder)
-    assert [section.anchor for section in report.sections] == [
-        "coverage", "sizes", "ranking", "abstention"
-    ]  # fmt: skip
+def test_a_report_has_every_section_and_says_what_records_say(folder, report):
+    assert anchors(folder) == ["coverage", "sizes", "ranking", "abstention"]
     text = " ".join(report.results)
     assert "conformal mass 90.0 ± 0.0 %" in text
     assert text.count("+1.20 ± 0.12 points by expected positivity: it helps") == len(MEASURES)
@@ -74,13 +63,10 @@ def test_a_report_has_every_section_and_says_what_records_say(folder):
     assert coverage.rows[0][3] == "99.0 ± 0.0"
     assert len(coverage.rows) == len(METHODS)
     assert parts.rows[0][1] == "99.0 ± 0.0"
-    for section in report.sections:
-        for table in section.tables:
-            assert all(len(row) == len(table.header) for row in table.rows)
 
 
-def test_the_figure_has_a_curve_for_every_way_to_make_caps(folder):
-    svg = coverage_figure(group(read_runs(folder)))
+def test_the_figure_has_a_curve_for_every_way_to_make_caps(groups):
+    svg = coverage_figure(groups)
     assert svg is not None
     for label in ("as promised", "conformal mass", "κ calibrated, κ_pos refitted"):
         assert f">{label}<" in svg
@@ -99,20 +85,12 @@ def test_differences_count_from_three_standard_errors_on():
 
 def test_records_that_lack_figures_are_shown_with_what_they_have(tmp_path):
     some = {key: metrics()[key] for key in ("abstention", "seconds_training")}
-    add(tmp_path, 0, some)
-    report = read_report(tmp_path)
-    assert [section.anchor for section in report.sections] == ["abstention"]
-    assert len(report.results) == 1
+    save(tmp_path, NAME, some)
+    assert anchors(tmp_path) == ["abstention"]
+    assert len(read_report(tmp_path).results) == 1
     assert summary(read_runs(tmp_path), "abstention", "kept", "deeper") is None
 
 
 def test_an_index_that_differs_is_told(tmp_path):
-    add(tmp_path, 0, metrics() | {"index": {"searches": 8, "members": 50, "differing": 3}})
+    save(tmp_path, NAME, metrics() | {"index": {"searches": 8, "members": 50, "differing": 3}})
     assert "3 items differ" in " ".join(read_report(tmp_path).results)
-
-
-def test_a_page_is_written(folder):
-    out = folder / "page.html"
-    result = CliRunner().invoke(app, ["report", str(folder), "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    assert "Gained over the cosine" in Path(out).read_text()

@@ -1,10 +1,8 @@
 """The tables."""
 
-import pytest
-
-from aureole_paper.controlled_report import build_sections, ratio
+from aureole_paper.controlled_report import ratio
 from aureole_paper.records import MISSING, group
-from aureole_paper.tables import comparison, generic_table, numbered, present
+from aureole_paper.tables import generic_table, numbered, present
 
 
 def cells(table, name):
@@ -14,12 +12,6 @@ def cells(table, name):
     keys = [f"{over} {head}".strip() for over, head in zip(heads, table.header, strict=True)]
     (row,) = (row for row in table.rows if row[0] == name)
     return dict(zip(keys, row, strict=True))
-
-
-@pytest.fixture(scope="module")
-def tables(groups):
-    """The tables of the whole report by title."""
-    return {table.title: table for section in build_sections(groups) for table in section.tables}
 
 
 def test_all_tables_are_rectangular_and_show_preset_seeds_and_time(tables):
@@ -53,10 +45,9 @@ def test_points_show_where_kappa_goes(tables):
 
 
 def test_base_has_a_paper_number_only_where_the_paper_has_that_row(tables):
-    found = tables
-    assert cells(found["Losses"], "base")["κ MAE ↓ paper"] == MISSING
-    assert cells(found["Dimension of the encoder"], "base")["κ MAE ↓ paper"] == "6.15 ± 0.61"
-    assert cells(found["One backbone with two heads"], "base")["κ MAE ↓ paper"] == "6.15 ± 0.61"
+    assert cells(tables["Losses"], "base")["κ MAE ↓ paper"] == MISSING
+    for title in ("Dimension of the encoder", "One backbone with two heads"):
+        assert cells(tables[title], "base")["κ MAE ↓ paper"] == "6.15 ± 0.61"
 
 
 def test_a_loss_without_kappa_says_so(tables):
@@ -97,7 +88,7 @@ def test_runs_of_other_lengths_are_told(run):
     runs = [run(seed=4), run(seed=5)]
     for each, steps in zip(runs, (60, 2000), strict=True):
         each.record.settings["steps"] = steps
-    table = comparison("", "", group(runs), names=["ambiguous"])
+    table = generic_table("", "", group(runs), ["ambiguous"])
     assert cells(table, "ambiguous")["batches"] == "60 to 2000"
 
 
@@ -110,9 +101,6 @@ def test_ratios_are_of_the_same_run(run):
 
 
 def test_names_keep_their_order_and_appear_once(groups):
-    assert present(groups, ["clear", "ambiguous", "ambiguous-paper", "absent"]) == [
-        "clear",
-        "ambiguous",
-        "ambiguous-paper",
-    ]
+    names = ["clear", "ambiguous", "ambiguous-paper"]
+    assert present(groups, [*names, "absent"]) == names
     assert [n for n, _ in numbered(groups, "mc-samples-")] == [4, 16, 512]

@@ -1,4 +1,4 @@
-"""Baselines: each is less sure where it should be."""
+"""Baselines: each is less certain on blurred features."""
 
 import pytest
 import torch
@@ -8,7 +8,6 @@ from aureole.evaluation import spearman
 from aureole_paper.uncertainty_baselines import (
     Probe,
     ProbeSetting,
-    doubt,
     entropy_of_mean,
     fit_probe,
     losses_on_unseen,
@@ -16,6 +15,7 @@ from aureole_paper.uncertainty_baselines import (
     nearest_cosines,
     predict_loss,
     shortness,
+    softmax_uncertainty,
 )
 
 LINEAR = ProbeSetting(steps=150, batch=64, lr=1e-2)
@@ -48,7 +48,7 @@ def test_a_probe_learns_and_doubts_blurred_features(setting):
     queries, truth, blur = classes(seed=1)
     probe = fit_probe(features, labels, setting)
     assert (probe(queries).argmax(1) == truth).double().mean() > 0.85
-    assert spearman(doubt(probe, queries), blur) > 0.3
+    assert spearman(softmax_uncertainty(probe, queries), blur) > 0.3
     assert spearman(entropy_of_mean([probe], queries), blur) > 0.3
     assert not any(p.requires_grad for p in probe.parameters())
 
@@ -64,7 +64,7 @@ def test_an_ensemble_that_disagrees_is_unsure():
     assert torch.allclose(entropy_of_mean([first, second], features), torch.tensor(2.0).log())
 
 
-def test_dropout_adds_doubt_and_its_seed_decides():
+def test_dropout_adds_uncertainty_and_its_seed_decides():
     features, labels, blur = classes()
     probe = fit_probe(features, labels, HIDDEN)
     before = torch.get_rng_state()

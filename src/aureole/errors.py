@@ -9,8 +9,8 @@ __all__ = [
     "InvalidInputError",
     "MissingInputError",
     "MissingPackageError",
-    "tell_error",
-    "told_error",
+    "error_from_dict",
+    "error_to_dict",
 ]
 
 _LONGEST = 100_000  # characters of a message that goes to another process
@@ -40,14 +40,14 @@ class ConvergenceWarning(AureoleWarning):
     """An iteration stopped at its limit before it converged; the result is the last iterate."""
 
 
-def tell_error(error: BaseException) -> dict[str, str]:
+def error_to_dict(error: BaseException) -> dict[str, str]:
     """The error as plain data, to send to another process: its message and the closest of the classes above.
 
     Examples
     --------
-    >>> tell_error(MissingInputError("photos does not exist."))
+    >>> error_to_dict(MissingInputError("photos does not exist."))
     {'error': 'photos does not exist.', 'kind': 'MissingInputError'}
-    >>> tell_error(ZeroDivisionError("division by zero"))
+    >>> error_to_dict(ZeroDivisionError("division by zero"))
     {'error': 'ZeroDivisionError: division by zero', 'kind': 'AureoleError'}
     """
     kind = next((k.__name__ for k in type(error).__mro__ if k in _KINDS), None)
@@ -55,16 +55,16 @@ def tell_error(error: BaseException) -> dict[str, str]:
     return {"error": text[:_LONGEST], "kind": kind or AureoleError.__name__}
 
 
-def told_error(told: Mapping[str, str]) -> AureoleError:
-    """The error in the data of ``tell_error``; an ``AureoleError`` if its class is unknown.
+def error_from_dict(values: Mapping[str, str]) -> AureoleError:
+    """The inverse of ``error_to_dict``; an unknown class becomes ``AureoleError``.
 
     Examples
     --------
-    >>> told_error({"error": "photos does not exist.", "kind": "MissingInputError"})
+    >>> error_from_dict({"error": "photos does not exist.", "kind": "MissingInputError"})
     MissingInputError('photos does not exist.')
     """
     kinds = {kind.__name__: kind for kind in _KINDS}
-    return kinds.get(told["kind"], AureoleError)(told["error"])
+    return kinds.get(values["kind"], AureoleError)(values["error"])
 
 
 _KINDS = (AureoleError, InvalidInputError, MissingInputError, MissingPackageError)

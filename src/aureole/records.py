@@ -81,19 +81,18 @@ def file_hash(path: Path | str) -> str:
 
 def _commit() -> str:
     """The commit this package runs from, with '+' if there are uncommitted changes; or 'unknown'."""
-    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        command, folder = ["git", *arguments], Path(__file__).parent
+        return subprocess.check_output(
+            command, cwd=folder, stderr=subprocess.DEVNULL, text=True, timeout=10
+        ).strip()
+
     try:
-        head = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"],
-            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no", "--", "."],
-            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
 def _versions() -> dict[str, str]:

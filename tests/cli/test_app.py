@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from types import SimpleNamespace
 
 import numpy as np
@@ -258,7 +258,7 @@ def run_main(monkeypatch, *arguments):
 
 
 def test_reproduce_without_the_paper_says_how_to_get_it(monkeypatch, capsys):
-    monkeypatch.setattr(_app, "entry_points", lambda group: [])
+    monkeypatch.setattr(_app, "entry_points", lambda **select: EntryPoints().select(**select))
     for arguments in (("ambiguous", "--seeds", "1"), (), ("--workers", "2")):
         assert run_main(monkeypatch, "reproduce", *arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
@@ -278,7 +278,9 @@ def test_commands_of_other_packages(monkeypatch, capsys):
     plugin = SimpleNamespace(app=extra)
     monkeypatch.setitem(sys.modules, "greeting", plugin)
     entry = EntryPoint("greet", "greeting:app", "aureole.commands")
-    monkeypatch.setattr(_app, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(
+        _app, "entry_points", lambda **select: EntryPoints([entry]).select(**select)
+    )
     assert run_main(monkeypatch, "greet", "you", "--times", "2") == 0
     assert capsys.readouterr().out == "you you\n"
     assert run_main(monkeypatch, "greet", "--times", "x", "you") == 2

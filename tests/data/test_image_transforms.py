@@ -5,7 +5,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch.nn.functional import interpolate
 
-from aureole.data import blur_pictures, deteriorate
+from aureole.data import augment, blur_pictures, deteriorate
 from aureole.data._image_transforms import blur_batch, crop_batch
 from aureole.errors import InvalidInputError
 
@@ -115,3 +115,17 @@ def test_sizes_are_fractions(size):
     images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
     with pytest.raises(InvalidInputError, match=rf"sizes\[1\] is {size:g}"):
         deteriorate(images, torch.tensor([0.5, size]))
+
+
+def test_crops_hide_part_of_some_images():
+    images = torch.randint(0, 256, (400, 3, 32, 32), dtype=torch.uint8)
+    rng = torch.Generator().manual_seed(0)
+    whole = augment(images, 0.0, rng) * 255
+    same = (whole.round() == images).flatten(1).all(1)
+    mirrored = (whole.flip(-1).round() == images).flatten(1).all(1)
+    assert bool((same | mirrored).all())
+    assert 150 < same.sum() < 250
+    cropped = augment(images, 0.5, rng) * 255
+    changed = ((cropped - images).abs() > 1).flatten(1).any(1)
+    changed &= ((cropped.flip(-1) - images).abs() > 1).flatten(1).any(1)
+    assert 150 < changed.sum() < 250

@@ -288,3 +288,25 @@ def test_a_split_shares_no_row():
 def test_what_is_no_pair_is_refused(pairs, message):
     with pytest.raises(InvalidInputError, match=message):
         PairIndex.of(pairs, n_rows=7)
+
+
+def test_rates_are_those_of_drawing_a_class_and_then_an_image():
+    """Against drawing pairs one by one, as the supplement says."""
+    rng = torch.Generator().manual_seed(0)
+    soft = torch.distributions.Dirichlet(torch.full((6, 3), 0.5)).sample()
+    classes = torch.multinomial(soft, 100_000, replacement=True, generator=rng)
+    seen = torch.zeros(6, 6)
+    for i in range(6):
+        for c in range(3):
+            times = int((classes[i] == c).sum())
+            if times:
+                partner = torch.multinomial(soft[:, c], times, replacement=True, generator=rng)
+                seen[i] += torch.bincount(partner, minlength=6)
+    expected = label_rates(soft, soft.mean(0))
+    torch.testing.assert_close(seen / 100_000 * 6, expected, atol=0.03, rtol=0.03)
+    torch.testing.assert_close(expected.mean(1), torch.ones(6))
+
+
+def test_classes_that_the_prior_excludes_are_refused():
+    with pytest.raises(InvalidInputError, match=r"prior\[1\]"):
+        label_rates(torch.tensor([[0.5, 0.5]]), torch.tensor([1.0, 0.0]))

@@ -30,6 +30,7 @@ def test_log_prob_is_the_log_of_the_weighted_sum():
     assert torch.allclose(mixture.log_prob(z).exp(), density, rtol=1e-12)
 
 
+@pytest.mark.long
 def test_shapes_moments_and_expand():
     mixture = truth()
     assert (mixture.batch_shape, mixture.event_shape, mixture.dim) == ((), (4,), 4)

@@ -122,6 +122,7 @@ def test_credible_caps_cover_what_they_promise_and_wrong_ones_do_not():
     assert latent_coverage(sure, latents)[0.9] < 0.6
 
 
+@pytest.mark.long
 def test_predictive_caps_cover_partners():
     rng = torch.Generator().manual_seed(0)
     mu = au.sphere.normalize(torch.randn(1600, 4, generator=rng))

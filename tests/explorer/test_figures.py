@@ -22,5 +22,5 @@ def test_the_vague_query_gets_more_and_the_figure_is_the_same_each_time():
     assert 0 < sure < vague < 400
     assert svg == caps_figure()
     assert counts(caps_figure(0.5)) < counts(svg)
-    for text in ("a sure query", "a vague query", "in the set", "μ of the query"):
+    for text in ("a confident query", "a vague query", "in the set", "μ of the query"):
         assert text in svg

@@ -184,6 +184,7 @@ def test_partners_far_apart_among_sure_items_match_the_logs_of_all_pairs(n):
         assert (got - true).abs().max() < 5e-3 * true.abs().max()
 
 
+@pytest.mark.long
 def test_quasi_random_draws_come_as_close_to_the_limit_as_random_ones():
     """With one order of the points for all items the k-th draws never leave a diagonal, and the error stays."""
     q = items(n=6, dim=3, kappa=4.0)

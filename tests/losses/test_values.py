@@ -166,6 +166,7 @@ def test_kappa_pos_gradient_and_profile(batch):
     assert "kappa_pos" in dict(au.ClosedFormInfoNCE(20.0).named_buffers())
 
 
+@pytest.mark.long
 def test_float32_negatives_are_accurate_and_leave_for_float64_where_needed(batch):
     for dim, kappa, kappa_pos in ((10, 30.0, 20.0), (128, 200.0, 88.0), (512, 1e4, 200.0)):
         exact = batch(n=16, m=64, dim=dim, kappa=kappa)
@@ -189,6 +190,7 @@ def trim(posterior, n):
     return au.VonMisesFisher(posterior.mu[:n], posterior.kappa[:n], validate_args=False)
 
 
+@pytest.mark.long
 def test_quasi_random_draws_lower_the_variance(batch):
     posteriors = batch(n=8, m=8, dim=4)
     spread = {}

@@ -58,6 +58,7 @@ def hub():
         server.shutdown()
 
 
+@pytest.mark.long
 def test_what_is_pushed_comes_back_and_numbers_alone_are_fetched(encoder, hub, tmp_path):
     hub.files["evil.py"] = b"print('code was run')"
     hub.files["pytorch_model.bin"] = b"a pickle"

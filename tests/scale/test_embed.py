@@ -11,7 +11,7 @@ import torch
 from pyarrow import parquet
 
 import aureole as au
-from aureole.errors import AureoleError, InvalidInputError, MissingInputError, told_error
+from aureole.errors import AureoleError, InvalidInputError, MissingInputError, error_from_dict
 from aureole.models import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex, Schema
 from aureole.scale import EmbedOptions, SourceSpec, embed, load_embedder
@@ -283,8 +283,8 @@ def test_what_a_worker_lacks_is_missing_for_the_one_who_asked(pictures, tmp_path
     spec = SourceSpec(str(pictures), "image")
     table = PosteriorTable(str(tmp_path / "t.lance"), Schema(8, {}), "")
     order = WorkOrder(spec, str(tmp_path / "nowhere"), None, table, 8)
-    (told,) = _work({"chunk": ["{}"]}, job="a", order=order)["error"]
-    error = told_error(json.loads(told))
+    (text,) = _work({"chunk": ["{}"]}, job="a", order=order)["error"]
+    error = error_from_dict(json.loads(text))
     assert type(error) is MissingInputError
     assert "nowhere holds no saved model" in str(error)
 

@@ -90,6 +90,12 @@ def test_unknown_items_and_addresses(place):
     assert message.startswith("limit: ")
 
 
+def test_a_conformal_guarantee_needs_predictive_caps(place):
+    body = {"query": {"id": "item-003"}, "kind": "credible", "guarantee": "conformal"}
+    message = error_of(ask(place, "POST", "/v1/search", body), 422, "invalid_input")
+    assert "kind 'predictive'" in message
+
+
 def test_posteriors_are_the_encoders(client, made):
     folder, _, pictures = made
     embedder = load_embedder(folder / "encoder")

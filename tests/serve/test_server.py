@@ -165,7 +165,7 @@ def test_the_key_and_the_command_that_asks(made, tmp_path, monkeypatch):
             assert ours == pytest.approx(other)
         shown = run("search", *options)
         assert shown.exit_code == 0
-        assert "its own latent lies in the cap" in shown.stdout
+        assert "its own latent is inside the cap" in shown.stdout
         conformal = run("search", *options, "--guarantee", "conformal")
         assert "99 held-out pairs" in conformal.stdout
         some = run("search", *options, "--filter", "number=10..30", "--limit", 2, "--json")

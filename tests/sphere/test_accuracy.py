@@ -117,6 +117,7 @@ def test_the_limits_at_infinity(dim):
     assert (sphere.cap_height(torch.tensor([0.0, 0.5, 0.99]), inf.float(), dim) == 0).all()
 
 
+@pytest.mark.long
 def test_the_stored_oracle_is_what_mpmath_says():
     """A sample of vmf.json is computed anew, so that a stale or edited file cannot pass."""
     for index in (3, 27, 64, 118):

@@ -55,6 +55,7 @@ def test_inverse_mean_resultant_length(dim):
 
 @pytest.mark.parametrize("dim", SMALL_DIMS)
 @pytest.mark.parametrize("kappa", [0.0, 0.7, 12.0, 150.0])
+@pytest.mark.long
 def test_law_of_the_cosine(dim, kappa):
     masses = doubles(0.02, 0.3, 0.7, 0.98)
     kappas = torch.full((4,), kappa, dtype=torch.float64, requires_grad=True)

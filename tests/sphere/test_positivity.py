@@ -52,6 +52,7 @@ def test_the_oracle_is_the_double_integral(dim, kappas):
     assert found.item() == pytest.approx(truth, abs=1e-8)
 
 
+@pytest.mark.long
 def test_the_stored_oracle_is_what_mpmath_says():
     assert oracle.entries(3) == GRID["3"]
 
@@ -76,6 +77,7 @@ def test_symmetric_finite_and_growing_in_the_cosine(c, k1, k2, kpos, dim):
 
 
 @given(c=cosines, k1=st.floats(1e-3, 1e4), k2=st.floats(1e-3, 1e4), dim=st.integers(2, 300))
+@pytest.mark.long
 def test_limits(c, k1, k2, dim):
     """kappa_pos -> inf: expected likelihood; kappas -> inf: vMF(mu2; mu1, kappa_pos); kappa -> 0: chance."""
     c, k1, k2 = tensor(c), tensor(k1), tensor(k2)

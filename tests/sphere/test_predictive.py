@@ -32,6 +32,7 @@ def test_the_law_has_mass_one_and_the_angle_holds_what_it_promises(dim, kappa):
 @pytest.mark.parametrize(
     ("dim", "kappa", "other"), [(3, 2.0, 50.0), (10, 24.0, 24.0), (64, 80.0, 9.0)]
 )
+@pytest.mark.long
 def test_draws_of_partners_fall_as_the_law_says(dim, kappa, other):
     """A latent of the query, the partner's latent around it, and a direction whose posterior it is drawn from."""
     query = au.VonMisesFisher(torch.eye(dim)[0], kappa)
@@ -109,6 +110,7 @@ def test_the_angle_is_that_of_a_plain_bisection(dim, kappa):
     torch.testing.assert_close(torch.stack(alone), expected, atol=1e-9, rtol=0)
 
 
+@pytest.mark.long
 def test_many_angles_at_once_are_those_of_a_few(monkeypatch):
     mass = torch.linspace(0.01, 0.99, 40, dtype=torch.float64)
     kappa = torch.logspace(-1, 2, 40, dtype=torch.float64)

@@ -28,8 +28,8 @@ async function start(): Promise<void> {
   const source: Source = stored === null ? new Service(askKey) : new StoredFile(stored);
   let about: About;
   try {
-    const told = await source.about();
-    about = { ...told, classes: sorted(told.classes) };
+    const described = await source.about();
+    about = { ...described, classes: sorted(described.classes) };
   } catch (error) {
     fill(main, [trouble(error, () => void start())]);
     return;

@@ -51,7 +51,7 @@ export function angleMap(context: Context): AngleMap {
       element.setAttribute("class", `${inside ? "in" : "out"} ${own === null ? "" : `c${own}`}`);
     });
   };
-  const tell = (i: number): void => {
+  const describe = (i: number): void => {
     chosen = i;
     const point = points[i];
     if (point === undefined) {
@@ -92,14 +92,14 @@ export function angleMap(context: Context): AngleMap {
   };
   drawing.addEventListener("pointermove", (event) => {
     const found = nearest(event);
-    if (found !== chosen && found >= 0) tell(found);
+    if (found !== chosen && found >= 0) describe(found);
     drawing.classList.toggle("pointing", found >= 0);
   });
   drawing.addEventListener("click", (event) => {
     const found = nearest(event);
     if (found < 0) return;
     const same = found === chosen;
-    tell(found);
+    describe(found);
     // on touch, the first tap selects and the second opens
     if (same || (event as PointerEvent).pointerType !== "touch") open();
   });
@@ -108,7 +108,7 @@ export function angleMap(context: Context): AngleMap {
     if (event.key === "Enter") open();
     if (step === undefined || points.length === 0) return;
     event.preventDefault();
-    tell(Math.min(points.length - 1, Math.max(0, chosen + step)));
+    describe(Math.min(points.length - 1, Math.max(0, chosen + step)));
   });
 
   return {
@@ -125,13 +125,13 @@ export function angleMap(context: Context): AngleMap {
       fill(dots, [...elements].reverse());
       disc.setAttribute("r", String(scale(angle)));
       colour();
-      tell(-1);
+      describe(-1);
     },
     cap(given) {
       angle = given;
       disc.setAttribute("r", String(scale(angle)));
       colour();
-      if (chosen >= 0) tell(chosen);
+      if (chosen >= 0) describe(chosen);
     },
   };
 }

@@ -8,7 +8,7 @@ import { angleOf, capAngle, count, degrees, labelOf, percent, probability, thing
 
 const POINTS = 240;
 const MEMBERS = 48;
-const EXPLAINED = 12; // an explanation is dear
+const EXPLAINED = 12; // explanations are expensive
 const WIDEST = 0.99;
 const KINDS: Record<Kind, string> = { credible: "Itself", predictive: "Its matches" };
 const PLACES: Record<Kind, string> = { credible: "Where its latent may lie", predictive: "Where its matches may lie" };
@@ -93,7 +93,7 @@ export class Neighbourhood {
   /** Shows the neighbourhood of another posterior. */
   ask(asked: Query): void {
     this.asked = asked;
-    this.caps = []; // until the map has come the cap is that of the search
+    this.caps = []; // until the map is loaded, the cap is that of the search
     void this.place();
     void this.search();
   }

@@ -10,9 +10,9 @@ import { nameOf, number, rankInWords } from "./words";
 
 const CROPS = [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
 const LARGEST = 16 * 2 ** 20;
-const SENT = 512; // pixels: the longest side of what is sent of a large picture
+const SENT = 512; // longest side in pixels of a picture that is sent; larger ones are scaled down
 const FRAME = 256;
-const GRAIN = 32; // the side in pixels that blur is told in
+const GRAIN = 32; // side in pixels of the picture that blur refers to
 
 export function pictureQuery(context: Context, about: About): View {
   let query: Query | null = null;
@@ -59,7 +59,7 @@ export function pictureQuery(context: Context, about: About): View {
       const answer = await charting.run((signal) => context.source.embed(looks, signal));
       if (answer !== null) chart.curve(CROPS, answer, blur.value());
     } catch {
-      chart.curve([], [], 0); // the verdict says what is wrong
+      chart.curve([], [], 0); // the verdict shows the error
     }
   };
   const askSoon = debounced(150, () => void ask());
@@ -86,7 +86,7 @@ export function pictureQuery(context: Context, about: About): View {
     void ask();
     void plot();
   };
-  let choice = 0; // the last that was chosen is shown, however long the one before takes to read
+  let choice = 0; // an earlier choice that finishes loading later is ignored
   const take = async (file: File | null | undefined): Promise<void> => {
     if (file === null || file === undefined) return;
     choice += 1;
@@ -197,19 +197,19 @@ interface Slider {
 function slider(id: string, name: string, min: number, max: number, step: number, start: number, words: (value: number) => string): Slider {
   const input = h("input", { type: "range", id, min, max, step, value: start });
   const output = h("output", { for: id });
-  const tell = (): void => {
+  const update = (): void => {
     fill(output, [words(Number(input.value))]);
     input.setAttribute("aria-valuetext", words(Number(input.value)));
   };
-  input.addEventListener("input", tell);
-  tell();
+  input.addEventListener("input", update);
+  update();
   return {
     element: h("div", { class: "slide" }, h("label", { for: id }, name), output, input),
     input,
     value: () => Number(input.value),
     set(value) {
       input.value = String(value);
-      tell();
+      update();
     },
   };
 }

@@ -104,7 +104,7 @@ export class Service implements Source {
       const answer = await this.reach(url, { ...init, headers });
       if (answer.ok) return answer;
       if (answer.status !== 401) throw await failure(answer);
-      if (key() !== used) continue; // another request has got a new key meanwhile
+      if (key() !== used) continue; // another request has obtained a new key meanwhile
       this.asked ??= this.askKey(used !== null).finally(() => {
         this.asked = null;
       });

@@ -13,7 +13,7 @@ from aureole.evaluation import align_mixtures, divergence, mode_recovery, rotate
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, MixtureEncoder, ResidualMLP
 from aureole.training import Fit, FitOptions, Observer, Phase, fit
-from aureole_paper.settings import RunSetting
+from aureole_paper.settings import RunSetting, rounded
 
 _EVALUATION, _INITIALISATION = 10_000_019, 20_000_003
 
@@ -63,35 +63,32 @@ def train(
 
 
 def _encoder(setting: BimodalSetting) -> IndependentEncoder:
-    dim, count, width = setting.dim, setting.components, setting.width
+    dim, count = setting.dim, setting.components
+    sizes = (dim, 1) if count == 1 else (count * dim, 2 * count)
+    networks = (ResidualMLP(dim, n_out, width=setting.width) for n_out in sizes)
     if count == 1:
-        networks = (ResidualMLP(dim, dim, width=width), ResidualMLP(dim, 1, width=width))
         return IndependentEncoder(*networks, n_in=dim)
-    networks = (
-        ResidualMLP(dim, count * dim, width=width),
-        ResidualMLP(dim, 2 * count, width=width),
-    )
     return MixtureEncoder(*networks, n_in=dim, n_components=count)
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, process: BimodalProcess, *, n: int = 5000) -> dict[str, Any]:
-    """All figures on n inputs, after a rotation fitted on n others."""
+    """All metrics on n inputs, after a rotation fitted on n others."""
     rng = torch.Generator().manual_seed(_EVALUATION)
     other, x = process.inputs(n, rng), process.inputs(n, rng)
     truth = process.posterior(x)
     rotation = align_mixtures(_as_mixture(model(other)), process.posterior(other))
-    found = rotate_mixture(_as_mixture(model(x)), rotation)
-    metrics: dict[str, Any] = {"divergence": divergence(found, truth, generator=rng)}
+    learned = rotate_mixture(_as_mixture(model(x)), rotation)
+    metrics: dict[str, Any] = {"divergence": divergence(learned, truth, generator=rng)}
     separation = torch.rad2deg(torch.acos((truth.mu[:, 0] * truth.mu[:, 1]).sum(-1).clamp(-1, 1)))
     metrics["separation_degrees"] = separation.mean().item()
     torn = truth.weights.min(-1).values > 0.2
     metrics["torn_share"] = torn.double().mean().item()
-    metrics["divergence_torn"] = divergence(_rows(found, torn), _rows(truth, torn), generator=rng)
-    if found.weights.shape[-1] == 2:
-        metrics |= mode_recovery(_rows(found, torn), _rows(truth, torn))
+    metrics["divergence_torn"] = divergence(_rows(learned, torn), _rows(truth, torn), generator=rng)
+    if learned.weights.shape[-1] == 2:
+        metrics |= mode_recovery(_rows(learned, torn), _rows(truth, torn))
     if process.dim == 3:
-        metrics["examples"] = _examples(found, truth, separation)
+        metrics["examples"] = _examples(learned, truth, separation)
     return metrics
 
 
@@ -110,18 +107,13 @@ def _as_mixture(posterior: VonMisesFisher | MixtureVMF) -> MixtureVMF:
     )
 
 
-def _examples(found: MixtureVMF, truth: MixtureVMF, separation: torch.Tensor) -> dict[str, Any]:
+def _examples(learned: MixtureVMF, truth: MixtureVMF, separation: torch.Tensor) -> dict[str, Any]:
     """Three posteriors with evenly weighted modes that are about 60, 90 and 140 degrees apart."""
     lopsided = 100 * (truth.weights[:, 0] - 0.5).abs()
     chosen = [int(((separation - wanted).abs() + lopsided).argmin()) for wanted in (60, 90, 140)]
 
     def parts(mixture: MixtureVMF) -> dict[str, Any]:
         values = {"mu": mixture.mu, "kappa": mixture.kappa, "weight": mixture.weights}
-        return {name: _short(value[chosen].tolist()) for name, value in values.items()}
+        return {name: rounded(value[chosen]) for name, value in values.items()}
 
-    return {"true": parts(truth), "found": parts(found)}
-
-
-def _short(values: Any) -> Any:
-    """Nested lists with numbers of five digits."""
-    return [_short(v) for v in values] if isinstance(values, list) else float(f"{values:.5g}")
+    return {"true": parts(truth), "found": parts(learned)}

@@ -1,4 +1,4 @@
-"""The catalogue: which settings make up each table or figure of the controlled experiment."""
+"""The catalogue: the settings of each experiment."""
 
 import math
 from collections.abc import Mapping
@@ -31,38 +31,29 @@ TUNING_SEED = 3
 _AMBIGUOUS = Setting("ambiguous")
 _POINTS = (math.inf, math.inf)
 _FROM_SCRATCH: dict[str, Any] = {"steps": 800, "lr": 2e-3, "evaluate_every": 100}
-# On the circle the paper's generator covers an arc alone. There the scale of mu is hardly identified: kappa can absorb
-# it. So the main setting has a generator that goes all the way round, and the paper's stands beside it, with kappa
-# started from the true range, as the paper does. Neither has a spare dimension to centre.
+# On the circle the paper's generator covers only an arc, where the scale of mu is hardly identified.
+# The main setting uses a generator that covers the whole circle; the second one is the paper's, with kappa
+# initialised in the true range, as in the paper. Neither has a spare dimension to centre.
+_ROUND = Setting("two-dim", dim=2, generator="whitened", centring=0.0, lr=2e-3, steps=2000)
 _TWO_DIM = (
-    Setting(
-        "two-dim",
-        dim=2,
-        generator="whitened",
-        centring=0.0,
-        lr=2e-3,
-        steps=2000,
-        pairs=4000,
-        starts=4,
-    ),
+    replace(_ROUND, pairs=4000, starts=4),
     Setting("two-dim-arc", dim=2, centring=0.0, lr=1e-3, steps=400, kappa_start=22.6),
 )
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure: its settings, and how many seeds it asks for."""
+    """An experiment: its settings, and its default seeds."""
 
     name: str
-    title: str
     settings: tuple[AnySetting, ...]
     seeds: int
     first_seed: int = FIRST_SEED
 
     def narrowed(self, wanted: Mapping[str, Any]) -> "Experiment":
-        """The experiment with those settings alone that have these values; a "name" may be one of several.
+        """The experiment with only the settings that have these values; "name" is a list of names.
 
-        Of CIFAR-10H, a combination that is not in the catalogue is made.
+        For CIFAR-10H, a combination that is not in the catalogue is created.
         """
         names = wanted.get("name")
         values = {k: v for k, v in wanted.items() if k != "name"}
@@ -81,7 +72,7 @@ class Experiment:
         return replace(self, settings=chosen)
 
     def of_preset(self, preset: str) -> tuple[AnySetting, ...]:
-        """The settings of a preset; those of "paper" have "-paper" appended to their names."""
+        """The settings of a preset; the names of those of "paper" end with "-paper"."""
         if preset == "fast":
             return self.settings
         known = [s for s in self.settings if isinstance(s, Setting)]
@@ -97,7 +88,7 @@ def _short(name: str, **changes: object) -> Setting:
     return replace(_AMBIGUOUS, **({"name": name, "steps": 400} | changes))
 
 
-# MCInfoNCE as the paper found it best: mu first, with kappa held in the true range, then kappa
+# MCInfoNCE with the schedule that was best in the paper: first mu with kappa in the true range, then kappa
 _BY_DRAWS = {
     "loss": "mcinfonce",
     "phases": "two",
@@ -105,7 +96,7 @@ _BY_DRAWS = {
     "kappa_start": 22.6,
     "hold_kappa": True,
 }
-_BASE = _short("base")  # what ablations are compared with
+_BASE = _short("base")  # the reference of the ablations
 
 
 def _high_dim() -> tuple[Setting, ...]:
@@ -122,13 +113,13 @@ def _high_dim() -> tuple[Setting, ...]:
         )
 
     fixed = [wide(f"high-dim-fixed-{dim}", dim, 1.0) for dim in (16, 32, 40, 64)]
-    # by these factors a pair carries 1.71 nats about its partner in every dimension, as at D = 10, if mu is uniform
+    # with these factors a pair carries 1.71 nats in every dimension, as at D = 10, if mu is uniform
     factors = {16: 1.23, 32: 1.79, 64: 2.75}
     return (*fixed, *(wide(f"high-dim-matched-{dim}", dim, s) for dim, s in factors.items()))
 
 
 def _losses() -> tuple[Setting, ...]:
-    """All losses on the same process for about the same time; smaller batches where a step costs more."""
+    """All losses on the same process for about the same time; smaller batches where a step is slower."""
     return (
         _BASE,
         _short("losses-mcinfonce", n_samples=64, items=192, pairs=560, **_BY_DRAWS),
@@ -141,15 +132,15 @@ def _losses() -> tuple[Setting, ...]:
 
 
 def _samples() -> tuple[Setting, ...]:
-    def setting(k: int) -> Setting:
-        items = {1: 256, 4: 256, 16: 256, 64: 192, 256: 96, 512: 64}[k]
-        return _short(f"mc-samples-{k}", n_samples=k, items=items, pairs=3 * items, **_BY_DRAWS)
-
-    return tuple(setting(k) for k in (1, 4, 16, 64, 256, 512))
+    sizes = {1: 256, 4: 256, 16: 256, 64: 192, 256: 96, 512: 64}
+    return tuple(
+        _short(f"mc-samples-{k}", n_samples=k, items=items, pairs=3 * items, **_BY_DRAWS)
+        for k, items in sizes.items()
+    )
 
 
 def _sources() -> tuple[Setting, ...]:
-    """Where the paper's error of kappa comes from: one change at a time, from ours towards the paper's."""
+    """Where the paper's error of kappa comes from: one change at a time, from our setting towards the paper's."""
     mc = {"n_samples": 16, "items": 256, "pairs": 768, **_BY_DRAWS}
     return (
         _BASE,
@@ -175,26 +166,17 @@ def _tuning() -> tuple[Setting, ...]:
             for learn in (False, True) if loss != "hib" else (False,):
                 for phases in ("joint", "three"):
                     name = f"tuning-{loss}-{negatives}-{'learn' if learn else 'fixed'}-{phases}"
-                    grid.append(
-                        _short(
-                            name,
-                            loss=loss,
-                            negatives=negatives,
-                            learn_kappa_pos=learn,
-                            phases=phases,
-                            **common,
-                        )
-                    )
+                    changes = {"learn_kappa_pos": learn, "phases": phases, **common}
+                    grid.append(_short(name, loss=loss, negatives=negatives, **changes))
     for a in (0.5, 1.0, 2.0, 4.0):
         for b in (-8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 8.0):
-            grid.append(
-                _short(f"tuning-hib-a{a:g}-b{b:g}", loss="hib", hib=(a, b), negatives=0, **common)
-            )
+            name = f"tuning-hib-a{a:g}-b{b:g}"
+            grid.append(_short(name, loss="hib", hib=(a, b), negatives=0, **common))
     return tuple(grid)
 
 
 def _combined(values: dict[str, Any]) -> Cifar10HSetting:
-    """Our setting with other values, named after them."""
+    """Our CIFAR-10H setting with other values, named after them."""
     starts = {True: "pretrained", False: "scratch"}
     words = [starts[v] if isinstance(v, bool) else str(v) for _, v in sorted(values.items())]
     made = Cifar10HSetting("-".join(words), **values)
@@ -225,81 +207,48 @@ def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting, ...]:
     )
 
 
+_FAMILIES = tuple(Setting(family, family=family) for family in ("gaussian", "laplace"))
+_INJECTIVE = tuple(
+    Setting(f"injective{name}", kappa_range=_POINTS, family="dirac", steps=steps)
+    for name, steps in (("", 400), ("-longer", 1200), ("-longest", 3600))
+)
+_ENCODERS = tuple(
+    _BASE if d == 10 else _short(f"encoder-dim-{d}", encoder_dim=d) for d in (4, 8, 10, 16, 32, 64)
+)
+_SHARED = (
+    _BASE,
+    _short("shared-backbone", architecture="shared", shared_truth=True),
+    _short("shared-encoder", architecture="shared"),
+)
+_BIMODAL = (BimodalSetting("bimodal-single-3", 1), BimodalSetting("bimodal-mixture-3", 2))
 CATALOGUE = {
     experiment.name: experiment
     for experiment in (
-        Experiment("ambiguous", "Ambiguous inputs, kappa in [16, 32]", (_AMBIGUOUS,), 5),
-        Experiment(
-            "clear",
-            "Clear inputs, kappa in [64, 128]",
-            (Setting("clear", kappa_range=(64.0, 128.0), steps=1500),),
-            5,
-        ),
-        Experiment(
-            "injective",
-            "Injective process: points",
-            (
-                Setting("injective", kappa_range=_POINTS, family="dirac", steps=400),
-                Setting("injective-longer", kappa_range=_POINTS, family="dirac", steps=1200),
-                Setting("injective-longest", kappa_range=_POINTS, family="dirac", steps=3600),
-            ),
-            2,
-        ),
-        Experiment("two-dim", "Two latent dimensions", _TWO_DIM, 5),
-        Experiment(
-            "families",
-            "Posteriors of other families",
-            (
-                _AMBIGUOUS,
-                Setting("gaussian", family="gaussian"),
-                Setting("laplace", family="laplace"),
-            ),
-            5,
-        ),
-        Experiment("mc-samples", "Monte Carlo samples", _samples(), 2),
-        Experiment(
-            "encoder-dim",
-            "Dimension of the encoder",
-            tuple(
-                _BASE if d == 10 else _short(f"encoder-dim-{d}", encoder_dim=d)
-                for d in (4, 8, 10, 16, 32, 64)
-            ),
-            2,
-        ),
-        Experiment("losses", "Losses", _losses(), 2),
-        Experiment("high-dim", "High dimensions", _high_dim(), 2),
-        Experiment(
-            "shared-backbone",
-            "One backbone with two heads",
-            (
-                _BASE,
-                _short("shared-backbone", architecture="shared", shared_truth=True),
-                _short("shared-encoder", architecture="shared"),
-            ),
-            2,
-        ),
-        Experiment("sources", "Where the error of kappa comes from", _sources(), 2),
-        Experiment(
-            "bimodal",
-            "Posteriors with two modes",
-            (BimodalSetting("bimodal-single-3", 1), BimodalSetting("bimodal-mixture-3", 2)),
-            2,
-        ),
-        Experiment("tuning", "The paper's grid", _tuning(), 1, TUNING_SEED),
-        Experiment("cifar10h", "CIFAR-10H", _cifar10h(), 5, 0),
-        Experiment(
-            "credible-retrieval", "Credible sets of CIFAR-10H images", CREDIBLE_RETRIEVAL, 5, 0
-        ),
-        Experiment("frozen-text", "A head on sentence vectors", FROZEN_TEXT, 5, 0),
-        Experiment("frozen-images", "A head on photo features", FROZEN_IMAGES, 5, 0),
+        Experiment("ambiguous", (_AMBIGUOUS,), 5),
+        Experiment("clear", (Setting("clear", kappa_range=(64.0, 128.0), steps=1500),), 5),
+        Experiment("injective", _INJECTIVE, 2),
+        Experiment("two-dim", _TWO_DIM, 5),
+        Experiment("families", (_AMBIGUOUS, *_FAMILIES), 5),
+        Experiment("mc-samples", _samples(), 2),
+        Experiment("encoder-dim", _ENCODERS, 2),
+        Experiment("losses", _losses(), 2),
+        Experiment("high-dim", _high_dim(), 2),
+        Experiment("shared-backbone", _SHARED, 2),
+        Experiment("sources", _sources(), 2),
+        Experiment("bimodal", _BIMODAL, 2),
+        Experiment("tuning", _tuning(), 1, TUNING_SEED),
+        Experiment("cifar10h", _cifar10h(), 5, 0),
+        Experiment("credible-retrieval", CREDIBLE_RETRIEVAL, 5, 0),
+        Experiment("frozen-text", FROZEN_TEXT, 5, 0),
+        Experiment("frozen-images", FROZEN_IMAGES, 5, 0),
     )
 }
 
 
 def find_experiment(name: str) -> Experiment:
-    """The experiment of a name; an error lists the names."""
+    """The experiment of this name."""
     if name not in CATALOGUE:
         raise InvalidInputError(
-            f"there is no experiment {name!r}. Choose one of: {', '.join(CATALOGUE)}."
+            f"unknown experiment {name!r}. Choose one of: {', '.join(CATALOGUE)}."
         )
     return CATALOGUE[name]

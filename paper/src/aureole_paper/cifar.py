@@ -1,7 +1,7 @@
-"""CIFAR-10 and the votes of people on it: CIFAR-10H with the paper's folds and crops, and CIFAR-10N.
+"""CIFAR-10 and the votes of people on it: CIFAR-10H with the paper's folds and crops.
 
 Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images. Peterson et al. (2019), Human uncertainty
-makes classification more robust. Wei et al. (2022), Learning with noisy labels revisited. The folds are those of
+makes classification more robust. The folds are those of
 Kirchhof et al. (2023), Probabilistic contrastive learning recovers the correct aleatoric uncertainty of ambiguous
 inputs.
 """
@@ -127,15 +127,6 @@ def load_fold(folder: Path, fold: int) -> Fold:
 def load_crop_sizes(folder: Path) -> Float[Tensor, " n"]:
     """The sides of the windows to which the paper crops the images of a test set, 0.25 to 1 of the image's side."""
     return _read_column(folder, "randomcrops_2000_0.25_1.0.csv").float()
-
-
-def load_votes_10n(folder: Path) -> Int[Tensor, "n 10"]:
-    """How many of CIFAR-10N's three raters saw each class in each of the 50,000 training images, [N, 10]."""
-    path = require_file(folder / "cifar10_human" / "cifar10n_human_labels.npz")
-    with np.load(path, allow_pickle=False) as stored:
-        votes = np.stack([stored[f"random_label{i}"] for i in (1, 2, 3)])
-    one_hot = torch.nn.functional.one_hot(torch.from_numpy(votes.astype(np.int64)), len(CLASSES))
-    return one_hot.sum(0)
 
 
 def _read_binary(path: Path) -> np.ndarray:

@@ -12,14 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from aureole.data import (
-    PairBatch,
-    augment,
-    deteriorate,
-    label_rates,
-    poisson_pairs,
-    write_picture,
-)
+from aureole.data import PairBatch, augment, deteriorate, label_rates, poisson_pairs, write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import (
     area_under_rejection,
@@ -47,7 +40,7 @@ from aureole.models import (
 from aureole.records import file_hash
 from aureole.training import Fit, FitOptions, Observer, Phase, fit
 from aureole_paper.cifar import Cifar10H, Fold, load_cifar10h, load_crop_sizes, load_fold
-from aureole_paper.settings import LossName, RunSetting, objective
+from aureole_paper.settings import LossName, RunSetting, objective, rounded
 
 BackboneName = Literal["resnet20", "resnet56", "resnet18"]
 LabelName = Literal["soft", "hard", "cifar10"]
@@ -59,12 +52,12 @@ _NEIGHBOURS = 10
 
 @dataclass(frozen=True)
 class Cifar10HSetting(RunSetting):
-    """All that decides a run, but the fold. Defaults are our best: the closed form on soft labels.
+    """Everything that decides a run, except the fold. Defaults are our best: the closed form on soft labels.
 
     ``labels`` are the votes ("soft"), their majority ("hard") or CIFAR-10's own ("cifar10"). Batches hold ``items``
     images, a share ``cropped`` of them cropped, and ``pairs`` positive pairs among them on average. After training,
     the posteriors of ``members`` encoders, of others with the backbones ``also``, and, if ``mirrored``, of an image and
-    its mirror image are pooled. ``gallery`` keeps thumbnails.
+    its mirror image are pooled. ``gallery`` saves thumbnails.
     """
 
     name: str
@@ -94,7 +87,7 @@ class Cifar10HSetting(RunSetting):
 
 @dataclass(frozen=True)
 class BaselineSetting(RunSetting):
-    """What stands beside encoders: a classifier's softmax, untouched or tuned on the votes, and the votes' ceiling."""
+    """A baseline: a classifier's softmax, pretrained or fine-tuned on the votes, or the noise ceiling of the votes."""
 
     name: Literal["softmax", "softmax-votes", "ceiling"]
     backbone: BackboneName = "resnet20"
@@ -131,9 +124,7 @@ class Split:
         return torch.nn.functional.one_hot(hard, votes.shape[-1]).to(votes)
 
 
-@lru_cache(maxsize=1)
-def _load(folder: Path) -> Cifar10H:
-    return load_cifar10h(folder)
+_load = lru_cache(maxsize=1)(load_cifar10h)
 
 
 def train(
@@ -146,64 +137,44 @@ def train(
     observer: Observer | None = None,
 ) -> Fit:
     """The encoder that was best on the validation crops, with its learning curve; several members are pooled."""
-    backbones = (*[setting.backbone] * setting.members, *setting.also)
-    fits = [
-        _train_one(
-            replace(setting, backbone=backbone),
-            split,
-            seed + 1000 * k,
-            folder,
-            _member_path(checkpoint, k),
-            observer,
+    batches = _Batches(split, setting)
+
+    def member(number: int, backbone: BackboneName) -> Fit:
+        own_seed = seed + 1000 * number
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_INITIALISATION + own_seed)
+            encoder = new_encoder(replace(setting, backbone=backbone), split, folder)
+        loss = objective(
+            setting.loss,
+            setting.kappa_pos,
+            n_samples=setting.n_samples,
+            hib=setting.hib,
+            temperature=setting.temperature,
         )
-        for k, backbone in enumerate(backbones)
-    ]
+        every, suffix = setting.evaluate_every, checkpoint.suffix
+        return fit(
+            encoder,
+            loss,
+            batches,
+            phases=[Phase("joint", setting.steps, setting.lr)],
+            options=FitOptions(
+                seed=own_seed, average=0.99, evaluate_every=every, select="crop_rank"
+            ),
+            checkpoint=checkpoint.with_suffix(f".{number}{suffix}" if number else suffix),
+            evaluate=lambda model: validate(model, split),
+            observer=observer,
+        )
+
+    backbones = (setting.backbone,) * setting.members + setting.also
+    fits = [member(number, backbone) for number, backbone in enumerate(backbones)]
     if len(fits) == 1:
         return fits[0]
-    members = [member.encoder for member in fits]
-    encoder = Ensemble(members, split.data.images[split.fold.train[:1000]])
-    return Fit(encoder, fits[0].curve, sum(member.seconds for member in fits))
-
-
-def _member_path(checkpoint: Path, number: int) -> Path:
-    return checkpoint.with_suffix(f".{number}{checkpoint.suffix}") if number else checkpoint
-
-
-def _train_one(
-    setting: Cifar10HSetting,
-    split: Split,
-    seed: int,
-    folder: Path,
-    checkpoint: Path,
-    observer: Observer | None,
-) -> Fit:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_INITIALISATION + seed)
-        encoder = new_encoder(setting, split, folder)
-    loss = objective(
-        setting.loss,
-        setting.kappa_pos,
-        n_samples=setting.n_samples,
-        hib=setting.hib,
-        temperature=setting.temperature,
-    )
-    batches = _Batches(split, setting)
-    return fit(
-        encoder,
-        loss,
-        batches,
-        phases=[Phase("joint", setting.steps, setting.lr)],
-        options=FitOptions(
-            seed=seed, average=0.99, evaluate_every=setting.evaluate_every, select="crop_rank"
-        ),
-        checkpoint=checkpoint,
-        evaluate=lambda model: validate(model, split),
-        observer=observer,
-    )
+    encoder = Ensemble([f.encoder for f in fits], split.data.images[split.fold.train[:1000]])
+    return Fit(encoder, fits[0].curve, sum(f.seconds for f in fits))
 
 
 class _Batches:
-    """Batches of images, flipped at random, with pairs by their labels. Images stay bytes until they are used."""
+    """Batches of images, flipped at random, with pairs by their labels. Images stay uint8 until they are used."""
 
     def __init__(self, split: Split, setting: Cifar10HSetting) -> None:
         self.images = split.data.images[split.fold.train]
@@ -219,7 +190,7 @@ class _Batches:
 
 
 def new_encoder(setting: Cifar10HSetting, split: Split, folder: Path) -> PosteriorEncoder:
-    """An encoder to train: a classifier's backbone if pretrained, and a head whose kappa starts in a sensible range."""
+    """An encoder to train: a classifier's backbone if pretrained, and a head with a sensible initial kappa."""
     backbone = _backbone(setting.backbone)
     head_type = KappaFromNorm if setting.head == "norm" else KappaFromPrototypes
     head = head_type(backbone.n_out, setting.dim)
@@ -229,7 +200,7 @@ def new_encoder(setting: Cifar10HSetting, split: Split, folder: Path) -> Posteri
     encoder = PosteriorEncoder(backbone, head, head_rate=3.0 if setting.pretrained else 1.0)
     with torch.no_grad():
         features = backbone(split.data.images[split.fold.train[:1000]])
-        if not setting.pretrained:  # features are positive: all directions would start as one
+        if not setting.pretrained:  # features are positive: all directions would start equal
             whiten_last_layer(head.linear, features)
     head.initialise(features, kappa=setting.kappa_start)
     return encoder
@@ -256,7 +227,7 @@ def data_hashes(folder: Path) -> dict[str, str]:
 
 
 def weights_path(folder: Path, backbone: BackboneName) -> Path:
-    """Where a pretrained classifier lies in the data folder."""
+    """The path of a pretrained classifier in the data folder."""
     return folder / "weights" / f"cifar10_{backbone}.safetensors"
 
 
@@ -275,14 +246,14 @@ def encode(model: nn.Module, images: Tensor, *, batch: int = 500) -> VonMisesFis
 
 
 def validate(model: nn.Module, split: Split) -> dict[str, float]:
-    """The figure that selects a model: the rank correlation of kappa with the crop size on validation crops."""
+    """The metric that selects a model: the rank correlation of kappa with the crop size on validation crops."""
     return {"crop_rank": spearman(encode(model, split.validation_crops).kappa, split.crop_sizes)}
 
 
 def fine_tune(
     name: BackboneName, split: Split, folder: Path, *, steps: int = 200, lr: float = 5e-4
 ) -> nn.Module:
-    """The pretrained classifier after as many batches of cross-entropy with the votes as encoders are trained for."""
+    """The pretrained classifier, fine-tuned on the votes by cross-entropy for as many batches as encoders."""
     backbone, last = load_backbone(name, folder)
     network = nn.Sequential(hold_statistics(backbone), last).train()
     images, votes = split.data.images[split.fold.train], split.soft_labels("soft")
@@ -305,50 +276,52 @@ def fine_tune(
 def evaluate(
     model: nn.Module, split: Split, setting: Cifar10HSetting, *, folder: Path
 ) -> dict[str, Any]:
-    """All figures of a fitted encoder on the fold's test images and on their crops."""
+    """All metrics of a fitted encoder on the fold's test images and on their crops."""
     test = split.fold.test
     images, labels = split.data.images[test], split.data.labels[test]
     entropy, sizes = split.data.entropy[test], split.crop_sizes
-    found, cropped = encode(model, images), encode(model, split.test_crops)
+    posterior, cropped = encode(model, images), encode(model, split.test_crops)
     centred = encode(model, deteriorate(images, sizes))
-    correct = nearest_label_matches(found.mu, labels)
-    uncertainty = -found.kappa
+    correct = nearest_label_matches(posterior.mu, labels)
+    uncertainty = -posterior.kappa
     metrics: dict[str, Any] = {
         "entropy_rank": spearman(uncertainty, entropy),
         "crop_rank": spearman(cropped.kappa, sizes),
         "crop_rank_centre": spearman(centred.kappa, sizes),
         "recall_at_1": correct.double().mean().item(),
-        "kappa_median": found.kappa.median().item(),
-        "kappa_quantiles": _short(found.kappa.quantile(torch.tensor([0.05, 0.25, 0.75, 0.95]))),
+        "kappa_median": posterior.kappa.median().item(),
+        "kappa_quantiles": rounded(
+            posterior.kappa.quantile(torch.tensor([0.05, 0.25, 0.75, 0.95]))
+        ),
         "r_auroc": r_auroc(uncertainty, correct),
         "aurc": aurc(uncertainty, correct),
         "augrc": augrc(uncertainty, correct),
         "rejection_area": area_under_rejection(uncertainty, correct),
         "rejection_area_oracle": oracle_area(correct),
-        "rejection": {"kept": _short(rejection_curve(uncertainty, correct, points=21)[1])},
+        "rejection": {"kept": rounded(rejection_curve(uncertainty, correct, points=21)[1])},
     }
-    if (
-        setting.loss == "infonce"
-    ):  # an uncertainty without kappa: how far the nearest training images are
+    if setting.loss == "infonce":
+        # an uncertainty without kappa: the distance to the nearest training images
         known = encode(model, split.data.images[split.fold.train])
-        metrics["neighbour_entropy_rank"] = spearman(_distance(found, known), entropy)
+        metrics["neighbour_entropy_rank"] = spearman(_distance(posterior, known), entropy)
         metrics["neighbour_crop_rank"] = -spearman(_distance(cropped, known), sizes)
     if setting.gallery:
         metrics["foreign"] = {
-            name: _short(encode(model, these).kappa.quantile(torch.tensor([0.05, 0.5, 0.95])))
+            name: rounded(encode(model, these).kappa.quantile(torch.tensor([0.05, 0.5, 0.95])))
             for name, these in foreign_images(images).items()
         }
     if setting.pretrained:
         classifier = nn.Sequential(*load_backbone(setting.backbone, folder)).eval()
-        doubt = 1 - classify(classifier, images).max(-1).values
-        metrics["rejection_area_softmax"] = area_under_rejection(doubt, correct)
-        metrics["r_auroc_softmax"] = r_auroc(doubt, correct)
-        metrics["rejection"]["softmax"] = _short(rejection_curve(doubt, correct, points=21)[1])
+        uncertainty = 1 - classify(classifier, images).max(-1).values
+        metrics["rejection_area_softmax"] = area_under_rejection(uncertainty, correct)
+        metrics["r_auroc_softmax"] = r_auroc(uncertainty, correct)
+        kept = rejection_curve(uncertainty, correct, points=21)[1]
+        metrics["rejection"]["softmax"] = rounded(kept)
     return metrics
 
 
 def evaluate_baseline(split: Split, setting: BaselineSetting, *, folder: Path) -> dict[str, Any]:
-    """The figures of what stands beside encoders."""
+    """The metrics of a baseline."""
     test = split.fold.test
     if setting.name == "ceiling":
         rng = torch.Generator().manual_seed(_CEILING)
@@ -361,20 +334,20 @@ def evaluate_baseline(split: Split, setting: BaselineSetting, *, folder: Path) -
     chances, on_crops = (
         classify(classifier, images) for images in (split.data.images[test], split.test_crops)
     )
-    doubt, correct = 1 - chances.max(-1).values, chances.argmax(-1) == labels
+    uncertainty, correct = 1 - chances.max(-1).values, chances.argmax(-1) == labels
     spread, crop_spread = (torch.special.entr(p).sum(-1) for p in (chances, on_crops))
     return {
-        "entropy_rank": spearman(doubt, entropy),
+        "entropy_rank": spearman(uncertainty, entropy),
         "crop_rank": -spearman(1 - on_crops.max(-1).values, split.crop_sizes),
         "softmax_entropy_rank": spearman(spread, entropy),
         "softmax_entropy_crop_rank": -spearman(crop_spread, split.crop_sizes),
         "accuracy": correct.double().mean().item(),
-        "r_auroc": r_auroc(doubt, correct),
+        "r_auroc": r_auroc(uncertainty, correct),
     }
 
 
 def foreign_images(images: Tensor) -> dict[str, Tensor]:
-    """Images that are none of the data's: the same upside down, negative, blurred, shuffled in tiles, and noise."""
+    """Out-of-distribution images: the same images upside down, negative, blurred, shuffled in tiles, and noise."""
     rng = torch.Generator().manual_seed(_FOREIGN)
     chosen = images[:1000]
     n, side = len(chosen), chosen.shape[-1]
@@ -395,13 +368,13 @@ def foreign_images(images: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def pictures(model: nn.Module, split: Split, path: Path) -> dict[str, Any]:
-    """What figures show: the least and most certain images of each class, and the credible sets of some queries.
+    """The content of figures: the least and most certain images of each class, and the credible sets of some queries.
 
     Every image is a tile of the PNG at ``path``, a column of 32 x 32 thumbnails in the order of ``tiles``.
     """
     test = split.fold.test
     images, labels = split.data.images[test], split.data.labels[test]
-    found = encode(model, images)
+    posterior = encode(model, images)
     tiles: list[int] = []
 
     def shown(indices: Tensor) -> list[int]:
@@ -411,24 +384,24 @@ def pictures(model: nn.Module, split: Split, path: Path) -> dict[str, Any]:
     classes = []
     for label in range(int(labels.max()) + 1):
         members = (labels == label).nonzero().squeeze(1)
-        members = members[found.kappa[members].argsort()]
+        members = members[posterior.kappa[members].argsort()]
         classes.append({"lowest": shown(members[:5]), "highest": shown(members[-5:].flip(0))})
-    threshold = found.credible_cosine(0.95)
-    cosines = found.mu @ found.mu.T
-    order = found.kappa.argsort()
+    threshold = posterior.credible_cosine(0.95)
+    cosines = posterior.mu @ posterior.mu.T
+    order = posterior.kappa.argsort()
     queries = []
     for quantile in (0.999, 0.9, 0.5, 0.1, 0.02, 0.002):
         query = int(order[int(quantile * (len(order) - 1))])
         inside = (cosines[query] >= threshold[query]).nonzero().squeeze(1)
         inside = inside[inside != query]
         inside = inside[cosines[query, inside].argsort(descending=True)]
-        # nearest first, then evenly through the set, so that a wide one shows its width
+        # evenly spaced from the nearest to the farthest, to show the width of the set
         some = inside[torch.linspace(0, max(len(inside) - 1, 0), min(len(inside), 12)).long()]
         share = torch.bincount(labels[inside], minlength=10)
         queries.append(
             {
                 "query": shown(torch.tensor([query]))[0],
-                "kappa": found.kappa[query].item(),
+                "kappa": posterior.kappa[query].item(),
                 "cosine": threshold[query].item(),
                 "inside": len(inside),
                 "classes": share.tolist(),
@@ -439,10 +412,6 @@ def pictures(model: nn.Module, split: Split, path: Path) -> dict[str, Any]:
     return {"tiles": len(tiles), "classes": classes, "queries": queries}
 
 
-def _distance(found: VonMisesFisher, known: VonMisesFisher) -> Tensor:
+def _distance(posterior: VonMisesFisher, known: VonMisesFisher) -> Tensor:
     """One minus the mean cosine to the ten nearest known images."""
-    return 1 - (found.mu @ known.mu.T).topk(_NEIGHBOURS).values.mean(-1)
-
-
-def _short(values: Tensor) -> list[float]:
-    return [float(f"{v:.5g}") for v in values.tolist()]
+    return 1 - (posterior.mu @ known.mu.T).topk(_NEIGHBOURS).values.mean(-1)

@@ -32,7 +32,6 @@ from aureole_paper.records import (
     counted,
     first_with,
     format_summary,
-    group,
     numbers,
     summarise,
     summary,
@@ -43,9 +42,9 @@ from aureole_paper.tables import (
     FOLD_FACTS,
     LABELS,
     Plan,
-    build_sections,
+    Texts,
+    build_report,
     fixed,
-    generic_table,
     paired_table,
     present,
     run_facts,
@@ -105,6 +104,9 @@ REJECTION = tuple(
     if row.setting not in ("softmax", "softmax-votes", "ceiling") and row.own is not _NEIGHBOURS
 )
 _AGREEMENT = ("entropy_rank", "crop_rank", "recall_at_1")
+_QUANTILES = ("5 %", "50 %", "95 %")
+_KNOWN = "test images"
+TEXTS = Texts("cifar10h")
 _REJECTION = {
     "recall_at_1": "random",
     "rejection_area": "by κ",
@@ -115,13 +117,6 @@ _REJECTION = {
     "aurc": "AURC ↓",
     "augrc": "AUGRC ↓",
 }
-_QUANTILES = ("5 %", "50 %", "95 %")
-_KNOWN = "test images"
-_FOLDS_NOTE = "Mean ± standard error over folds; ↑: higher is better, ↓: lower is better."
-_TIME_NOTE = f"{_FOLDS_NOTE} Time is the training time of a fold."
-_IMAGES = (
-    "Images: CIFAR-10, Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images."
-)
 _RESULTS = ("closed-form", "closed-form-ensemble", "mcinfonce")  # the main results
 _SIDE, _GAP = 32, 2  # pixels of a thumbnail, and between two
 _PER_CLASS, _PER_ROW = 5, 6
@@ -130,24 +125,12 @@ _NAMED = 3  # classes of a credible set that are named
 
 def cifar10h_report(runs: Sequence[Run]) -> Report:
     """The report of runs on CIFAR-10H."""
-    groups = group(runs)
-    about = (
-        f"This page compares {counted(len(runs), 'record')} of {counted(len(groups), 'setting')} with the paper's "
-        "section 5.2. An encoder learns posteriors vMF(μ, κ) of images from pairs that share a label. Their true κ is "
-        "unknown, so it is compared with signs of ambiguity: how much 50 people disagree about an image (the entropy "
-        "of their votes), how much of the image a crop leaves, and whether the nearest neighbour has the same class "
-        "(Recall@1). A record is a fold: 6,000 images for training, 2,000 for selection and 2,000 for testing."
-    )
-    return Report(
-        "CIFAR-10H: the paper's numbers and ours",
-        about,
-        tuple(main_results(groups)),
-        tuple(build_sections(_PLANS, groups, _rest)),
-    )
+    metrics = ("entropy_rank", "crop_rank", "recall_at_1", "rejection_area", "r_auroc")
+    return build_report(TEXTS, _PLANS, runs, results=main_results, metrics=metrics)
 
 
 def main_results(groups: Groups) -> list[str]:
-    """One sentence per main result that has runs, with the paper's number next to ours."""
+    """One sentence per main result that has runs; the paper's number next to ours where both are one network."""
     rows = [row for row in LOSSES if row.setting in _RESULTS and row.setting in groups]
     results = [_result(row, groups[row.setting]) for row in rows]
     ceiling = summary(groups.get("ceiling", ()), "ceiling_rank")
@@ -156,9 +139,7 @@ def main_results(groups: Groups) -> list[str]:
             "The entropy of about 50 votes is itself uncertain: a perfect prediction of people's disagreement would "
             f"have a rank correlation of about {format_summary(ceiling)} with it."
         )
-    row = leading(groups, "rejection")
-    runs = groups[row.setting] if row else ()
-    kept, softmax = (mean_rejection(runs, by) for by in ("kept", "softmax"))
+    kept, softmax = (mean_rejection(groups, by) for by in ("kept", "softmax"))
     if kept is not None:
         half = len(kept) // 2
         other = "" if softmax is None else f" (by softmax: {format_number(softmax[half])})"
@@ -170,18 +151,19 @@ def main_results(groups: Groups) -> list[str]:
 
 
 def _result(row: Row, runs: Sequence[Run]) -> str:
-    """A sentence on a loss; empty if the runs lack these metrics. Ours is compared with the paper's own loss."""
+    """A sentence on a loss, with the paper's number unless it is an ensemble; empty if the runs lack these metrics."""
     other = row if row.paper else next(other for other in LOSSES if other.paper)
     words = {
         "entropy_rank": "rank correlation of κ with people's agreement",
         "crop_rank": "with the crop size",
         "recall_at_1": "Recall@1",
     }
-    parts = [
-        f"{text} {format_summary(value)} (paper, {other.label}: {paper_number(other, metric)})"
-        for metric, text in words.items()
-        if (value := summary(runs, metric))
-    ]
+    parts = []
+    for metric, text in words.items():
+        if value := summary(runs, metric):
+            paper = f" (paper, {other.label}: {paper_number(other, metric)})"
+            single = row.setting != "closed-form-ensemble"
+            parts.append(f"{text} {format_summary(value)}{paper if single else ''}")
     label = row.label[0].upper() + row.label[1:]
     return f"{label}, {counted(len(runs), 'fold')}: {', '.join(parts)}." if parts else ""
 
@@ -220,20 +202,12 @@ def _agreement_table(title: str, caption: str, groups: Groups, rows: Sequence[Ro
         pairs = [(paper_number(row, metric), _ours(row, runs, metric)) for metric in _AGREEMENT]
         backbone = MISSING if row.setting == "ceiling" else COLUMNS["backbone"](runs)
         cells.append((label, backbone, *chain(*pairs), *run_facts(runs)))
-    caption, lead = f"{caption} {_TIME_NOTE}", ("", "backbone")
+    lead = ("", "backbone")
     return paired_table(title, caption, cells, lead=lead, metrics=_AGREEMENT, facts=FOLD_FACTS)
 
 
 def _losses(groups: Groups, _: Sequence[str]) -> list[Table]:
-    caption = (
-        "Tables 4 and 11 of the paper (a ResNet-18) next to ours. Entropy: rank correlation of 1/κ with the entropy "
-        "of the votes. Crop: rank correlation of κ with the share of the side that a crop leaves. InfoNCE trains no "
-        "κ, so its uncertainty is the distance to the nearest training images; the κ of its untrained head is shown "
-        "too. κ is pooled over an image and its mirror image; the softmax of the pretrained classifier is of the "
-        "image alone, with an accuracy instead of Recall@1. Votes: the entropies of two halves of the votes against "
-        "each other, and what a perfect prediction could reach with so few votes."
-    )
-    return [_agreement_table("Losses", caption, groups, LOSSES)]
+    return [_agreement_table("Losses", TEXTS("losses"), groups, LOSSES)]
 
 
 def _ablations(groups: Groups, _: Sequence[str]) -> list[Table]:
@@ -242,24 +216,12 @@ def _ablations(groups: Groups, _: Sequence[str]) -> list[Table]:
         return any(row.setting in groups for row in rows[1:])
 
     tables = []
-    if beyond(LABEL_KINDS):
-        caption = (
-            "Table 5 of the paper (MCInfoNCE) next to our closed form. Soft labels are all votes of an image, hard "
-            "ones their majority or CIFAR-10's own label."
-        )
-        tables.append(_agreement_table("Labels", caption, groups, LABEL_KINDS))
-    if beyond(PRETRAINING):
-        caption = (
-            "Table 10 of the paper (MCInfoNCE, one run) next to our closed form. Pretraining is on the 50,000 training "
-            "images of CIFAR-10."
-        )
-        tables.append(_agreement_table("Pretraining", caption, groups, PRETRAINING))
+    for title, rows in (("Labels", LABEL_KINDS), ("Pretraining", PRETRAINING)):
+        if beyond(rows):
+            caption = TEXTS("labels", title.lower())
+            tables.append(_agreement_table(title, caption, groups, rows))
     if beyond(VARIANTS):
-        caption = (
-            "The closed form with another backbone, the paper's head (κ is the norm of the embedding), or crops among "
-            f"the training images. The paper has no such table. {_TIME_NOTE}"
-        )
-        rows = tuple(
+        cells = tuple(
             (
                 label,
                 COLUMNS["backbone"](runs),
@@ -269,25 +231,21 @@ def _ablations(groups: Groups, _: Sequence[str]) -> list[Table]:
             for label, row, runs in _present(groups, VARIANTS)
         )
         header = ("", "backbone", *(LABELS[metric] for metric in _AGREEMENT), *FOLD_FACTS)
-        tables.append(Table("Heads, backbones and crops", caption, header, rows))
+        caption = TEXTS("labels", "variants")
+        tables.append(Table("Heads, backbones and crops", caption, header, cells))
     return tables
 
 
 def _rejection(groups: Groups, _: Sequence[str]) -> list[Table]:
-    caption = (
-        "Area: the mean Recall@1 of the images that are kept, over all rejected shares; for a random order it is "
-        "Recall@1, and the best order rejects all wrong images first. R-AUROC: how well the uncertainty separates "
-        "wrong from right images. AURC and AUGRC: areas under the risk and the generalised risk. Softmax is the "
-        "uncertainty of the pretrained classifier about the same images. The paper has a figure but no numbers. "
-        f"{_FOLDS_NOTE}"
-    )
     rows = [row for row in REJECTION if summary(groups.get(row.setting, ()), "rejection_area")]
     cells = tuple(
         (label, *(_ours(row, runs, metric) for metric in _REJECTION), str(len(runs)))
         for label, row, runs in _present(groups, rows)
     )
     spans = (("", 1), ("area under the rejection curve ↑", 4), ("R-AUROC ↑", 2), ("", 3))
-    return [Table("Rejection", caption, ("", *_REJECTION.values(), "folds"), cells, spans)]
+    return [
+        Table("Rejection", TEXTS("rejection"), ("", *_REJECTION.values(), "folds"), cells, spans)
+    ]
 
 
 def _foreign(groups: Groups, _: Sequence[str]) -> list[Table]:
@@ -299,11 +257,7 @@ def _foreign(groups: Groups, _: Sequence[str]) -> list[Table]:
         for kind in (_KNOWN, *ratios):
             quantiles = [format_summary(_quantile(runs, kind, at)) for at in range(len(_QUANTILES))]
             cells.append((kind, *quantiles, format_summary(ratios.get(kind)), str(len(runs))))
-    caption = (
-        f"Quantiles of κ on 1,000 images of each kind, {row.label if row else ''}, and their medians relative to that "
-        "of the test images. Upside down, negative, blurred and shuffled images are made from test images; one grey "
-        "is a single image. The paper has no such table. Mean ± standard error over folds."
-    )
+    caption = TEXTS("foreign", label=row.label if row else "")
     header = ("images", *_QUANTILES, "median, relative", "folds")
     spans = (("", 1), ("κ, quantile", len(_QUANTILES)), ("", 2))
     return [Table("Out of distribution", caption, header, tuple(cells), spans)]
@@ -322,28 +276,25 @@ def foreign_ratios(groups: Groups, row: Row) -> dict[str, Summary]:
     return dict(sorted(ratios.items(), key=lambda pair: -pair[1].mean))
 
 
-def _foreign_text(groups: Groups) -> str:
-    """What κ measures and what it does not, and what the numbers show."""
+def _foreign_text(groups: Groups) -> dict[str, str]:
+    """What the medians show."""
     row = leading(groups, "foreign")
     ratios = foreign_ratios(groups, row) if row else {}
-    text = (
-        "κ is aleatoric: it measures how ambiguous an image is among the images seen in training. It does not detect "
-        "out-of-distribution images. "
-    )
     if row is None or not ratios:
-        return text.strip()
+        return {"medians": ""}
     runs = groups[row.setting]
     lower = [kind for kind in ratios if ratios[kind].mean < 1]
-    text += f"The median κ is lower than on test images for {_listed(lower)}"
+    text = f"The median κ is lower than on test images for {_listed(lower)}"
     higher = [kind for kind in ratios if kind not in lower]
     text += f", and not lower for {_listed(higher)}. " if higher else ". "
     limit = _quantile(runs, _KNOWN, 0)
     medians = {kind: _quantile(runs, kind, 1) for kind in ratios}
     kept = [kind for kind, value in medians.items() if limit and value and value.mean > limit.mean]
-    return text + (
+    text += (
         "A threshold on κ that keeps 95 % of the test images would keep more than half of the images of these kinds: "
         f"{_listed(kept)}."
     )
+    return {"medians": text}
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -362,13 +313,10 @@ def _quantiles(run: Run, kind: str) -> list[float]:
     return values if len(values) == len(_QUANTILES) else []
 
 
-def _rest(groups: Groups, names: Sequence[str]) -> Table:
-    metrics = ("entropy_rank", "crop_rank", "recall_at_1", "rejection_area", "r_auroc")
-    return generic_table("Other runs", _FOLDS_NOTE, groups, names, metrics=metrics)
-
-
-def mean_rejection(runs: Sequence[Run], by: str) -> np.ndarray | None:
-    """Recall@1 at evenly spaced rejected shares from 0 to 1, mean over the folds that have as many points."""
+def mean_rejection(groups: Groups, by: str) -> np.ndarray | None:
+    """Recall@1 of the leading row at rejected shares from 0 to 1, mean over the folds that have as many points."""
+    row = leading(groups, "rejection")
+    runs = groups[row.setting] if row else ()
     curves = [numbers(value_at(run, "rejection", by) or ()) for run in runs]
     curves = [curve for curve in curves if len(curve) > 1]
     curves = [curve for curve in curves if len(curve) == len(curves[0])]
@@ -377,9 +325,7 @@ def mean_rejection(runs: Sequence[Run], by: str) -> np.ndarray | None:
 
 def rejection_figure(groups: Groups) -> str | None:
     """Recall@1 of the kept images against the rejected share: by κ, by softmax, in the best order and at random."""
-    row = leading(groups, "rejection")
-    runs = groups[row.setting] if row else ()
-    kept, softmax = (mean_rejection(runs, by) for by in ("kept", "softmax"))
+    kept, softmax = (mean_rejection(groups, by) for by in ("kept", "softmax"))
     if kept is None:
         return None
     share = np.linspace(0, 1, len(kept))
@@ -511,15 +457,10 @@ def _showing(metric: str) -> Callable[[Groups], list[str]]:
     return names
 
 
-def _pictured(caption: str) -> Callable[[Groups], str]:
-    """The caption, followed by which run the pictures are from."""
-
-    def text(groups: Groups) -> str:
-        run = pictured(groups)
-        name = f"setting {run.setting}, fold {run.record.seed}" if run else MISSING
-        return f"{caption} Unseen test images, {name}. {_IMAGES}"
-
-    return text
+def _pictured(groups: Groups) -> dict[str, str]:
+    """Which run the pictures are from."""
+    run = pictured(groups)
+    return {"pictured": f"setting {run.setting}, fold {run.record.seed}" if run else MISSING}
 
 
 def _settings(*lists: Sequence[Row]) -> Callable[[Groups], list[str]]:
@@ -527,59 +468,17 @@ def _settings(*lists: Sequence[Row]) -> Callable[[Groups], list[str]]:
 
 
 _PLANS = (
-    Plan(
-        "losses",
-        "Losses",
-        "Does κ agree with people, and does it drop with what a crop removes?",
-        _settings(LOSSES),
-        _losses,
-    ),
+    Plan("losses", _settings(LOSSES), _losses),
     Plan(
         "labels",
-        "Labels, pretraining and variants",
-        "What it takes: votes or one label, a pretrained network or none.",
         _settings(LABEL_KINDS, PRETRAINING, VARIANTS),
         _ablations,
         context=("closed-form",),
     ),
+    Plan("rejection", _settings(REJECTION), _rejection, (rejection_figure,), owns=False),
+    Plan("gallery", _showing("pictures"), figures=(gallery_figure,), values=_pictured, owns=False),
     Plan(
-        "rejection",
-        "Rejection",
-        "Does Recall@1 rise when the least certain images are rejected?",
-        _settings(REJECTION),
-        _rejection,
-        figures={
-            rejection_figure: "Recall@1 of the kept images against the share of images rejected, the least certain "
-            "first. By κ, by the pretrained classifier's softmax, in the best order and at random; mean over folds.",
-        },
-        owns=False,
+        "retrieval", _showing("pictures"), figures=(retrieval_figure,), values=_pictured, owns=False
     ),
-    Plan(
-        "gallery",
-        "Least and most certain images",
-        "",
-        _showing("pictures"),
-        figures={
-            gallery_figure: _pictured(
-                "The five images of lowest κ and the five of highest κ in each class."
-            ),
-        },
-        owns=False,
-    ),
-    Plan(
-        "retrieval",
-        "Credible retrieval",
-        "A query's 95 % credible cap decides how many images to retrieve: those whose μ is inside.",
-        _showing("pictures"),
-        figures={
-            retrieval_figure: _pictured(
-                "Queries from certain to uncertain, and the images in the 95 % credible cap of each. How many of "
-                "the other test images are inside, of which classes, and up to twelve of them, nearest first."
-            ),
-        },
-        owns=False,
-    ),
-    Plan(
-        "foreign", "Out of distribution", _foreign_text, _showing("foreign"), _foreign, owns=False
-    ),
+    Plan("foreign", _showing("foreign"), _foreign, values=_foreign_text, owns=False),
 )

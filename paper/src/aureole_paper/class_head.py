@@ -35,7 +35,7 @@ class ClassHeadSetting:
 
 
 class ClassHead(nn.Module):
-    r"""Posteriors of features whose latent lies near the place of one of C classes, and it is not known of which.
+    r"""Posteriors of features whose latent is near the place of one of C classes, but it is unknown which one.
 
     Features vote for classes, :math:`p = \mathrm{softmax}(g)`, and given the class, the latent follows a vMF around the
     class's place with a concentration :math:`\kappa_s`, for how much is seen at all: the norm of an embedding e. The
@@ -44,8 +44,8 @@ class ClassHead(nn.Module):
 
     .. math:: A_D(\hat\kappa) = A_D(\kappa_s)\,|p|^w.
 
-    The direction is that of e. A single vMF that is trained on pairs of classes alone needs no kappa for a doubt
-    between two of them: its mu goes between the two, where no other class is.
+    The direction is that of e. A single vMF that is trained only on pairs of classes needs no kappa to express
+    that two classes are possible: its mu moves between the two, where no other class is.
 
     Parameters
     ----------
@@ -78,13 +78,13 @@ class ClassHead(nn.Module):
 
     def _posterior(self, features: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self.probe.embed(features)
-        found = self.seen(hidden)
+        seen = self.seen(hidden)
         votes = torch.softmax(self.probe.last(hidden), -1)
-        # in float64, since the sure ones differ from 1 in the last digits of float32
-        length = mean_resultant_length(found.kappa.double(), found.dim)
+        # in float64: lengths close to 1 differ only in the last digits of float32
+        length = mean_resultant_length(seen.kappa.double(), seen.dim)
         length = length * votes.double().norm(dim=-1) ** self.weight
-        kappa = inverse_mean_resultant_length(length, found.dim).float()
-        return found.mu, self.calibration(kappa)
+        kappa = inverse_mean_resultant_length(length, seen.dim).float()
+        return seen.mu, self.calibration(kappa)
 
 
 def fit_class_head(
@@ -98,8 +98,8 @@ def fit_class_head(
 ) -> ClassHead:
     """The head, fitted: the votes by cross-entropy on most rows, then e by the closed form of InfoNCE on the others.
 
-    On rows that a probe was trained on it is too sure of itself, so the pairs are of rows that it has not seen. Rows of
-    one source (an image and its crops) stay on one side. At last kappa is calibrated on pairs of the same rows.
+    A probe is overconfident on its training rows, so the pairs are of other rows. Rows of one source (an image and its
+    crops) stay on one side. Finally kappa is calibrated on pairs of the same rows.
     """
     sources = torch.arange(len(features)) if sources is None else sources
     rng = torch.Generator().manual_seed(seed)
@@ -121,7 +121,7 @@ def fit_class_head(
         rows, pairs = groups.draw(setting.items, generator)
         return PairBatch(hidden[rows], pairs, float(len(pairs)))
 
-    found = fit(
+    fitted = fit(
         _Trained(head.seen),
         ClosedFormInfoNCE(setting.kappa_pos),
         draw,
@@ -129,8 +129,8 @@ def fit_class_head(
         options=FitOptions(seed=seed, average=0.9),
         observer=observer,
     )
-    assert isinstance(found.encoder, _Trained)
-    head.seen = found.encoder.head
+    assert isinstance(fitted.encoder, _Trained)
+    head.seen = fitted.encoder.head
     head.requires_grad_(False).eval()
     unseen = features[held]
     query, partner = (head(unseen[rows]) for rows in pair_rows(groups, _PAIRS, rng))
@@ -157,6 +157,6 @@ class _Trained(nn.Module):
 
 
 def shortened(setting: ClassHeadSetting, steps: int) -> ClassHeadSetting:
-    """The setting with at most so many steps of each kind."""
+    """The setting with at most this many steps of each kind."""
     probe = replace(setting.probe, steps=min(steps, setting.probe.steps))
     return replace(setting, steps=min(steps, setting.steps), probe=probe)

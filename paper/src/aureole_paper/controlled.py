@@ -14,11 +14,11 @@ from aureole.evaluation import CAP_MASSES, latent_coverage, partner_coverage, re
 from aureole.models import IndependentEncoder, PaperEncoder
 from aureole.sphere import align
 from aureole.training import Fit, FitOptions, Observer, Phase, best_start, diagnose, fit, keyed
-from aureole_paper.settings import Setting
+from aureole_paper.settings import Setting, rounded
 
 MASSES = (*CAP_MASSES, 0.99)  # of the caps whose coverage is recorded
 
-# seeds of what is drawn beside training, far from the seeds of steps
+# seeds of random draws outside of training, far from the seeds of steps
 _EVALUATION, _INITIALISATION = 10_000_019, 20_000_003
 
 
@@ -67,15 +67,11 @@ def _new_encoder(setting: Setting, process: ControlledProcess, seed: int) -> Ind
         encoder = setting.encoder()
         sample = process.inputs(4096)
         if isinstance(encoder, PaperEncoder):
-            encoder.match_range(sample, _finite_range(setting))
+            points = math.isinf(setting.kappa_range[0])  # start from the range of the clear setting
+            encoder.match_range(sample, (64.0, 128.0) if points else setting.kappa_range)
         else:
             encoder.initialise(sample)
     return encoder
-
-
-def _finite_range(setting: Setting) -> tuple[float, float]:
-    """The range that the paper's encoder starts from; for points, the clear setting's."""
-    return (64.0, 128.0) if math.isinf(setting.kappa_range[0]) else setting.kappa_range
 
 
 def _batches(
@@ -99,26 +95,26 @@ def _batches(
 @torch.no_grad()
 def _brief_scores(model: nn.Module, process: ControlledProcess) -> dict[str, float]:
     x = process.inputs(2000, torch.Generator().manual_seed(_EVALUATION + 1))
-    found = recovery(model(x), *process.generator(x), max_items=1000)
+    scores = recovery(model(x), *process.generator(x), max_items=1000)
     return {
-        name: found[name]
+        name: scores[name]
         for name in ("mu_rank", "mu_mae", "kappa_rank", "kappa_mae")
-        if name in found
+        if name in scores
     }
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, process: ControlledProcess) -> dict[str, Any]:
-    """All figures of a fitted encoder on 10,000 fresh inputs."""
+    """All metrics of a fitted encoder on 10,000 fresh inputs."""
     rng = torch.Generator().manual_seed(_EVALUATION)
     x = process.inputs(10_000, rng)
     mu, kappa = process.generator(x)
-    found: VonMisesFisher = model(x)
+    posterior: VonMisesFisher = model(x)
     spread = process.family.spread(mu, kappa)
     metrics: dict[str, Any] = recovery(
-        found, mu, kappa, spread=spread if bool((spread > 0).all()) else None
+        posterior, mu, kappa, spread=spread if bool((spread > 0).all()) else None
     )
-    state = diagnose(found)
+    state = diagnose(posterior)
     moment = torch.linalg.eigvalsh(mu.T @ mu / len(mu))[0].item() * process.dim
     metrics |= {
         "mean_length": state.mean_length,
@@ -127,17 +123,17 @@ def evaluate(model: nn.Module, process: ControlledProcess) -> dict[str, Any]:
         "information": process.information(4096, rng),
     }
     order = torch.randperm(len(x), generator=rng)[:400]
-    metrics["scatter"] = {"true": _short(kappa[order]), "found": _short(found.kappa[order])}
-    if found.dim == process.dim:
-        rotation = align(found.mu[:5000], mu[:5000])
+    metrics["scatter"] = {"true": rounded(kappa[order]), "found": rounded(posterior.kappa[order])}
+    if posterior.dim == process.dim:
+        rotation = align(posterior.mu[:5000], mu[:5000])
         latents = process.latents(x[5000:], 20, generator=rng)
-        held_out = VonMisesFisher(found.mu[5000:], found.kappa[5000:], validate_args=False)
+        held_out = VonMisesFisher(posterior.mu[5000:], posterior.kappa[5000:], validate_args=False)
         metrics["latent_coverage"] = keyed(
             latent_coverage(held_out, latents, rotation=rotation, masses=MASSES)
         )
         metrics["partner_coverage"] = keyed(_partner_coverage(model, process, rng))
         if process.dim == 2:
-            metrics["posteriors"] = _examples(found, mu, kappa, rotation)
+            metrics["posteriors"] = _examples(posterior, mu, kappa, rotation)
     return metrics
 
 
@@ -153,20 +149,18 @@ def _partner_coverage(
     )
 
 
-def _examples(found: VonMisesFisher, mu: Tensor, kappa: Tensor, rotation: Tensor) -> dict[str, Any]:
-    """Five posteriors of the circle, true and found: those nearest to five even angles."""
+def _examples(
+    posterior: VonMisesFisher, mu: Tensor, kappa: Tensor, rotation: Tensor
+) -> dict[str, Any]:
+    """Five posteriors of the circle, true and learned: those nearest to five even angles."""
     angle = torch.atan2(mu[:, 1], mu[:, 0])
     wanted = torch.linspace(-math.pi, math.pi, 6)[:-1] + math.pi / 5
     gap = torch.remainder(angle.unsqueeze(1) - wanted + math.pi, 2 * math.pi) - math.pi
     chosen = gap.abs().argmin(0).unique()  # a process may leave part of the circle out
-    turned = found.mu[chosen] @ rotation.T
+    turned = posterior.mu[chosen] @ rotation.T
     return {
-        "true_angle": _short(angle[chosen]),
-        "true_kappa": _short(kappa[chosen]),
-        "found_angle": _short(torch.atan2(turned[:, 1], turned[:, 0])),
-        "found_kappa": _short(found.kappa[chosen]),
+        "true_angle": rounded(angle[chosen]),
+        "true_kappa": rounded(kappa[chosen]),
+        "found_angle": rounded(torch.atan2(turned[:, 1], turned[:, 0])),
+        "found_kappa": rounded(posterior.kappa[chosen]),
     }
-
-
-def _short(values: Tensor) -> list[float | str]:
-    return [float(f"{v:.5g}") if math.isfinite(v) else "inf" for v in values.tolist()]

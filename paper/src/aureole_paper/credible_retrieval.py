@@ -62,12 +62,12 @@ _HALVES, _PAIRS = 60_000_011, 61_000_003  # seeds
 
 @dataclass(frozen=True)
 class CredibleRetrievalSetting(RunSetting):
-    """All that decides a run, but the fold.
+    """Everything that decides a run, except the fold.
 
-    Caps are made with the encoder's kappa_pos, and beside it with the one of ``kappa_pos_choices`` that is likeliest on
+    Caps use the encoder's kappa_pos, and for comparison the one of ``kappa_pos_choices`` that is likeliest on
     validation pairs. A share ``ask_back`` of the queries, those with the widest caps, get no results. The sets of
-    ``checked`` queries are searched with ``CredibleIndex`` too. ``images`` takes only the first so many validation and
-    test images to measure with.
+    ``checked`` queries are searched with ``CredibleIndex`` as well. ``images`` limits the number of validation and
+    test images.
     """
 
     name: str = "credible-retrieval"
@@ -87,7 +87,7 @@ SETTINGS = (CredibleRetrievalSetting(),)
 
 @dataclass(frozen=True)
 class Law:
-    """What predictive caps are made with: kappa_pos and a map of kappa."""
+    """The parameters of predictive caps: kappa_pos and a map of kappa."""
 
     kappa_pos: float
     calibration: Calibration = field(default_factory=Calibration)
@@ -101,7 +101,7 @@ class Law:
     def refit(
         cls, query: VonMisesFisher, partner: VonMisesFisher, choices: Sequence[float]
     ) -> "Law":
-        """The law, of those with each kappa_pos, under which the angles of the pairs are likeliest."""
+        """The law, of those with each kappa_pos, that makes the angles of the pairs likeliest."""
         laws = [cls.fit(query, partner, kappa_pos) for kappa_pos in choices]
         return max(laws, key=lambda law: law.log_likelihood(query, partner))
 
@@ -132,9 +132,13 @@ class Search:
         """Whether an item has the query's label."""
         return self.labels[0].unsqueeze(1) == self.labels[1]
 
+    def correct(self, score: Float[Tensor, "q g"]) -> Float[Tensor, " q"]:
+        """1 where the item with the highest score has the query's label, otherwise 0."""
+        return self.relevant.gather(1, score.argmax(1, keepdim=True))[:, 0].double()
+
     @cached_property
     def cosine(self) -> Float[Tensor, "q g"]:
-        """The float64 cosines by which an index decides who is in a cap."""
+        """The float64 cosines by which an index decides which items are in a cap."""
         own, others = stored_direction(self.query.mu), stored_direction(self.gallery.mu)
         return torch.from_numpy(np.stack([exact_cosines(mu, others) for mu in own]))
 
@@ -158,8 +162,8 @@ class Search:
         own, others = self.query.kappa.double(), self.gallery.kappa.double()
         wide = torch.broadcast_tensors(self.cosine, own.unsqueeze(1), others)
         cosine, own, others = (part.reshape(-1) for part in wide)
-        found = log_hit_positivity(cosine, own, others, self.kappa_pos, self.query.dim)
-        return found.reshape(self.cosine.shape)
+        scores = log_hit_positivity(cosine, own, others, self.kappa_pos, self.query.dim)
+        return scores.reshape(self.cosine.shape)
 
 
 def check_index(
@@ -190,10 +194,10 @@ def check_index(
                 )
                 hits = index.search(query, mass, options=options)
                 assert isinstance(hits, list)
-                for found, row in zip(hits, masses, strict=True):
+                for hit, row in zip(hits, masses, strict=True):
                     wanted = {names[i] for i in (row <= level).nonzero()[:, 0].tolist()}
                     members += len(wanted)
-                    differing += len(wanted ^ set(found.ids))
+                    differing += len(wanted ^ set(hit.ids))
                     searches += 1
         other = torch.tensor(search.kappa_other)
         angle = predictive_angle(
@@ -203,13 +207,9 @@ def check_index(
         options = SearchOptions(kind="predictive", kappa_pos=search.kappa_pos, widest=widest)
         hits = index.search(query, MASSES[0], options=options)
         assert isinstance(hits, list)
-        asked = sum(found.asks_back for found in hits)
-    return {
-        "searches": searches,
-        "members": members,
-        "differing": differing,
-        "asked_back": asked,
-    }
+        asked = sum(hit.asks_back for hit in hits)
+    counts = {"searches": searches, "members": members, "differing": differing}
+    return counts | {"asked_back": asked}
 
 
 def split_search(model: nn.Module, split: Split, fold: int, kappa_pos: float) -> Search:
@@ -245,14 +245,16 @@ def run_fold(
     checkpoint: Path,
     observer: Observer | None = None,
 ) -> tuple[Fit, dict[str, Any]]:
-    """(The fit, the figures) of a fold."""
+    """(The fit, the metrics) of a fold."""
     split = Split.load(folder, fold)
     fitted = cifar10h.train(
         setting.encoder, split, fold, folder=folder, checkpoint=checkpoint, observer=observer
     )
     started = time.monotonic()
     model = MirroredViews(fitted.encoder) if setting.encoder.mirrored else fitted.encoder
-    metrics = evaluate(model, _shortened(split, setting.images), setting, fold)
+    rows, n = split.fold, setting.images
+    rows = replace(rows, validation=rows.validation[:n], test=rows.test[:n])
+    metrics = evaluate(model, replace(split, fold=rows), setting, fold)
     metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
     return fitted, metrics
 
@@ -261,14 +263,14 @@ def run_fold(
 def evaluate(
     model: nn.Module, split: Split, setting: CredibleRetrievalSetting, fold: int
 ) -> dict[str, Any]:
-    """All figures of a fitted encoder: coverage, set sizes, rankings, abstention and the index's sets."""
+    """All metrics of a fitted encoder: coverage, set sizes, rankings, abstention and the index's sets."""
     kappa_pos = setting.encoder.kappa_pos
     search = split_search(model, split, fold, kappa_pos)
     known = encode(model, split.data.images[split.fold.validation])
     entropy = vote_entropy(search.votes[0])
     clear, ambiguous = thirds(entropy)
-    vague, sure = thirds(search.query.kappa)
-    parts = {"clear": clear, "ambiguous": ambiguous, "sure": sure, "vague": vague}
+    low_kappa, high_kappa = thirds(search.query.kappa)
+    parts = {"clear": clear, "ambiguous": ambiguous, "sure": high_kappa, "vague": low_kappa}
     metrics: dict[str, Any] = {
         "queries": len(clear),
         "gallery": len(search.gallery.kappa),
@@ -298,12 +300,10 @@ def evaluate(
         caps |= {method: (search.held(law), same) for method, law in laws.items()}
         caps["conformal"] = (held, levels)
         chances = search.chances(partners)
-        for name in ("coverage", "size", "class_entropy_rank"):
-            metrics[name][partners] = {}
         for method, (masses, asked) in caps.items():
-            found = _sets(masses, asked, chances, search.labels[1], entropy, parts)
-            for name, values in found.items():
-                metrics[name][partners][method] = values
+            by_name = _sets(masses, asked, chances, search.labels[1], entropy, parts)
+            for name, values in by_name.items():
+                metrics[name].setdefault(partners, {})[method] = values
         metrics["fitted"][partners] = {
             "pairs": len(pairs),
             "laws": {method: asdict(law) for method, law in laws.items()},
@@ -320,13 +320,6 @@ def evaluate(
     metrics["abstention"] = _abstention(search, setting.ask_back, entropy)
     metrics["recall_at_1"] = metrics["abstention"]["recall_at_1"]
     return metrics
-
-
-def _shortened(split: Split, images: int | None) -> Split:
-    fold = replace(
-        split.fold, validation=split.fold.validation[:images], test=split.fold.test[:images]
-    )
-    return replace(split, fold=fold)
 
 
 def _validation_pairs(split: Split, partners: str, fold: int) -> Int[Tensor, "p 2"]:
@@ -346,22 +339,19 @@ def _sets(
     parts: Mapping[str, Tensor],
 ) -> dict[str, dict[str, Any]]:
     """Coverage and size by mass, of all queries and of parts of them, and how mixed sets go with people's votes."""
-    coverage: dict[str, Any] = {}
-    size: dict[str, Any] = {}
-    ranks: dict[str, Any] = {}
+    coverage, size, ranks = {}, {}, {}
     for mass, level in levels.items():
-        inside = held <= level
+        key, inside = f"{mass:g}", held <= level
         covered = set_coverage(inside, chances)
-        coverage[f"{mass:g}"] = {"all": covered.mean().item()}
+        coverage[key] = {"all": covered.mean().item()}
         if mass not in MASSES:
             continue
+        coverage[key] |= _means(covered, parts)
         share, mixed = set_share(inside), set_class_entropy(inside, labels)
-        coverage[f"{mass:g}"] |= _means(covered, parts)
-        size[f"{mass:g}"] = {"all": share.mean().item(), "median": share.median().item()}
-        size[f"{mass:g}"] |= _means(share, parts)
         some = ~torch.isnan(mixed)
-        ranks[f"{mass:g}"] = spearman(mixed[some], entropy[some]) if some.sum() > 1 else None
-        size[f"{mass:g}"]["empty"] = (~some).double().mean().item()
+        ranks[key] = spearman(mixed[some], entropy[some]) if some.sum() > 1 else None
+        size[key] = {"all": share.mean().item(), "median": share.median().item()}
+        size[key] |= _means(share, parts) | {"empty": (~some).double().mean().item()}
     return {"coverage": coverage, "size": size, "class_entropy_rank": ranks}
 
 
@@ -379,39 +369,33 @@ def _rankings(search: Search, parts: Mapping[str, Tensor]) -> dict[str, Any]:
         "map": lambda score: average_precision(score, relevant),
         "ndcg": lambda score: normalised_gain(score, agreement),
         "ndcg_10": lambda score: normalised_gain(score, agreement, depth=10),
-        "recall_at_1": lambda score: relevant.gather(1, score.argmax(1, keepdim=True))[
-            :, 0
-        ].double(),
+        "recall_at_1": search.correct,
     }
     ranking: dict[str, Any] = {name: {} for name in scores}
     gain: dict[str, Any] = {name: {} for name in scores if name != "cosine"}
     for measure, function in measures.items():
-        found = {name: function(score) for name, score in scores.items()}
-        for name, values in found.items():
+        by_score = {name: function(score) for name, score in scores.items()}
+        for name, values in by_score.items():
             ranking[name][measure] = {"all": values.mean().item()} | _means(values, parts)
             if name != "cosine":
-                more = values - found["cosine"]
+                more = values - by_score["cosine"]
                 gain[name][measure] = {"all": more.mean().item()} | _means(more, parts)
     return {"ranking": ranking, "gain": gain}
 
 
 def _abstention(search: Search, ask_back: float, entropy: Tensor) -> dict[str, float]:
-    """Recall@1 of all queries, and of those kept where the widest caps, or people's doubts, or the wrong are left out.
+    """Recall@1 of all queries, and without a share of them: the widest caps, the most disputed, or the wrong ones.
 
-    All caps of a mass are of the same order of width, that of falling kappa.
+    All caps of a mass have the same order of width, that of falling kappa.
     """
-    correct = search.relevant.gather(1, search.cosine.argmax(1, keepdim=True))[:, 0].double()
+    correct = search.correct(search.cosine)
     kept = len(correct) - round(ask_back * len(correct))
-    orders = {
-        "kept": search.query.kappa,
-        "kept_by_votes": -entropy,
-        "kept_best": correct,
-    }
-    found = {"recall_at_1": correct.mean().item(), "asked_back": ask_back}
+    orders = {"kept": search.query.kappa, "kept_by_votes": -entropy, "kept_best": correct}
+    metrics = {"recall_at_1": correct.mean().item(), "asked_back": ask_back}
     for name, certainty in orders.items():
         best = torch.sort(certainty, descending=True, stable=True).indices[:kept]
-        found[name] = correct[best].mean().item()
-    return found
+        metrics[name] = correct[best].mean().item()
+    return metrics
 
 
 def _means(values: Tensor, parts: Mapping[str, Tensor]) -> dict[str, float]:

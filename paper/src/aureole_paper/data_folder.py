@@ -22,7 +22,6 @@ _ORIGINS = {
     "ambient_": "AmbiEnt (github.com/alisawuffles/ambient)",
     "chaosNLI_": "ChaosNLI (github.com/easonnie/ChaosNLI)",
     "stsb_": "the STS benchmark (ixa2.si.ehu.eus/stswiki)",
-    "cifar10n_": "CIFAR-10N (noisylabels.com)",
 }
 
 
@@ -30,7 +29,7 @@ _ORIGINS = {
 class Source:
     """A file at its official address: SHA-256 and path below the data folder.
 
-    An archive has ``members``, {path beside the archive: SHA-256}: these are extracted, and the archive is deleted.
+    An archive has ``members``, {path in it: SHA-256}: these are extracted next to it, and it is deleted.
     """
 
     url: str
@@ -78,15 +77,7 @@ SOURCES = (
 
 
 def data_folder(given: Path | None = None) -> Path:
-    """The data folder: ``given``, or the folder named by the environment variable AUREOLE_DATA.
-
-    Examples
-    --------
-    >>> data_folder(Path("no/such/folder"))
-    Traceback (most recent call last):
-    ...
-    aureole.errors.MissingInputError: the data folder no/such/folder does not exist. ...
-    """
+    """The data folder: ``given``, or the folder named by the environment variable AUREOLE_DATA."""
     named = os.environ.get("AUREOLE_DATA")
     remedy = (
         "Set --data-dir or AUREOLE_DATA to a folder with the data; "
@@ -102,15 +93,7 @@ def data_folder(given: Path | None = None) -> Path:
 
 
 def require_file(path: Path) -> Path:
-    """The path itself if the file exists; otherwise an error that says how to get the file.
-
-    Examples
-    --------
-    >>> require_file(Path("data/text/stsb_dev.tsv.gz"))
-    Traceback (most recent call last):
-    ...
-    aureole.errors.MissingInputError: data/text/stsb_dev.tsv.gz is missing. Check the data folder; ...
-    """
+    """The path itself if the file exists; otherwise an error that says how to get the file."""
     if path.is_file():
         return path
     downloaded = [name.as_posix() for source in SOURCES for name in source.paths(Path("/"))]

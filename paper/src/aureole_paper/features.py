@@ -27,7 +27,7 @@ _IMAGE_RECIPE, _SENTENCE_RECIPE = "mobilenetv2 float32 bicubic 1", "pooled 1"
 
 
 def cache_folder(given: Path | None = None) -> Path:
-    """Where features are kept: the folder given, else $AUREOLE_CACHE, else ~/.cache/aureole."""
+    """The folder of cached features: ``given``, $AUREOLE_CACHE, or ~/.cache/aureole."""
     named = os.environ.get("AUREOLE_CACHE")
     return given or (Path(named) if named else Path.home() / ".cache" / "aureole")
 
@@ -40,50 +40,38 @@ def cached_features(
     chunk: int,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """The features [n, d] in a .npy file, memory-mapped; computed and written there first if they are not there.
+    """The features [n, d] of n inputs, memory-mapped from a .npy file, which is computed if it does not exist.
 
-    Of several processes that need the same features at once, one computes them and the others wait.
+    Features are computed in parts of ``chunk`` rows, each written atomically, so an interrupted run resumes. If several
+    processes need the same features, one computes them and the others wait.
 
     Parameters
     ----------
     path
-        Its name must say all that decides the features: a hash of weights, inputs and preparation.
-    n
-        How many there are.
+        Its name must identify the features: a hash of weights, inputs and preparation.
     encode
-        The features of a part of the inputs.
-    chunk
-        How many are written at a time.
+        Computes the features of a slice of the inputs.
     progress
-        Called with (what, done, in all) after each part.
+        Called with (name, rows done, rows in total) after each part.
     """
     if path.is_file():
         return _read(path, n, mapped=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     guard = path.with_suffix(".lock")
     with guard.open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # given back when the file is closed, or the process ends
-        if not path.is_file():  # another process may have made it meanwhile
-            _make(path, n, encode, chunk, progress)
-        guard.unlink(missing_ok=True)  # whoever comes now finds the features
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed or the process ends
+        if not path.is_file():  # another process may have written it meanwhile
+            _compute(path, n, encode, chunk, progress)
+        guard.unlink(missing_ok=True)
     return _read(path, n, mapped=True)
 
 
 class PhotoFeatures:
-    """The features of images, [n, 1280] in float16, from a folder if they are there and else written to it.
+    """The features of images, [n, 1280] in float16, cached in a folder: 2.5 kB per image.
 
-    Images are enlarged to ``side`` pixels (bicubic) and encoded by MobileNetV2 in float32: in bfloat16 its features
-    are off by a sixth of their norm. Files are named by a hash of the weights, the side and the images themselves. They
-    are written whole or not at all, 2,000 images at a time, so an interrupted run goes on where it was.
-
-    Parameters
-    ----------
-    weights
-        The encoder's .npz file.
-    folder
-        Where features are kept: 2.5 kB an image.
-    progress
-        Called with (what, images done, images in all) after each part.
+    Images are enlarged to ``side`` pixels (bicubic) and encoded by MobileNetV2, with the .npz file ``weights``, in
+    float32: in bfloat16 its features are off by a sixth of their norm. File names contain a hash of the weights, the
+    side and the images.
     """
 
     def __init__(
@@ -96,7 +84,7 @@ class PhotoFeatures:
     def features(
         self, images: UInt8[Tensor, "n 3 h w"], name: str = "images"
     ) -> Float[np.ndarray, "n features"]:
-        """The features of these images, memory-mapped; ``name`` is for whoever watches or looks into the folder."""
+        """The features of these images, memory-mapped; ``name`` is the start of the file name."""
         return cached_features(
             self.path(images, name),
             len(images),
@@ -106,11 +94,11 @@ class PhotoFeatures:
         )
 
     def path(self, images: UInt8[Tensor, "n 3 h w"], name: str = "images") -> Path:
-        """Where the features of these images lie or will lie."""
-        found = hashlib.sha256(f"{_IMAGE_RECIPE} {self.side} {tuple(images.shape)} ".encode())
-        found.update(self.weights.read_bytes() if self.weights.is_file() else b"")
-        found.update(images.contiguous().numpy().tobytes())
-        return self.folder / f"{name}-{found.hexdigest()[:16]}.npy"
+        """The file for the features of these images."""
+        key = hashlib.sha256(f"{_IMAGE_RECIPE} {self.side} {tuple(images.shape)} ".encode())
+        key.update(self.weights.read_bytes() if self.weights.is_file() else b"")
+        key.update(images.contiguous().numpy().tobytes())
+        return self.folder / f"{name}-{key.hexdigest()[:16]}.npy"
 
     @torch.no_grad()
     def _encode(self, images: Tensor) -> np.ndarray:
@@ -121,9 +109,9 @@ class PhotoFeatures:
 
 
 class SentenceFeatures:
-    """Pooled vectors of sentences, [n, 384] in float32, from a folder if they are there and else written to it.
+    """Pooled vectors of sentences, [n, 384] in float32, cached in a folder.
 
-    The transformer runs in bfloat16 where the processor has it: the cosine to the vectors of float32 is above 0.9999.
+    The transformer runs in bfloat16 if the processor supports it: the cosine to the vectors of float32 is above 0.9999.
     """
 
     def __init__(self, folder: Path, *, progress: Progress | None = None) -> None:
@@ -132,7 +120,7 @@ class SentenceFeatures:
         self._pipeline: Any = None
 
     def __call__(self, sentences: Sequence[str], name: str) -> Float[np.ndarray, "n d"]:
-        """The vectors of these sentences, memory-mapped; ``name`` is for whoever watches or looks into the folder."""
+        """The vectors of these sentences, memory-mapped; ``name`` is the start of the file name."""
         key = hashlib.sha256(f"{_SENTENCE_RECIPE} {self.weights}".encode())
         for sentence in sentences:
             key.update(f"{len(sentence)} {sentence}\n".encode())
@@ -149,50 +137,46 @@ class SentenceFeatures:
             self._pipeline = pooling_pipeline(minilm_folder())
         low = bfloat16_in_hardware()
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=low):
-            found = self._pipeline.encode(
+            vectors = self._pipeline.encode(
                 list(sentences),
                 batch_size=_SENTENCE_BATCH,
                 show_progress_bar=False,
                 convert_to_numpy=True,
             )
-        return found.astype(np.float32)
+        return vectors.astype(np.float32)
 
 
-def _make(
-    path: Path,
-    n: int,
-    encode: Callable[[slice], np.ndarray],
-    chunk: int,
-    progress: Progress | None,
+def _compute(
+    path: Path, n: int, encode: Callable[[slice], np.ndarray], chunk: int, progress: Progress | None
 ) -> None:
-    """Compute the features in parts, and put them together; parts that are there are not computed again."""
-    parts: list[tuple[Path, slice]] = [
-        (path.with_suffix(f".{start}.npy"), slice(start, min(start + chunk, n)))
-        for start in range(0, n, chunk)
-    ]
-    for part, rows in parts:
+    """Compute the parts that do not exist yet, and concatenate all."""
+    parts, values = [], []
+    for start in range(0, n, chunk):
+        part, stop = path.with_suffix(f".{start}.npy"), min(start + chunk, n)
         if not part.is_file():
-            _write(part, encode(rows))
+            _write(part, encode(slice(start, stop)))
+        parts.append(part)
+        values.append(_read(part, stop - start))
         if progress is not None:
-            progress(path.stem, rows.stop, n)
-    _write(path, np.concatenate([_read(part, r.stop - r.start) for part, r in parts]))
-    for part, _ in parts:
+            progress(path.stem, stop, n)
+    _write(path, np.concatenate(values))
+    for part in parts:
         part.unlink(missing_ok=True)
 
 
 def _read(path: Path, n: int, *, mapped: bool = False) -> np.ndarray:
     try:
-        found = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        features = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InvalidInputError(f"{path} cannot be read: {error}. Delete it.") from error
-    if found.ndim != 2 or len(found) != n or not np.issubdtype(found.dtype, np.floating):
+    if features.ndim != 2 or len(features) != n or not np.issubdtype(features.dtype, np.floating):
         raise InvalidInputError(
-            f"{path} holds {found.dtype} of shape {found.shape}, not features of {n} inputs. Delete it."
+            f"{path} holds {features.dtype} of shape {features.shape}, not features of {n} inputs. Delete it."
         )
-    return found
+    return features
 
 
 def _write(path: Path, values: np.ndarray) -> None:
-    """Write an array whole or not at all."""
+    """Write an array atomically."""
     with atomic_file(path) as file:
         np.save(file, values)

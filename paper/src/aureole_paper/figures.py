@@ -12,13 +12,7 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.explorer import BLUE, COLOURS, GREEN, GREY, MARKERS, VERMILION, Run, canvas
 from aureole_paper.controlled import MASSES
 from aureole_paper.paper_values import paper_value
-from aureole_paper.records import (
-    Groups,
-    Summary,
-    first_with,
-    numbers,
-    summary,
-)
+from aureole_paper.records import Groups, Summary, first_with, numbers, summary
 from aureole_paper.tables import numbered
 
 _TURN = np.linspace(-math.pi, math.pi, 721)
@@ -30,7 +24,7 @@ _KAPPA = {"kappa_rank": "κ rank correlation", "kappa_mae": "κ MAE"}
 
 
 def posterior_figure(groups: Groups) -> str | None:
-    """The example posteriors of the circle, true and found, as densities that stand on it."""
+    """The example posteriors of the circle, true and learned, as densities around it."""
     run = first_with(groups, "two-dim", "posteriors")
     if run is None:
         return None
@@ -44,10 +38,10 @@ def posterior_figure(groups: Groups) -> str | None:
         title: [_outline(example[at], example[at + 1]) for example in examples]
         for title, at in sides.items()
     }
-    highest = max(float(h.max()) for found in outlines.values() for _, h in found)
+    highest = max(float(h.max()) for curves in outlines.values() for _, h in curves)
     with canvas("posteriors", 2) as drawing:
-        for axes, (title, found) in zip(drawing.axes, outlines.items(), strict=True):
-            for (angle, height), colour in zip(found, cycle(COLOURS), strict=False):
+        for axes, (title, curves) in zip(drawing.axes, outlines.items(), strict=True):
+            for (angle, height), colour in zip(curves, cycle(COLOURS), strict=False):
                 radius = 1 + 0.8 * height / highest
                 x, y = radius * np.cos(angle), radius * np.sin(angle)
                 axes.fill(x, y, facecolor=colour, alpha=0.35, linewidth=0)
@@ -59,20 +53,20 @@ def posterior_figure(groups: Groups) -> str | None:
 
 
 def scatter_figure(groups: Groups) -> str | None:
-    """κ found against κ true for single inputs, ambiguous and clear, with the diagonal."""
+    """Learned κ against true κ for single inputs, ambiguous and clear, with the diagonal."""
     runs = [first_with(groups, name, "scatter") for name in ("ambiguous", "clear")]
-    found = [run for run in runs if run is not None]
-    if not found:
+    shown = [run for run in runs if run is not None]
+    if not shown:
         return None
-    with canvas("scatter", len(found)) as drawing:
-        for axes, run in zip(drawing.axes, found, strict=True):
+    with canvas("scatter", len(shown)) as drawing:
+        for axes, run in zip(drawing.axes, shown, strict=True):
             values = run.record.metrics["scatter"]
             pairs = zip(numbers(values["true"]), numbers(values["found"]), strict=True)
             true, ours = zip(*(pair for pair in pairs if max(pair) < math.inf), strict=True)
             ends = [min(true), max(true)]
             axes.plot(true, ours, ".", color=BLUE, markersize=4, alpha=0.6, label="an input")
-            axes.plot(ends, ends, color="black", linewidth=1.4, label="found = true")
-            axes.set(title=run.setting, xlabel="κ true", ylabel="κ found")
+            axes.plot(ends, ends, color="black", linewidth=1.4, label="learned = true")
+            axes.set(title=run.setting, xlabel="true κ", ylabel="learned κ")
         drawing.legend()
     return drawing.svg
 
@@ -104,21 +98,17 @@ def samples_figure(groups: Groups) -> str | None:
 def dimension_figure(groups: Groups) -> str | None:
     """Rank correlation of κ, and nats per pair, against the dimension, for a fixed and a matched range of κ."""
     kinds = {"fixed range": "high-dim-fixed-", "matched information": "high-dim-matched-"}
-    found = {label: _points(groups, prefix) for label, prefix in kinds.items()}
-    if not any(found.values()):
+    lines = {label: _points(groups, prefix) for label, prefix in kinds.items()}
+    if not any(lines.values()):
         return None
     with canvas("dimension", 2) as drawing:
-        labels = ("κ rank correlation", "nats per pair")
-        for axes, metric, ylabel in zip(
-            drawing.axes, ("kappa_rank", "information"), labels, strict=True
-        ):
-            for (label, points), colour, marker in zip(
-                found.items(), COLOURS, MARKERS, strict=False
-            ):
-                _errorbars(
-                    axes, [(x, summary(runs, metric)) for x, runs in points], colour, marker, label
-                )
-            _ticks(axes, sorted({x for points in found.values() for x, _ in points}))
+        labels = {"kappa_rank": "κ rank correlation", "information": "nats per pair"}
+        for axes, (metric, ylabel) in zip(drawing.axes, labels.items(), strict=True):
+            styles = zip(COLOURS, MARKERS, strict=True)
+            for (label, points), (colour, marker) in zip(lines.items(), styles, strict=False):
+                shown = [(x, summary(runs, metric)) for x, runs in points]
+                _errorbars(axes, shown, colour, marker, label)
+            _ticks(axes, sorted({x for points in lines.values() for x, _ in points}))
             axes.set(xlabel="dimension D", ylabel=ylabel)
         drawing.axes[1].set_ylim(bottom=0)
         drawing.legend()
@@ -132,9 +122,8 @@ def coverage_figure(groups: Groups) -> str | None:
         "latent_coverage": "credible caps (latent)",
         "partner_coverage": "predictive caps (partner)",
     }
-    names = [
-        n for n in names if any(summary(groups.get(n, ()), k, f"{MASSES[0]:g}") for k in kinds)
-    ]
+    first = f"{MASSES[0]:g}"
+    names = [n for n in names if any(summary(groups.get(n, ()), k, first) for k in kinds)]
     if not names:
         return None
     with canvas("coverage", 2, sharey=True) as drawing:
@@ -162,14 +151,9 @@ def modes_figure(groups: Groups) -> str | None:
         "single vMF": single["found"],
     }
     longitude, latitude = np.meshgrid(np.linspace(-np.pi, np.pi, 121), np.linspace(-1.57, 1.57, 61))
-    points = np.stack(
-        [
-            np.cos(latitude) * np.cos(longitude),
-            np.cos(latitude) * np.sin(longitude),
-            np.sin(latitude),
-        ],
-        -1,
-    )
+    across = np.cos(latitude)
+    sides = (across * np.cos(longitude), across * np.sin(longitude), np.sin(latitude))
+    points = np.stack(sides, -1)
     x, y = _hammer(longitude, latitude)
     with canvas("modes", 3, rows=len(_SHOWN)) as drawing:
         for index, axes in enumerate(drawing.axes):

@@ -28,7 +28,7 @@ from aureole.evaluation import (
     spearman,
 )
 from aureole.records import file_hash
-from aureole.training import FrozenHead, Observer, pair_rows
+from aureole.training import FrozenHead, Observer, keyed, pair_rows
 from aureole_paper import uncertainty_baselines as baselines
 from aureole_paper.cifar import load_cifar10
 from aureole_paper.cifar10h import Split, data_hashes
@@ -103,8 +103,8 @@ class FrozenImages:
         store = PhotoFeatures(folder / WEIGHTS, cache, side=setting.side, progress=progress)
 
         def features(images: Tensor, name: str) -> Tensor:
-            found = store.features(images[: setting.images], name)
-            return torch.from_numpy(found.astype(np.float32))
+            stored = store.features(images[: setting.images], name)
+            return torch.from_numpy(stored.astype(np.float32))
 
         images, labels = load_cifar10(folder, "train")
         rows, n = [features(images, "train")], len(images[: setting.images])
@@ -157,47 +157,47 @@ def evaluate(
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The figures of both heads and of every baseline, by name.
+    """The metrics of both heads and of every baseline, by name.
 
     ``r_auroc`` and ``rejection_area`` of all are for one task: whether the nearest other test image, by the cosine of
     the frozen features, has the same label. Of heads, ``own`` is the same with their own mu.
     """
     correct = nearest_label_matches(data.test, data.test_labels)
-    figures: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     started = time.monotonic()
 
     def judge(uncertainty: Uncertainty) -> dict[str, float]:
-        doubts, on_crops = uncertainty(data.test), uncertainty(data.crops)
+        on_test, on_crops = uncertainty(data.test), uncertainty(data.crops)
         return {
-            "entropy_rank": spearman(doubts, data.entropy),
+            "entropy_rank": spearman(on_test, data.entropy),
             "crop_rank": -spearman(on_crops, data.crop_sizes),
-            "r_auroc": r_auroc(doubts, correct),
-            "rejection_area": area_under_rejection(doubts, correct),
+            "r_auroc": r_auroc(on_test, correct),
+            "rejection_area": area_under_rejection(on_test, correct),
         }
 
     def keep(name: str, values: dict[str, Any]) -> None:
         nonlocal started
-        figures[name] = values | {"seconds": round(time.monotonic() - started, 1)}
+        metrics[name] = values | {"seconds": round(time.monotonic() - started, 1)}
         started = time.monotonic()
         if progress is not None:
-            progress(name, len(figures), len(METHODS))
+            progress(name, len(metrics), len(METHODS))
 
     for name, posterior, kappa_pos in _heads(data, setting, seed, observer):
-        found = posterior(data.test)
-        own = nearest_label_matches(found.mu, data.test_labels)
+        tested = posterior(data.test)
+        own = nearest_label_matches(tested.mu, data.test_labels)
         figure = judge(lambda rows, q=posterior: -q(rows).kappa)
         figure |= {
             "recall_at_1": own.double().mean().item(),
-            "own_r_auroc": r_auroc(-found.kappa, own),
-            "own_rejection_area": area_under_rejection(-found.kappa, own),
-            "kappa_median": found.kappa.median().item(),
-            "coverage": _coverage(found, data.test_labels, kappa_pos, seed),
+            "own_r_auroc": r_auroc(-tested.kappa, own),
+            "own_rejection_area": area_under_rejection(-tested.kappa, own),
+            "kappa_median": tested.kappa.median().item(),
+            "coverage": _coverage(tested, data.test_labels, kappa_pos, seed),
         }
         keep(name, figure)
     for name, uncertainty in _baselines(data, setting, seed):
         keep(name, judge(uncertainty))
     return {
-        "methods": figures,
+        "methods": metrics,
         "features": {
             "recall_at_1": correct.double().mean().item(),
             "rejection_area_oracle": oracle_area(correct),
@@ -205,44 +205,35 @@ def evaluate(
     }
 
 
-METHODS = (
-    "class-head",
-    "frozen-head",
-    "norm",
-    "nearest",
-    "nearest-10",
-    "softmax",
-    "softmax-entropy",
-    "mc-dropout",
-    "ensemble",
-    "loss-squared",
-    "loss-ranked",
-)
+METHODS = {  # in the order in which they are judged, with their labels in the report
+    "class-head": "class head",
+    "frozen-head": "FrozenHead",
+    "norm": "norm of the features",
+    "nearest": "distance to the nearest",
+    "nearest-10": "distance to the nearest ten",
+    "softmax": "1 - max softmax",
+    "softmax-entropy": "entropy of softmax",
+    "mc-dropout": "MC dropout",
+    "ensemble": "ensemble of classifiers",
+    "loss-squared": "predicted loss (squared)",
+    "loss-ranked": "predicted loss (ranked)",
+}
 
 
 @lru_cache(maxsize=1)
 def _neighbours(data: FrozenImages) -> tuple[Tensor, Tensor]:
     """The largest ten cosines of test images, and of their crops, with rows to learn from: the same for all seeds."""
-    found = [baselines.nearest_cosines(data.train, rows, 10) for rows in (data.test, data.crops)]
-    return found[0], found[1]
+    cosines = [baselines.nearest_cosines(data.train, rows, 10) for rows in (data.test, data.crops)]
+    return cosines[0], cosines[1]
 
 
 def _heads(
     data: FrozenImages, setting: FrozenImagesSetting, seed: int, observer: Observer | None
 ) -> Iterator[tuple[str, Callable[[Tensor], Any], float]]:
-    """(Name, posterior of features, kappa_pos) of each head, fitted when it is asked for."""
-    yield (
-        "class-head",
-        fit_class_head(
-            data.train,
-            data.labels,
-            setting.head,
-            sources=data.sources,
-            seed=seed,
-            observer=observer,
-        ),
-        setting.head.kappa_pos,
-    )
+    """(Name, posterior of features, kappa_pos) of each head, fitted on demand."""
+    options = {"sources": data.sources, "seed": seed, "observer": observer}
+    head = fit_class_head(data.train, data.labels, setting.head, **options)
+    yield "class-head", head, setting.head.kappa_pos
     plain = FrozenHead(
         setting.plain_dim, steps=setting.plain_steps, items=setting.plain_items, seed=seed
     )
@@ -253,21 +244,21 @@ def _heads(
 def _coverage(
     posterior: VonMisesFisher, labels: Int[Tensor, " n"], kappa_pos: float, seed: int
 ) -> dict[str, float]:
-    """The share of predictive caps of test images that hold the mu of another one of the class, by their mass."""
+    """The share of predictive caps of test images that contain the mu of another image of the class, by mass."""
     pairs = pair_rows(Groups.of(labels), 4096, torch.Generator().manual_seed(seed))
     query, partner = (
         VonMisesFisher(posterior.mu[rows], posterior.kappa[rows], validate_args=False)
         for rows in pairs
     )
-    masses = (0.5, 0.8, 0.9, 0.95)
-    found = predictive_coverage(query, partner, kappa_pos=kappa_pos, masses=masses)
-    return {str(mass): share for mass, share in found.items()}
+    return keyed(
+        predictive_coverage(query, partner, kappa_pos=kappa_pos, masses=(0.5, 0.8, 0.9, 0.95))
+    )
 
 
 def _baselines(
     data: FrozenImages, setting: FrozenImagesSetting, seed: int
 ) -> Iterator[tuple[str, Uncertainty]]:
-    """(Name, uncertainty of features) of each baseline, fitted when it is asked for."""
+    """(Name, uncertainty of features) of each baseline, fitted on demand."""
     train, labels, linear, probe = data.train, data.labels, setting.linear, setting.probe
     yield "norm", baselines.shortness
     on_test, on_crops = _neighbours(data)
@@ -277,7 +268,7 @@ def _baselines(
             lambda rows, k=k: 1 - (on_test if rows is data.test else on_crops)[:, :k].mean(1),
         )
     classifier = baselines.fit_probe(train, labels, linear, seed=seed)
-    yield "softmax", lambda rows: baselines.doubt(classifier, rows)
+    yield "softmax", lambda rows: baselines.softmax_uncertainty(classifier, rows)
     yield "softmax-entropy", lambda rows: baselines.entropy_of_mean([classifier], rows)
     first = baselines.fit_probe(train, labels, probe, seed=seed)
     yield "mc-dropout", lambda rows: baselines.mc_dropout(first, rows, seed=seed)

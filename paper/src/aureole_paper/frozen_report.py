@@ -4,18 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from aureole.explorer import (
-    BLUE,
-    GREY,
-    Gallery,
-    Item,
-    Report,
-    Run,
-    Table,
-    canvas,
-    format_number,
-)
+from aureole.explorer import BLUE, GREY, Gallery, Item, Report, Run, Table, canvas, format_number
 from aureole_paper.figures import draw_coverage
+from aureole_paper.frozen_images import METHODS
 from aureole_paper.records import (
     MISSING,
     Groups,
@@ -24,15 +15,15 @@ from aureole_paper.records import (
     first_with,
     format_percent,
     format_summary,
-    group,
     numbers,
     setting_values,
     summarise,
     summary,
     value_at,
 )
-from aureole_paper.tables import LABELS, Plan, build_sections, generic_table, present
+from aureole_paper.tables import LABELS, Plan, Texts, build_report, present, run_facts
 
+TEXTS = Texts("frozen")
 PLAIN = "text"  # the setting that others are compared with
 KAPPA = "kappa"
 _SETTINGS = (PLAIN, "text-dropped", "text-stsb", "crops", "whole")  # shown first, in this order
@@ -59,23 +50,6 @@ _CHANGES: dict[str, tuple[tuple[str | int, ...], bool]] = {
 _PAIRS = {"all": "all pairs", "equal_length": "pairs with equally many words"}
 _PARTS = {"snli": "SNLI", "mnli_m": "MNLI"}
 _SIDES = ("premise", "hypothesis")
-_WHICH = (
-    "One seed, with the 95 % interval of a bootstrap over sentences; rows of seeds have the mean ± standard error over "
-    "all seeds, which does not include the choice of sentences."
-)
-_METHODS = {
-    "class-head": "class head",
-    "frozen-head": "FrozenHead",
-    "norm": "norm of the features",
-    "nearest": "distance to the nearest",
-    "nearest-10": "distance to the nearest ten",
-    "softmax": "1 - max softmax",
-    "softmax-entropy": "entropy of softmax",
-    "mc-dropout": "MC dropout",
-    "ensemble": "ensemble of classifiers",
-    "loss-squared": "predicted loss (squared)",
-    "loss-ranked": "predicted loss (ranked)",
-}
 # metrics of all methods (header, words in a sentence); higher is better
 _JUDGED = {
     "entropy_rank": ("entropy ↑", "the entropy of the votes"),
@@ -89,24 +63,17 @@ _OWN = {
     "own_rejection_area": "area",
     "kappa_median": "median κ",
 }
+_TRAINED_ON = {  # by the setting ``crops``
+    True: "Trained on whole images and a crop of each.",
+    False: "Trained on whole images only.",
+}
 
 Interval = tuple[float, float, float]  # the value, and the ends of its interval
 
 
 def frozen_report(runs: Sequence[Run]) -> Report:
     """The report of runs of heads on frozen encoders."""
-    groups = group(runs)
-    about = (
-        f"This page shows {counted(len(runs), 'record')} of {counted(len(groups), 'setting')}. The encoder is frozen; "
-        "a head learns posteriors vMF(μ, κ) from its vectors and from matching pairs: captions of one photo, images of "
-        "one class. The true κ is unknown, so it is judged by its uses, next to baselines."
-    )
-    return Report(
-        "Heads on frozen encoders",
-        about,
-        tuple(main_results(groups)),
-        tuple(build_sections(_PLANS, groups, _rest)),
-    )
+    return build_report(TEXTS, _PLANS, runs, results=main_results)
 
 
 def main_results(groups: Groups) -> list[str]:
@@ -141,7 +108,7 @@ def _entries(runs: Sequence[Run], *keys: str) -> list[str]:
     """The names of the dictionaries in the runs' metrics at the keys: κ first, then the baselines."""
     tables = [table for run in runs if isinstance(table := value_at(run, *keys), dict)]
     names = [name for table in tables for name in table if isinstance(table[name], dict)]
-    known = [name for name in (*_NAMES, *_METHODS) if name in names]
+    known = [name for name in (*_NAMES, *METHODS) if name in names]
     return list(dict.fromkeys([*known, *names]))
 
 
@@ -166,16 +133,10 @@ def _gained(groups: Groups) -> str:
     )
 
 
-def _captions_text(groups: Groups) -> str:
-    text = (
-        "A caption is right if its vector is nearest to the mean of the other four captions of its own photo; R@1 is "
-        "the share of right captions. Does it rise when captions of low κ are rejected, and by more than when short "
-        "ones are?"
-    )
+def _captions_text(groups: Groups) -> dict[str, str]:
     words = summary(_plain_runs(groups), "words_rank")
-    if words:
-        text += f" The rank correlation of κ with the number of words is {format_summary(words)}."
-    return text
+    text = f"The rank correlation of κ with the number of words is {format_summary(words)}."
+    return {"words": text if words else ""}
 
 
 def _captions(groups: Groups, names: Sequence[str]) -> list[Table]:
@@ -196,11 +157,7 @@ def _captions(groups: Groups, names: Sequence[str]) -> list[Table]:
     ]
     if summary(runs, "recall_at_1_of_mu"):
         rows.append(("κ, with μ as the vectors", *cells("recall_at_1_of_mu", "gains_of_mu")))
-    caption = (
-        "R@1 in percent, and by how many points the most certain half and the least certain fifth differ from all. "
-        "Vectors are those of the frozen encoder, except in the last row. Whether long or short counts as certain was "
-        f"decided on validation photos. Setting {names[0]}; mean ± standard error over seeds, where seeds differ."
-    )
+    caption = TEXTS("captions", name=names[0])
     header = ("certain by", "R@1 of all", "R@1", "points", "R@1", "points", "seeds")
     spans = (("", 2), ("most certain half", 2), ("least certain fifth", 2), ("", 1))
     return [Table("Captions", caption, header, tuple(rows), spans)]
@@ -252,7 +209,7 @@ def _extreme_galleries(groups: Groups) -> list[Gallery]:
     run = first_with(groups, PLAIN, "extremes")
     galleries = []
     for title, name in (("Least confident", "lowest"), ("Most confident", "highest")):
-        pairs = value_at(run, "extremes", name) if run else ()
+        pairs = (value_at(run, "extremes", name) if run else None) or ()
         items = [Item(" ".join(text.split()), f"κ {format_number(kappa)}") for text, kappa in pairs]
         if items:
             galleries.append(Gallery(title, tuple(items)))
@@ -265,22 +222,13 @@ def _change_table(groups: Groups, names: Sequence[str]) -> list[Table]:
     for name in present(groups, names):
         runs = groups[name]
         views = sorted({str(run.record.settings.get("views", MISSING)) for run in runs})
+        held = ", ".join(_VIEWS.get(view, view) for view in views)
+        information = format_summary(summary(runs, "information"))
         cells = [format_percent(summary(runs, *keys), signed=s) for keys, s in _CHANGES.values()]
-        seconds = summary(runs, "seconds_training")
-        rows.append(
-            (
-                *(name, ", ".join(_VIEWS.get(view, view) for view in views)),
-                *(format_summary(summary(runs, "information")), *cells, str(len(runs))),
-                MISSING if seconds is None else format_number(seconds.mean, 0),
-            )
-        )
+        rows.append((name, held, information, *cells, *run_facts(runs)[2:]))
     header = ("setting", "a group holds", LABELS["information"], *_CHANGES, "seeds", "time, s")
     spans = (("", 2), ("captions", 5), ("AmbiEnt: reading has higher κ", 2), ("", 2))
-    caption = (
-        "The same test photos and sentences for all. Mean ± standard error over seeds; settings may have different "
-        "numbers of seeds. Time is training time."
-    )
-    return [Table("Training pairs", caption, header, tuple(rows), spans)]
+    return [Table("Training pairs", TEXTS("pairs"), header, tuple(rows), spans)]
 
 
 def changes(groups: Groups, name: str, *keys: str | int) -> Summary | None:
@@ -295,7 +243,7 @@ def changes(groups: Groups, name: str, *keys: str | int) -> Summary | None:
     return summarise(differences) if differences else None
 
 
-def _change_text(groups: Groups) -> str:
+def _change_text(groups: Groups) -> dict[str, str]:
     """How further training pairs changed the results, on the seeds that both settings have."""
     parts = []
     for name in _text(groups):
@@ -307,13 +255,8 @@ def _change_text(groups: Groups) -> str:
                 f"{format_percent(half, signed=True)} points, the share of AmbiEnt's pairs with equally many words "
                 f"whose reading has the higher κ by {format_percent(same, signed=True)} points."
             )
-    compared = (
-        f"\n\nCompared with captions alone, on the same seeds. {' '.join(parts)}" if parts else ""
-    )
-    return (
-        "The same head with more training pairs than captions: a caption of each photo with half of its words dropped, "
-        f"or pairs of similar sentences that are not captions (STS-B).{compared}"
-    )
+    start = "Compared with captions alone, on the same seeds."
+    return {"changes": " ".join((start, *parts)) if parts else ""}
 
 
 # coverage
@@ -365,28 +308,21 @@ def _coverage(groups: Groups, names: Sequence[str]) -> list[Table]:
         (label, *(format_percent(shares.get(mass)) for mass in masses))
         for label, shares in coverage.items()
     )
-    caption = (
-        "How often the cap around an input's μ with the nominal mass in the header contains the μ of a partner, in "
-        "percent. Held-out pairs are pairs of the training data that were not used for training; all others are test "
-        "data. Mean ± standard error over seeds."
-    )
     header = ("head", *(f"{100 * mass:g} %" for mass in masses))
-    return [Table("Coverage", caption, header, rows)]
+    return [Table("Coverage", TEXTS("coverage"), header, rows)]
 
 
-def _coverage_text(groups: Groups) -> str:
+def _coverage_text(groups: Groups) -> dict[str, str]:
     gaps = {
         (label, mass): share.mean - mass
         for label, shares in _coverage_of(groups, _known(groups)).items()
         for mass, share in shares.items()
     }
     if not gaps:
-        return ""
+        return {"largest": ""}
     label, mass = max(gaps, key=lambda place: abs(gaps[place]))
-    return (
-        "Do caps contain as much as their nominal mass? The largest difference is "
-        f"{100 * gaps[label, mass]:+.1f} points: {label}, at {100 * mass:g} %."
-    )
+    gap = f"{100 * gaps[label, mass]:+.1f} points: {label}, at {100 * mass:g} %."
+    return {"largest": f"The largest difference is {gap}"}
 
 
 def coverage_figure(groups: Groups) -> str | None:
@@ -414,18 +350,9 @@ def _interval(run: Run, *keys: str) -> Interval | None:
     return (values[0], values[1], values[2]) if len(values) == 3 else None
 
 
-def _side_of(interval: Interval, value: float) -> str:
-    return "above" if interval[1] > value else "below" if interval[2] < value else "around"
-
-
-def _far_text(groups: Groups) -> str:
-    text = (
-        "The head was trained on captions only. Does its κ reflect ambiguity elsewhere? AmbiEnt has ambiguous "
-        "sentences, and for each the sentences with only one of its meanings; pairs with equally many words are shown "
-        "separately, since the number of words cannot help there. ChaosNLI has a hundred votes on each pair of "
-        "sentences."
-    )
-    return f"{text}\n\n{ambient_text(groups)}".strip()
+def _shown(interval: Interval | None, pattern: str, scale: float = 100.0) -> str:
+    """The value and the ends of its interval by a pattern, in percent unless ``scale`` is 1."""
+    return pattern.format(*(scale * x for x in interval)) if interval else MISSING
 
 
 def ambient_text(groups: Groups) -> str:
@@ -434,26 +361,23 @@ def ambient_text(groups: Groups) -> str:
     everything = _interval(run, "ambient", KAPPA, "all") if run else None
     if run is None or everything is None:
         return ""
-
-    def shown(interval: Interval) -> str:
-        return "{:.1f} % ({:.1f} to {:.1f})".format(*(100 * x for x in interval))
-
+    share = "{:.1f} % ({:.1f} to {:.1f})"
     text = (
-        f"AmbiEnt, seed {run.record.seed}: a reading has a higher κ than the ambiguous sentence in {shown(everything)} "
-        "of all pairs. "
+        f"AmbiEnt, seed {run.record.seed}: a reading has a higher κ than the ambiguous sentence in "
+        f"{_shown(everything, share)} of all pairs. "
     )
     words = _interval(run, "ambient", "words", "all")
     if words:
-        text += f"The number of words is higher in {shown(words)}. "
+        text += f"The number of words is higher in {_shown(words, share)}. "
     same = _interval(run, "ambient", KAPPA, "equal_length")
     if same:
-        verdicts = {
-            "above": "lies above 50 %: κ carries more information than the number of words",
-            "below": "lies below 50 %: here κ is higher for the ambiguous sentence",
-            "around": "contains 50 %: there is no evidence that κ carries more information than the number of words",
-        }
-        text += f"Among pairs with equally many words it is {shown(same)}; the interval "
-        text += f"{verdicts[_side_of(same, 0.5)]}."
+        if same[1] > 0.5:
+            verdict = "lies above 50 %: κ carries more information than the number of words"
+        elif same[2] < 0.5:
+            verdict = "lies below 50 %: here κ is higher for the ambiguous sentence"
+        else:
+            verdict = "contains 50 %: there is no evidence that κ carries more information than the number of words"
+        text += f"Among pairs with equally many words it is {_shown(same, share)}; the interval {verdict}."
     return text.strip()
 
 
@@ -462,26 +386,16 @@ def _ambient(groups: Groups, names: Sequence[str]) -> list[Table]:
     run = first_with(groups, names[0], "ambient")
     if run is None:
         return []
-
-    def share(interval: Interval | None) -> str:
-        if interval is None:
-            return MISSING
-        return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in interval))
-
     runs, rows = groups[names[0]], []
     for name in _entries(runs, "ambient"):
-        shares = [share(_interval(run, "ambient", name, kind)) for kind in _PAIRS]
-        rows.append((_named(name), *shares))
+        intervals = (_interval(run, "ambient", name, kind) for kind in _PAIRS)
+        rows.append((_named(name), *(_shown(i, "{:.1f} [{:.1f}, {:.1f}]") for i in intervals)))
         if name == KAPPA and len(runs) > 1:
             means = [summary(runs, "ambient", KAPPA, kind, 0) for kind in _PAIRS]
             rows.append((f"κ, {len(runs)} seeds", *map(format_percent, means)))
     counts = [_count(run, "ambient", key) for key in ("pairs", "pairs_of_equal_length")]
     header = tuple(f"{label} ({n}), %" for label, n in zip(_PAIRS.values(), counts, strict=True))
-    caption = (
-        "Share of pairs of an ambiguous sentence and one of its readings whose reading has the higher certainty; "
-        f"ties count half, and 50 % is chance. {_WHICH}"
-    )
-    return [Table("AmbiEnt", caption, ("certain by", *header), tuple(rows))]
+    return [Table("AmbiEnt", TEXTS("far", "ambient"), ("certain by", *header), tuple(rows))]
 
 
 def _chaos(groups: Groups, names: Sequence[str]) -> list[Table]:
@@ -490,12 +404,7 @@ def _chaos(groups: Groups, names: Sequence[str]) -> list[Table]:
     places = _places(run) if run else []
     if run is None or not places:
         return []
-
-    def rank(interval: Interval | None) -> str:
-        if interval is None:
-            return MISSING
-        return "{:.3f} [{:.3f}, {:.3f}]".format(*(round(x, 3) + 0.0 for x in interval))  # no -0.000
-
+    rank = "{:z.3f} [{:z.3f}, {:z.3f}]"  # z: no -0.000
     runs, rows = groups[names[0]], []
     ways = {
         (name, way): None
@@ -504,9 +413,9 @@ def _chaos(groups: Groups, names: Sequence[str]) -> list[Table]:
         for way in value_at(run, "chaos", *place, name)
     }
     for name, way in ways:
-        ranks = [rank(_interval(run, "chaos", *place, name, way)) for place in places]
+        intervals = (_interval(run, "chaos", *place, name, way) for place in places)
         given = ", given length" if way == "given_length" else ""
-        rows.append((f"{_named(name)}{given}", *ranks))
+        rows.append((f"{_named(name)}{given}", *(_shown(i, rank, 1.0) for i in intervals)))
         if name == KAPPA and len(runs) > 1:
             means = [summary(runs, "chaos", *place, name, way, 0) for place in places]
             rows.append((f"κ, {len(runs)} seeds{given}", *map(format_summary, means)))
@@ -514,10 +423,7 @@ def _chaos(groups: Groups, names: Sequence[str]) -> list[Table]:
     for part in dict.fromkeys(part for part, _ in places):
         label = f"{_PARTS.get(part, part)}, {_count(run, 'chaos', part, 'pairs')} pairs"
         spans.append((label, sum(place[0] == part for place in places)))
-    caption = (
-        "Rank correlation of the uncertainty of a sentence with the entropy of people's votes on whether the "
-        f"hypothesis follows from the premise. Length is the number of words. {_WHICH}"
-    )
+    caption = TEXTS("far", "chaos")
     header = ("uncertain by", *(side for _, side in places))
     return [Table("ChaosNLI", caption, header, tuple(rows), tuple(spans))]
 
@@ -539,7 +445,7 @@ def _count(run: Run, *keys: str) -> str:
 
 
 def _method_label(name: str) -> str:
-    return _METHODS.get(name, name.replace("-", " "))
+    return METHODS.get(name, name.replace("-", " "))
 
 
 def _of(runs: Sequence[Run], method: str, metric: str) -> Summary | None:
@@ -561,12 +467,8 @@ def _methods_table(groups: Groups, name: str) -> Table:
     rows = []
     for method in methods:
         judged = [format_summary(_of(runs, method, metric)) for metric in _JUDGED]
-        own = [
-            (format_percent if metric == "recall_at_1" else format_summary)(
-                _of(runs, method, metric)
-            )
-            for metric in _OWN
-        ]
+        share, *others = (_of(runs, method, metric) for metric in _OWN)
+        own = (format_percent(share), *map(format_summary, others))
         seconds = _of(runs, method, "seconds")
         shown = MISSING if seconds is None else format_number(seconds.mean, 0)
         seeds = max((s.n for metric in _JUDGED if (s := _of(runs, method, metric))), default=0)
@@ -583,17 +485,9 @@ def _methods_table(groups: Groups, name: str) -> Table:
     )
     recall = format_percent(summary(runs, "features", "recall_at_1"))
     oracle = format_summary(summary(runs, "features", "rejection_area_oracle"))
-    data = {(True,): "Trained on whole images and a crop of each. ", (False,): "Trained on whole images only. "}.get(
-        tuple(setting_values(runs, "crops")), ""
-    )  # fmt: skip
-    caption = (
-        f"{data}Entropy: rank correlation of the uncertainty with the entropy of people's votes. Crop: rank "
-        "correlation of the certainty with the share of the side that a crop leaves. R-AUROC and area: whether the "
-        "nearest other test image, by the cosine of the frozen features, has the same label, which is so for "
-        f"{recall} %; the best order would have an area of {oracle}. Bold: the highest mean of a column. Mean ± "
-        "standard error over seeds; time is that of fitting and scoring, and work that two methods share counts for "
-        "the first."
-    )
+    crops = setting_values(runs, "crops")
+    data = _TRAINED_ON.get(crops[0], "") if len(crops) == 1 else ""
+    caption = TEXTS("images", data=data, recall=recall, oracle=oracle)
     return Table(f"Setting {name}", caption, header, tuple(rows), spans, tuple(marked))
 
 
@@ -601,90 +495,51 @@ def _means(runs: Sequence[Run], methods: Iterable[str], metric: str) -> dict[str
     return {name: s.mean for name in methods if (s := _of(runs, name, metric))}
 
 
-def _above(runs: Sequence[Run], metric: str) -> tuple[str, list[str]] | None:
-    """(The best head by the mean of a metric, the baselines above it, best first); None if no head has it."""
-    heads, baselines = _heads_and_baselines(runs)
-    means = _means(runs, (*heads, *baselines), metric)
-    best = max((head for head in heads if head in means), key=lambda head: means[head], default="")
-    if not best:
-        return None
-    above = [name for name in baselines if means.get(name, means[best]) > means[best]]
-    return best, sorted(above, key=lambda name: -means[name])
-
-
-def images_text(groups: Groups) -> str:
+def images_text(groups: Groups) -> dict[str, str]:
     """Which baselines are above the best head by each metric, in the first setting."""
-    text = (
-        "Heads on the features of a photo encoder that was not trained on CIFAR-10, next to other measures of the "
-        "uncertainty of an image. All learn from CIFAR-10's training images and labels; people's votes (CIFAR-10H) "
-        "and crops of the test images are used for testing only."
-    )
     name = _images(groups)[0]
     runs, parts = groups[name], []
+    heads, baselines = _heads_and_baselines(runs)
     for metric, (_, words) in _JUDGED.items():
-        if result := _above(runs, metric):
-            best, above = result
-            means = _means(runs, (best, *above), metric)
-            valued = [f"{_method_label(m)} {format_number(means[m])}" for m in (best, *above)]
-            after = f"above it {', '.join(valued[1:])}" if above else "no baseline is above it"
+        if own := _means(runs, heads, metric):
+            best = max(own.items(), key=lambda pair: pair[1])
+            others = sorted(_means(runs, baselines, metric).items(), key=lambda pair: -pair[1])
+            shown = (best, *(pair for pair in others if pair[1] > best[1]))
+            valued = [f"{_method_label(m)} {format_number(mean)}" for m, mean in shown]
+            after = f"above it {', '.join(valued[1:])}" if valued[1:] else "no baseline is above it"
             parts.append(f"By {words}: {valued[0]}; {after}.")
-    if parts:
-        text += f"\n\nSetting {name}, the best head and the baselines above it. {' '.join(parts)}"
-    return text
-
-
-def _rest(groups: Groups, names: Sequence[str]) -> Table:
-    return generic_table("Other runs", "Mean ± standard error over seeds.", groups, names)
+    start = f"Setting {name}, the best head and the baselines above it."
+    return {"above": " ".join((start, *parts)) if parts else ""}
 
 
 _PLANS = (
-    Plan(
-        "captions",
-        "Captions",
-        _captions_text,
-        _plain,
-        _captions,
-        figures={
-            rejection_figure: "R@1 of the remaining captions when those of the lowest κ are rejected. Mean over seeds; "
-            "the band is one standard error wide on each side.",
-            caption_figure: "Median κ of the first to the last caption of a photo. The first is the longest on "
-            "average. Mean over seeds; bars are standard errors.",
-        },
-    ),
+    Plan("captions", _plain, _captions, (rejection_figure, caption_figure), values=_captions_text),
     Plan(
         "coverage",
-        "Coverage",
-        _coverage_text,
         lambda groups: [name for name in _known(groups) if _coverage_of(groups, [name])],
         _coverage,
-        figures={
-            coverage_figure: "Measured minus nominal coverage in points. Grey: within two points. Above 0 caps are too "
-            "wide, below 0 too narrow. Bars are standard errors over seeds.",
-        },
+        (coverage_figure,),
+        values=_coverage_text,
         owns=False,
     ),
     Plan(
         "far",
-        "Sentences that are not captions",
-        _far_text,
         _plain,
         lambda groups, names: [*_ambient(groups, names), *_chaos(groups, names)],
+        values=lambda groups: {"ambient": ambient_text(groups)},
         owns=False,
     ),
-    Plan("pairs", "Training pairs", _change_text, _text, _change_table, context=(PLAIN,)),
+    Plan("pairs", _text, _change_table, context=(PLAIN,), values=_change_text),
     Plan(
         "extremes",
-        "The least and the most confident captions",
-        "The captions of test photos with the lowest and the highest κ, for one seed.",
         lambda groups: [PLAIN] if _extreme_galleries(groups) else [],
         galleries=_extreme_galleries,
         owns=False,
     ),
     Plan(
         "images",
-        "Images",
-        images_text,
         _images,
         lambda groups, names: [_methods_table(groups, name) for name in present(groups, names)],
+        values=images_text,
     ),
 )

@@ -1,6 +1,6 @@
 """Frozen text: a head on MiniLM's sentence vectors, fitted on captions of one photo.
 
-Judged on captions of other photos (how often a caption finds the other four of its photo), and far from captions: on
+Tested on captions of other photos (how often a caption finds the other four of its photo), and on other sentences:
 ambiguous sentences and their readings (AmbiEnt), and on the votes of people on pairs of sentences (ChaosNLI). Settings
 were chosen on the validation photos.
 """
@@ -21,27 +21,22 @@ from aureole.records import file_hash
 from aureole.sphere import normalize
 from aureole.training import FrozenHead, Observer
 from aureole_paper.settings import RunSetting
-from aureole_paper.text_data import (
-    CAPTIONS,
-    load_ambient,
-    load_captions,
-    load_chaos_nli,
-    load_stsb,
-)
+from aureole_paper.text_data import CAPTIONS, load_ambient, load_captions, load_chaos_nli, load_stsb
 
 Views = Literal["captions", "dropped", "stsb"]
 Embed = Callable[[list[str], str], np.ndarray]
-_SIMILAR = 4.0  # the score from which two sentences of STS-B are taken to say the same
+Certainties = Callable[[list[str], str], dict[str, Tensor]]
+_SIMILAR = 4.0  # the score from which two sentences of STS-B count as similar
 _WORDS = 21_000_003  # the seed of the words that are dropped
 _CHAOS = ("snli", "mnli_m")
 
 
 @dataclass(frozen=True)
 class FrozenTextSetting(RunSetting):
-    """All that decides a run, but the seed.
+    """Everything that decides a run, except the seed.
 
     ``views`` are what a group holds: the captions of a photo; those and one of them with half of its words dropped;
-    or captions, and beside them pairs of STS-B that people find alike.
+    or captions and separate pairs of similar sentences from STS-B.
     """
 
     name: str = "text"
@@ -95,7 +90,7 @@ def train(
 
 
 def views_of(setting: FrozenTextSetting, folder: Path) -> list[tuple[str, list[str], np.ndarray]]:
-    """(Name, sentences, the group of each sentence) of all there is to learn from."""
+    """(Name, sentences, the group of each sentence) of all training data."""
     photos = load_captions(folder, "train")[: setting.photos]
     count = np.arange(len(photos))
     sentences = [caption for captions in photos for caption in captions]
@@ -120,15 +115,15 @@ def _half(sentence: str, rng: random.Random) -> str:
 
 @torch.no_grad()
 def evaluate(head: FrozenHead, embed: Embed, *, folder: Path) -> dict[str, Any]:
-    """The figures of a head on the test photos' captions, and on sentences that are no captions."""
+    """The metrics of a head on the captions of test photos, and on sentences that are not captions."""
     captions = load_captions(folder, "test_2016")
     sentences = [caption for photo in captions for caption in photo]
-    score = _Scores(head, embed, _directions(embed, load_captions(folder, "val")))
+    certainties = _certainties(head, embed, load_captions(folder, "val"))
     pooled = torch.from_numpy(np.array(embed(sentences, "captions-test")))
     vectors = normalize(pooled)
     groups = torch.arange(len(captions)).repeat_interleave(CAPTIONS)
     posterior = head.predict(vectors)
-    certainty = score.of(sentences, "captions-test")
+    certainty = certainties(sentences, "captions-test")
     own, theirs = photo_hits(posterior.mu), photo_hits(vectors)
     return {
         "information": head.score(vectors, groups),
@@ -141,8 +136,8 @@ def evaluate(head: FrozenHead, embed: Embed, *, folder: Path) -> dict[str, Any]:
         "rejection": rejection_curve(-certainty["kappa"], theirs, points=11)[1].tolist()[:-1],
         "kappa_by_caption": posterior.kappa.view(-1, CAPTIONS).median(0).values.tolist(),
         "words_rank": spearman(certainty["kappa"], certainty["words"]),
-        "ambient": _ambient(score, folder),
-        "chaos": {part: _chaos(score, folder, part) for part in _CHAOS},
+        "ambient": _ambient(certainties, folder),
+        "chaos": {part: _chaos(certainties, folder, part) for part in _CHAOS},
         "extremes": _extremes(sentences, posterior.kappa),
     }
 
@@ -157,19 +152,23 @@ def photo_hits(vectors: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
     return torch.stack(hits, 1).flatten()
 
 
-class _Scores:
-    """Certainties of sentences by name: kappa, and what else one could take for it, higher for surer."""
+def _certainties(head: FrozenHead, embed: Embed, captions: list[list[str]]) -> Certainties:
+    """A function that returns kappa and baselines of sentences, signed so that ``captions`` with hits rank higher."""
+    known = [caption for photo in captions for caption in photo]
+    vectors = torch.from_numpy(np.array(embed(known, "captions-val")))
+    hits = photo_hits(normalize(vectors)).float()
+    ranks = {name: spearman(x, hits) for name, x in _baselines(known, vectors).items()}
 
-    def __init__(self, head: FrozenHead, embed: Embed, signs: dict[str, float]) -> None:
-        self.head, self.embed, self.signs = head, embed, signs
+    def certainties(sentences: list[str], name: str) -> dict[str, Tensor]:
+        pooled = torch.from_numpy(np.array(embed(sentences, name)))
+        others = _baselines(sentences, pooled)
+        signed = {key: x if ranks[key] >= 0 else -x for key, x in others.items()}
+        return {"kappa": head.predict(normalize(pooled)).kappa, **signed}
 
-    def of(self, sentences: list[str], name: str) -> dict[str, Tensor]:
-        pooled = torch.from_numpy(np.array(self.embed(sentences, name)))
-        found = {name: sign * _peers(sentences, pooled)[name] for name, sign in self.signs.items()}
-        return {"kappa": self.head.predict(normalize(pooled)).kappa, **found}
+    return certainties
 
 
-def _peers(sentences: list[str], pooled: Tensor) -> dict[str, Tensor]:
+def _baselines(sentences: list[str], pooled: Tensor) -> dict[str, Tensor]:
     return {
         "words": torch.tensor([float(len(s.split())) for s in sentences]),
         "characters": torch.tensor([float(len(s)) for s in sentences]),
@@ -177,19 +176,8 @@ def _peers(sentences: list[str], pooled: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _directions(embed: Embed, captions: list[list[str]]) -> dict[str, float]:
-    """Which sign of each peer means surer, by the hits of the validation captions."""
-    sentences = [caption for photo in captions for caption in photo]
-    pooled = torch.from_numpy(np.array(embed(sentences, "captions-val")))
-    hits = photo_hits(normalize(pooled)).double()
-    return {
-        name: 1.0 if spearman(values, hits.float()) >= 0 else -1.0
-        for name, values in _peers(sentences, pooled).items()
-    }
-
-
 def _gains(certainty: Float[Tensor, " n"], hits: Bool[Tensor, " n"]) -> dict[str, float]:
-    """By how much the hits of the surest half, and of the least sure fifth, differ from those of all."""
+    """The difference of the hits of the most certain half, and of the least certain fifth, to those of all."""
     order, n = certainty.argsort(descending=True, stable=True), len(certainty)
     right = hits[order].double()
     return {
@@ -198,8 +186,8 @@ def _gains(certainty: Float[Tensor, " n"], hits: Bool[Tensor, " n"]) -> dict[str
     }
 
 
-def _ambient(score: _Scores, folder: Path) -> dict[str, Any]:
-    """How often a reading gets a higher certainty than the ambiguous sentence it is of; and at equal length."""
+def _ambient(certainties: Certainties, folder: Path) -> dict[str, Any]:
+    """How often a reading has a higher certainty than its ambiguous sentence; and at equal length."""
     items = load_ambient(folder)
     sentences = list(dict.fromkeys(s for item in items for s in (item.sentence, *item.readings)))
     place = {sentence: k for k, sentence in enumerate(sentences)}
@@ -211,45 +199,44 @@ def _ambient(score: _Scores, folder: Path) -> dict[str, Any]:
     cluster, ambiguous, reading = torch.tensor(rows).T
     words = torch.tensor([len(s.split()) for s in sentences])
     same = words[ambiguous] == words[reading]
-    found: dict[str, Any] = {"pairs": len(rows), "pairs_of_equal_length": int(same.sum())}
-    for name, certainty in score.of(sentences, "ambient").items():
+    metrics: dict[str, Any] = {"pairs": len(rows), "pairs_of_equal_length": int(same.sum())}
+    for name, certainty in certainties(sentences, "ambient").items():
         higher = certainty[reading] - certainty[ambiguous]
         wins = (higher > 0).double() + 0.5 * (higher == 0).double()
-        found[name] = {
+        metrics[name] = {
             "all": _interval(wins, cluster),
             "equal_length": _interval(wins[same], cluster[same]),
         }
-    return found
+    return metrics
 
 
 def _interval(values: Float[Tensor, " n"], clusters: Int[Tensor, " n"]) -> list[float]:
     return list(bootstrap(lambda rows: values[rows].mean().item(), clusters))
 
 
-def _chaos(score: _Scores, folder: Path, part: Any) -> dict[str, Any]:
-    """The rank correlation of doubt with the entropy of the votes, and the same with the length taken out."""
+def _chaos(certainties: Certainties, folder: Path, part: Any) -> dict[str, Any]:
+    """The rank correlation of uncertainty with the entropy of the votes, also given the length."""
     items = load_chaos_nli(folder, part)
     entropy = torch.tensor([item.entropy for item in items])
-    found: dict[str, Any] = {"pairs": len(items)}
+    metrics: dict[str, Any] = {"pairs": len(items)}
     for side in ("premise", "hypothesis"):
         sentences = [getattr(item, side) for item in items]
-        certainties = score.of(sentences, f"chaos-{part}-{side}")
-        words = certainties["words"]
-        for name, certainty in certainties.items():
+        by_name = certainties(sentences, f"chaos-{part}-{side}")
+        for name, certainty in by_name.items():
             entry = {"all": _rank_interval(-certainty, entropy, None)}
             if name == "kappa":
-                entry["given_length"] = _rank_interval(-certainty, entropy, words)
-            found.setdefault(side, {})[name] = entry
-    return found
+                entry["given_length"] = _rank_interval(-certainty, entropy, by_name["words"])
+            metrics.setdefault(side, {})[name] = entry
+    return metrics
 
 
-def _rank_interval(doubt: Tensor, entropy: Tensor, given: Tensor | None) -> list[float]:
+def _rank_interval(uncertainty: Tensor, entropy: Tensor, given: Tensor | None) -> list[float]:
     def statistic(rows: Tensor) -> float:
         if given is None:
-            return spearman(doubt[rows], entropy[rows])
-        return partial_spearman(doubt[rows], entropy[rows], given[rows])
+            return spearman(uncertainty[rows], entropy[rows])
+        return partial_spearman(uncertainty[rows], entropy[rows], given[rows])
 
-    return list(bootstrap(statistic, torch.arange(len(doubt)), draws=300))
+    return list(bootstrap(statistic, torch.arange(len(uncertainty)), draws=300))
 
 
 def _extremes(sentences: list[str], kappa: Float[Tensor, " n"]) -> dict[str, list[Any]]:

@@ -27,11 +27,6 @@ class MobileNetV2(nn.Module):
 
     Images are enlarged or shrunk to ``side`` pixels (bicubic, kept in [0, 1]). The parts have the names that published
     weights have.
-
-    Examples
-    --------
-    >>> MobileNetV2(side=32).eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
-    torch.Size([2, 1280])
     """
 
     n_out = 1280
@@ -86,24 +81,24 @@ class _Bottleneck(nn.Module):
 
 
 def load_mobilenet(path: Path | str, side: int = 112) -> MobileNetV2:
-    """MobileNetV2 with the weights of an .npz file, for use as it is: fixed, and its batch norms folded in.
+    """MobileNetV2 with the weights of an .npz file, for inference: no gradients, batch norms folded in.
 
     The file must hold exactly the network's arrays, by name and shape; float16 is widened. It is read without pickle,
-    so that a file from anywhere cannot do anything.
+    so an untrusted file cannot run code.
     """
     network = MobileNetV2(side)
     wanted = {k: v for k, v in network.state_dict().items() if not k.endswith(_COUNTER)}
     if not Path(path).is_file():
-        raise MissingInputError(f"there are no weights at {path}. Check the data folder.")
+        raise MissingInputError(f"no weights at {path}. Check the data folder.")
     try:
         # opened here, since numpy leaves a damaged file open
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-            found = {name: torch.from_numpy(np.array(stored[name])) for name in stored.files}
+            arrays = {name: torch.from_numpy(np.array(stored[name])) for name in stored.files}
     except (OSError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise InvalidInputError(f"{path} is not an .npz file of numbers: {error}.") from error
-    found = {k: v.float() if v.dtype == torch.float16 else v for k, v in found.items()}
-    check_weights(found, wanted)
-    network.load_state_dict(found, strict=False)
+    arrays = {k: v.float() if v.dtype == torch.float16 else v for k, v in arrays.items()}
+    check_weights(arrays, wanted)
+    network.load_state_dict(arrays, strict=False)
     network.requires_grad_(False).eval()
     _fold_batch_norms(network)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -83,7 +83,7 @@ PAPER: dict[str, dict[str, PaperValue]] = {
     "cifar10h/scratch": {"entropy_rank": PaperValue(_SCRATCH, 0.31), "crop_rank": PaperValue(_SCRATCH, 0.62)},
 }  # fmt: skip
 
-# rows of ours that stand beside a number that the paper gives under another name
+# rows of ours that are compared with a number that the paper gives under another name
 _SAME = {
     "injective-longer": "injective",
     "injective-longest": "injective",
@@ -96,25 +96,14 @@ _SAME = {
 def paper_value(setting: str, metric: str) -> PaperValue | None:
     """The paper's number for a setting and a metric; None where the paper has none.
 
-    A run of the paper's preset ("ambiguous-paper") stands beside the same number as ours.
-
-    Examples
-    --------
-    >>> paper_value("ambiguous-paper", "kappa_rank").mean
-    0.82
+    A run of the paper's preset ("ambiguous-paper") is compared with the same number as ours.
     """
     name = setting.removesuffix("-paper")
     return PAPER.get(_SAME.get(name, name), {}).get(metric)
 
 
 def format_paper(value: PaperValue) -> str:
-    """The number as the paper prints it.
-
-    Examples
-    --------
-    >>> format_paper(paper_value("ambiguous", "kappa_mae")), format_paper(paper_value("losses-hib", "kappa_mae"))
-    ('6.15 ± 0.61', '1e14 ± 1e14')
-    """
+    """The number as the paper prints it, such as "6.15 ± 0.61", "≥ 0.60" or "1e14 ± 1e14"."""
     shown = [_plain(x, value.decimals) for x in (value.mean, value.error) if x is not None]
     return value.relation + " ± ".join(shown)
 

@@ -36,14 +36,7 @@ def read_runs(folder: Path) -> list[Run]:
 
 
 def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """The runs of each setting, settings by name and runs by seed.
-
-    Examples
-    --------
-    >>> runs = [Run(s, Path(s), Record(s, {}, "", seed=n)) for s, n in [("b", 4), ("a", 10), ("a", 9)]]
-    >>> {name: [run.record.seed for run in runs] for name, runs in group(runs).items()}
-    {'a': [9, 10], 'b': [4]}
-    """
+    """The runs of each setting, settings by name and runs by seed."""
     groups: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: -1 if run.record.seed is None else run.record.seed):
         groups.setdefault(run.setting, []).append(run)
@@ -56,13 +49,7 @@ def numbers(values: Iterable[Any]) -> list[float]:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    r"""The mean and its standard error :math:`s / \sqrt n`, where s is the sample standard deviation.
-
-    Examples
-    --------
-    >>> summarise([1.0, 3.0])
-    Summary(mean=2.0, error=1.0, n=2)
-    """
+    r"""The mean and its standard error :math:`s / \sqrt n`, where s is the sample standard deviation."""
     n = len(values)
     if n == 0:
         raise InvalidInputError("values must hold one number or more, but is empty.")
@@ -102,17 +89,6 @@ def first_with(groups: Groups, setting: str, metric: str) -> Run | None:
     return next((run for run in groups.get(setting, ()) if run.record.metrics.get(metric)), None)
 
 
-def mean_curve(runs: Sequence[Run], metric: str) -> list[tuple[int, float]]:
-    """(Step, mean over seeds) at the steps at which every run that has a curve has the metric."""
-    curves = [
-        {point["step"]: value for point in curve for value in numbers([point.get(metric)])}
-        for run in runs
-        if (curve := run.record.metrics.get("curve"))
-    ]
-    common = sorted(set.intersection(*map(set, curves))) if curves else []
-    return [(step, summarise([curve[step] for curve in curves]).mean) for step in common]
-
-
 def setting_values(runs: Sequence[Run], key: str) -> list[Any]:
     """The distinct values of a setting among the runs, in order; mostly one."""
     values: list[Any] = []
@@ -124,15 +100,7 @@ def setting_values(runs: Sequence[Run], key: str) -> list[Any]:
 
 
 def format_summary(value: Summary | None) -> str:
-    """The mean ± standard error, with enough decimals for the error to show; the mean alone for one seed or equal ones.
-
-    Examples
-    --------
-    >>> format_summary(Summary(0.98912, 0.00134, 5)), format_summary(Summary(0.98912, 0.00034, 5))
-    ('0.989 ± 0.001', '0.9891 ± 0.0003')
-    >>> format_summary(Summary(54321.0, 1234.0, 5)), format_summary(Summary(3.14159, None, 1))
-    ('5.4e4 ± 0.1e4', '3.14')
-    """
+    """The mean ± standard error, with enough decimals to show the error; the mean alone for one seed or equal ones."""
     if value is None:
         return MISSING
     if value.error is None or value.error < 1e-9:
@@ -143,7 +111,7 @@ def format_summary(value: Summary | None) -> str:
         mean, error = (x / 10.0**power for x in (value.mean, value.error))
         digits = 1 if error >= 0.05 else 2
         return f"{mean:.{digits}f}e{power} ± {error:.{digits}f}e{power}"
-    decimals = _decimals(size)
+    decimals = 3 if size < 1 else 2 if size < 10 else 1
     if value.error < 0.5 * 10**-decimals:
         decimals = min(decimals + 1, 4)
     return f"{format_number(value.mean, decimals)} ± {format_number(value.error, decimals)}"
@@ -221,10 +189,6 @@ def compare_ranks(one: Path, several: Path) -> list[Comparison]:
         )
         comparisons.append(Comparison(metric, one_, several_, difference, tuple(seeds), ranks))
     return comparisons
-
-
-def _decimals(size: float) -> int:
-    return 3 if size < 1 else 2 if size < 10 else 1
 
 
 def _number(value: Any) -> float | None:

@@ -1,6 +1,6 @@
-"""The report of a folder of records: of the experiment that they are of, as one page."""
+"""The report of a folder of records, of the experiment that they belong to, as one page."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from aureole._io import atomic_write
@@ -12,67 +12,53 @@ from aureole_paper.frozen_report import frozen_report
 from aureole_paper.records import read_runs
 from aureole_paper.retrieval_report import retrieval_report
 
-# (how an experiment is called, the function that makes its report) by how the names of its records begin
+# (the experiment, the function that makes its report) by the first part of the names of its records
 _EXPERIMENTS = {
-    "cifar10h/": ("CIFAR-10H", cifar10h_report),
-    "frozen/": ("heads on frozen encoders", frozen_report),
-    "retrieval/": ("credible retrieval", retrieval_report),
+    "cifar10h": ("CIFAR-10H", cifar10h_report),
+    "frozen": ("heads on frozen encoders", frozen_report),
+    "retrieval": ("credible retrieval", retrieval_report),
+    "controlled": ("the controlled experiment", controlled_report),
 }
-_OTHERS = ("the controlled experiment", controlled_report)
 
 
 def read_report(folder: Path) -> Report:
-    """The report of the records in a folder; an error if they are of more than one experiment."""
+    """The report of the records in a folder; they must belong to one experiment."""
     return _report(folder, read_runs(folder))
 
 
 def write_report(folder: Path, out: Path) -> Path:
-    """Write the report of a folder of records to ``out``, whole or not at all, and return the path."""
+    """Write the report of a folder of records to ``out`` atomically, and return the path."""
     runs = read_runs(folder)
     report = _report(folder, runs)
-    html = render(
-        report.title,
-        report.sections,
-        about=report.about,
-        results=report.results,
-        footer=_origins(runs),
-    )
+    records = [run.record for run in runs]
+    versions = (f"{name} {version}" for r in records for name, version in r.versions.items())
+    footer = [
+        f"Commits: {_distinct(r.commit for r in records)} (a + marks uncommitted changes).",
+        f"Versions: {_distinct(versions)}.",
+        f"Machines: {_distinct(r.machine for r in records)}.",
+        "Each section lists its records with their commands; "
+        "the same command with the same seed reproduces a record.",
+    ]
+    about, results = report.about, report.results
+    html = render(report.title, report.sections, about=about, results=results, footer=footer)
     return atomic_write(out, html)
 
 
 def _report(folder: Path, runs: Sequence[Run]) -> Report:
     first = {_experiment(run): run for run in reversed(runs)}
     if len(first) > 1:
-        known = [found for found in (*_EXPERIMENTS.values(), _OTHERS) if found in first]
-        listed = ", ".join(f"{first[found].path} is of {found[0]}" for found in known)
+        known = [name for name in _EXPERIMENTS if name in first]
+        listed = ", ".join(f"{first[n].path} is of {_EXPERIMENTS[n][0]}" for n in known)
         raise InvalidInputError(
-            f"{folder} holds records of {'two' if len(first) == 2 else 'several'} experiments: {listed}. "
-            "A report is of one: move the records of each to a folder of their own."
+            f"{folder} holds records of {len(first)} experiments: {listed}. "
+            "Move the records of each experiment to a separate folder."
         )
-    ((_, report),) = first
-    return report(runs)
+    return _EXPERIMENTS[next(iter(first))][1](runs)
 
 
-def _experiment(run: Run) -> tuple[str, Callable[[Sequence[Run]], Report]]:
-    """The name of the experiment that a run is of, and the function that makes its report."""
-    starts = (start for start in _EXPERIMENTS if run.record.name.startswith(start))
-    start = next(starts, None)
-    return _OTHERS if start is None else _EXPERIMENTS[start]
-
-
-def _origins(runs: Sequence[Run]) -> list[str]:
-    """What made the records: commits, versions and machines, each named once."""
-    records = [run.record for run in runs]
-    versions = (
-        f"{name} {version}" for record in records for name, version in record.versions.items()
-    )
-    return [
-        f"Commits: {_distinct(record.commit for record in records)} (a + marks uncommitted changes).",
-        f"Versions: {_distinct(versions)}.",
-        f"Machines: {_distinct(record.machine for record in records)}.",
-        "Each section lists its records with the command that made them; "
-        "the same command with the same seed makes a record again.",
-    ]
+def _experiment(run: Run) -> str:
+    start = run.record.name.partition("/")[0]
+    return start if start in _EXPERIMENTS else "controlled"
 
 
 def _distinct(values: Iterable[str]) -> str:

@@ -24,15 +24,8 @@ from aureole_paper.runs import run
 from aureole_paper.settings import LossName
 
 _COLUMNS = (
-    "mu_rank",
-    "mu_mae",
-    "kappa_rank",
-    "kappa_mae",
-    "spread_rank",
-    "divergence",
-    "entropy_rank",
-    "crop_rank",
-    "recall_at_1",
+    *("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank", "divergence"),
+    *("entropy_rank", "crop_rank", "recall_at_1"),
 )
 _PATHS = ("--out", "--data-dir", "--cache", "--address")  # options that a record does not store
 HELP = rf"""Run experiments and write one record per setting and seed.
@@ -128,8 +121,7 @@ class Places:
         Path | None, typer.Option(help="Folder of the data sets (default: $AUREOLE_DATA).")
     ] = None
     cache: Annotated[
-        Path | None,
-        typer.Option(help="Folder of cached features (default: $AUREOLE_CACHE)."),
+        Path | None, typer.Option(help="Folder of cached features (default: $AUREOLE_CACHE).")
     ] = None
 
     def resolved(self) -> "Places":
@@ -268,17 +260,14 @@ def _show(results: list[tuple[AnySetting, int, Record]], *, as_json: bool) -> No
         typer.echo(json.dumps(rows))
         return
     columns = [c for c in _COLUMNS if any(c in record.metrics for _, _, record in results)]
-    table = Table(Column("setting", no_wrap=True), "seed", *(_heading(c) for c in columns), "s")
+    # wrapped before the last word, so that the table fits 80 columns
+    headings = ("\n".join(column.rsplit("_", 1)) for column in columns)
+    table = Table(Column("setting", no_wrap=True), "seed", *headings, "s")
     for setting, seed, record in results:
         values = [record.metrics.get(column) for column in columns]
         shown = ["-" if value is None else f"{value:.3f}" for value in values]
         table.add_row(setting.name, str(seed), *shown, f"{record.metrics['seconds_training']:.0f}")
     Console().print(table)
-
-
-def _heading(column: str) -> str:
-    """A metric's name, wrapped before its last word, so that the table fits 80 columns."""
-    return "\n".join(column.rsplit("_", 1))
 
 
 command = typer.Typer(add_completion=False)

@@ -60,22 +60,9 @@ def run(
     """Train and evaluate one setting with one seed, write the record below ``out`` and return it.
 
     A finished run with the same setting is read, not repeated; an interrupted run resumes from its checkpoint. With
-    several ranks, all train and rank 0 evaluates and writes; the record that the other ranks return is empty.
-
-    Parameters
-    ----------
-    setting, seed
-        What to run. The seed of CIFAR-10H is the fold.
-    out
-        The folder of the records.
-    command
-        The command line, as the record shows it.
-    data_dir
-        The data folder (default: $AUREOLE_DATA).
-    cache
-        Where features of frozen encoders are cached (default: $AUREOLE_CACHE).
-    observer, progress
-        Called during training, and while features are computed.
+    several ranks, all train and rank 0 evaluates and writes; the record that the other ranks return is empty. The seed
+    of CIFAR-10H is the fold. ``data_dir`` defaults to $AUREOLE_DATA, and ``cache``, the folder for features of frozen
+    encoders, to $AUREOLE_CACHE. ``observer`` is called during training, ``progress`` while features are computed.
     """
     path = record_path(out, setting, seed)
     wanted = setting.as_json()
@@ -90,13 +77,14 @@ def run(
         known = {"ranks": 1} | wanted  # a field that is newer than the record has its default
         if known | {"ranks": 1} | record.settings == known:
             return record
+    checkpoint = path.with_suffix(".safetensors")
     if isinstance(setting, Setting | BimodalSetting):
-        result = _controlled(setting, seed, path, observer)
+        result = _controlled(setting, seed, checkpoint, observer)
     elif isinstance(setting, FrozenTextSetting | FrozenImagesSetting):
         place = data_folder(data_dir), cache_folder(cache)
-        result = _frozen(setting, seed, place, path, observer=observer, progress=progress)
+        result = _frozen(setting, seed, place, checkpoint, observer=observer, progress=progress)
     else:
-        result = _images(setting, seed, data_folder(data_dir), path, observer)
+        result = _images(setting, seed, data_folder(data_dir), checkpoint, observer)
     name = f"{result.family}/{setting.name}"
     if rank() > 0:
         return Record(name, {}, command=command, seed=seed, settings=wanted)
@@ -111,18 +99,12 @@ def run(
     return record
 
 
-def _checkpoint(path: Path) -> Path:
-    return path.with_suffix(".safetensors")
-
-
 def _controlled(
-    setting: Setting | BimodalSetting, seed: int, path: Path, observer: Observer | None
+    setting: Setting | BimodalSetting, seed: int, checkpoint: Path, observer: Observer | None
 ) -> _Result:
     """A run on a process whose posteriors are known."""
     experiment: Any = bimodal if isinstance(setting, BimodalSetting) else controlled
-    fitted, process = experiment.train(
-        setting, seed, checkpoint=_checkpoint(path), observer=observer
-    )
+    fitted, process = experiment.train(setting, seed, checkpoint=checkpoint, observer=observer)
     if rank() > 0:
         return _Result("controlled", fitted, {}, {})
     started = time.monotonic()
@@ -135,11 +117,11 @@ def _images(
     setting: Cifar10HSetting | BaselineSetting | CredibleRetrievalSetting,
     fold: int,
     folder: Path,
-    path: Path,
+    checkpoint: Path,
     observer: Observer | None,
 ) -> _Result:
     """A run on a fold of CIFAR-10H; the thumbnails of pictures are written next to the record."""
-    checkpoint, hashes = _checkpoint(path), cifar10h.data_hashes(folder)
+    hashes = cifar10h.data_hashes(folder)
     if isinstance(setting, CredibleRetrievalSetting):
         fitted, metrics = credible_retrieval.run_fold(
             setting, fold, folder=folder, checkpoint=checkpoint, observer=observer
@@ -156,7 +138,7 @@ def _images(
     model = MirroredViews(fitted.encoder) if setting.mirrored else fitted.encoder
     metrics = cifar10h.evaluate(model, split, setting, folder=folder)
     if setting.gallery and fold == 0:
-        metrics["pictures"] = cifar10h.pictures(model, split, path.with_suffix(".png"))
+        metrics["pictures"] = cifar10h.pictures(model, split, checkpoint.with_suffix(".png"))
     metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
     return _Result("cifar10h", fitted, metrics, hashes)
 
@@ -165,7 +147,7 @@ def _frozen(
     setting: FrozenTextSetting | FrozenImagesSetting,
     seed: int,
     place: tuple[Path, Path],
-    path: Path,
+    checkpoint: Path,
     *,
     observer: Observer | None,
     progress: Progress | None,
@@ -179,7 +161,6 @@ def _frozen(
         )
         return _Result("frozen", Fit(nn.Identity()), metrics, frozen_images.hashes(folder))
     embed = SentenceFeatures(cache, progress=progress)
-    checkpoint = _checkpoint(path)
     head = frozen_text.train(
         setting, seed, embed, folder=folder, checkpoint=checkpoint, observer=observer
     )

@@ -4,6 +4,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar
 
+from torch import Tensor
+
 from aureole.data import (
     VMF,
     ControlledProcess,
@@ -57,7 +59,7 @@ class Setting(RunSetting):
     ``items`` and ``pairs`` size the batches: inputs, and positive pairs among them on average. With ``negatives`` other
     than None batches hold ``items`` separate pairs instead and that many fresh negatives each (0: in-batch), as
     in the paper. ``phases`` is "joint", "two" (mu, kappa), "three" (mu, kappa, joint) or "paper". With
-    several ``starts`` the best of as many short runs goes on.
+    several ``starts`` only the best of as many short runs is continued.
     """
 
     name: str
@@ -100,11 +102,7 @@ class Setting(RunSetting):
     def process(self, seed: int) -> ControlledProcess:
         """The process of a seed."""
         generator = draw_generator(
-            self.dim,
-            self.kappa_range,
-            kind=self.generator,
-            shared=self.shared_truth,
-            seed=seed,
+            self.dim, self.kappa_range, kind=self.generator, shared=self.shared_truth, seed=seed
         )
         return ControlledProcess(
             generator, _FAMILIES[self.family](), self.kappa_pos, self.rule, self.reference
@@ -124,13 +122,9 @@ class Setting(RunSetting):
 
     def encoder(self) -> IndependentEncoder:
         """A new encoder, its weights from torch's global generator."""
-        latent = self.encoder_dim or self.dim
-        n_in = self.dim
+        n_in, latent = self.dim, self.encoder_dim or self.dim
         if self.architecture == "residual":
-            networks = (
-                ResidualMLP(n_in, latent, width=self.width),
-                ResidualMLP(n_in, 1, width=self.width),
-            )
+            networks = (ResidualMLP(n_in, n_out, width=self.width) for n_out in (latent, 1))
             return IndependentEncoder(
                 *networks, n_in=n_in, kappa=self.kappa_start, hold_kappa=self.hold_kappa
             )
@@ -197,9 +191,16 @@ def objective(
     return InfoNCE(temperature=1 / scale, learn_temperature=learn_kappa_pos)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, digits: int | None = None) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _plain(inner, digits) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return "inf" if value == math.inf else value
+        return [_plain(inner, digits) for inner in value]
+    if value == math.inf:
+        return "inf"
+    return value if digits is None else float(f"{value:.{digits}g}")
+
+
+def rounded(values: Tensor) -> Any:
+    """The values as (nested) lists of numbers with five digits, as records store them; infinity is "inf"."""
+    return _plain(values.tolist(), digits=5)

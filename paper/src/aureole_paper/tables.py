@@ -1,22 +1,25 @@
-"""What reports share: sections and their plans, columns of settings, and tables of the paper's numbers and ours."""
+"""What reports share: sections and their texts, columns of settings, and tables of the paper's numbers and ours."""
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from aureole.explorer import Gallery, Picture, Run, Section, Table, format_number
-from aureole_paper.paper_values import format_paper, paper_value
+from aureole.explorer import Gallery, Picture, Report, Run, Section, Table, format_number
 from aureole_paper.records import (
     MISSING,
     Groups,
+    counted,
     format_summary,
+    group,
     numbers,
     setting_values,
     summary,
 )
 
+_TEXTS = tomllib.loads((Path(__file__).parent / "texts.toml").read_text(encoding="utf-8"))
 LABELS = {
     "mu_rank": "μ rank corr. ↑",
     "mu_mae": "μ MAE ↓",
@@ -40,33 +43,66 @@ _LOSS_NAMES = {
     "infonce": "InfoNCE",
 }
 
-Text = str | Callable[[Groups], str]  # a text may depend on the runs
-Draw = Callable[[Groups], str | None]
+
+class Texts:
+    """The titles, texts and captions of a report, from ``texts.toml``."""
+
+    def __init__(self, report: str) -> None:
+        self.sections = _TEXTS[report]
+
+    def __call__(self, anchor: str, key: str = "caption", **values: str) -> str:
+        """A text of a section, with values filled in."""
+        return self.fill(self.sections[anchor].get(key, ""), values)
+
+    def fill(self, text: str, values: Mapping[str, str]) -> str:
+        """The text with values and notes filled in, one line per paragraph."""
+        filled = text.format(**self.sections["notes"], **values)
+        paragraphs = (" ".join(part.split()) for part in filled.split("\n\n"))
+        return "\n\n".join(part for part in paragraphs if part)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a section of a report is made.
+    """How a section of a report is made; its title, text and captions of figures are in ``texts.toml``.
 
-    It is shown if a setting of ``names`` that is not in ``context`` has runs. ``owns`` is False for a section about
-    runs that belong to another one. Figures map a drawing function to its caption, whose first sentence is the label.
+    The section is shown if a setting of ``names`` that is not in ``context`` has runs. ``owns`` is False for a section
+    about runs that belong to another one. ``values`` are filled into the text and into the captions of figures.
     """
 
     anchor: str
-    title: str
-    text: Text
     names: Callable[[Groups], Sequence[str]]
     tables: Callable[[Groups, Sequence[str]], Sequence[Table]] = lambda *_: ()
+    figures: tuple[Callable[[Groups], str | None], ...] = ()
     context: tuple[str, ...] = ()
-    figures: Mapping[Draw, Text] = field(default_factory=dict)
+    values: Callable[[Groups], dict[str, str]] = lambda _: {}
     galleries: Callable[[Groups], Sequence[Gallery]] = lambda _: ()
     owns: bool = True
 
 
+def build_report(
+    texts: Texts,
+    plans: Sequence[Plan],
+    runs: Sequence[Run],
+    *,
+    results: Callable[[Groups], Iterable[str]],
+    metrics: Sequence[str] = (),
+    about: Callable[[Groups], dict[str, str]] = lambda _: {},
+) -> Report:
+    """A report: its sections that have runs, and a last one of all other runs with these ``metrics``.
+
+    ``about`` are values for the text of the report.
+    """
+    groups = group(runs)
+    values = {"records": counted(len(runs), "record"), "settings": counted(len(groups), "setting")}
+    text = texts("report", "text", **values, **about(groups))
+    sections = build_sections(texts, plans, groups, metrics)
+    return Report(texts("report", "title"), text, tuple(results(groups)), tuple(sections))
+
+
 def build_sections(
-    plans: Sequence[Plan], groups: Groups, rest: Callable[[Groups, Sequence[str]], Table]
+    texts: Texts, plans: Sequence[Plan], groups: Groups, metrics: Sequence[str] = ()
 ) -> list[Section]:
-    """The sections that have runs of their own, in order; ``rest`` makes a table of all remaining runs."""
+    """The sections that have runs of their own, in order; the last is a table of the ``metrics`` of all other runs."""
     sections: list[Section] = []
     used: set[str] = set()
     for plan in plans:
@@ -75,25 +111,26 @@ def build_sections(
             continue
         shown = present(groups, names)
         tables = tuple(table for table in plan.tables(groups, names) if table.rows)
-        drawn = [
-            (svg, _text(caption, groups))
-            for draw, caption in plan.figures.items()
-            if (svg := draw(groups))
-        ]
-        pictures = tuple(Picture(svg, text, text.split(". ")[0]) for svg, text in drawn)
+        values = plan.values(groups)
+        captions = texts.sections[plan.anchor].get("figures", ())
+        pictures = []
+        for draw, caption in zip(plan.figures, captions, strict=True):
+            text, svg = texts.fill(caption, values), draw(groups)
+            pictures += [Picture(svg, text, text.split(". ")[0])] if svg else []
         galleries = tuple(plan.galleries(groups))
         if not tables and not pictures and not galleries:
             continue
         runs = tuple(run for name in shown for run in groups[name])
-        text = _text(plan.text, groups)
-        sections.append(Section(plan.anchor, plan.title, text, tables, pictures, runs, galleries))
+        title, text = texts(plan.anchor, "title"), texts(plan.anchor, "text", **values)
+        content = (tables, tuple(pictures), runs, galleries)
+        sections.append(Section(plan.anchor, title, text, *content))
         used.update(shown if plan.owns else ())
     left = [name for name in groups if name not in used]
     if left:
         runs = tuple(run for name in left for run in groups[name])
-        table = rest(groups, left)
-        text = "Records in the folder that no other section shows."
-        sections.append(Section("other", table.title, text, (table,), (), runs))
+        title = texts("other", "title")
+        table = generic_table(title, texts("other"), groups, left, metrics)
+        sections.append(Section("other", title, texts("other", "text"), (table,), (), runs))
     return sections
 
 
@@ -109,40 +146,10 @@ def present(groups: Groups, names: Iterable[str]) -> list[str]:
 
 
 def numbered(groups: Groups, prefix: str) -> list[tuple[int, str]]:
-    """(Number, name) of the settings whose name is the prefix and a number, sorted, without "-paper".
-
-    Examples
-    --------
-    >>> numbered({"mc-samples-16": [], "mc-samples-4": [], "mc-samples-4-paper": []}, "mc-samples-")
-    [(4, 'mc-samples-4'), (16, 'mc-samples-16')]
-    """
+    """(Number, name) of the settings whose name is the prefix and a number, sorted, without "-paper"."""
     names = {name.removesuffix("-paper") for name in groups}
     matches = (re.fullmatch(re.escape(prefix) + "([0-9]+)", name) for name in names)
     return sorted((int(match[1]), match[0]) for match in matches if match)
-
-
-def comparison(
-    title: str,
-    caption: str,
-    groups: Groups,
-    *,
-    names: Iterable[str],
-    metrics: Sequence[str] = RECOVERY_METRICS,
-    columns: Sequence[str] = (),
-    same: Mapping[str, str] | None = None,
-) -> Table:
-    """The table "paper | ours" of the metrics, one row per name that has runs.
-
-    ``columns`` are settings to show first (names in ``COLUMNS``); ``same`` maps a name to the one under which the
-    paper's number is stored, where that depends on the table.
-    """
-    rows = []
-    for name in present(groups, names):
-        runs = groups[name]
-        cells = [COLUMNS[column](runs) for column in columns]
-        pairs = [(_paper(name, metric, same or {}), ours(runs, metric)) for metric in metrics]
-        rows.append((name, *cells, *chain(*pairs), *run_facts(runs)))
-    return paired_table(title, caption, rows, lead=("setting", *columns), metrics=metrics)
 
 
 def paired_table(
@@ -166,20 +173,12 @@ def settings_table(
     groups: Groups,
     *,
     names: Iterable[str],
-    columns: Sequence[str],
-    metrics: Mapping[str, Callable[[Sequence[Run]], str]],
+    header: Sequence[str],
+    cells: Callable[[Sequence[Run]], Iterable[str]],
 ) -> Table:
-    """The table of our own runs: columns of settings, then of ``metrics`` (a function of the runs by its header)."""
-    rows = tuple(
-        (
-            name,
-            *(COLUMNS[column](groups[name]) for column in columns),
-            *(metric(groups[name]) for metric in metrics.values()),
-            *run_facts(groups[name]),
-        )
-        for name in names
-    )
-    return Table(title, caption, ("setting", *columns, *metrics, *FACTS), rows)
+    """The table of our own runs: the ``cells`` of each setting's runs below their ``header``, and its facts."""
+    rows = tuple((name, *cells(groups[name]), *run_facts(groups[name])) for name in names)
+    return Table(title, caption, ("setting", *header, *FACTS), rows)
 
 
 def generic_table(
@@ -191,13 +190,12 @@ def generic_table(
         runs = [run for name in names for run in groups[name]]
         keys = dict.fromkeys(key for run in runs for key in run.record.metrics)
         metrics = [key for key in keys if summary(runs, key) and not key.startswith("seconds_")]
-    shown = {
-        LABELS.get(metric, metric.replace("_", " ")): lambda runs, metric=metric: format_summary(
-            summary(runs, metric)
-        )
-        for metric in metrics
-    }
-    return settings_table(title, caption, groups, names=names, columns=(), metrics=shown)
+
+    def cells(runs: Sequence[Run]) -> list[str]:
+        return [format_summary(summary(runs, metric)) for metric in metrics]
+
+    header = [LABELS.get(metric, metric.replace("_", " ")) for metric in metrics]
+    return settings_table(title, caption, groups, names=names, header=header, cells=cells)
 
 
 def ours(runs: Sequence[Run], metric: str) -> str:
@@ -220,19 +218,6 @@ def run_facts(runs: Sequence[Run]) -> tuple[str, ...]:
     seconds = summary(runs, "seconds_training")
     shown = MISSING if seconds is None else format_number(seconds.mean, 0)
     return _joined(runs, "preset"), batches, str(len(runs)), shown
-
-
-def _text(text: Text, groups: Groups) -> str:
-    return text if isinstance(text, str) else text(groups)
-
-
-def _paper(name: str, metric: str, same: Mapping[str, str]) -> str:
-    plain = name.removesuffix("-paper")
-    key = same.get(plain, plain)
-    value = paper_value(key, metric)
-    if value is None and metric == "kappa_mae":
-        value = paper_value(key, "kappa_mean")  # true kappa is infinite: the paper gives the limit
-    return MISSING if value is None else format_paper(value)
 
 
 def _joined(runs: Sequence[Run], key: str, show: Callable[[Any], str] = str) -> str:
@@ -282,8 +267,8 @@ def _network_name(name: Any) -> str:
     return str(name).replace("resnet", "ResNet-")
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _full_rank(kind: Any) -> str:
+    return "yes" if kind == "whitened" else "no"
 
 
 # what a table shows of the settings of a row's runs
@@ -298,10 +283,7 @@ COLUMNS: dict[str, Callable[[Sequence[Run]], str]] = {
     "inputs per batch": lambda runs: _joined(runs, "items"),
     "architecture": lambda runs: _joined(runs, "architecture"),
     "rule": lambda runs: _joined(runs, "rule"),
-    "full-rank generator": lambda runs: _joined(runs, "generator", lambda g: _yes(g == "whitened")),
+    "full-rank generator": lambda runs: _joined(runs, "generator", _full_rank),
     "centring": lambda runs: _if_closed_form(runs, _joined(runs, "centring", _plain), MISSING),
-    "negatives": lambda runs: _joined(runs, "negatives"),
-    "κ_pos learned": lambda runs: _joined(runs, "learn_kappa_pos", lambda on: _yes(bool(on))),
-    "phases": lambda runs: _joined(runs, "phases"),
     "backbone": _backbone,
 }

@@ -1,6 +1,6 @@
-"""Peers: uncertainties of frozen features that a user would take instead of a posterior, as functions of the features.
+"""Baselines: uncertainties of frozen features to compare a posterior with, as functions of the features.
 
-Each returns one uncertainty per row, higher where it is less sure. What learns does so from labels alone.
+Each returns one uncertainty per row, higher for less certain rows. Those that learn use labels only.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,14 +35,7 @@ class ProbeSetting:
 
 
 class Probe(nn.Module):
-    """A network on standardised features: linear, or with one hidden layer; ``embed`` returns what its last layer sees.
-
-    Examples
-    --------
-    >>> features = torch.randn(20, 8)
-    >>> Probe(features, 3, ProbeSetting(hidden=5)).embed(features).shape
-    torch.Size([20, 5])
-    """
+    """A network on standardised features, linear or with one hidden layer; ``embed`` returns its last hidden layer."""
 
     centre: Tensor
     scale: Tensor
@@ -60,7 +53,7 @@ class Probe(nn.Module):
         self.last = nn.Linear(setting.hidden or n_in, n_out)
 
     def embed(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n hidden"]:
-        """The hidden layer's outputs, or the standardised features where there is none."""
+        """The hidden layer's outputs, or the standardised features of a linear probe."""
         return self.hidden((features - self.centre) / self.scale)
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n out"]:
@@ -69,13 +62,7 @@ class Probe(nn.Module):
 
 
 def shortness(features: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """Minus the norm of each row: networks tend to give short features to what they do not know.
-
-    Examples
-    --------
-    >>> shortness(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
-    tensor([-5., -1.])
-    """
+    """Minus the norm of each row: networks tend to give short features to unfamiliar inputs."""
     return -features.norm(dim=-1)
 
 
@@ -105,7 +92,7 @@ def fit_probe(
     return _train(features, int(labels.max()) + 1, objective, setting, seed)
 
 
-def doubt(probe: Probe, features: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+def softmax_uncertainty(probe: Probe, features: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """One minus a classifier's largest probability."""
     return 1 - _apply(probe, features).softmax(-1).amax(-1)
 
@@ -123,9 +110,9 @@ def mc_dropout(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         probe.train()
-        found = entropy_of_mean([probe] * passes, features)
+        entropy = entropy_of_mean([probe] * passes, features)
         probe.eval()
-    return found
+    return entropy
 
 
 def losses_on_unseen(
@@ -141,7 +128,7 @@ def losses_on_unseen(
 
     Rows of one source (an image and its crops) are in one fold.
     """
-    found = torch.empty(len(features))
+    losses = torch.empty(len(features))
     sources = torch.arange(len(features)) if sources is None else sources
     names, source = torch.unique(sources, return_inverse=True)
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
@@ -149,8 +136,8 @@ def losses_on_unseen(
         fold = torch.isin(source, chosen)
         probe = fit_probe(features[~fold], labels[~fold], setting, seed=seed)
         logits = _apply(probe, features[fold])
-        found[fold] = nn.functional.cross_entropy(logits, labels[fold], reduction="none")
-    return found
+        losses[fold] = nn.functional.cross_entropy(logits, labels[fold], reduction="none")
+    return losses
 
 
 def predict_loss(

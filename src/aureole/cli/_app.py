@@ -3,7 +3,7 @@
 import errno
 import os
 import sys
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -47,28 +47,19 @@ _PLACEHOLDERS = {"reproduce"}  # commands that another package provides
 
 
 class _Commands(TyperGroup):
-    """Our commands, and those that other packages register in the entry-point group ``aureole.commands``.
-
-    An entry point names a ``typer.Typer`` with one command. It is loaded when the command or the list of commands is
-    needed.
-    """
+    """Our commands, and those (each a ``typer.Typer``) that packages register as entry points ``aureole.commands``."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of all commands, ours first."""
         ours = super().list_commands(ctx)
-        return [*ours, *sorted({entry.name for entry in _plugins()} - set(ours))]
+        return [*ours, *sorted(entry_points(group="aureole.commands").names - set(ours))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name, or None."""
         if cmd_name not in self.commands or cmd_name in _PLACEHOLDERS:
-            for entry in _plugins():
-                if entry.name == cmd_name:
-                    return typer.main.get_command(entry.load())
+            for entry in entry_points(group="aureole.commands", name=cmd_name):
+                return typer.main.get_command(entry.load())
         return super().get_command(ctx, cmd_name)
-
-
-def _plugins() -> list[EntryPoint]:
-    return list(entry_points(group="aureole.commands"))
 
 
 app = typer.Typer(

@@ -2,9 +2,10 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,9 @@ class Package:
     @property
     def good(self) -> bool:
         """Whether it is installed and new enough."""
-        return (
-            self.version is not None
-            and Version(self.version).release >= Version(self.least or "0").release
-        )
+        if self.version is None:
+            return False
+        return Version(self.version).release >= Version(self.least or "0").release
 
 
 @dataclass(frozen=True)
@@ -80,39 +80,22 @@ class Check:
 
 
 def check_numerics() -> list[Check]:
-    """Compare a few values with constants computed to many digits, and the mean of samples with its expectation.
-
-    Examples
-    --------
-    >>> [check.good for check in check_numerics()]
-    [True, True, True, True]
-    """
-    ten, hundred = (torch.tensor(x, dtype=torch.float64) for x in (10.0, 100.0))
-    sixteen, cosine = (torch.tensor(x, dtype=torch.float64) for x in (16.0, 0.9))
+    """Compare a few values with constants computed to many digits, and the mean of samples with its expectation."""
+    numbers = torch.tensor([0.9, 10.0, 16.0, 20.0, 100.0], dtype=torch.float64)
+    cosine, ten, sixteen, twenty, hundred = numbers
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         mu = torch.eye(8, dtype=torch.float64)[0]
-        samples = VonMisesFisher(mu, 20.0 + torch.zeros((), dtype=torch.float64)).sample((20_000,))
-    along = samples[:, 0]
-    twenty = torch.tensor(20.0, dtype=torch.float64)
-    return [
-        Check("log-normaliser, D = 10", float(log_normalizer(ten, 10)), -7.090957108908095, 1e-10),
-        Check(
-            "log-normaliser, D = 128", float(log_normalizer(hundred, 128)), 95.06146882169764, 1e-10
-        ),
-        Check(
-            "log positivity, D = 10",
-            float(log_positivity(cosine, sixteen, hundred, 20.0, 10)),
-            4.439028363647464,
-            1e-8,
-        ),
-        Check(
-            "mean of 20,000 samples",
-            float(along.mean()),
-            float(mean_resultant_length(twenty, 8)),
-            5 * float(along.std()) / 20_000**0.5,
-        ),
-    ]
+        along = VonMisesFisher(mu, twenty).sample((20_000,))[:, 0]
+    positivity = log_positivity(cosine, sixteen, hundred, 20.0, 10)
+    mean, error = mean_resultant_length(twenty, 8), 5 * along.std() / 20_000**0.5
+    checks = {
+        "log-normaliser, D = 10": (log_normalizer(ten, 10), -7.090957108908095, 1e-10),
+        "log-normaliser, D = 128": (log_normalizer(hundred, 128), 95.06146882169764, 1e-10),
+        "log positivity, D = 10": (positivity, 4.439028363647464, 1e-8),
+        "mean of 20,000 samples": (along.mean(), mean, error),
+    }
+    return [Check(name, *map(float, values)) for name, values in checks.items()]
 
 
 def find_packages() -> list[Package]:
@@ -133,22 +116,20 @@ def find_packages() -> list[Package]:
 
 def find_data(named: str | None) -> dict[str, Any]:
     """The folder named by AUREOLE_DATA, and whether each data set's files exist in it."""
-    folder = None if not named else Path(named)
-    exists = folder is not None and folder.is_dir()
-    return {
-        "folder": named or None,
-        "found": exists,
-        "sets": {
-            name: folder is not None and all((folder / file).is_file() for file in files)
-            for name, files in DATA.items()
-        },
+    folder = Path(named) if named else None
+    sets = {
+        name: folder is not None and all((folder / file).is_file() for file in files)
+        for name, files in DATA.items()
     }
+    exists = folder is not None and folder.is_dir()
+    return {"folder": named or None, "found": exists, "sets": sets}
 
 
 def machine() -> dict[str, Any]:
     """Versions, processor, threads, memory and GPUs of this machine."""
     flags = set(_cpu_field("flags").split())
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    affinity = hasattr(os, "sched_getaffinity")
     return {
         "aureole": __version__,
         "python": platform.python_version(),
@@ -159,7 +140,7 @@ def machine() -> dict[str, Any]:
         "features": [flag for flag in _FLAGS if flag in flags],
         "capability": torch.backends.cpu.get_cpu_capability(),
         "bfloat16": bfloat16_in_hardware(),
-        "cores": _cores(),
+        "cores": len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "memory": _memory(),
@@ -168,23 +149,15 @@ def machine() -> dict[str, Any]:
 
 
 def hints(facts: Mapping[str, Any]) -> list[str]:
-    """Advice on OMP_NUM_THREADS, from the output of ``machine``.
-
-    Examples
-    --------
-    >>> hints({"omp_num_threads": "8", "cores": 2, "threads": 8})
-    ['OMP_NUM_THREADS is 8, but 2 cores are usable: set it to 2 or less.']
-    """
+    """Advice on OMP_NUM_THREADS, from the output of ``machine``."""
     asked, cores = facts["omp_num_threads"], facts["cores"]
+    if not asked and cores > 1:
+        return [
+            f"OMP_NUM_THREADS is not set, so each process uses {facts['threads']} threads: set it if several "
+            "processes share this machine."
+        ]
     if not asked:
-        return (
-            [
-                f"OMP_NUM_THREADS is not set, so each process uses {facts['threads']} threads: set it if several "
-                "processes share this machine."
-            ]
-            if cores > 1
-            else []
-        )
+        return []
     if asked.isdigit() and int(asked) > cores:
         return [
             f"OMP_NUM_THREADS is {asked}, but {cores} core{'s are' if cores > 1 else ' is'} usable: "
@@ -200,13 +173,6 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _memory() -> dict[str, int | None]:
@@ -250,32 +216,30 @@ def doctor(as_json: AsJson = False) -> None:
         print_json(result)
     else:
         console = Console(highlight=False)
-        console.print(_about(facts))
-        console.print(_extras(packages))
-        console.print(_data(data))
-        console.print(_checks(checks))
+        console.print(_table("this machine", _about(facts), 10))
+        console.print(_table("optional packages", _extras(packages), 10))
+        console.print(_table("data", _data(data), 10))
+        console.print(_table("numerics", map(_check_row, checks), 2, 26))
         for hint in advice:
             console.print(f"[yellow]hint:[/yellow] {escape(hint)}")
-        console.print(
-            "All is well."
-            if good
-            else "[red]The numerics are wrong: do not use this installation.[/red]"
-        )
+        wrong = "[red]The numerics are wrong: do not use this installation.[/red]"
+        console.print("All is well." if good else wrong)
     if not good:
         raise typer.Exit(1)
 
 
-def _sheet(title: str, *widths: int) -> Table:
-    """An empty table that fits 80 columns."""
+def _table(title: str, rows: Iterable[tuple[str, ...]], *widths: int) -> Table:
+    """A table that fits 80 columns; the last column has the rest of the width."""
     table = Table(title=title, title_justify="left", show_header=False, width=78)
     for width in widths:
         table.add_column(width=width, overflow="fold")
     table.add_column(ratio=1, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def _about(facts: dict[str, Any]) -> Table:
-    table = _sheet("this machine", 10)
+def _about(facts: dict[str, Any]) -> list[tuple[str, str]]:
     memory = facts["memory"]
     free = "" if memory["free"] is None else f", {memory['free'] / 2**30:.1f} GiB free"
     total = "unknown" if memory["total"] is None else f"{memory['total'] / 2**30:.1f} GiB{free}"
@@ -292,22 +256,17 @@ def _about(facts: dict[str, Any]) -> Table:
         "memory": total,
         "GPU": ", ".join(facts["gpus"]) or "none; all examples run on the CPU",
     }
-    for name, text in rows.items():
-        table.add_row(name, escape(text))
-    return table
+    return [(name, escape(text)) for name, text in rows.items()]
 
 
-def _extras(packages: list[Package]) -> Table:
-    table = _sheet("optional packages", 10)
-    for extra in dict.fromkeys(package.extra for package in packages):
-        of = [package for package in packages if package.extra == extra]
-        lines = [_package(package) for package in of]
-        text = "  ".join(lines)
-        if not all(package.good for package in of):
-            line = escape(f"pip install 'aureole[{extra}]'")
-            text += f"\n[yellow]{line}[/yellow]"
-        table.add_row(extra, text)
-    return table
+def _extras(packages: list[Package]) -> Iterator[tuple[str, str]]:
+    for extra, group in groupby(packages, key=lambda package: package.extra):
+        members = list(group)
+        text = "  ".join(map(_package, members))
+        if not all(package.good for package in members):
+            command = escape(f"pip install 'aureole[{extra}]'")
+            text += f"\n[yellow]{command}[/yellow]"
+        yield extra, text
 
 
 def _package(package: Package) -> str:
@@ -319,25 +278,17 @@ def _package(package: Package) -> str:
     return f"{_GOOD} {name} {escape(package.version)}"
 
 
-def _data(data: dict[str, Any]) -> Table:
-    table = _sheet("data", 10)
+def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if data["folder"] is None:
         where = "AUREOLE_DATA is not set; aureole quickstart needs no data"
     else:
         where = f"{data['folder']}{'' if data['found'] else ' (from AUREOLE_DATA) does not exist'}"
-    table.add_row("folder", escape(where))
+    yield "folder", escape(where)
     if data["found"]:
         sets = [f"{_GOOD if exists else _ABSENT} {name}" for name, exists in data["sets"].items()]
-        table.add_row("sets", "  ".join(sets))
-    return table
+        yield "sets", "  ".join(sets)
 
 
-def _checks(checks: list[Check]) -> Table:
-    table = _sheet("numerics", 2, 26)
-    for check in checks:
-        table.add_row(
-            _GOOD if check.good else _BAD,
-            check.name,
-            f"{check.value:.10g}, expected {check.wanted:.10g} ± {check.tolerance:.0e}",
-        )
-    return table
+def _check_row(check: Check) -> tuple[str, str, str]:
+    result = f"{check.value:.10g}, expected {check.wanted:.10g} ± {check.tolerance:.0e}"
+    return _GOOD if check.good else _BAD, check.name, result

@@ -4,14 +4,22 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Argument, Option
 
-from aureole.cli._options import AsJson, IdColumn, Normalized, RayAddress, expanded, model_option
+from aureole.cli._options import (
+    AsJson,
+    IdColumn,
+    Normalized,
+    RayAddress,
+    expanded,
+    model_option,
+    option,
+)
 from aureole.cli._output import embed_bar, is_quiet, print_json, print_text
 from aureole.errors import AureoleError
-from aureole.scale import EmbedOptions, EmbedReport, SourceSpec, embed as embed_source
+from aureole.scale import EmbedOptions, Modality, SourceSpec, embed as embed_source
 
 HELP = r"""Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset with a saved model.
 
@@ -33,39 +41,26 @@ Examples:
 class InputOptions:
     """How to read the source."""
 
-    modality: Annotated[
-        Literal["image", "text", "vector"] | None,
-        Option(help="Kind of input (default: what the model takes)."),
-    ] = None
-    column: Annotated[
-        str | None,
-        Option(
-            help="Column of inputs, or file ending in .tar files (default: the only one that fits)."
-        ),
-    ] = None
+    modality: Modality | None = option("Kind of input (default: what the model takes).")
+    column: str | None = option(
+        "Column of inputs, or file ending in .tar files (default: the only one that fits)."
+    )
     id_column: IdColumn = None
     normalized: Normalized = None
-    chunk_rows: Annotated[
-        int | None,
-        Option(min=1, help="Rows per chunk, the unit of retry (default: depends on the source)."),
-    ] = None
+    chunk_rows: int | None = option(
+        "Rows per chunk, the unit of retry (default: depends on the source).", min=1
+    )
 
 
 @dataclass(frozen=True)
 class WorkOptions:
     """How to run."""
 
-    workers: Annotated[
-        int, Option(min=1, help="Number of processes; several have one thread each.")
-    ] = 1
+    workers: int = option("Number of processes; several have one thread each.", 1, min=1)
     ray_address: RayAddress = None
-    batch: Annotated[int, Option(min=1, help="Inputs per call of the model.")] = 128
-    decoders: Annotated[
-        int, Option(min=1, help="Decoding threads per worker, in parallel with the model.")
-    ] = 1
-    commit_seconds: Annotated[
-        float, Option(min=0, help="Seconds between commits to the table.")
-    ] = 2.0
+    batch: int = option("Inputs per call of the model.", 128, min=1)
+    decoders: int = option("Decoding threads per worker, in parallel with the model.", 1, min=1)
+    commit_seconds: float = option("Seconds between commits to the table.", 2.0, min=0)
 
 
 @expanded
@@ -101,25 +96,18 @@ def embed(
     if as_json:
         print_json(asdict(report))
     else:
-        _show(report, out)
+        rows, errors, reasons = report.rows, report.errors, report.errors_table
+        print_text(
+            f"{report.new_rows:,} rows added in {report.seconds:.1f} s ({report.rows_per_second:,.0f} per second); "
+            f"{rows:,} rows in R^{report.dim} in {report.table}"
+        )
+        if report.table != out:
+            print_text(f"{out} has the rows of another model, so these are in a separate table")
+        if report.repeated:
+            print_text(f"{report.repeated:,} rows share their id with another: check the id column")
+        if errors:
+            print_text(f"{errors:,} inputs could not be read; {reasons} lists the reasons")
     if report.errors and not report.rows:
         raise AureoleError(
             f"none of the {report.errors:,} inputs could be read; see the reasons in {report.errors_table}."
-        )
-
-
-def _show(report: EmbedReport, out: str) -> None:
-    print_text(
-        f"{report.new_rows:,} rows added in {report.seconds:.1f} s ({report.rows_per_second:,.0f} per second); "
-        f"{report.rows:,} rows in R^{report.dim} in {report.table}"
-    )
-    if report.table != out:
-        print_text(f"{out} has the rows of another model, so these are in a separate table")
-    if report.repeated:
-        print_text(
-            f"{report.repeated:,} rows share their id with another row: check the column of ids"
-        )
-    if report.errors:
-        print_text(
-            f"{report.errors:,} inputs could not be read; {report.errors_table} lists the reasons"
         )

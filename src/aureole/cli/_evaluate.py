@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from typer import Option
 
-from aureole.cli._options import AsJson, GroupedVectors, Head, Vectors, expanded
+from aureole.cli._options import AsJson, GroupedVectors, Head, Vectors, expanded, option
 from aureole.cli._output import (
     about_kappa,
     coverage_table,
@@ -43,14 +43,9 @@ Examples:
 class PageOptions:
     """The page to write."""
 
-    report: Annotated[Path | None, Option(help="HTML page to write.")] = None
-    text_column: Annotated[
-        str | None, Option(help="Column of texts; the page shows the extremes of kappa.")
-    ] = None
-    image_column: Annotated[
-        str | None,
-        Option(help="Column of paths of pictures, relative to their table, to show instead."),
-    ] = None
+    report: Path | None = option("HTML page to write.")
+    text_column: str | None = option("Column of texts; the page shows the extremes of kappa.")
+    image_column: str | None = option("Column of picture paths, relative to the table, to show.")
 
 
 @expanded
@@ -81,8 +76,7 @@ def evaluate(
         galleries = _galleries(result.kappa, others, page)
         write_head_report(result, report, source=vectors.name, galleries=galleries)
     if as_json:
-        written = {"report": str(report)} if report else {}
-        print_json(result.to_dict() | written)
+        print_json(result.to_dict() | ({"report": str(report)} if report else {}))
         return
     _show(result)
     if report is not None:

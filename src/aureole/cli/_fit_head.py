@@ -11,7 +11,15 @@ import typer
 from rich.console import Console
 from typer import Option
 
-from aureole.cli._options import AsJson, GroupedVectors, Vectors, check_out, expanded, run_digest
+from aureole.cli._options import (
+    AsJson,
+    GroupedVectors,
+    Vectors,
+    check_out,
+    expanded,
+    option,
+    run_digest,
+)
 from aureole.cli._output import coverage_table, is_quiet, print_json, rows_bar, table, training_bar
 from aureole.data import ARRAYS, read_groups, read_pairs, read_vectors, table_files
 from aureole.errors import InvalidInputError
@@ -37,30 +45,23 @@ Examples:
 class PairOptions:
     """Positives as a table of pairs."""
 
-    pairs: Annotated[
-        Path | None, Option(help="Table of pairs of positives, instead of groups.")
-    ] = None
-    left: Annotated[str, Option(help="First column of the pairs.")] = "left"
-    right: Annotated[str, Option(help="Second column of the pairs.")] = "right"
-    id_column: Annotated[
-        str | None,
-        Option(help="Column of the ids that pairs refer to (default: row numbers from 0)."),
-    ] = None
+    pairs: Path | None = option("Table of pairs of positives, instead of groups.")
+    left: str = option("First column of the pairs.", "left")
+    right: str = option("Second column of the pairs.", "right")
+    id_column: str | None = option("Column of the ids in the pairs (default: row numbers from 0).")
 
 
 @dataclass(frozen=True)
 class FitOptions:
     """The head and its training."""
 
-    dim: Annotated[
-        str | None, Option(help='Dimension of the posteriors, or "auto".', metavar="N|auto")
-    ] = None
-    kappa_pos: Annotated[
-        float | None, Option(help="Concentration of positives around a latent (default: 2 * dim).")
-    ] = None
-    steps: Annotated[int | None, Option(min=1, help="Number of training steps.")] = None
-    items: Annotated[int | None, Option(min=4, help="Vectors per batch.")] = None
-    seed: Annotated[int, Option(min=0, help="Random seed.")] = 0
+    dim: str | None = option('Dimension of the posteriors, or "auto".', metavar="N|auto")
+    kappa_pos: float | None = option(
+        "Concentration of positives around latents (default: 2 * dim)."
+    )
+    steps: int | None = option("Number of training steps.", min=1)
+    items: int | None = option("Vectors per batch.", min=4)
+    seed: int = option("Random seed.", 0, min=0)
 
     def head(self) -> FrozenHead:
         """An unfitted head with the options that were given."""
@@ -82,9 +83,8 @@ def fit_head(
     started = time.monotonic()
     check_out(out, "head", overwrite=overwrite)
     others, pairs = columns.columns_from or vectors, pairing.pairs
-    grouped = columns.group_column is not None or (
-        columns.columns_from is not None and others.suffix in ARRAYS
-    )
+    in_array = columns.columns_from is not None and others.suffix in ARRAYS
+    grouped = columns.group_column is not None or in_array
     if grouped == (pairs is not None):
         raise typer.BadParameter("use either --group-column or --pairs.")
     head, shown = fit.head(), not is_quiet(as_json=as_json)
@@ -98,7 +98,16 @@ def fit_head(
     partial = out.with_name(f"{out.name}.partial-{digest}")
     with rows_bar("reading", shown=shown) as observer:
         rows = read_vectors(vectors, columns.vector_column, work=partial, observer=observer)
-    _check_rows(len(rows), groups, partners, pairs)
+    if groups is not None and len(groups) != len(rows):
+        raise InvalidInputError(
+            f"there are {len(rows)} vectors, but {len(groups)} groups: the files do not match row by row."
+        )
+    if partners is not None and (partners >= len(rows)).any():
+        row = int((partners >= len(rows)).any(1).argmax())
+        raise InvalidInputError(
+            f"row {row} of {pairs} (counted from 0) refers to row {partners[row].max()}, but there are {len(rows)} "
+            "vectors."
+        )
     with training_bar("fitting", shown=shown) as observer:
         checkpoint = partial / "checkpoint.safetensors"
         head.fit(rows, groups, pairs=partners, checkpoint=checkpoint, observer=observer)
@@ -130,20 +139,6 @@ def _dim(text: str) -> int | str:
     if not text.isdecimal() or int(text) < 2:
         raise typer.BadParameter(f'--dim must be an integer of 2 or more, or "auto", not {text!r}.')
     return int(text)
-
-
-def _check_rows(
-    rows: int, groups: np.ndarray | None, partners: np.ndarray | None, pairs: Path | None
-) -> None:
-    if groups is not None and len(groups) != rows:
-        raise InvalidInputError(
-            f"there are {rows} vectors, but {len(groups)} groups: the files do not match row by row."
-        )
-    if partners is not None and (partners >= rows).any():
-        row = int((partners >= rows).any(1).argmax())
-        raise InvalidInputError(
-            f"row {row} of {pairs} (counted from 0) refers to row {partners[row].max()}, but there are {rows} vectors."
-        )
 
 
 def _show(head: FrozenHead, rows: int, out: Path) -> None:

@@ -1,35 +1,51 @@
 """``aureole index``: build, extend, inspect and speed up galleries of posteriors."""
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import typer
 from typer import Argument, Option
 
-from aureole.cli._gallery import (
-    CHUNK,
-    TableColumns,
-    TablePosteriors,
-    calibration,
-    facts,
-    head_origin,
-    read_ids,
-    read_payload,
-    staged,
+from aureole.cli._options import (
+    AsJson,
+    ColumnsFrom,
+    Gallery,
+    IdColumn,
+    IndexSizes,
+    KappaPos,
+    OptionalHead,
+    RayAddress,
+    VectorColumn,
+    expanded,
+    option,
 )
-from aureole.cli._options import AsJson, Gallery, IndexSizes, KappaPos, RayAddress, expanded
 from aureole.cli._output import is_quiet, print_json, print_text, rows_bar
-from aureole.data import read_groups
+from aureole.data import Groups, read_column, read_groups, read_vectors
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex, Origin, check_ids, engine_of, is_local, shown_address
+from aureole.models import WEIGHTS
+from aureole.records import file_hash
+from aureole.retrieval import (
+    ConformalMass,
+    CredibleIndex,
+    Origin,
+    check_ids,
+    engine_of,
+    is_local,
+    shown_address,
+)
 from aureole.scale import build_lists
+from aureole.sphere import normalize
+from aureole.training import FrozenHead, kappas
 
 HELP = """Build a gallery for `aureole search`, append to it, or inspect it.
 
@@ -84,6 +100,7 @@ Examples:
       --ray-address 10.0.0.1:6379
     aureole index approximate gallery.faiss --kind hnsw --width 256
 """
+CHUNK = 65_536  # rows per append
 _QUERIES = 20  # rows of the gallery that measure the recall of an approximate index
 _GOOD_RECALL = 0.99  # below it the output suggests what to change
 
@@ -92,24 +109,78 @@ Table = Annotated[Path, Argument(help="Table: a file, or a folder of files.")]
 
 
 @dataclass(frozen=True)
+class TableColumns:
+    """How to read posteriors, ids and payload from a table."""
+
+    head: OptionalHead = None
+    vector_column: VectorColumn = None
+    mu_column: str = option("Without --head: column of mu (score --with-mu).", "mu")
+    kappa_column: str = option("Without --head: column of kappa.", "kappa")
+    id_column: IdColumn = None
+    columns_from: ColumnsFrom = None
+    payload_column: list[str] | None = option(
+        "Column to store with the rows, for filters and display; repeatable.",
+        metavar="COLUMN|NAME=COLUMN",
+    )
+
+
+@dataclass(frozen=True)
 class CalibrationOptions:
     """The conformal calibration that `search --guarantee conformal` uses."""
 
-    group_column: Annotated[
-        str | None,
-        Option(
-            help="Calibrate search --guarantee conformal on pairs of rows of one group, held out from the head."
-        ),
-    ] = None
-    conformal: Annotated[
-        Path | None,
-        Option(help="Table with these held-out groups (default: the gallery's own table)."),
-    ] = None
-    conformal_pairs: Annotated[
-        int, Option(min=1, help="Maximum number of pairs, one per group.")
-    ] = 500
+    group_column: str | None = option(
+        "Calibrate search --guarantee conformal on pairs of rows of one group, held out from the head."
+    )
+    conformal: Path | None = option(
+        "Table with these held-out groups (default: the gallery's own table)."
+    )
+    conformal_pairs: int = option("Maximum number of pairs, one per group.", 500, min=1)
     kappa_pos: KappaPos = None
-    seed: Annotated[int, Option(min=0, help="Seed that selects the pairs.")] = 0
+    seed: int = option("Seed that selects the pairs.", 0, min=0)
+
+
+class TablePosteriors:
+    """The posteriors of a table: a head's predictions for its vectors, or its own columns of mu and kappa.
+
+    ``source[rows]`` returns some rows; memory does not grow with the table.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        columns: TableColumns,
+        *,
+        work: Path | None = None,
+        observer: Callable[[int], None] | None = None,
+    ) -> None:
+        self._head = None if columns.head is None else FrozenHead.load(columns.head)
+        name = columns.mu_column if self._head is None else columns.vector_column
+        self.work = work
+        self._vectors = read_vectors(path, name, work=work, observer=observer)
+        self.kappa = np.zeros(0, np.float32)
+        if self._head is None:
+            name = columns.kappa_column
+            values = _complete(path, name, len(self._vectors))
+            if values.dtype.kind not in "fiu":
+                raise InvalidInputError(
+                    f"kappa must be a column of numbers, but {name!r} of {path} has type {values.dtype}."
+                )
+            self.kappa = values.astype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def __getitem__(self, rows: Any) -> VonMisesFisher:
+        part = np.ascontiguousarray(self._vectors[rows])
+        if self._head is not None:
+            return self._head.predict(part)
+        return VonMisesFisher(torch.from_numpy(part), torch.from_numpy(self.kappa[rows]))
+
+    def typical_kappa(self, observer: Callable[[int], None] | None = None) -> float:
+        """The median kappa of all rows."""
+        if self._head is not None and not len(self.kappa):
+            self.kappa = kappas(self._head, self._vectors, observer=observer)
+        return float(np.median(self.kappa))
 
 
 @index.command("build", help=BUILD)
@@ -137,27 +208,26 @@ def build(
     started = time.monotonic()
     if out == "faiss://":
         raise typer.BadParameter(
-            "faiss:// is an index in memory and would be lost. Choose a path that ends in .faiss."
+            "faiss:// is an index in memory and would be lost: choose a path that ends in .faiss."
         )
     if calibrate.conformal is not None and calibrate.group_column is None:
         raise typer.BadParameter("--conformal needs --group-column, which defines the positives.")
     given = sizes.given(approximate)
-    origin = head_origin(columns.head)
+    origin = _head_origin(columns.head)
     if calibrate.kappa_pos is not None:
         origin = Origin(calibrate.kappa_pos, origin.weights)
     if calibrate.group_column is not None and origin.kappa_pos is None:
         raise typer.BadParameter("a calibration needs --kappa-pos, or --head, which has one.")
     shown = not is_quiet(as_json=as_json)
-    with staged(out) as place:
+    with _staged(out) as place:
         source, ids, payload = _read(table, columns, out, shown=shown)
         with rows_bar("scoring", len(source), shown=shown) as observer:
             typical = source.typical_kappa(observer)
         made = None
         for rows, part in _parts(out, len(source), payload, shown=shown):
             if made is None:
-                made = CredibleIndex.create(
-                    place, source[rows], ids[rows], part, typical_kappa=typical
-                )
+                first = (source[rows], ids[rows], part)
+                made = CredibleIndex.create(place, *first, typical_kappa=typical)
             else:
                 made.append(source[rows], ids[rows], part)
         assert made is not None  # the reader refuses a table without rows
@@ -165,14 +235,14 @@ def build(
             made.origin = origin
             if calibrate.group_column is not None:
                 _calibrate(made, source, table, columns, calibrate)
-            result = facts(made, out)
+            result = _facts(made, out)
             if approximate is not None:
                 made.build(approximate, **given)
                 every = max(1, len(source) // _QUERIES)
                 queries = source[slice(0, every * _QUERIES, every)]
                 recall = made.check_recall(queries, least=0.0)
                 result |= {"approximate": made.approximate, "recall": recall.share}
-    show_facts(result | {"seconds": time.monotonic() - started}, as_json=as_json)
+    _show_facts(result | {"seconds": time.monotonic() - started}, as_json=as_json)
 
 
 @index.command("append", help=APPEND)
@@ -188,7 +258,7 @@ def append(
     shown = not is_quiet(as_json=as_json)
     with CredibleIndex.open(gallery) as opened:
         if columns.head is not None:
-            weights = head_origin(columns.head).weights or ""
+            weights = _head_origin(columns.head).weights or ""
             opened.origin.check_same(weights, f"the head in {columns.head}")
         source, ids, payload = _read(table, columns, gallery, shown=shown)
         for rows, part in _parts(gallery, len(source), payload, shown=shown):
@@ -200,17 +270,16 @@ def append(
                 raise InvalidInputError(
                     f"{error} The rows of {table} before row {rows.start} (counted from 0) were appended."
                 ) from error
-        result = facts(opened, gallery)
+        result = _facts(opened, gallery)
     result |= {"appended": len(source), "seconds": time.monotonic() - started}
-    show_facts(result, as_json=as_json)
+    _show_facts(result, as_json=as_json)
 
 
 @index.command("info", help=INFO)
 def info(gallery: Gallery, as_json: AsJson = False) -> None:
     """Print facts about a gallery; ``INFO`` is the text users see."""
     with CredibleIndex.open(gallery) as opened:
-        result = facts(opened, gallery)
-    show_facts(result, as_json=as_json)
+        _show_facts(_facts(opened, gallery), as_json=as_json)
 
 
 @index.command("approximate", help=APPROXIMATE)
@@ -241,20 +310,34 @@ def approximate(
         seconds = time.monotonic() - started
         posteriors, _ = opened.fetch(_sample_ids(opened))
         recall = opened.check_recall(posteriors, least=0.0)
-        result = facts(opened, gallery)
-    show_facts({**result, "recall": recall.share, "seconds": seconds}, as_json=as_json)
+        result = _facts(opened, gallery) | {"recall": recall.share, "seconds": seconds}
+    _show_facts(result, as_json=as_json)
 
 
 def _read(
     table: Path, columns: TableColumns, gallery: str, *, shown: bool
 ) -> tuple[TablePosteriors, list[str], dict[str, list[Any]]]:
-    """The posteriors, ids and payload of a table."""
+    """The posteriors, ids (row numbers if there is no column of ids) and payload of a table."""
     others = columns.columns_from or table
     work = Path(gallery).parent if is_local(gallery) else None
     with rows_bar("reading", shown=shown) as observer:
         source = TablePosteriors(table, columns, work=work, observer=observer)
-    ids = check_ids(read_ids(others, columns.id_column, len(source)))
-    return source, ids, read_payload(others, columns.payload_column or [], len(source))
+    ids = [str(row) for row in range(len(source))]
+    if columns.id_column is not None:
+        values = _complete(others, columns.id_column, len(source))
+        if values.dtype.kind not in "OUiu":
+            raise InvalidInputError(
+                f"ids must be strings or integers, but the column {columns.id_column!r} of {others} has type "
+                f"{values.dtype}."
+            )
+        ids = check_ids([str(value) for value in values.tolist()])
+    payload: dict[str, list[Any]] = {}
+    for text in columns.payload_column or []:
+        name, _, column = text.partition("=")  # NAME=COLUMN stores a column under another name
+        if name in payload:
+            raise InvalidInputError(f"the payload column {name!r} is given twice.")
+        payload[name] = _complete(others, column or name, len(source)).tolist()
+    return source, ids, payload
 
 
 def _parts(
@@ -262,7 +345,6 @@ def _parts(
 ) -> Iterator[tuple[slice, dict[str, list[Any]]]]:
     """(Rows, their payload), chunk by chunk, with a progress bar; one chunk for FAISS, which rewrites all rows."""
     size = count if engine_of(gallery).engine == "FAISS" else CHUNK
-    observer: Callable[[int], None]
     with rows_bar("storing", count, shown=shown) as observer:
         for first in range(0, count, size):
             rows = slice(first, min(first + size, count))
@@ -277,34 +359,33 @@ def _calibrate(
     columns: TableColumns,
     options: CalibrationOptions,
 ) -> None:
-    """Calibrate the gallery on pairs of the held-out table, or of its own."""
+    """Calibrate the gallery on one random pair of each of some random groups of the held-out table, or of its own."""
     held_out = source
     if options.conformal is not None:
         held_out = TablePosteriors(options.conformal, columns, work=source.work)
-    groups_from = options.conformal or columns.columns_from or table
-    assert made.origin.kappa_pos is not None  # checked before anything was read
-    made.conformal = calibration(
-        held_out,
-        read_groups(groups_from, options.group_column),
-        kappa_pos=made.origin.kappa_pos,
-        kappa_other=source.typical_kappa(),
-        most=options.conformal_pairs,
-        seed=options.seed,
+    groups = read_groups(options.conformal or columns.columns_from or table, options.group_column)
+    if len(groups) != len(held_out):
+        raise InvalidInputError(f"there are {len(held_out)} rows, but {len(groups)} groups.")
+    index, rng = Groups.of(groups), torch.Generator().manual_seed(options.seed)
+    chosen = torch.randperm(len(index.sizes), generator=rng)[: options.conformal_pairs]
+    left, right = index.pair_of_each(chosen.sort().values, rng).T.numpy()
+    kappa_pos, kappa_other = made.origin.kappa_pos, source.typical_kappa()
+    assert kappa_pos is not None  # checked before anything was read
+    made.conformal = ConformalMass.fit(
+        held_out[left], held_out[right], kappa_pos, kappa_other=kappa_other
     )
 
 
 def _sample_ids(opened: CredibleIndex) -> list[str]:
     """The rows nearest to a few random directions."""
     rng = torch.Generator().manual_seed(0)
-    mu = torch.nn.functional.normalize(
-        torch.randn(_QUERIES, opened.schema.dim, generator=rng), dim=-1
-    )
+    mu = normalize(torch.randn(_QUERIES, opened.schema.dim, generator=rng))
     hits = opened.search(VonMisesFisher(mu, 0.0), 1.0, limit=1, exact=True)
     assert isinstance(hits, list)
     return sorted({nearest.ids[0] for nearest in hits})
 
 
-def show_facts(result: dict[str, Any], *, as_json: bool) -> None:
+def _show_facts(result: dict[str, Any], *, as_json: bool) -> None:
     """Print facts about a gallery, as text or as JSON."""
     if as_json:
         print_json(result)
@@ -324,17 +405,82 @@ def show_facts(result: dict[str, Any], *, as_json: bool) -> None:
         sizes = ", ".join(f"{name} {size}" for name, size in approximate.items() if name != "kind")
         print_text(f"approximate index {approximate['kind']}{f' ({sizes})' if sizes else ''}")
         if "recall" in result:
-            print_text(
-                f"recall {100 * result['recall']:.2f} % of the members of the caps of {_QUERIES} rows"
-            )
+            share = f"{100 * result['recall']:.2f} %"
+            print_text(f"recall {share} of the members of the caps of {_QUERIES} rows")
         if result.get("recall", 1.0) < _GOOD_RECALL:
-            print_text(
-                "The recall is low: rebuild with more --probes or --width, or search with --exact."
-            )
-    held = result["conformal"]
-    if held is None:
-        print_text("no conformal calibration")
-    else:
-        print_text(
-            f"conformal calibration on {held['pairs']:,} pairs: guarantees up to mass {held['largest_mass']:.4g}"
+            advice = "rebuild with more --probes or --width, or search with --exact."
+            print_text(f"The recall is low: {advice}")
+    text, held = "no conformal calibration", result["conformal"]
+    if held is not None:
+        text = f"conformal calibration on {held['pairs']:,} pairs: guarantees up to mass {held['largest_mass']:.4g}"
+    print_text(text)
+
+
+def _head_origin(folder: Path | None) -> Origin:
+    """The provenance of a gallery whose posteriors come from the head in a folder; unknown without one."""
+    if folder is None:
+        return Origin()
+    return Origin(FrozenHead.load(folder).kappa_pos_, file_hash(folder / WEIGHTS))
+
+
+@contextmanager
+def _staged(where: str) -> Iterator[str]:
+    """A temporary address for a new gallery, renamed to its own when it is complete: an atomic write.
+
+    Databases and object stores are written in place.
+    """
+    engine_of(where)  # raises for an unknown engine before anything is read
+    if not is_local(where):
+        yield where
+        return
+    final = Path(where)
+    if final.exists() and not (final.is_dir() and not any(final.iterdir())):
+        raise InvalidInputError(
+            f"{final} already exists. Choose another --out, append to it with aureole index append, or delete it."
         )
+    part = final.with_name(f".{final.stem}.partial-{token_hex(4)}{final.suffix}")
+    try:
+        yield str(part)
+        part.rename(final)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        Path(f"{part}.lock").unlink(missing_ok=True)
+
+
+def _facts(index: CredibleIndex, where: str) -> dict[str, Any]:
+    """Facts about an index to print; the address has no password."""
+    schema, held, origin = index.schema, index.conformal, index.origin
+    calibrated = None
+    if held is not None:
+        pairs = len(held.scores)
+        calibrated = {"pairs": pairs, "largest_mass": pairs / (pairs + 1)}
+        calibrated |= {"kappa_pos": held.kappa_pos, "kappa_other": held.kappa_other}
+    return {
+        "gallery": shown_address(where),
+        "engine": index.engine,
+        "rows": index.count(),
+        "dim": schema.dim,
+        "typical_kappa": schema.typical_kappa,
+        "columns": dict(schema.columns),
+        "approximate": index.approximate,
+        "conformal": calibrated,
+        "kappa_pos": origin.kappa_pos,
+        "head": origin.weights,
+    }
+
+
+def _complete(path: Path, column: str, rows: int) -> np.ndarray:
+    """A column, which must have a value in every row."""
+    values = read_column(path, column)
+    if len(values) != rows:
+        raise InvalidInputError(
+            f"there are {rows} vectors, but the column {column!r} of {path} has {len(values)} values: the files do "
+            "not match row by row."
+        )
+    missing = next((row for row, value in enumerate(values.tolist()) if value is None), None)
+    if missing is not None:
+        raise InvalidInputError(
+            f"row {missing} (counted from 0) of the column {column!r} of {path} has no value. Fill it in, or drop the "
+            "row."
+        )
+    return values

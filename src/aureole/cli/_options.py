@@ -5,7 +5,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -24,7 +24,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
 
     Typer reads options from a flat signature and does not support dataclasses. The returned function has that flat
     signature; when it is called, it builds the dataclasses and passes them on. The options of a dataclass share a panel
-    of the help, whose title is the first line of the docstring.
+    of the help, whose title is the first line of the docstring. Its fields are ``option(...)``, or annotated for Typer.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     ... class Sizes:
     ...     'Sizes of an index.'
     ...
-    ...     lists: Annotated[int, Option(help="Number of lists.")] = 4
+    ...     lists: int = option("Number of lists.", 4)
     >>> @expanded
     ... def build(name: str, sizes: Sizes) -> None:
     ...     print(name, sizes)
@@ -50,26 +50,34 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
             continue
         annotations = get_type_hints(groups[name], include_extras=True)
         title = (groups[name].__doc__ or "").partition("\n")[0].removesuffix(".")
-        for field in fields(groups[name]):
-            kind, option = get_args(annotations[field.name])
-            option = copy(option)
-            option.rich_help_panel = title
-            flat[field.name] = inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=parameter.empty if field.default is MISSING else field.default,
-                annotation=Annotated[kind, option],
+        for entry in fields(groups[name]):
+            kind, info = annotations[entry.name], entry.metadata.get("option")
+            if info is None:
+                kind, info = get_args(kind)
+            info = copy(info)
+            info.rich_help_panel = title
+            default = parameter.empty if entry.default is MISSING else entry.default
+            flat[entry.name] = inspect.Parameter(
+                entry.name,
+                parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=Annotated[kind, info],
             )
 
     @wraps(command)
     def call(**values: Any) -> None:
         for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            values[name] = group(**{entry.name: values.pop(entry.name) for entry in fields(group)})
         command(**values)
 
     call.__signature__ = inspect.Signature(list(flat.values()))  # pyright: ignore[reportAttributeAccessIssue]
     call.__annotations__ = {name: parameter.annotation for name, parameter in flat.items()}
     return call
+
+
+def option(help: str, default: Any = None, *flags: str, **settings: Any) -> Any:
+    """A field of a dataclass for ``expanded``; the settings are those of ``typer.Option``, such as ``min``."""
+    return field(default=default, metadata={"option": Option(*flags, help=help, **settings)})
 
 
 def model_option(help: str) -> Any:
@@ -82,29 +90,17 @@ Head = Annotated[Path, _HEAD]
 OptionalHead = Annotated[Path | None, _HEAD]
 Gallery = Annotated[str, Argument(help="Address of the gallery.", metavar="ADDRESS")]
 Vectors = Annotated[Path, Argument(help="Table of vectors: a file, or a folder of files.")]
-VectorColumn = Annotated[
-    str | None, Option(help="Column of vectors (default: the only one that holds lists).")
-]
-MuColumn = Annotated[str, Option(help="Without --head: column of mu (score --with-mu).")]
-KappaColumn = Annotated[str, Option(help="Without --head: column of kappa.")]
+_VECTORS = Option(help="Column of vectors (default: the only one that holds lists).")
+VectorColumn = Annotated[str | None, _VECTORS]
 IdColumn = Annotated[str | None, Option(help="Column of ids (default: row numbers from 0).")]
-ColumnsFrom = Annotated[
-    Path | None,
-    Option(help="File with the other columns, in the same row order (default: the table)."),
-]
+_OTHERS = Option(help="File with the other columns, in the same row order (default: the table).")
+ColumnsFrom = Annotated[Path | None, _OTHERS]
 AsJson = Annotated[bool, Option("--json", help="Print the results as one JSON object.")]
 RayAddress = Annotated[str | None, Option(help="Address of a Ray cluster (default: this machine).")]
-KappaPos = Annotated[
-    float | None,
-    Option(min=0, help="Concentration of positives around a latent (default: the head's)."),
-]
-Normalized = Annotated[
-    bool | None,
-    Option(
-        "--normalized/--not-normalized",
-        help="Whether a head on MiniLM takes unit vectors (default: as it was fitted).",
-    ),
-]
+_KAPPA_POS = "Concentration of positives around a latent (default: the head's)."
+KappaPos = Annotated[float | None, Option(min=0, help=_KAPPA_POS)]
+_UNIT = "Whether a head on MiniLM takes unit vectors (default: as it was fitted)."
+Normalized = Annotated[bool | None, Option("--normalized/--not-normalized", help=_UNIT)]
 
 
 @dataclass(frozen=True)
@@ -112,9 +108,7 @@ class GroupedVectors:
     """The columns of a table of vectors with groups."""
 
     vector_column: VectorColumn = None
-    group_column: Annotated[
-        str | None, Option(help="Column of groups: rows with the same value are positives.")
-    ] = None
+    group_column: str | None = option("Column of groups: rows with the same value are positives.")
     columns_from: ColumnsFrom = None
 
 
@@ -122,14 +116,10 @@ class GroupedVectors:
 class IndexSizes:
     """Sizes of an approximate index."""
 
-    lists: Annotated[int | None, Option(min=1, help="Lists of ivf (default: 4 * sqrt(rows)).")] = (
-        None
-    )
-    probes: Annotated[
-        int | None, Option(min=1, help="Lists that a search visits (default: lists / 16).")
-    ] = None
-    links: Annotated[int | None, Option(min=1, help="Links of hnsw per row.")] = None
-    width: Annotated[int | None, Option(min=1, help="Search width of hnsw (default: 128).")] = None
+    lists: int | None = option("Number of IVF lists (default: 4 * sqrt(rows)).", min=1)
+    probes: int | None = option("Lists that a search visits (default: lists / 16).", min=1)
+    links: int | None = option("HNSW links per row.", min=1)
+    width: int | None = option("HNSW search width (default: 128).", min=1)
 
     def given(self, kind: str | None) -> dict[str, int]:
         """The sizes that were set; raises if they do not belong to this kind of index."""

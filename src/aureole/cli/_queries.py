@@ -3,12 +3,11 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from typer import Option
 
-from aureole.cli._options import KEY, KappaPos, Normalized, OptionalHead
+from aureole.cli._options import KEY, KappaPos, Normalized, OptionalHead, option
 from aureole.data import pick_rows, pick_vector
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
@@ -26,16 +25,13 @@ _MAX_SERVED = 1000  # hits that a service returns at most
 class QueryOptions:
     """The query: exactly one of an id, a row of a table, a text or a picture."""
 
-    item: Annotated[str | None, Option("--id", help="Query by an item of the gallery.")] = None
-    vector_from: Annotated[
-        Path | None,
-        Option(help="Query by a row of this table: a vector with --head, or mu and kappa."),
-    ] = None
-    row: Annotated[int | None, Option(min=0, help="Row number, from 0.")] = None
-    text: Annotated[
-        str | None, Option(help="Query by a text, with MiniLM and --head, or with --encoder.")
-    ] = None
-    image: Annotated[Path | None, Option(help="Query by a picture, with --encoder.")] = None
+    item: str | None = option("Query with an item of the gallery.", None, "--id")
+    vector_from: Path | None = option(
+        "Query with a row of this table: a vector with --head, or mu and kappa."
+    )
+    row: int | None = option("Row number, from 0.", min=0)
+    text: str | None = option("Query with a text, encoded by MiniLM and --head, or by --encoder.")
+    image: Path | None = option("Query with a picture, encoded by --encoder.")
 
 
 @dataclass(frozen=True)
@@ -43,34 +39,26 @@ class ModelOptions:
     """The model of the query, or the columns of its table."""
 
     head: OptionalHead = None
-    encoder: Annotated[
-        Path | None, Option(help="Folder of a saved PosteriorEncoder or pipeline.")
-    ] = None
+    encoder: Path | None = option("Folder of a saved PosteriorEncoder or pipeline.")
     normalized: Normalized = None
-    vector_column: Annotated[str | None, Option(help="With --head: column of vectors.")] = None
-    mu_column: Annotated[str, Option(help="Without --head: column of mu.")] = "mu"
-    kappa_column: Annotated[str, Option(help="Without --head: column of kappa.")] = "kappa"
+    vector_column: str | None = option("With --head: column of vectors.")
+    mu_column: str = option("Without --head: column of mu.", "mu")
+    kappa_column: str = option("Without --head: column of kappa.", "kappa")
 
 
 @dataclass(frozen=True)
 class CapOptions:
     """The cap, which decides how many items are results."""
 
-    mass: Annotated[float, Option(help="Probability mass of the cap, between 0 and 1.")] = 0.95
-    kind: Annotated[
-        Literal["credible", "predictive"] | None,
-        Option(
-            help="What the cap covers: the query's own latent (default), or the mu of positives."
-        ),
-    ] = None
+    mass: float = option("Probability mass of the cap, between 0 and 1.", 0.95)
+    kind: Literal["credible", "predictive"] | None = option(
+        "What the cap covers: the query's own latent (default), or the mu of positives."
+    )
     kappa_pos: KappaPos = None
-    guarantee: Annotated[
-        Literal["conformal"] | None,
-        Option(help="Guarantee the coverage of the predictive cap by the calibration."),
-    ] = None
-    widest: Annotated[
-        float | None, Option(min=0, max=180, help="Degrees: abstain if the cap is wider than this.")
-    ] = None
+    guarantee: Literal["conformal"] | None = option(
+        "Guarantee the coverage of the predictive cap by the calibration."
+    )
+    widest: float | None = option("Degrees: abstain if the cap is wider than this.", min=0, max=180)
 
     @property
     def kind_used(self) -> Literal["credible", "predictive"]:
@@ -82,23 +70,18 @@ class CapOptions:
 class ResultOptions:
     """Which results to return, and in which order."""
 
-    limit: Annotated[int | None, Option(min=1, help="Maximum number of results.")] = None
-    prior: Annotated[
-        float | None,
-        Option(min=0, max=1, help="Share of positives among all items, for P(positive)."),
-    ] = None
-    rank: Annotated[Literal["cosine", "positivity"], Option(help="Order of the results.")] = (
-        "cosine"
+    limit: int | None = option("Maximum number of results.", min=1)
+    prior: float | None = option(
+        "Share of positives among all items, for P(positive).", min=0, max=1
     )
-    filters: Annotated[
-        list[str] | None,
-        Option(
-            "--filter",
-            help="Condition on a payload column; repeatable.",
-            metavar="COL=VALUE|A,B|LOW..HIGH",
-        ),
-    ] = None
-    exact: Annotated[bool, Option("--exact", help="Do not use an approximate index.")] = False
+    rank: Literal["cosine", "positivity"] = option("Order of the results.", "cosine")
+    filters: list[str] | None = option(
+        "Condition on a payload column; repeatable.",
+        None,
+        "--filter",
+        metavar="COL=VALUE|A,B|LOW..HIGH",
+    )
+    exact: bool = option("Do not use an approximate index.", False, "--exact")
 
 
 @dataclass(frozen=True)
@@ -128,23 +111,22 @@ def build_query(index: CredibleIndex, query: QueryOptions, model: ModelOptions) 
         stored, _ = index.fetch([query.item])
         return Query(_single(stored), f"item {query.item[:60]!r}", item=query.item)
     if query.vector_from is not None:
-        return _row_query(index, query.vector_from, query.row or 0, model)
-    if query.text is not None:
-        return _text_query(index, query.text, model)
-    assert query.image is not None  # the options were checked
-    assert model.encoder is not None
-    return _image_query(index, query.image, model.encoder)
-
-
-def _row_query(index: CredibleIndex, path: Path, row: int, model: ModelOptions) -> Query:
-    """The posterior of a row of a table: a head's prediction for its vector, or its mu and kappa."""
-    about = f"row {row} of {path}"
-    if model.head is None:
-        return Query(_row_posterior(path, row, model), about)
-    vector = pick_vector(path, model.vector_column, row)[None]
-    head = FrozenHead.load(model.head)
-    _check_weights(index, model.head / WEIGHTS)
-    return Query(_single(head.predict(vector)), about, head.kappa_pos_)
+        path, row = query.vector_from, query.row or 0
+        about = f"row {row} of {path}"
+        if model.head is None:
+            return Query(_row_posterior(path, row, model), about)
+        vector = pick_vector(path, model.vector_column, row)[None]
+        head = FrozenHead.load(model.head)
+        _check_weights(index, model.head / WEIGHTS)
+        return Query(_single(head.predict(vector)), about, head.kappa_pos_)
+    folder = model.encoder or model.head
+    assert folder is not None  # the options were checked
+    if query.image is not None:
+        return _image_query(index, query.image, folder)
+    text = prepare_text(query.text)  # checked before a model is loaded
+    embedder = load_embedder(folder, "text", normalized=model.normalized)
+    index.origin.check_same(embedder.weights, f"the model in {folder}")
+    return Query(_single(embedder([text])), f"text {text[:60]!r}", embedder.kappa_pos)
 
 
 def _row_posterior(path: Path, row: int, model: ModelOptions) -> VonMisesFisher:
@@ -152,20 +134,9 @@ def _row_posterior(path: Path, row: int, model: ModelOptions) -> VonMisesFisher:
     mu = torch.from_numpy(pick_vector(path, model.mu_column, row).copy())
     kappa = pick_rows(path, model.kappa_column, [row])[row]
     if not isinstance(kappa, int | float):
-        raise InvalidInputError(
-            f"kappa must be a number, but row {row} of {path} has {str(kappa)[:60]!r}."
-        )
+        got = str(kappa)[:60]
+        raise InvalidInputError(f"kappa must be a number, but row {row} of {path} has {got!r}.")
     return VonMisesFisher(mu, torch.tensor(float(kappa)))
-
-
-def _text_query(index: CredibleIndex, text: str, model: ModelOptions) -> Query:
-    """The posterior of a text: by a saved pipeline, or by MiniLM and a head on its pooled vectors."""
-    folder = model.encoder or model.head
-    assert folder is not None
-    prepare_text(text)  # checked before a model is loaded
-    embedder = load_embedder(folder, "text", normalized=model.normalized)
-    index.origin.check_same(embedder.weights, f"the model in {folder}")
-    return Query(_single(embedder([text])), f"text {text[:60]!r}", embedder.kappa_pos)
 
 
 def _image_query(index: CredibleIndex, path: Path, folder: Path) -> Query:
@@ -237,9 +208,7 @@ def ask_service(
         why = Explanation(why.degrees, why.cap_degrees, chance)
     notes = []
     if answer.truncated and results.limit is None:
-        least = "" if answer.count_exact else "at least "
-        notes.append(
-            f"a service returns at most {_MAX_SERVED:,} hits; the cap has {least}{answer.count:,}."
-        )
+        count = f"{'' if answer.count_exact else 'at least '}{answer.count:,}"
+        notes.append(f"a service returns at most {_MAX_SERVED:,} hits; the cap has {count}.")
     shown = {**answer.cap, "conformal": cap.guarantee is not None}
     return Answer(Query(posterior, answer.about), answer.hits, why, shown, notes)

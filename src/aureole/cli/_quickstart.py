@@ -36,7 +36,6 @@ def quickstart(
     """Run and print; ``HELP`` is the text users see."""
     from aureole.explorer import (
         EXTRAS,
-        Quickstart,
         QuickstartSetting,
         missing_packages,
         next_steps,
@@ -60,28 +59,15 @@ def quickstart(
 
     command = "aureole quickstart" + (f" --seed {seed}" if seed else "")
     command += "" if max_batches is None else f" --max-batches {max_batches}"
-    done: Quickstart = run_quickstart(
-        out,
-        seed,
-        setting=QuickstartSetting().shortened(max_batches),
-        command=command,
-        say=say,
-        watch=watch,
-    )
+    setting = QuickstartSetting().shortened(max_batches)
+    done = run_quickstart(out, seed, setting=setting, command=command, say=say, watch=watch)
     if as_json:
-        print_json(
-            {
-                "page": str(done.page),
-                "gallery": str(done.gallery),
-                "seed": seed,
-                **done.record.metrics,
-            }
-        )
+        places = {"page": str(done.page), "gallery": str(done.gallery), "seed": seed}
+        print_json(places | done.record.metrics)
         return
     if done.found:
-        say(
-            f"{out} already holds this quickstart. To run it again, delete the folder or choose another --out."
-        )
+        again = "To run it again, delete the folder or choose another --out."
+        say(f"{out} already holds this quickstart. {again}")
     _show(console, done.record.metrics)
     say(f"\nOpen {done.page}, then try:")
     for what, line in next_steps(out, done.gallery):
@@ -97,9 +83,8 @@ def _show(console: Console, metrics: Mapping[str, Any]) -> None:
         "more certain half",
     ]
     for name, one in ((f"a sharp {metrics['query']}", sharp), ("the same, blurred", blurred)):
-        lines.append(
-            f"{name}: a cap of {one['degrees']:.0f}°, {one['members']} pictures ({one['labels']})"
-        )
+        pictures = f"{one['members']} pictures ({one['labels']})"
+        lines.append(f"{name}: a cap of {one['degrees']:.0f}°, {pictures}")
     console.print()
     for line in lines:
         console.print(f"  {line}", markup=False)

@@ -1,7 +1,6 @@
 """``aureole report``: one page of HTML from a folder of records, or from a gallery."""
 
 import sys
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,21 +40,18 @@ def report(
         Path | None, Option(help="Gallery: folder of its pictures, named after the ids.")
     ] = None,
     label_column: Annotated[
-        str | None, Option(help="Gallery: column of labels (default: label).")
+        str | None, Option(help="Gallery: label column (default: label).")
     ] = None,
-    text_column: Annotated[
-        str | None, Option(help="Gallery: column of texts (default: text).")
-    ] = None,
+    text_column: Annotated[str | None, Option(help="Gallery: text column (default: text).")] = None,
     items: Annotated[
         int | None, Option(min=2, max=2000, help="Gallery: number of items to show (default: 240).")
     ] = None,
 ) -> None:
     """Write a page; ``HELP`` is the text users see."""
     options = {"pictures": pictures, "label_column": label_column, "text_column": text_column}
-    given = {
-        name: value for name, value in {**options, "items": items}.items() if value is not None
-    }
-    if _names_gallery(what):
+    options["items"] = items
+    given = {name: value for name, value in options.items() if value is not None}
+    if not is_local(what) or what.removesuffix("/").endswith((".lance", ".faiss")):
         typer.echo(_explorer(what, out, given))
         return
     if given:
@@ -63,21 +59,13 @@ def report(
             f"--{next(iter(given)).replace('_', '-')} is for a gallery, but {what} is not the address of one: it must "
             "end in .lance or .faiss, or start with postgresql://."
         )
-    write_report = _records_report()
-    typer.echo(write_report(Path(what), out or Path(what) / "report.html"))
-
-
-def _records_report() -> Callable[[Path, Path], Path]:
-    """The function that writes the page about a folder of records; other packages register it as an entry point."""
-    for entry in entry_points(group="aureole.reports"):
-        return entry.load()
-    raise MissingPackageError(
-        "pages about the paper's records need aureole-paper: run `pip install ./paper` in the aureole repository."
-    )
-
-
-def _names_gallery(what: str) -> bool:
-    return not is_local(what) or what.removesuffix("/").endswith((".lance", ".faiss"))
+    # aureole-paper registers the function that writes this page
+    entry = next(iter(entry_points(group="aureole.reports")), None)
+    if entry is None:
+        raise MissingPackageError(
+            "pages about the paper's records need aureole-paper: run `pip install ./paper` in the aureole repository."
+        )
+    typer.echo(entry.load()(Path(what), out or Path(what) / "report.html"))
 
 
 def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
@@ -85,22 +73,13 @@ def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
     from aureole.explorer import choose_columns, explorer_data, write_explorer
     from aureole.retrieval import CredibleIndex
 
-    if out is None:
-        if not is_local(address):
-            raise typer.BadParameter(
-                "the gallery is not a local folder: choose the page to write with --out PATH."
-            )
-        out = Path(address).with_suffix(".html")
+    if out is None and not is_local(address):
+        raise typer.BadParameter("the gallery is not local: choose the page to write with --out.")
+    out = out or Path(address).with_suffix(".html")
     with CredibleIndex.open(address) as index:
-        label, text = choose_columns(
-            index.schema.columns, given.pop("label_column", None), given.pop("text_column", None)
-        )
+        names = (given.get("label_column"), given.get("text_column"))
+        label, text = choose_columns(index.schema.columns, *names)
+        given |= {"label_column": label, "text_column": text}
         with rows_bar("exploring", shown=sys.stderr.isatty()) as bar:
-            data = explorer_data(
-                index,
-                label_column=label,
-                text_column=text,
-                progress=lambda done, _: bar(done),
-                **given,
-            )
+            data = explorer_data(index, progress=lambda done, _: bar(done), **given)
     return write_explorer(data, out, Path(shown_address(address)).stem)

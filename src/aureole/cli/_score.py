@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from typer import Option
 
-from aureole.cli._options import Head, VectorColumn, Vectors, expanded
+from aureole.cli._options import Head, VectorColumn, Vectors, expanded, option
 from aureole.cli._output import (
     about_kappa,
     is_quiet,
@@ -42,10 +42,10 @@ class ColumnOptions:
     """The columns to read."""
 
     vector_column: VectorColumn = None
-    id_column: Annotated[str | None, Option(help="Column of ids.")] = None
-    columns_from: Annotated[
-        Path | None, Option(help="File with the ids, in the same row order (default: the table).")
-    ] = None
+    id_column: str | None = option("Column of ids.")
+    columns_from: Path | None = option(
+        "File with the ids, in the same row order (default: the table)."
+    )
 
 
 @expanded
@@ -65,9 +65,7 @@ def score(
     ids_from = columns.columns_from or vectors
     for path in (vectors, ids_from):
         if out.resolve() == path.resolve():
-            raise InvalidInputError(
-                f"--out would overwrite the input {path}. Choose another file for --out."
-            )
+            raise InvalidInputError(f"--out would overwrite the input {path}. Choose another file.")
     table = ColumnWriter(out)
     fitted = FrozenHead.load(head)
     shown = not is_quiet(as_json=as_json)
@@ -75,35 +73,33 @@ def score(
         rows = read_vectors(vectors, columns.vector_column, work=out.parent, observer=observer)
     with rows_bar("scoring", len(rows), shown=shown) as observer:
         kappa = kappas(fitted, rows, observer=observer)
-    named = columns.id_column is not None or (
-        columns.columns_from is not None and ids_from.suffix in ARRAYS
-    )
-    ids = scan_column(ids_from, columns.id_column) if named else _numbers(len(rows))
+    in_array = columns.columns_from is not None and ids_from.suffix in ARRAYS
+    if columns.id_column is not None or in_array:
+        ids = scan_column(ids_from, columns.id_column)
+    else:
+        starts = range(0, len(rows), CHUNK)
+        ids = (np.arange(first, min(first + CHUNK, len(rows))) for first in starts)
     with table, rows_bar("writing", len(rows), shown=shown) as observer:
-        first = 0
+        done = 0
         for part in _columns(fitted, rows, kappa, mass, with_mu=with_mu, ids=ids):
-            first += len(part["id"])
-            if first > len(rows):
-                raise InvalidInputError(_unequal(len(rows), first, ids_from))
+            done += len(part["id"])
+            if done > len(rows):
+                break
             table.write(part)
-            observer(first)
-        if first < len(rows):
-            raise InvalidInputError(_unequal(len(rows), first, ids_from))
+            observer(done)
+        if done != len(rows):
+            count = f"{done} or more" if done > len(rows) else done
+            raise InvalidInputError(
+                f"there are {len(rows)} vectors, but {ids_from} has {count} ids: the files do not match row by row."
+            )
     low, median, high = kappa_quantiles(kappa)
-    if as_json:
-        print_json(
-            {
-                "out": str(out),
-                "rows": len(rows),
-                "dim": fitted.dim_,
-                "kappa_pos": fitted.kappa_pos_,
-                "kappa": {"0.05": low, "0.5": median, "0.95": high},
-                "mass": mass,
-                "seconds": time.monotonic() - started,
-            }
-        )
+    if not as_json:
+        print_text(f"{len(rows):,} rows; {about_kappa(low, median, high)}", f"written to {out}")
         return
-    print_text(f"{len(rows):,} rows; {about_kappa(low, median, high)}", f"written to {out}")
+    quantiles = {"0.05": low, "0.5": median, "0.95": high}
+    summary = {"out": str(out), "rows": len(rows), "dim": fitted.dim_}
+    summary |= {"kappa_pos": fitted.kappa_pos_, "kappa": quantiles, "mass": mass}
+    print_json(summary | {"seconds": time.monotonic() - started})
 
 
 def _columns(
@@ -116,10 +112,8 @@ def _columns(
     ids: Iterator[np.ndarray],
 ) -> Iterator[dict[str, Any]]:
     """The columns to write, for as many rows at a time as there are ids in a part."""
-    typical = float(np.median(kappa))
-    cosines = partner_cosines(
-        kappa, mass, kappa_other=typical, kappa_pos=head.kappa_pos_, dim=head.dim_
-    )
+    concentrations = {"kappa_other": float(np.median(kappa)), "kappa_pos": head.kappa_pos_}
+    cosines = partner_cosines(kappa, mass, dim=head.dim_, **concentrations)
     first = 0
     for part in ids:
         here = slice(first, first + len(part))
@@ -128,13 +122,3 @@ def _columns(
             columns["mu"] = head.predict(rows[here]).mu.cpu().numpy()
         yield columns
         first = here.stop
-
-
-def _numbers(rows: int) -> Iterator[np.ndarray]:
-    for first in range(0, rows, CHUNK):
-        yield np.arange(first, min(first + CHUNK, rows))
-
-
-def _unequal(rows: int, ids: int, path: Path) -> str:
-    more = " or more" if ids > rows else ""
-    return f"there are {rows} vectors, but {path} has {ids}{more} ids: the files do not match row by row."

@@ -70,9 +70,7 @@ def search(
     model: ModelOptions,
     cap: CapOptions,
     results: ResultOptions,
-    explain: Annotated[
-        bool, Option("--explain", help="Print why each result is in the cap.")
-    ] = False,
+    explain: Annotated[bool, Option("--explain", help="Print why each is in the cap.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Search and print; ``HELP`` is the text users see."""
@@ -166,42 +164,33 @@ def _search(
         )
     # an item is not a result of its own query
     hits = pick_hits(hits, [i for i, name in enumerate(hits.ids) if name != built.item][:limit])
-    why = explain_hits(_first(hits, shown), built.posterior, latent=explain)
+    first = pick_hits(hits, list(range(len(hits)))[:shown])
+    why = explain_hits(first, built.posterior, latent=explain)
     notes = list(dict.fromkeys(str(w.message) for w in caught if w.category is AureoleWarning))
     described["conformal"] = cap.guarantee is not None
     return Answer(built, hits, why, described, notes)
 
 
-def _first(hits: Hits, count: int | None) -> Hits:
-    return pick_hits(hits, list(range(len(hits)))[:count])
-
-
 def _as_json(answer: Answer, gallery: str) -> dict[str, Any]:
     hits, why, query = answer.hits, answer.why, answer.query
+    scores = {"cosine": hits.cosine, "degrees": why.degrees, "kappa": hits.kappa}
+    scores |= {"log_positivity": hits.log_positivity, "probability": hits.probability}
+    scores |= {"latent_in_cap": why.latent_in_cap}
     return {
         "gallery": gallery,
         "query": {"about": query.about, "kappa": query.posterior.kappa.tolist()},
         "cap": answer.cap,
         "asks_back": hits.asks_back,
         "count": len(hits),
-        "hits": [_entry(hits, why, i) for i in range(len(hits))],
+        "hits": [
+            {
+                "id": hits.ids[i],
+                **{name: float(values[i]) for name, values in scores.items() if values is not None},
+                "payload": {name: values[i] for name, values in hits.payload.items()},
+            }
+            for i in range(len(hits))
+        ],
         "notes": answer.notes,
-    }
-
-
-def _entry(hits: Hits, why: Explanation, i: int) -> dict[str, Any]:
-    scores = {
-        "log_positivity": hits.log_positivity,
-        "probability": hits.probability,
-        "latent_in_cap": why.latent_in_cap,
-    }
-    return {
-        "id": hits.ids[i],
-        "cosine": float(hits.cosine[i]),
-        "degrees": float(why.degrees[i]),
-        "kappa": float(hits.kappa[i]),
-        **{name: float(values[i]) for name, values in scores.items() if values is not None},
-        "payload": {name: values[i] for name, values in hits.payload.items()},
     }
 
 
@@ -217,24 +206,23 @@ def _show(answer: Answer, *, limit: int | None, shown: int, explain: bool) -> No
     say(f"query: {query.about}, κ {kappa}")
     say(_about_cap(cap))
     if hits.asks_back:
-        say(
-            f"The query is too vague: its cap is wider than {cap['widest_degrees']:g}°. Ask for more detail."
-        )
+        widest = f"{cap['widest_degrees']:g}°"
+        say(f"The query is too vague: its cap is wider than {widest}. Ask for more detail.")
         return
     if not len(hits):
         say("no item is inside the cap")
         return
-    first = _first(hits, shown)
+    count = min(len(hits), shown)
     if explain:
-        for i in range(len(first)):
-            for line in _reasons(first, why, cap, i):
+        for i in range(count):
+            for line in _reasons(hits, why, cap, i):
                 say(line)
     else:
-        console.print(_hits_table(first, why))
+        console.print(_hits_table(hits, why, count))
     if len(hits) == limit:
         say(f"{len(hits):,} results, the limit; there may be more in the cap")
         return
-    more = len(hits) - len(first)
+    more = len(hits) - count
     rest = f", of which {more:,} are not shown: see --limit and --json" if more else ""
     say(f"{len(hits):,} in the cap{rest}")
 
@@ -242,9 +230,8 @@ def _show(answer: Answer, *, limit: int | None, shown: int, explain: bool) -> No
 def _about_cap(cap: dict[str, Any]) -> str:
     """The kind of the cap, its mass, its calibration, its size, and when the search abstains."""
     covers = {"credible": "the query's own latent", "predictive": "the μ of a positive"}
-    text = (
-        f"{cap['kind']} cap, which contains {covers[cap['kind']]} with probability {cap['mass']:g}"
-    )
+    kind, mass = cap["kind"], cap["mass"]
+    text = f"{kind} cap, which contains {covers[kind]} with probability {mass:g}"
     if cap["conformal"]:
         text += (
             f" on average over pairs, even if the model is wrong (conformal: {cap['pairs']:,} held-out pairs require "
@@ -276,20 +263,19 @@ def _reasons(hits: Hits, why: Explanation, cap: dict[str, Any], i: int) -> list[
             f"as a random item{chance}"
         )
     if why.latent_in_cap is not None:
-        lines.append(
-            f"   its own latent is inside the cap with probability {why.latent_in_cap[i]:.4f}"
-        )
+        chance = f"{why.latent_in_cap[i]:.4f}"
+        lines.append(f"   its own latent is inside the cap with probability {chance}")
     if hits.payload:
         values = (f"{name} {_short(column[i])}" for name, column in hits.payload.items())
         lines.append(f"   {', '.join(values)}")
     return lines
 
 
-def _hits_table(hits: Hits, why: Explanation) -> Table:
+def _hits_table(hits: Hits, why: Explanation, count: int) -> Table:
     scores = {"log S h": hits.log_positivity, "P(positive)": hits.probability}
     scores = {name: values for name, values in scores.items() if values is not None}
     rows = table("results", "id", "cosine", "angle", "κ", *scores, *hits.payload)
-    for i in range(len(hits)):
+    for i in range(count):
         cells = [f"{hits.cosine[i]:.4f}", f"{why.degrees[i]:.1f}°", f"{hits.kappa[i]:.4g}"]
         cells += [f"{values[i]:.4g}" for values in scores.values()]
         payload = [_short(column[i]) for column in hits.payload.values()]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from aureole.cli._options import KEY, Normalized, expanded, model_option
+from aureole.cli._options import KEY, Normalized, expanded, model_option, option
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex
 
@@ -45,10 +45,9 @@ class EncoderOptions:
         Path | None,
         model_option("Folder of the model that produced the gallery, or minilm-captions."),
     ] = None
-    modality: Annotated[
-        Literal["image", "text", "vector"] | None,
-        Option(help="Kind of query; a head on MiniLM's vectors can also take texts."),
-    ] = None
+    modality: Literal["image", "text", "vector"] | None = option(
+        "Kind of query; a head on MiniLM's vectors can also take texts."
+    )
     normalized: Normalized = None
 
 
@@ -56,24 +55,18 @@ class EncoderOptions:
 class ItemOptions:
     """How the page shows items."""
 
-    images: Annotated[Path | None, Option(help="Folder of pictures named after the ids.")] = None
-    label_column: Annotated[
-        str | None, Option(help="Payload column with the label of an item.")
-    ] = None
-    text_column: Annotated[str | None, Option(help="Payload column with the text of an item.")] = (
-        None
-    )
+    images: Path | None = option("Folder of pictures named after the ids.")
+    label_column: str | None = option("Payload column with the label of an item.")
+    text_column: str | None = option("Payload column with the text of an item.")
 
 
 @dataclass(frozen=True)
 class AddressOptions:
     """Where to listen, and who may connect."""
 
-    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 8765
-    api_key_file: Annotated[Path | None, Option(help=f"File with the API key; or set {KEY}.")] = (
-        None
-    )
+    host: str = option("Address to listen on.", "127.0.0.1")
+    port: int = option("Port; 0 selects a free one.", 8765, min=0, max=65535)
+    api_key_file: Path | None = option(f"File with the API key; or set {KEY}.")
 
     @property
     def is_loopback(self) -> bool:
@@ -88,26 +81,14 @@ class AddressOptions:
 class LimitOptions:
     """Limits on requests."""
 
-    largest_body: Annotated[int, Option(min=1024, help="Maximum size of a request in bytes.")] = (
-        16 * 2**20
+    largest_body: int = option("Maximum size of a request in bytes.", 16 * 2**20, min=1024)
+    timeout: float = option("Maximum duration of a request in seconds.", 30.0, min=0.1, max=3600)
+    rate: float | None = option(
+        "Requests per second and client address; 0 is unlimited (default: 0 on a loopback address, otherwise 100).",
+        min=0,
     )
-    timeout: Annotated[
-        float, Option(min=0.1, max=3600, help="Maximum duration of a request in seconds.")
-    ] = 30.0
-    rate: Annotated[
-        float | None,
-        Option(
-            min=0,
-            help="Requests per second and client address; 0 is unlimited (default: 0 on a loopback address, "
-            "otherwise 100).",
-        ),
-    ] = None
-    batch: Annotated[
-        int, Option(min=1, max=1024, help="Requests that may share one call of the model.")
-    ] = 32
-    queue: Annotated[
-        int, Option(min=1, help="Requests that may wait for the model or the engine.")
-    ] = 1024
+    batch: int = option("Requests that may share one call of the model.", 32, min=1, max=1024)
+    queue: int = option("Requests that may wait for the model or the engine.", 1024, min=1)
 
 
 @expanded
@@ -126,15 +107,13 @@ def serve(
     _set_up_log(as_json=json_logs)
     key = read_key(address.api_key_file)
     if not address.is_loopback and key is None:
-        typer.echo(
-            f"warning: other machines can reach {address.host}, and no API key is set.", err=True
-        )
+        warning = f"other machines can reach {address.host}, and no API key is set."
+        typer.echo(f"warning: {warning}", err=True)
     with CredibleIndex.open(index) as opened, ExitStack() as stack:
         embedder = None
         if model.encoder is not None:
-            embedder = SubprocessEmbedder(
-                model.encoder, model.modality, normalized=model.normalized
-            )
+            unit = model.normalized
+            embedder = SubprocessEmbedder(model.encoder, model.modality, normalized=unit)
             stack.callback(embedder.close)
         service = Service(
             opened,

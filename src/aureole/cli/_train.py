@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from aureole.cli._options import AsJson, check_out, expanded, run_digest
+from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
 from aureole.cli._output import about_kappa, is_quiet, print_json, print_text, training_bar
 from aureole.data import list_pictures, table_files
 from aureole.losses import n_ranks, rank
@@ -55,16 +55,11 @@ _PATHS = ("data.path", "data.columns_from", "data.pairs", "encoder.weights")
 class RankOptions:
     """The processes that train together."""
 
-    ranks: Annotated[
-        int, Option(min=1, help="Processes that share each batch, here or on a Ray cluster.")
-    ] = 1
-    restarts: Annotated[int, Option(min=0, help="How often to restart after a rank dies.")] = 3
-    ray_address: Annotated[
-        str | None,
-        Option(
-            help='Run the ranks with Ray Train on this cluster, or "local"; --out must be a shared folder.'
-        ),
-    ] = None
+    ranks: int = option("Processes that share each batch, here or on a Ray cluster.", 1, min=1)
+    restarts: int = option("How often to restart after a rank dies.", 3, min=0)
+    ray_address: str | None = option(
+        'Run the ranks with Ray Train on this cluster, or "local"; --out must be a shared folder.'
+    )
 
 
 @expanded
@@ -99,8 +94,7 @@ def train(
     out = out.resolve()
     digest = run_digest([settings.kind, dict(settings.values)], _files(settings))
     work = out.with_name(f"{out.name}.partial-{digest}")
-    arguments = (settings, out, work, is_quiet(as_json=as_json))
-    metrics = _train(arguments, parallel, work)
+    metrics = _train((settings, out, work, is_quiet(as_json=as_json)), parallel)
     if not is_first():
         return
     shutil.rmtree(work, ignore_errors=True)
@@ -113,18 +107,16 @@ def train(
         _show(settings, metrics, out)
 
 
-def _train(arguments: tuple[Any, ...], parallel: RankOptions, work: Path) -> dict[str, Any]:
+def _train(arguments: tuple[Config, Path, Path, bool], parallel: RankOptions) -> dict[str, Any]:
     """Train in this process, under torchrun, with Ray, or on several ranks of this machine."""
-    ranks, restarts, address = parallel.ranks, parallel.restarts, parallel.ray_address
+    group, address = {"ranks": parallel.ranks, "restarts": parallel.restarts}, parallel.ray_address
     if launched() > 1:  # by torchrun or a similar launcher
         with joined():
             return _on_rank(*arguments)
     if address is not None:
-        return run_ranks(
-            _on_rank, arguments, ranks=ranks, address=address, restarts=restarts, work=work
-        )
-    if ranks > 1:
-        return launch(_on_rank, *arguments, ranks=ranks, restarts=restarts)
+        return run_ranks(_on_rank, arguments, address=address, work=arguments[2], **group)
+    if parallel.ranks > 1:
+        return launch(_on_rank, *arguments, **group)
     return _on_rank(*arguments)
 
 
@@ -178,16 +170,13 @@ def _example(kind: str) -> str:
 def _show(config: Config, metrics: dict[str, Any], out: Path) -> None:
     ranks = "" if metrics["ranks"] == 1 else f" on {metrics['ranks']} ranks"
     kappa = about_kappa(*(metrics[f"kappa_{name}"] for name in ("low", "median", "high")))
-    print_text(
-        f"{config['training.steps']:,} batches{ranks} in {metrics['seconds_training']:.0f} s; {kappa}"
-    )
+    steps, seconds = config["training.steps"], metrics["seconds_training"]
+    print_text(f"{steps:,} batches{ranks} in {seconds:.0f} s; {kappa}")
     if "information" in metrics:
-        covered = ", ".join(
-            f"{100 * float(m):g} %: {100 * share:.1f} %" for m, share in metrics["coverage"].items()
-        )
-        print_text(
-            f"held-out information {metrics['information']:.3f} nats; coverage of caps {covered}"
-        )
+        shares = metrics["coverage"].items()
+        covered = ", ".join(f"{100 * float(m):g} %: {100 * share:.1f} %" for m, share in shares)
+        information = f"{metrics['information']:.3f} nats"
+        print_text(f"held-out information {information}; coverage of caps {covered}")
     else:
         print_text(
             f"rank correlation with the truth: μ {metrics['mu_rank']:.3f}, κ {metrics['kappa_rank']:.3f}; mean "

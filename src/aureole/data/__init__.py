@@ -60,6 +60,7 @@ from aureole.data._tables import (
 )
 
 __all__ = [
+    "KINDS",
     "VMF",
     "BimodalProcess",
     "ControlledProcess",
@@ -73,6 +74,8 @@ __all__ = [
     "PairBatch",
     "Rule",
     "Triplets",
+    "blur_pictures",
+    "deteriorate",
     "disjoint_pairs",
     "draw_generator",
     "drawn_shapes",

@@ -10,17 +10,8 @@ from aureole.errors import InvalidInputError, MissingInputError
 ARRAYS = (".npy", ".safetensors")
 LARGEST_DIM = 65_536  # of a vector
 _ROWS = 8192  # checked at a time
-_TYPES = {
-    "F16": np.float16,
-    "F32": np.float32,
-    "F64": np.float64,
-    "I8": np.int8,
-    "I16": np.int16,
-    "I32": np.int32,
-    "I64": np.int64,
-    "U8": np.uint8,
-    "BOOL": np.bool_,
-}
+_TYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "U8": np.uint8, "I8": np.int8}
+_TYPES |= {"I16": np.int16, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_}
 
 
 def map_array(path: Path, name: str | None = None) -> np.ndarray:
@@ -36,7 +27,14 @@ def map_array(path: Path, name: str | None = None) -> np.ndarray:
     """
     if not path.is_file():
         raise MissingInputError(f"{path} does not exist or is not a file. Check the path.")
-    return _map_npy(path) if path.suffix == ".npy" else _map_safetensors(path, name)
+    if path.suffix != ".npy":
+        return _map_safetensors(path, name)
+    try:
+        return np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InvalidInputError(
+            f"{path} cannot be read as an array of numbers or strings: {error}. Pickled objects are never loaded."
+        ) from error
 
 
 def map_vectors(path: Path, name: str | None = None, *, rows: slice | None = None) -> np.ndarray:
@@ -74,15 +72,6 @@ def check_finite(rows: np.ndarray, first: int, where: str) -> None:
             f"the vector in row {first + int(bad.argmax())} of {where} (counted from 0) holds NaN or infinity. "
             "Drop such rows first."
         )
-
-
-def _map_npy(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InvalidInputError(
-            f"{path} cannot be read as an array of numbers or strings: {error}. Pickled objects are never loaded."
-        ) from error
 
 
 def _map_safetensors(path: Path, name: str | None) -> np.ndarray:

@@ -30,16 +30,11 @@ def files(path: Path) -> list[Path]:
     """The file itself, or the table files below a folder by name, without those that start with ``.`` or ``_``."""
     endings = (*PARQUET, *_ARROW, *CSV)
     if path.is_dir():
-        tables = [
-            file
-            for file in path.rglob("*")
-            if file.suffix in endings
-            and not any(part[0] in "._" for part in file.relative_to(path).parts)
-            and file.is_file()
-        ]
-        if not tables:
+        tables = [file for file in path.rglob("*") if file.suffix in endings and file.is_file()]
+        shown = [f for f in tables if not any(p[0] in "._" for p in f.relative_to(path).parts)]
+        if not shown:
             raise InvalidInputError(f"no file in {path} ends in {', '.join(endings)}.")
-        return sorted(tables)
+        return sorted(shown)
     if not path.is_file():
         raise MissingInputError(f"{path} does not exist. Check the path.")
     if path.suffix not in endings:
@@ -139,13 +134,9 @@ class RangeReader:
         with reading(self._file):
             self._seek(first)
             while count > 0:
-                batch = self._rest
-                if batch is None or not len(batch):
-                    batch = next(self._stream, None)
-                    if batch is None:
-                        raise InvalidInputError(
-                            f"{self._file} ends at row {self._at}: it has changed."
-                        )
+                batch = self._rest or next(self._stream, None)
+                if batch is None:
+                    raise InvalidInputError(f"{self._file} ends at row {self._at}: it has changed.")
                 taken = batch.slice(0, count)
                 self._rest = batch.slice(len(taken))
                 self._at += len(taken)
@@ -159,8 +150,7 @@ class RangeReader:
         if not self._starts or not (ahead or first == self._at):
             self._open(first)
         while self._at < first:
-            if self._rest is None or not len(self._rest):
-                self._rest = next(self._stream, None)
+            self._rest = self._rest or next(self._stream, None)
             if self._rest is None:
                 raise InvalidInputError(f"{self._file} has no row {first}: it has changed.")
             skipped = min(first - self._at, len(self._rest))
@@ -170,10 +160,8 @@ class RangeReader:
     def _open(self, first: int) -> None:
         """Start a pass at the row group that holds a row."""
         self._starts = self._starts or _row_group_starts(self._file)
-        group = bisect(self._starts, first) - 1
-        self._stream = _record_batches(
-            self._file, self._columns, rows=_RANGE_BATCH, first_group=group
-        )
+        group, size = bisect(self._starts, first) - 1, _RANGE_BATCH
+        self._stream = _record_batches(self._file, self._columns, rows=size, first_group=group)
         self._at, self._rest = self._starts[group], None
 
 
@@ -198,9 +186,7 @@ def _record_batches(
         # with pre_buffer, pyarrow would read ahead all row groups, and each as a whole
         with parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20) as table:
             groups = range(first_group, table.num_row_groups)
-            yield from table.iter_batches(
-                rows, row_groups=groups, columns=columns, use_threads=False
-            )
+            yield from table.iter_batches(rows, groups, columns, use_threads=False)
     elif file.suffix in CSV:
         yield from _csv_batches(file, columns)
     else:
@@ -253,10 +239,8 @@ def matrix(array: Any, dim: int | None, first: int, where: str) -> np.ndarray:
 
     def refuse(bad: np.ndarray, reason: str) -> None:
         if bad.any():
-            row = first + int(bad.argmax())
-            raise InvalidInputError(
-                f"the vector in row {row} of {where} (counted from 0) {reason}."
-            )
+            row = f"row {first + int(bad.argmax())} of {where} (counted from 0)"
+            raise InvalidInputError(f"the vector in {row} {reason}.")
 
     if array.null_count:
         refuse(array.is_null().to_numpy(zero_copy_only=False), "is missing (null)")
@@ -281,8 +265,7 @@ def matrix(array: Any, dim: int | None, first: int, where: str) -> np.ndarray:
 def values_of(array: Any, kind: InputKind) -> list[Any]:
     """The inputs of a column, one per row: bytes, str or a vector; None where the value is missing."""
     pa = pyarrow_package()
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
+    array = _storage(array)
     if kind == "image" and pa.types.is_struct(array.type):
         array = array.flatten()[array.type.get_field_index("bytes")]
     if kind != "vector" or not _is_list(array.type):
@@ -293,9 +276,8 @@ def values_of(array: Any, kind: InputKind) -> list[Any]:
     else:
         ends = array.offsets.to_numpy()
     values = array.values.to_numpy(zero_copy_only=False)
-    return [
-        None if missing[row] else values[ends[row] : ends[row + 1]] for row in range(len(array))
-    ]
+    bounds = zip(missing, ends, ends[1:], strict=False)
+    return [None if absent else values[start:end] for absent, start, end in bounds]
 
 
 def from_protocol(vectors: Any) -> Any | None:
@@ -329,9 +311,8 @@ def row_numbers(values: Any, ids: Any | None) -> np.ndarray:
         return at.fill_null(-1).to_numpy().astype(np.int64)
     except pa.ArrowException as error:
         expected = "whole numbers" if ids is None else f"ids of type {ids.type}"
-        raise InvalidInputError(
-            f"{expected} are expected, not {values.type}: {_reason(error)}"
-        ) from error
+        message = f"{expected} are expected, not {values.type}: {_reason(error)}"
+        raise InvalidInputError(message) from error
 
 
 def arrow_table(columns: Mapping[str, Any], *, flat: bool) -> Any:

@@ -48,8 +48,7 @@ def read_square(source: Path | bytes, side: int) -> UInt8[Tensor, "3 side side"]
         short = min(picture.size)
         left, top = ((length - short) // 2 for length in picture.size)
         box = (left, top, left + short, top + short)
-        square = picture.convert("RGB").resize((side, side), box=box)
-        pixels = np.array(square)
+        pixels = np.array(picture.convert("RGB").resize((side, side), box=box))
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
@@ -142,14 +141,14 @@ def read_pictures(
 def _opened(source: Path | bytes) -> Iterator[Any]:
     """An image of a known format whose size fits memory; decoding errors name the file."""
     image = _pillow()
+    bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
     name = "the input" if isinstance(source, bytes) else source
     try:
         # warning filters are shared by all threads: hold the lock, but not while pixels are decoded
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
         with _WARNINGS, warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
-            picture = image.open(
-                io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS
-            )
+            picture = image.open(file, formats=_FORMATS)
         with picture:
             yield picture
     except image.UnidentifiedImageError as error:
@@ -158,13 +157,7 @@ def _opened(source: Path | bytes) -> Iterator[Any]:
         ) from error
     except FileNotFoundError as error:
         raise MissingInputError(f"{name} does not exist. Check the path.") from error
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        image.DecompressionBombError,
-        image.DecompressionBombWarning,
-    ) as error:
+    except (OSError, ValueError, SyntaxError, *bombs) as error:
         raise InvalidInputError(f"{name} cannot be read as an image: {error}.") from error
 
 

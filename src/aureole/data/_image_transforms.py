@@ -3,23 +3,19 @@
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
+from torch.nn.functional import grid_sample
 
 from aureole._validation import first_index
 from aureole.errors import InvalidInputError
 
+Images = Float[Tensor, "n c h w"]
+Pictures = UInt8[Tensor, "n c h w"]
 
-def blur_batch(
-    images: Float[Tensor, "n c h w"], widths: Float[Tensor, " n"]
-) -> Float[Tensor, "n c h w"]:
+
+def blur_batch(images: Images, widths: Float[Tensor, " n"]) -> Images:
     """Images blurred by Gaussians of standard deviations ``widths``, in pixels; a width of 0 leaves an image unchanged.
 
     At the edge, the Gaussian is truncated to the image and renormalised.
-
-    Examples
-    --------
-    >>> image = torch.tensor([[[[0.0, 0.0, 1.0, 0.0, 0.0]]]])
-    >>> blur_batch(image, torch.tensor([1.0])).round(decimals=2)
-    tensor([[[[0.0800, 0.2600, 0.4000, 0.2600, 0.0800]]]])
     """
     outside = ~((widths >= 0) & widths.isfinite())
     if bool(outside.any()):
@@ -30,9 +26,7 @@ def blur_batch(
     return down @ images @ across.mT
 
 
-def blur_pictures(
-    pictures: UInt8[Tensor, "n c h w"], widths: Float[Tensor, " n"]
-) -> UInt8[Tensor, "n c h w"]:
+def blur_pictures(pictures: Pictures, widths: Float[Tensor, " n"]) -> Pictures:
     """Pictures blurred by Gaussians of standard deviations ``widths``, in pixels, and rounded to bytes.
 
     Examples
@@ -54,35 +48,22 @@ def _kernel(widths: Float[Tensor, " n"], pixels: int) -> Float[Tensor, "n pixels
     return torch.where(sharp[:, None, None], torch.eye(pixels).to(widths), soft)
 
 
-def crop_batch(
-    images: Float[Tensor, "n c h w"], boxes: Float[Tensor, "n 4"]
-) -> Float[Tensor, "n c h w"]:
+def crop_batch(images: Images, boxes: Float[Tensor, "n 4"]) -> Images:
     """Images whose boxes (left, top, width, height, as fractions of the image's sides) fill the frame.
 
     Interpolation is bilinear and ignores pixels outside of the window: the result equals cropping and then resizing if
     the edges of the window are edges of pixels. Beyond the edge of the image, a window sees its reflection.
-
-    Examples
-    --------
-    >>> image = torch.tensor([[[[0.0, 1.0], [2.0, 3.0]]]])
-    >>> crop_batch(image, torch.tensor([[0.5, 0.0, 0.5, 1.0]]))
-    tensor([[[[1., 1.],
-              [3., 3.]]]])
     """
     left, top, width, height = boxes.to(images).unsqueeze(-1).unbind(1)
     x = _positions(left, width, images.shape[-1]).unsqueeze(1)
     y = _positions(top, height, images.shape[-2]).unsqueeze(2)
     grid = torch.stack(torch.broadcast_tensors(x, y), -1)
-    return torch.nn.functional.grid_sample(
-        images, grid, padding_mode="reflection", align_corners=False
-    )
+    return grid_sample(images, grid, padding_mode="reflection", align_corners=False)
 
 
 def deteriorate(
-    images: UInt8[Tensor, "n c h w"],
-    sizes: Float[Tensor, " n"],
-    generator: torch.Generator | None = None,
-) -> UInt8[Tensor, "n c h w"]:
+    images: Pictures, sizes: Float[Tensor, " n"], generator: torch.Generator | None = None
+) -> Pictures:
     """Images cropped to windows of ``sizes`` (fractions of the sides, in (0, 1]) and enlarged again to the frame.
 
     The windows are uniform in the image; without a generator they are central, as in the paper's code. A size of 1
@@ -107,9 +88,7 @@ def deteriorate(
     return crop_batch(images.float(), boxes).round().to(torch.uint8)
 
 
-def _positions(
-    start: Float[Tensor, "n 1"], length: Float[Tensor, "n 1"], pixels: int
-) -> Float[Tensor, "n {pixels}"]:
+def _positions(start: Tensor, length: Tensor, pixels: int) -> Float[Tensor, "n {pixels}"]:
     """Sampling positions on an axis from -1 to 1: even in the window, but not within half a pixel of its ends."""
     steps = (torch.arange(pixels).to(start) + 0.5) / pixels
     margin = (length / 2).clamp(max=0.5 / pixels)

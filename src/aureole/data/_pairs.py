@@ -12,9 +12,10 @@ from torch import Tensor
 from aureole._validation import first_index
 from aureole.errors import InvalidInputError
 
-_CLASS_SIZE = (
-    20  # a typical group larger than this, and larger than the number of groups, is a class
-)
+Rng = torch.Generator | None
+ItemsAndPairs = tuple[Int[Tensor, " n"], Int[Tensor, "p 2"]]
+# a typical group larger than this, and larger than the number of groups, is a class
+_CLASS_SIZE = 20
 _PARTNERS = 8  # sampled for each item of a class
 
 
@@ -31,10 +32,8 @@ class PairBatch:
     expected_pairs: float
 
     def __repr__(self) -> str:
-        return (
-            f"PairBatch(inputs={tuple(self.inputs.shape)}, pairs={len(self.pairs)}, "
-            f"expected_pairs={self.expected_pairs:g})"
-        )
+        shape, pairs = tuple(self.inputs.shape), len(self.pairs)
+        return f"PairBatch(inputs={shape}, pairs={pairs}, expected_pairs={self.expected_pairs:g})"
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Triplets:
 
 
 def poisson_pairs(
-    rate: Float[Tensor, "n n"], n_pairs: float | int, *, generator: torch.Generator | None = None
+    rate: Float[Tensor, "n n"], n_pairs: float | int, *, generator: Rng = None
 ) -> Int[Tensor, "p 2"]:
     """Ordered pairs of different items, each repeated a Poisson number of times with a mean proportional to its rate.
 
@@ -125,7 +124,7 @@ def partner_chances(
 
 
 def disjoint_pairs(
-    rate: Float[Tensor, "n n"], n_pairs: int, *, generator: torch.Generator | None = None
+    rate: Float[Tensor, "n n"], n_pairs: int, *, generator: Rng = None
 ) -> Int[Tensor, "p 2"]:
     """Up to ``n_pairs`` pairs without a repeated item: items in random order draw a partner among those left.
 
@@ -184,18 +183,15 @@ class Groups:
     classes: bool = False
 
     def __repr__(self) -> str:
-        return (
-            f"Groups({len(self.sizes)} groups of {len(self.members)} items, classes={self.classes})"
-        )
+        groups, items = len(self.sizes), len(self.members)
+        return f"Groups({groups} groups of {items} items, classes={self.classes})"
 
     @classmethod
     def of(cls, labels: Sequence[Any] | np.ndarray | Tensor) -> "Groups":
         """The groups of items with these labels: numbers or strings, one per item, without missing ones."""
         given, labels = labels, np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
         if labels.ndim != 1:
-            raise InvalidInputError(
-                f"groups must be one label per item, but have shape {labels.shape}."
-            )
+            raise InvalidInputError(f"groups must be one label per item, not shape {labels.shape}.")
         # numpy converts a NaN among strings to a string, so check the original labels
         missing = _missing(given if labels.dtype.kind in "US" else labels)
         if missing.any():
@@ -221,9 +217,7 @@ class Groups:
         parts = (torch.from_numpy(a.astype(np.int64)) for a in (order, starts, sizes))
         return cls(*parts, classes=bool(typical > max(len(sizes), _CLASS_SIZE)))
 
-    def draw(
-        self, n_items: int, generator: torch.Generator | None = None
-    ) -> tuple[Int[Tensor, " n"], Int[Tensor, "p 2"]]:
+    def draw(self, n_items: int, generator: Rng = None) -> ItemsAndPairs:
         """(Items, pairs among them): two items of each of ``n_items / 2`` groups, or of all if there are fewer.
 
         The first item is uniform over all items, so large groups occur more often; its partner is uniform in its group.
@@ -236,18 +230,20 @@ class Groups:
             return self._draw_items(n_items, generator)
         count = min(n_items // 2, len(self.sizes))
         chosen = torch.multinomial(self.sizes.double(), count, generator=generator)
-        start, size = self.starts[chosen], self.sizes[chosen]
-        first = (torch.rand(count, generator=generator, dtype=torch.float64) * size).long()
-        step = (torch.rand(count, generator=generator, dtype=torch.float64) * (size - 1)).long()
-        second = (first + 1 + step) % size
-        items = torch.stack([start + first, start + second], 1).flatten()
+        items = self.pair_of_each(chosen, generator).flatten()
         even = torch.arange(0, 2 * count, 2)
         pairs = torch.stack([even, even + 1, even + 1, even], 1).view(-1, 2)
-        return self.members[items], pairs
+        return items, pairs
 
-    def split(
-        self, share: float, generator: torch.Generator | None = None
-    ) -> tuple["Groups", "Groups"]:
+    def pair_of_each(self, groups: Int[Tensor, " g"], generator: Rng = None) -> Int[Tensor, "g 2"]:
+        """Two different items of each of these groups, uniformly."""
+        start, size = self.starts[groups], self.sizes[groups]
+        first = (torch.rand(len(groups), generator=generator, dtype=torch.float64) * size).long()
+        step = torch.rand(len(groups), generator=generator, dtype=torch.float64) * (size - 1)
+        second = (first + 1 + step.long()) % size
+        return self.members[torch.stack([start + first, start + second], 1)]
+
+    def split(self, share: float, generator: Rng = None) -> tuple["Groups", "Groups"]:
         """(Groups to keep, groups to hold out). The two parts share no group, and each has at least two groups.
 
         Pairs of a single group would have no negatives. Of only two or three groups, one is held out nevertheless.
@@ -265,9 +261,7 @@ class Groups:
         order = torch.randperm(count, generator=generator)
         return self._subset(order[held:].sort().values), self._subset(order[:held].sort().values)
 
-    def _draw_items(
-        self, n_items: int, generator: torch.Generator | None
-    ) -> tuple[Int[Tensor, " n"], Int[Tensor, "p 2"]]:
+    def _draw_items(self, n_items: int, generator: Rng) -> ItemsAndPairs:
         """(Items drawn uniformly, pairs): each item is an anchor equally often, with random partners of its group."""
         places = torch.randperm(len(self.members), generator=generator)[:n_items].sort().values
         group = torch.searchsorted(self.starts, places, right=True) - 1
@@ -279,16 +273,13 @@ class Groups:
         within = (anchors - first[anchors] + 1 + step.long()) % (others[anchors] + 1)
         return self.members[places], torch.stack([anchors, first[anchors] + within], 1)
 
-    def _split_items(
-        self, share: float, generator: torch.Generator | None
-    ) -> tuple["Groups", "Groups"]:
+    def _split_items(self, share: float, rng: Rng) -> tuple["Groups", "Groups"]:
         """(All groups without the held-out items, the held-out items of all groups that are large enough)."""
         held = (share * self.sizes).round().long().clamp(min=2).minimum(self.sizes - 2)
         held = torch.where(self.sizes < 4, 0, held)
         group = torch.arange(len(self.sizes)).repeat_interleave(self.sizes)
         # a random order within each group: sorted by group, then by a random number
-        chance = torch.rand(len(group), generator=generator, dtype=torch.float64)
-        order = (group + chance).argsort()
+        order = (group + torch.rand(len(group), generator=rng, dtype=torch.float64)).argsort()
         out = torch.zeros(len(group), dtype=torch.bool)
         out[order] = torch.arange(len(group)) - self.starts[group] < held[group]
         return self._with_items(~out, self.sizes - held), self._with_items(out, held)
@@ -352,9 +343,8 @@ class PairIndex:
         outside = (rows < 0) | (rows >= n_rows)
         if outside.any():
             place = int(outside.any(1).argmax())
-            raise InvalidInputError(
-                f"pairs[{place}] is {rows[place].tolist()}, but rows go from 0 to {n_rows - 1}."
-            )
+            wrong = f"pairs[{place}] is {rows[place].tolist()}"
+            raise InvalidInputError(f"{wrong}, but rows go from 0 to {n_rows - 1}.")
         same = rows[:, 0] == rows[:, 1]
         if same.any():
             raise InvalidInputError(f"pairs[{int(same.argmax())}] pairs a row with itself.")
@@ -366,9 +356,7 @@ class PairIndex:
         """The rows that have a partner."""
         return self.pairs.unique()
 
-    def draw(
-        self, n_items: int, generator: torch.Generator | None = None
-    ) -> tuple[Int[Tensor, " n"], Int[Tensor, "p 2"]]:
+    def draw(self, n_items: int, generator: Rng = None) -> ItemsAndPairs:
         """(Rows, pairs among them in both orders): those of ``n_items / 2`` pairs, or of all if there are fewer.
 
         A row that several pairs share occurs once, so that it is never its own negative.
@@ -379,9 +367,7 @@ class PairIndex:
         both = torch.cat([places, places.flip(1)])
         return rows, both[torch.argsort(both[:, 0] * len(rows) + both[:, 1])]
 
-    def split(
-        self, share: float, generator: torch.Generator | None = None
-    ) -> tuple["PairIndex", "PairIndex"]:
+    def split(self, share: float, generator: Rng = None) -> tuple["PairIndex", "PairIndex"]:
         """(Pairs to keep, pairs to hold out). The two parts share no row; pairs across them are dropped.
 
         Of four pairs or more, at least two are held out, and two kept unless they share rows with those: a single pair

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from aureole.data._pairs import Rng
 from aureole.distributions import VonMisesFisher
 from aureole.sphere import (
     bessel_ratios,
@@ -25,7 +26,7 @@ class Family(Protocol):
     name: str
 
     def sample(
-        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
+        self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None
     ) -> Float[Tensor, "n *batch dim"]:
         """Samples of the latent."""
         ...
@@ -51,9 +52,7 @@ class VMF(_NamedFamily):
 
     name = "vmf"
 
-    def sample(
-        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None) -> Tensor:
         """Samples of the latent."""
         return VonMisesFisher(mu, kappa, validate_args=False).sample((n,), generator=generator)
 
@@ -71,9 +70,7 @@ class Dirac(_NamedFamily):
 
     name = "dirac"
 
-    def sample(
-        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None) -> Tensor:
         """The latent mu, n times."""
         return mu.expand(n, *mu.shape)
 
@@ -91,9 +88,7 @@ class Gaussian(_NamedFamily):
 
     name = "gaussian"
 
-    def sample(
-        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None) -> Tensor:
         """Samples of the latent."""
         noise = torch.randn(n, *mu.shape, generator=generator)
         return normalize(mu + noise / kappa.sqrt().unsqueeze(-1))
@@ -113,9 +108,7 @@ class Laplace(_NamedFamily):
 
     name = "laplace"
 
-    def sample(
-        self, mu: Tensor, kappa: Tensor, *, n: int, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None) -> Tensor:
         """Samples of the latent."""
         uniform = torch.rand(n, *mu.shape, generator=generator, dtype=torch.float64) - 0.5
         noise = -uniform.sign() * torch.log1p(-2 * uniform.abs())

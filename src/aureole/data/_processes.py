@@ -13,6 +13,7 @@ all anchors about equally often where the density of mu varies a lot (high dimen
 import functools
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -20,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from aureole.data._pairs import PairBatch, poisson_pairs
+from aureole.data._pairs import PairBatch, Rng, poisson_pairs
 from aureole.data._posterior_families import VMF, Family
 from aureole.distributions import MixtureVMF
 from aureole.errors import InvalidInputError
@@ -36,13 +37,18 @@ from aureole.sphere import (
 Kind = Literal["paper", "whitened"]
 Rule = Literal["exact", "paper"]
 
-_COLLAPSED = (
-    0.5  # a generator is redrawn while all of 1000 mu(x) lie within this cosine of one another
-)
+_COLLAPSED = 0.5  # a generator is redrawn while all of 1000 mu(x) lie within this cosine
 _WIDTH = 10  # of the hidden layers in the paper, whose inputs and latents have ten dimensions
 _SHAPING_STEPS = 5000
 _TAIL = 1e-8  # relative size of the series terms that are dropped: below the rounding of float32
 _DRAWS = 4  # samples per latent that cannot be integrated out; all 16 pairs of them are averaged
+
+
+def _mlp(*widths: int) -> nn.Sequential:
+    """Linear layers of these widths, with leaky ReLUs between them."""
+    layers = [nn.Linear(n_in, n_out) for n_in, n_out in pairwise(widths)]
+    activated = [module for layer in layers for module in (layer, nn.LeakyReLU())]
+    return nn.Sequential(*activated[:-1])
 
 
 class Generator(nn.Module):
@@ -60,14 +66,8 @@ class Generator(nn.Module):
         super().__init__()
         width = max(_WIDTH, dim)
         self.dim, self.kappa_range, self.shared = dim, kappa_range, shared
-        self.location = nn.Sequential(
-            nn.Linear(dim, width),
-            nn.LeakyReLU(),
-            nn.Linear(width, width),
-            nn.LeakyReLU(),
-            nn.Linear(width, dim),
-        )
-        self.certainty = nn.Sequential(nn.Linear(dim, width), nn.LeakyReLU(), nn.Linear(width, 1))
+        self.location = _mlp(dim, width, width, dim)
+        self.certainty = _mlp(dim, width, 1)
         self.register_buffer("low", torch.tensor(0.0))
         self.register_buffer("gain", torch.tensor(1.0))
         self.span_range(torch.rand(1000, dim))
@@ -79,7 +79,7 @@ class Generator(nn.Module):
         self.low.copy_(raw.min())
         self.gain.copy_(1 / (raw.max() - raw.min()))
 
-    def inputs(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
+    def inputs(self, n: int, generator: Rng = None) -> Float[Tensor, "n d"]:
         """Inputs, uniform on the cube [0, 1]^d."""
         return torch.rand(n, self.dim, generator=generator)
 
@@ -206,13 +206,11 @@ class ControlledProcess:
         """The ambient dimension D of the latents."""
         return self.generator.dim
 
-    def inputs(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
+    def inputs(self, n: int, generator: Rng = None) -> Float[Tensor, "n d"]:
         """Inputs of the marginal P(x)."""
         return self.generator.inputs(n, generator)
 
-    def batch(
-        self, n: int, n_pairs: float | int, *, generator: torch.Generator | None = None
-    ) -> PairBatch:
+    def batch(self, n: int, n_pairs: float | int, *, generator: Rng = None) -> PairBatch:
         """N inputs and, on average, ``n_pairs`` pairs among them, for the cost of n^2 series evaluations.
 
         Examples
@@ -231,7 +229,7 @@ class ControlledProcess:
         return PairBatch(x, pairs, float(n_pairs))
 
     def pairs(
-        self, n: int, generator: torch.Generator | None = None, *, pool: int = 4096
+        self, n: int, generator: Rng = None, *, pool: int = 4096
     ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
         """(Anchors, partners), one partner for each of n inputs of the marginal.
 
@@ -250,27 +248,25 @@ class ControlledProcess:
         first: Float[Tensor, "n d"],
         second: Float[Tensor, "m d"],
         *,
-        generator: torch.Generator | None = None,
+        generator: Rng = None,
     ) -> Float[Tensor, "n m"]:
         """S h(x, x') for all pairs, or an unbiased estimate of it; by the paper's rule the acceptance probability."""
         if self.rule == "exact":
             values = self._integrated(first, second)
             if values is not None:
                 return values
-        draws = [
-            self.latents(x, _DRAWS, generator=generator).flatten(0, 1) for x in (first, second)
-        ]
-        rate = self._match(draws[0] @ draws[1].T)
+        left, right = (self.latents(x, _DRAWS, generator=generator) for x in (first, second))
+        rate = self._match(left.flatten(0, 1) @ right.flatten(0, 1).T)
         return rate.view(_DRAWS, len(first), _DRAWS, len(second)).mean((0, 2))
 
     def latents(
-        self, x: Float[Tensor, "n d"], n: int, *, generator: torch.Generator | None = None
+        self, x: Float[Tensor, "n d"], n: int, *, generator: Rng = None
     ) -> Float[Tensor, "k n d"]:
         """Samples [n, N, D] of the inputs' latents."""
         mu, kappa = self.generator(x)
         return self.family.sample(mu, kappa, n=n, generator=generator)
 
-    def information(self, n: int = 4096, generator: torch.Generator | None = None) -> float:
+    def information(self, n: int = 4096, generator: Rng = None) -> float:
         """The mutual information of a pair, E[log P(x+|x)/P(x+)] in nats, estimated from n inputs."""
         x = self.inputs(n, generator)
         share = self.intensity(x, x, generator=generator).double().fill_diagonal_(0)
@@ -289,9 +285,8 @@ class ControlledProcess:
         bound = (left.amax(0) * right.amax(0) * terms).flip(0).cumsum(0).flip(0)
         count = int((bound > _TAIL * bound[0]).sum())
         left, right, terms = left[:, :count], right[:, :count], terms[:count]
-        values, scale = pairwise_from_ratios(
-            (mu1 @ mu2.T).clamp(-1, 1), left, right, terms, self.dim
-        )
+        cosine = (mu1 @ mu2.T).clamp(-1, 1)
+        values, scale = pairwise_from_ratios(cosine, left, right, terms, self.dim)
         return values.clamp(min=0) * math.exp(scale)  # cancelling terms can round below 0
 
     def _match(self, cosine: Tensor) -> Tensor:
@@ -305,7 +300,7 @@ class ControlledProcess:
         log_c = log_normalizer(both, self.dim)
         return (log_c[0] - log_c[1]).item()
 
-    def _kept_pairs(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def _kept_pairs(self, n: int, generator: Rng) -> tuple[Tensor, Tensor]:
         kept: list[tuple[Tensor, Tensor]] = []
         count = 0
         for _ in range(10_000):
@@ -358,22 +353,19 @@ class BimodalProcess:
     kappa_pos: float = 20.0
 
     def __repr__(self) -> str:
-        return (
-            f"BimodalProcess(dim={self.dim}, kappa_range={self.first.kappa_range}, "
-            f"kappa_pos={self.kappa_pos:g})"
-        )
+        kappas = f"kappa_range={self.first.kappa_range}, kappa_pos={self.kappa_pos:g}"
+        return f"BimodalProcess(dim={self.dim}, {kappas})"
 
     @classmethod
     def draw(
         cls, dim: int, kappa_range: tuple[float, float], *, kappa_pos: float = 20.0, seed: int
     ) -> "BimodalProcess":
         """The process of a seed."""
-        first, second = (
-            draw_generator(dim, kappa_range, kind="whitened", seed=2 * seed + k) for k in (0, 1)
-        )
+        seeds = (2 * seed, 2 * seed + 1)
+        first, second = (draw_generator(dim, kappa_range, kind="whitened", seed=s) for s in seeds)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            weigher = nn.Sequential(nn.Linear(dim, 10), nn.LeakyReLU(), nn.Linear(10, 1))
+            weigher = _mlp(dim, 10, 1)
             with torch.no_grad():
                 raw = weigher(torch.rand(1000, dim))
                 last = weigher[-1]
@@ -387,7 +379,7 @@ class BimodalProcess:
         """The ambient dimension D of the latents."""
         return self.first.dim
 
-    def inputs(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
+    def inputs(self, n: int, generator: Rng = None) -> Float[Tensor, "n d"]:
         """Inputs of the marginal P(x)."""
         return self.first.inputs(n, generator)
 
@@ -416,9 +408,7 @@ class BimodalProcess:
         values = values.view(len(first), 2, len(second), 2).sum((1, 3))
         return values.clamp(min=0) * math.exp(scale)  # cancelling terms can round below 0
 
-    def batch(
-        self, n: int, n_pairs: float | int, *, generator: torch.Generator | None = None
-    ) -> PairBatch:
+    def batch(self, n: int, n_pairs: float | int, *, generator: Rng = None) -> PairBatch:
         """N inputs and, on average, ``n_pairs`` pairs among them."""
         x = self.inputs(n, generator)
         rate = self.intensity(x, x) / self._mean_intensity

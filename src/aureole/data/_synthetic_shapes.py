@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import numpy as np
 import torch
@@ -145,20 +145,15 @@ def _paint(plan: _Plan, part: slice, side: int) -> UInt8[Tensor, "n 3 side side"
     cover = _cover(plan, part, side)[:, None]
     low, right = max(side // 24, 1), max(side // 32, 1)
     shadow = torch.nn.functional.pad(cover, (right, -right, low, -low))
-    down = torch.linspace(-1, 1, side)[:, None]
-    tilt = (torch.cos(6.3 * looks[:, 7, None, None]) * down) + (
-        torch.sin(6.3 * looks[:, 7, None, None]) * down.T
-    )
-    ground = _colour(looks[:, 0], 0.08 + 0.2 * looks[:, 1], 0.9 + 0.1 * looks[:, 2])[
-        ..., None, None
-    ]
-    ground = ground * (1 + 0.05 * tilt[:, None])
+    down, towards = torch.linspace(-1, 1, side)[:, None], 6.3 * looks[:, 7, None, None]
+    tilt = torch.cos(towards) * down + torch.sin(towards) * down.T
+    ground = _colour(looks[:, 0], 0.08 + 0.2 * looks[:, 1], 0.9 + 0.1 * looks[:, 2])
+    ground = ground[..., None, None] * (1 + 0.05 * tilt[:, None])
     ink = _colour(looks[:, 3], 0.6 + 0.35 * looks[:, 4], 0.6 + 0.35 * looks[:, 5])
     light = (ink * torch.tensor([0.299, 0.587, 0.114])).sum(-1, keepdim=True)
     ink = (ink * (0.55 / light).clamp(max=1))[..., None, None] * (1 - 0.12 * down)
     softness = plan.softness[part].float()
-    ink_share = 1 - 0.6 * (softness / _SOFTEST) * looks[:, 6]
-    fade = ink_share[:, None, None, None]
+    fade = (1 - 0.6 * (softness / _SOFTEST) * looks[:, 6])[:, None, None, None]
     picture = ground * (1 - 0.18 * fade * shadow)
     picture = picture + fade * cover * (ink - picture)
     soft = softness > 0
@@ -224,10 +219,8 @@ def _outlines() -> Float[Tensor, "classes angles"]:
 def _ring(corners: int, radii: list[float]) -> list[tuple[float, float]]:
     """Evenly spaced corners around the centre, starting at the top, with alternating radii."""
     angles = np.pi / 2 + np.arange(corners) * (2 * np.pi / corners)
-    return [
-        (float(radii[i % len(radii)] * np.cos(a)), float(radii[i % len(radii)] * np.sin(a)))
-        for i, a in enumerate(angles)
-    ]
+    around = zip(angles, cycle(radii), strict=False)
+    return [(float(radius * np.cos(a)), float(radius * np.sin(a))) for a, radius in around]
 
 
 def _polygon(corners: list[tuple[float, float]], angle: np.ndarray) -> np.ndarray:

@@ -87,9 +87,7 @@ def read_column(path: Path | str, column: str | None = None) -> np.ndarray:
     values = _whole_column(path, column)
     if not values.null_count:
         return values.to_numpy()
-    with_none = np.empty(len(values), dtype=object)
-    with_none[:] = values.to_pylist()
-    return with_none
+    return np.fromiter(values.to_pylist(), object, len(values))
 
 
 def read_groups(path: Path | str, column: str | None = None) -> np.ndarray:
@@ -165,14 +163,7 @@ def scan_column(path: Path | str, column: str | None = None) -> Iterator[Any]:
 
 
 def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict[int, Any]:
-    """The values of some rows of a column, by row number.
-
-    Examples
-    --------
-    >>> path = write_columns(Path(tempfile.mkdtemp()) / "t.parquet", {"t": np.array(["a", "b", "c"])})
-    >>> pick_rows(path, "t", [2, 0])
-    {2: 'c', 0: 'a'}
-    """
+    """The values of some rows of a column, by row number."""
     rows = list(rows)
     wanted, first = sorted(set(rows)), 0
     values: dict[int, Any] = {}
@@ -188,14 +179,7 @@ def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict
 
 
 def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
-    """The vector [d] of one row, counted from 0; rows after it are not read.
-
-    Examples
-    --------
-    >>> path = write_columns(Path(tempfile.mkdtemp()) / "t.parquet", {"v": np.eye(3, dtype=np.float32)})
-    >>> pick_vector(path, "v", 2)
-    array([0., 0., 1.], dtype=float32)
-    """
+    """The vector [d] of one row, counted from 0; rows after it are not read."""
     path, first = Path(path), 0
     if path.suffix in ARRAYS:
         vectors = map_vectors(path, column, rows=slice(row, row + 1))
@@ -220,13 +204,6 @@ def as_vectors(vectors: Any) -> Tensor | np.ndarray:
     """The vectors as a tensor or an array [n, d]; an Arrow column is not copied unless it has several chunks.
 
     Takes tensors, arrays, and objects with Arrow's C data interface, such as columns of pyarrow and polars.
-
-    Examples
-    --------
-    >>> import pyarrow as pa
-    >>> as_vectors(pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)))
-    array([[1., 2.],
-           [3., 4.]], dtype=float32)
     """
     if isinstance(vectors, Tensor | np.ndarray):
         return vectors
@@ -259,9 +236,7 @@ class ColumnWriter:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if self.path.suffix not in (*arrow.PARQUET, *arrow.CSV, *_JSON):
-            raise InvalidInputError(
-                f"{self.path} must end in .parquet, .csv or .jsonl, which selects the format."
-            )
+            raise InvalidInputError(f"{self.path} must end in .parquet, .csv or .jsonl.")
         self._stack = ExitStack()
         self._file: Any = None
         self._sink: Any = None
@@ -313,9 +288,8 @@ def _only_lists(path: Path) -> str:
 def _scalar_pieces(path: Path, column: str | None) -> Iterator[Any]:
     """Arrow arrays of a column with one scalar per row."""
     if column is None:
-        raise InvalidInputError(
-            f"name a column of {path}; {arrow.listed(arrow.column_names(path))}."
-        )
+        names = arrow.listed(arrow.column_names(path))
+        raise InvalidInputError(f"name a column of {path}; {names}.")
     for where, _, array in arrow.pieces(path, column):
         if arrow.pyarrow_package().types.is_nested(array.type):
             raise InvalidInputError(
@@ -343,21 +317,19 @@ def _whole_column(path: Path, column: str | None) -> Any:
 def _array_column(path: Path, name: str | None) -> np.ndarray:
     values = map_array(path, name)
     if values.ndim != 1 or not len(values):
-        raise InvalidInputError(
-            f"{path} must hold one value per row, but has shape {values.shape}."
-        )
+        raise InvalidInputError(f"{path} must hold one value per row, not shape {values.shape}.")
     return values
 
 
 def _plain(value: Any) -> Any:
     """The value as JSON can represent it."""
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
     if isinstance(value, dict):
         return {name: _plain(entry) for name, entry in value.items()}
-    return value if isinstance(value, bool | int | str | None) else str(value)
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 @contextmanager

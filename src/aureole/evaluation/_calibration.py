@@ -12,12 +12,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.sphere import log_positivity, pairwise_positivity, predictive_mass
 
-CAP_MASSES = (
-    0.5,
-    0.8,
-    0.9,
-    0.95,
-)  # of the caps that are reported, unless the caller asks for others
+CAP_MASSES = (0.5, 0.8, 0.9, 0.95)  # of the caps that are reported by default
 
 
 def latent_coverage(
@@ -43,9 +38,8 @@ def latent_coverage(
     mu = posterior.mu.double()
     mu = mu if rotation is None else mu @ rotation.T.double()
     height = 0.5 * (mu - latents.double()).square().sum(-1)  # 1 - cosine, with all its digits
-    return {
-        mass: (height <= posterior.credible_height(mass)).double().mean().item() for mass in masses
-    }
+    inside = {mass: height <= posterior.credible_height(mass) for mass in masses}
+    return {mass: within.double().mean().item() for mass, within in inside.items()}
 
 
 def partner_coverage(
@@ -67,9 +61,8 @@ def partner_coverage(
             f"{len(query.kappa)} queries need one partner each, but partner has shape {tuple(partner.shape)}."
         )
     totals = dict.fromkeys(masses, 0.0)
-    for rows in torch.arange(len(partner), device=partner.device).split(
-        max(1, 2**20 // len(gallery.kappa))
-    ):
+    at_a_time = max(1, 2**20 // len(gallery.kappa))
+    for rows in torch.arange(len(partner), device=partner.device).split(at_a_time):
         cosine = (query.mu[rows].double() @ gallery.mu.double().T).clamp(-1, 1)
         values, _ = pairwise_positivity(
             cosine, query.kappa[rows].double(), gallery.kappa.double(), kappa_pos, query.dim
@@ -156,11 +149,7 @@ class Calibration:
 
 
 def fit_calibration(
-    query: VonMisesFisher,
-    partner: VonMisesFisher,
-    *,
-    kappa_pos: float,
-    mass: float = 0.9,
+    query: VonMisesFisher, partner: VonMisesFisher, *, kappa_pos: float, mass: float = 0.9
 ) -> Calibration:
     """The calibration under which the predictive caps of ``mass`` contain that share of the partners.
 

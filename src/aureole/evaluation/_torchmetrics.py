@@ -71,9 +71,8 @@ class _PairedMetric(Metric):
         if len(self.first) == 0:
             raise InvalidInputError("there are no items to score: call update first.")
         first, second = dim_zero_cat(self.first), dim_zero_cat(self.second)
-        return torch.tensor(
-            type(self).score(first, second), dtype=torch.float64, device=self.device
-        )
+        value = type(self).score(first, second)
+        return torch.tensor(value, dtype=torch.float64, device=self.device)
 
 
 class RankCorrelation(_PairedMetric):

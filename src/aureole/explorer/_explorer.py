@@ -44,7 +44,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class _Whole:
+class _AllItems:
     """All items of a gallery in the order of kappa, lowest first."""
 
     ids: list[str]
@@ -78,13 +78,13 @@ def explorer_data(
     progress
         Called with (searches done, searches in total).
     """
-    whole = _read_whole(index, label_column)
-    picked = [whole.ids[place] for place in pick_items(len(whole.ids), whole.labels, items)]
+    gallery = _read_items(index, label_column)
+    picked = [gallery.ids[place] for place in pick_items(len(gallery.ids), gallery.labels, items)]
     thumbnails, names = _thumbnails(pictures, _with_neighbours(index, picked))
     posterior, payload = index.fetch(names, columns=list(index.schema.columns))
     caps = torch.stack([cap_cosine(posterior, mass) for mass in MASSES], -1)
     counts = _counts(index, posterior, caps.numpy(), progress)
-    rank = np.searchsorted(whole.kappa, posterior.kappa.numpy()) / max(1, len(whole.ids))
+    rank = np.searchsorted(gallery.kappa, posterior.kappa.numpy()) / max(1, len(gallery.ids))
     near = _scored(posterior, index.origin.kappa_pos)
     rows = [
         {
@@ -101,8 +101,8 @@ def explorer_data(
     ]
     return {
         "format": "aureole-explorer-1",
-        "about": _about(index, whole, label_column, text_column, pictures is not None),
-        "rejection": _rejection(index, whole),
+        "about": _about(index, gallery, label_column, text_column, pictures is not None),
+        "rejection": _rejection(index, gallery),
         "masses": list(MASSES),
         "items": rows,
         "mu": _base64(stored_direction(posterior.mu), np.float32),
@@ -155,9 +155,9 @@ def pick_items(n: int, labels: Sequence[Any] | None, items: int) -> list[int]:
             chosen.update(own[:_ENDS] + own[-_ENDS:])
     even = np.linspace(0, n - 1, min(n, max(2, items))) if n else np.zeros(0)
     missing = [int(place) for place in even if int(place) not in chosen]
-    room = max(0, items - len(chosen))
-    step = max(1, math.ceil(len(missing) / room)) if room else len(missing) + 1
-    chosen.update(missing[::step] if room else [])
+    remaining = items - len(chosen)
+    if remaining > 0:
+        chosen.update(missing[:: max(1, math.ceil(len(missing) / remaining))])
     return sorted(chosen)
 
 
@@ -216,19 +216,16 @@ def write_explorer(data: dict[str, Any], out: Path, title: str = "aureole") -> P
     return atomic_write(out, render_explorer(data, title))
 
 
-def _read_whole(index: CredibleIndex, label_column: str | None) -> _Whole:
+def _read_items(index: CredibleIndex, label_column: str | None) -> _AllItems:
     """All ids, kappas and labels, in one pass over the gallery; ties in kappa are sorted by id."""
-    ids: list[str] = []
-    kappas: list[np.ndarray] = []
-    labels: list[Any] = []
-    for names, kappa, payload in index.scan(columns=[label_column] if label_column else []):
-        ids += names
-        kappas.append(np.asarray(kappa, np.float32))
-        labels += payload[label_column] if label_column else []
-    kappa = np.concatenate(kappas) if kappas else np.zeros(0, np.float32)
-    order = sorted(range(len(ids)), key=lambda i: (kappa[i], ids[i]))
-    found = [labels[i] for i in order] if label_column else None
-    return _Whole([ids[i] for i in order], kappa[order], found)
+    rows: list[tuple[float, str, Any]] = []
+    for ids, kappa, payload in index.scan(columns=[label_column] if label_column else []):
+        labels = payload[label_column] if label_column else [None] * len(ids)
+        rows += zip(kappa.tolist(), ids, labels, strict=True)
+    rows.sort(key=lambda row: row[:2])
+    kappa = np.array([row[0] for row in rows], np.float32)
+    labels = [row[2] for row in rows] if label_column else None
+    return _AllItems([row[1] for row in rows], kappa, labels)
 
 
 def _with_neighbours(index: CredibleIndex, picked: list[str]) -> list[str]:
@@ -317,17 +314,17 @@ def _scored(
 
 def _about(
     index: CredibleIndex,
-    whole: _Whole,
+    gallery: _AllItems,
     label_column: str | None,
     text_column: str | None,
     pictures: bool,
 ) -> dict[str, Any]:
     from aureole import __version__
 
-    n = len(whole.ids)
+    n = len(gallery.ids)
     places = [round(i / 100 * (n - 1)) for i in range(101)] if n else []
-    quantiles = [[i / 100, _plain(float(whole.kappa[at]))] for i, at in enumerate(places)]
-    classes = Counter(whole.labels or []).most_common(_NAMED)
+    quantiles = [[i / 100, _plain(float(gallery.kappa[at]))] for i, at in enumerate(places)]
+    classes = Counter(gallery.labels or []).most_common(_NAMED)
     return {
         "rows": n,
         "dim": index.schema.dim,
@@ -343,14 +340,14 @@ def _about(
     }
 
 
-def _rejection(index: CredibleIndex, whole: _Whole) -> dict[str, Any]:
+def _rejection(index: CredibleIndex, gallery: _AllItems) -> dict[str, Any]:
     """The rejection curve of items spaced evenly in the order of kappa."""
-    n = len(whole.ids)
-    if whole.labels is None or n < 2:
+    n = len(gallery.ids)
+    if gallery.labels is None or n < 2:
         return {"available": False, "curve": []}
     places = np.unique(np.linspace(0, n - 1, min(SAMPLED, n)).astype(int))
-    posterior, _ = index.fetch([whole.ids[i] for i in places])
-    curve = kappa_rejection(posterior, [whole.labels[i] for i in places])
+    posterior, _ = index.fetch([gallery.ids[i] for i in places])
+    curve = kappa_rejection(posterior, [gallery.labels[i] for i in places])
     return {"available": True, "curve": curve}
 
 

@@ -30,7 +30,7 @@ GREY = "#595959"
 MARKERS = ("o", "s", "^", "D", "v")
 WIDTH = 6.4  # inches
 _STYLE = {
-    "font.family": ["DejaVu Sans"],  # matplotlib brings it
+    "font.family": ["DejaVu Sans"],  # bundled with matplotlib
     "font.size": 13.5,  # 10 px where the page is 400 px wide
     "axes.titlesize": 13.5,
     "xtick.labelsize": 12.5,
@@ -45,7 +45,7 @@ _STYLE = {
     "svg.fonttype": "none",
 }
 _TURN = np.linspace(0, 2 * math.pi, 361)
-_KAPPAS = {"a sure query": 60.0, "a vague query": 8.0}
+_KAPPAS = {"a confident query": 60.0, "a vague query": 8.0}
 _COLUMNS, _ROWS = 8, 8  # members shown of each search
 _GAP = 3  # pixels between two pictures
 _MARGIN, _SIDE_BY_SIDE = 0.15, 0.4  # inches: around the figure, and between the two searches
@@ -173,9 +173,8 @@ def _draw(axes: Any, mu: np.ndarray, centre: np.ndarray, hits: Hits) -> None:
         x, z = np.where(visible[:, None], rim, np.nan)[:, [0, 2]].T
         label = "the cap" if style == "-" else None
         axes.plot(x, z, style, color=BLUE, linewidth=1.8, zorder=4, label=label)
-    axes.plot(
-        centre[0], centre[2], "*", color=BLUE, markersize=13, zorder=5, label="μ of the query"
-    )
+    x, z = centre[[0, 2]]
+    axes.plot(x, z, "*", color=BLUE, markersize=13, zorder=5, label="μ of the query")
     axes.set(aspect="equal", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05))
     axes.set_axis_off()
 
@@ -201,13 +200,7 @@ class CapSearch:
 
 
 def count_labels(labels: Sequence[str]) -> str:
-    """How often each label occurs, the most frequent first.
-
-    Examples
-    --------
-    >>> count_labels(["star", "drop", "star"])
-    '2 stars, 1 drop'
-    """
+    """How often each label occurs, the most frequent first."""
     return ", ".join(f"{n} {_plural(name, n)}" for name, n in Counter(labels).most_common())
 
 
@@ -240,22 +233,20 @@ def two_caps_figure(
             axes.text(x, 0.42, f"κ = {search.kappa:.0f}, cap of {search.degrees:.0f}°", size=12.5)
             place(axes, _pixels(picture), x, 0.58, 1.15)
             _dial(axes, search, labels, rim, centre=(x + width - 0.83, 1.26))
-            axes.text(x, 2.28, f"{_images(len(found))} in the cap", weight="bold", size=13)
+            counted = f"{len(found)} {_plural('picture', len(found))} in the cap"
+            axes.text(x, 2.28, counted, weight="bold", size=13)
             axes.text(x, 2.48, _short(found), size=11.5, color=GREY)
             place(axes, _mosaic(pictures, search.members), x, top, width)
             more = len(found) - _COLUMNS * _ROWS
             if more > 0:
                 axes.text(x, bottom + 0.12, f"and {more} more", size=11.5, color=GREY)
-        for line, words in enumerate(_legend(len(labels), rim)):
+        notes = (
+            f"Each dot is one of {len(labels)} pictures, by its angle to the query (rim: {rim:.0f}°).",
+            "Blue: the cap that the query's own certainty asks for. Orange: the pictures in it.",
+        )
+        for line, words in enumerate(notes):
             axes.text(0, bottom + 0.38 + 0.2 * line, words, size=10.5, color=GREY)
     return drawing.svg
-
-
-def _legend(count: int, rim: float) -> list[str]:
-    return [
-        f"Each dot is one of {count} pictures, by its angle to the query (rim: {rim:.0f}°).",
-        "Blue: the cap that the query's own certainty asks for. Orange: the pictures in it.",
-    ]
 
 
 def _dial(
@@ -305,10 +296,6 @@ def _pixels(picture: Tensor) -> np.ndarray:
     return picture.permute(1, 2, 0).numpy()
 
 
-def _images(count: int) -> str:
-    return f"{count} picture{'' if count == 1 else 's'}"
-
-
 def _short(found: Sequence[str]) -> str:
     """The labels in one line that fits."""
     text = count_labels(found)
@@ -331,9 +318,8 @@ def kappa_figure(kappa: np.ndarray) -> str:
     median = float(np.median(kappa))
     with canvas("kappa", 1) as drawing:
         (axes,) = drawing.axes
-        axes.bar(
-            edges[:-1], counts, np.diff(edges), align="edge", color=SKY, edgecolor="white", linewidth=0.5
-        )  # fmt: skip
+        style = {"color": SKY, "edgecolor": "white", "linewidth": 0.5}
+        axes.bar(edges[:-1], counts, np.diff(edges), align="edge", **style)
         axes.axvline(median, color=VERMILION, label=f"median {format_number(median)}")
         if kappa.max() >= 10 * kappa.min():
             axes.set_xscale("log")
@@ -396,9 +382,8 @@ def profile_figure(profile: Mapping[float, float], kappa_pos: float) -> str:
     with canvas("head-profile", 1) as drawing:
         (axes,) = drawing.axes
         axes.plot(x, y, "o-", color=BLUE, markersize=6, label="held-out information")
-        axes.axvline(
-            kappa_pos, color=VERMILION, linestyle="--", label=f"chosen: {format_number(kappa_pos)}"
-        )
+        chosen = f"chosen: {format_number(kappa_pos)}"
+        axes.axvline(kappa_pos, color=VERMILION, linestyle="--", label=chosen)
         axes.set_xscale("log")
         axes.set_xticks(x, [f"{value:.3g}" for value in x])
         axes.minorticks_off()

@@ -31,8 +31,8 @@ _SIDE = 192  # pixels of a thumbnail
 
 _READING = (
     "Every row has a direction μ, what it is, and a concentration κ, how precisely its vector determines that. High κ: "
-    "matching rows are close to it. Low κ: they may be far away, so look at more of them, ask back, or let a person "
-    "decide.",
+    "matching rows are close to it. Low κ: they may be far away, so look at more of them, ask for a "
+    "better query, or let a person decide.",
     "κ is not a probability, and is relative to κ_pos, the closeness of partners that the head assumes. You can "
     "compare the κ of rows under one head, but not across heads.",
     "Recall@1 is the share of rows whose nearest other row belongs to the same group. If κ is informative, rejecting "

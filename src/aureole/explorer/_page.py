@@ -109,15 +109,9 @@ def render(
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    template = environment.get_template("page.html.jinja")
-    return template.render(
-        title=title,
-        sections=sections,
-        about=about,
-        results=results,
-        footer=footer,
-        footer_title=footer_title,
-    )
+    parts = {"title": title, "sections": sections, "about": about, "results": results}
+    footers = {"footer": footer, "footer_title": footer_title}
+    return environment.get_template("page.html.jinja").render(**parts, **footers)
 
 
 def format_number(value: float, decimals: int | None = None) -> str:
@@ -136,13 +130,11 @@ def format_number(value: float, decimals: int | None = None) -> str:
     if size >= 1e4 or (size < 1e-3 and decimals is None):
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"
-    return f"{value:.{_decimals(size) if decimals is None else decimals}f}"
+    if decimals is None:
+        decimals = 3 if size < 1 else 2 if size < 10 else 1
+    return f"{value:.{decimals}f}"
 
 
 def format_share(share: float) -> str:
     """A share in whole percent, such as "60 %"."""
     return f"{100 * share:.0f} %"
-
-
-def _decimals(size: float) -> int:
-    return 3 if size < 1 else 2 if size < 10 else 1

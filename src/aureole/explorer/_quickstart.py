@@ -51,13 +51,8 @@ from aureole.training import FitOptions, Observer, Phase, fit
 EXTRAS = "pip install 'aureole[train,reports,images,retrieval]'"
 _PACKAGES = ("lightning_fabric", "matplotlib", "jinja2", "PIL")
 _ENGINES = ("lance", "faiss")
-_PLAN, _RECORD, _CHECKPOINT, _PAGE = (
-    "plan.json",
-    "quickstart.json",
-    "training.safetensors",
-    "quickstart.html",
-)
-_CAPS = "caps.svg"
+_PLAN, _RECORD, _CHECKPOINT = "plan.json", "quickstart.json", "training.safetensors"
+_PAGE, _CAPS = "quickstart.html", "caps.svg"
 _LARGE, _LARGEST = 40, 120  # pixels: of a picture on the page, and of a query
 
 Say = Callable[[str], None]
@@ -185,9 +180,8 @@ class _Batches:
         chosen = torch.randperm(len(self.pictures), generator=rng)[: self.items]
         pictures = augment(self.pictures[chosen], 0.0, rng)
         rates = label_rates(self.labels[chosen], self.prior)
-        return PairBatch(
-            pictures, poisson_pairs(rates, self.pairs, generator=rng), float(self.pairs)
-        )
+        pairs = poisson_pairs(rates, self.pairs, generator=rng)
+        return PairBatch(pictures, pairs, float(self.pairs))
 
 
 @torch.inference_mode()
@@ -229,18 +223,13 @@ def _deteriorated(encoder: PosteriorEncoder, shapes: DrawnShapes) -> dict[str, A
     """The median kappa of clear pictures under increasing blur and tighter central crops."""
     clear = shapes.pictures[shapes.kinds == 0][:300]
 
-    def of(pictures: Tensor) -> float:
-        return float(embed(encoder, pictures).kappa.median())
-
-    def every(value: float) -> Tensor:
-        return torch.full((len(clear),), value)
+    def kappa(change: Callable[[Tensor, Tensor], Tensor], amount: float) -> float:
+        changed = change(clear, torch.full((len(clear),), amount))
+        return float(embed(encoder, changed).kappa.median())
 
     return {
-        "blur": {
-            "width": list(_BLURS),
-            "kappa": [of(blur_pictures(clear, every(w))) for w in _BLURS],
-        },
-        "crop": {"size": list(_CROPS), "kappa": [of(deteriorate(clear, every(s))) for s in _CROPS]},
+        "blur": {"width": list(_BLURS), "kappa": [kappa(blur_pictures, w) for w in _BLURS]},
+        "crop": {"size": list(_CROPS), "kappa": [kappa(deteriorate, s) for s in _CROPS]},
     }
 
 
@@ -364,11 +353,9 @@ def run_quickstart(
     say(f"Drawing {count:,} shapes, and {setting.annotators} votes on what each shows.")
     shapes = draw(setting, seed)
     say(f"Training an encoder on {setting.pictures:,} of them, on pairs with the same vote.")
-    checkpoint = out / _CHECKPOINT
+    resume = out / _CHECKPOINT
     with watch() as observer:
-        encoder, seconds = train(
-            setting, shapes.train, seed, checkpoint=checkpoint, observer=observer
-        )
+        encoder, seconds = train(setting, shapes.train, seed, checkpoint=resume, observer=observer)
     encoder.save(out / "encoder")
     say(f"Checking it on the {setting.held_out:,} others.")
     posterior, metrics = measure(encoder, shapes.held_out)
@@ -379,7 +366,9 @@ def run_quickstart(
     searches = two_searches(gallery, encoder, shapes.held_out, query, setting)
     say("Writing the page.")
     large = drawn_shapes(setting.held_out, side=_LARGE, seed=10 * seed + 1).pictures
-    queries = _large_queries(seed, query, setting)
+    sharp = drawn_shapes(query + 1, side=_LARGEST, seed=10 * seed + 1).pictures[query]
+    width = torch.tensor([setting.blur * _LARGEST / 32])  # the same share of the side
+    queries = [sharp, blur_pictures(sharp[None], width)[0]]
     metrics |= _write_searches(out, shapes.held_out, searches, (large[: setting.gallery], queries))
     metrics["query"] = shapes.held_out.names[int(shapes.held_out.probabilities[query].argmax())]
     metrics["parameters"] = sum(p.numel() for p in encoder.parameters())
@@ -390,7 +379,7 @@ def run_quickstart(
     found = Findings(record, shapes.held_out, posterior.kappa, large, searches, queries, steps)
     page = write_page(found, out / _PAGE)
     write_record(record, out / _RECORD)
-    checkpoint.unlink(missing_ok=True)
+    resume.unlink(missing_ok=True)
     return Quickstart(record, page, gallery)
 
 
@@ -405,13 +394,13 @@ def _write_searches(
     ``large`` are the pictures of the gallery and of the queries as the figure shows them.
     """
     labels = [shapes.names[label] for label in shapes.labels[: len(large[0])]]
-    for search in searches:
-        write_picture(search.picture, out / f"{search.title}.png")
     svg = two_caps_figure(searches, large[0], labels, large[1])
     text = f'<?xml version="1.0" encoding="utf-8"?>\n{svg}\n'
     (out / _CAPS).write_text(text, encoding="utf-8")
-    return {
-        "searches": [
+    metrics = []
+    for search in searches:
+        write_picture(search.picture, out / f"{search.title}.png")
+        metrics.append(
             {
                 "title": search.title,
                 "kappa": search.kappa,
@@ -419,9 +408,8 @@ def _write_searches(
                 "members": len(search.members),
                 "labels": count_labels([labels[i] for i in search.members]),
             }
-            for search in searches
-        ]
-    }
+        )
+    return {"searches": metrics}
 
 
 def next_steps(out: Path, gallery: Path) -> list[tuple[str, str]]:
@@ -463,10 +451,3 @@ def _claim(out: Path, plan: dict[str, Any]) -> None:
         )
     out.mkdir(parents=True, exist_ok=True)
     marker.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
-
-
-def _large_queries(seed: int, query: int, setting: QuickstartSetting) -> list[torch.Tensor]:
-    """The query in a larger size, sharp and blurred by the same share of its side."""
-    sharp = drawn_shapes(query + 1, side=_LARGEST, seed=10 * seed + 1).pictures[query]
-    width = setting.blur * _LARGEST / 32
-    return [sharp, blur_pictures(sharp[None], torch.tensor([width]))[0]]

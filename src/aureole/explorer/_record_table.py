@@ -12,6 +12,7 @@ from aureole.errors import InvalidInputError, MissingInputError
 from aureole.records import Record, read_record
 
 _LARGEST = 100_000_000  # bytes of a record
+_PARTS = ("metrics", "settings")
 
 
 def record_rows(folder: Path) -> list[dict[str, Any]]:
@@ -49,11 +50,8 @@ def record_rows(folder: Path) -> list[dict[str, Any]]:
             f"no records below {folder}. Commands such as reproduce and train write them."
         )
     names = dict.fromkeys(name for row in rows for name in row)
-    order = sorted(names, key=lambda name: (name.partition(".")[0] in _PARTS, 0))
+    order = sorted(names, key=lambda name: name.partition(".")[0] in _PARTS)
     return [{name: row.get(name) for name in order} for row in rows]
-
-
-_PARTS = ("metrics", "settings")
 
 
 def write_record_table(rows: Sequence[Mapping[str, Any]], out: Path) -> Path:
@@ -62,13 +60,8 @@ def write_record_table(rows: Sequence[Mapping[str, Any]], out: Path) -> Path:
 
 
 def _row(path: Path, record: Record) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "record": path.as_posix(),
-        "name": record.name,
-        "seed": record.seed,
-        "commit": record.commit,
-        "command": record.command,
-    }
+    row: dict[str, Any] = {"record": path.as_posix()}
+    row |= {name: getattr(record, name) for name in ("name", "seed", "commit", "command")}
     for part in _PARTS:
         row |= _flat(getattr(record, part), part)
     return row
@@ -91,6 +84,4 @@ def _column(values: list[Any]) -> np.ndarray:
         if len(seen) == len(values) and all(type(value) is int for value in seen):
             return np.array(values, dtype=np.int64)
         return np.array([math.nan if value is None else value for value in values], np.float64)
-    texts = np.empty(len(values), dtype=object)
-    texts[:] = [None if value is None else str(value) for value in values]
-    return texts
+    return np.array([None if value is None else str(value) for value in values], dtype=object)

@@ -86,7 +86,11 @@ def gather_posteriors(posterior: Posterior) -> Posterior:
     """
     if n_ranks() == 1:
         return posterior
-    from torch.distributed._functional_collectives import all_gather_single_autograd
+    from torch.distributed import _functional_collectives as collectives
+
+    # the name in newer versions of torch, and the one before
+    gather = getattr(collectives, "all_gather_single_autograd", None)
+    gather = gather or collectives.all_gather_tensor_autograd
 
     mu, parts = posterior.mu, [posterior.mu.flatten(1), posterior.kappa.view(len(posterior.mu), -1)]
     if isinstance(posterior, MixtureVMF):
@@ -94,7 +98,7 @@ def gather_posteriors(posterior: Posterior) -> Posterior:
     group = dist.group.WORLD
     assert group is not None
     packed = torch.cat(parts, -1).contiguous()
-    everyone = all_gather_single_autograd(packed, gather_dim=0, group=group)
+    everyone = gather(packed, gather_dim=0, group=group)
     mus, kappa, *weights = everyone.split([part.shape[1] for part in parts], -1)
     mus = mus.reshape(-1, *mu.shape[1:])
     if isinstance(posterior, MixtureVMF):

@@ -38,6 +38,7 @@ from aureole.models._saving import (
 )
 
 __all__ = [
+    "MINILM_CAPTIONS",
     "Card",
     "CifarResNet",
     "Ensemble",
@@ -60,4 +61,5 @@ __all__ = [
     "model_card",
     "paper_mlp",
     "push_to_hub",
+    "whiten_last_layer",
 ]

@@ -84,14 +84,8 @@ class Card:
 
     def as_json(self) -> dict[str, Any]:
         """All fields as plain data."""
-        return {
-            "name": self.name,
-            "data": self.data,
-            "kappa_pos": self.kappa_pos,
-            "coverage": [[float(mass), float(share)] for mass, share in self.coverage.items()],
-            "licence": self.licence,
-            "notes": self.notes,
-        }
+        coverage = [[float(mass), float(share)] for mass, share in self.coverage.items()]
+        return vars(self) | {"coverage": coverage}
 
     @classmethod
     def from_json(cls, values: Any) -> "Card":
@@ -101,13 +95,11 @@ class Card:
         try:
             shares = dict(values["coverage"])
         except (TypeError, ValueError) as error:
-            raise InvalidInputError(
-                "coverage of a card must be a list of pairs (mass, share)."
-            ) from error
+            raise InvalidInputError("coverage of a card must be pairs (mass, share).") from error
         _check(values | {"coverage": shares})
         coverage = {float(mass): float(share) for mass, share in shares.items()}
-        texts = {key: value for key, value in values.items() if key != "coverage"}
-        return cls(**texts, coverage=coverage)
+        fields: dict[str, Any] = values | {"coverage": coverage}
+        return cls(**fields)
 
 
 def model_card(card: Card, *, format: str, dim: int, usage: Sequence[str]) -> str:
@@ -160,9 +152,8 @@ def _check(values: Mapping[str, Any]) -> None:
             )
     kappa_pos = values["kappa_pos"]
     if kappa_pos is not None and not _between(kappa_pos, 0.0, math.inf):
-        raise InvalidInputError(
-            f"kappa_pos of a card must be positive and finite, but is {str(kappa_pos)[:50]}."
-        )
+        got = str(kappa_pos)[:50]
+        raise InvalidInputError(f"kappa_pos of a card must be positive and finite, but is {got}.")
     for mass, share in values["coverage"].items():
         if not _between(mass, 0.0, 1.0) or not (share in (0, 1) or _between(share, 0.0, 1.0)):
             raise InvalidInputError(
@@ -174,10 +165,9 @@ def _check(values: Mapping[str, Any]) -> None:
 def _coverage_table(coverage: Mapping[float, float]) -> str:
     if not coverage:
         return "Not measured."
+    head = ["| mass of the predictive cap | share of partners inside |", "|---|---|"]
     rows = [f"| {mass:g} | {share:.3f} |" for mass, share in sorted(coverage.items())]
-    return "\n".join(
-        ["| mass of the predictive cap | share of partners inside |", "|---|---|", *rows]
-    )
+    return "\n".join(head + rows)
 
 
 def _plain(text: str) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -28,6 +28,7 @@ from aureole.sphere import normalize
 
 Part = Literal["mu", "kappa", "joint"]
 _FORMAT = "aureole-independent-encoder-1"
+_NETWORKS = ("location", "certainty")
 _USAGE = (
     "from aureole.models import IndependentEncoder",
     "",
@@ -147,18 +148,15 @@ class IndependentEncoder(nn.Module):
         >>> torch.equal(again(x).kappa, encoder(x).kappa)
         True
         """
-        networks = {
-            name: describe(getattr(self, name), BACKBONES) for name in ("location", "certainty")
-        }
+        networks = {name: describe(getattr(self, name), BACKBONES) for name in _NETWORKS}
         kinds = [network["kind"] for network in networks.values()]
         if type(self) is not IndependentEncoder or CUSTOM in kinds:
             raise InvalidInputError(
                 f"{type(self).__name__} cannot be rebuilt from numbers; save its state_dict instead."
             )
         config = {"format": _FORMAT, "n_in": len(self.centre), **networks}
-        text = model_card(
-            card or Card(), format=_FORMAT, dim=networks["location"]["n_out"], usage=_USAGE
-        )
+        dim = networks["location"]["n_out"]
+        text = model_card(card or Card(), format=_FORMAT, dim=dim, usage=_USAGE)
         return save_folder(folder, config, self.state_dict(), card=text)
 
     @staticmethod
@@ -168,19 +166,15 @@ class IndependentEncoder(nn.Module):
         n_in = config.get("n_in")
         if type(n_in) is not int or not 1 <= n_in <= LARGEST_LAYER:
             raise InvalidInputError(f"the config in {folder} is damaged: n_in is {str(n_in)[:50]}.")
-        check_weights(weights, _from_config(config, n_in, device="meta").state_dict())
-        encoder = _from_config(config, n_in)
+
+        def assembled(device: str | None = None) -> IndependentEncoder:
+            networks = (build(config.get(name), BACKBONES, device=device) for name in _NETWORKS)
+            return IndependentEncoder(*networks, n_in=n_in)
+
+        check_weights(weights, assembled("meta").state_dict())
+        encoder = assembled()
         encoder.load_state_dict(weights)
         return encoder.requires_grad_(False).eval()
-
-
-def _from_config(
-    config: dict[str, Any], n_in: int, *, device: str | None = None
-) -> IndependentEncoder:
-    networks = (
-        build(config.get(name), BACKBONES, device=device) for name in ("location", "certainty")
-    )
-    return IndependentEncoder(*networks, n_in=n_in)
 
 
 class SharedEncoder(IndependentEncoder):

@@ -126,12 +126,6 @@ def mixture_from(
 
     Weights are the softmax of the scores; log kappa is clamped at log 1e8. Components start near one another, because
     components that start apart compete before any has found a mode, and training fails.
-
-    Examples
-    --------
-    >>> mixture_from(torch.eye(3)[:2], torch.zeros(2), torch.zeros(2)).mu
-    tensor([[1.0000, 0.0000, 0.0000],
-            [0.9578, 0.2873, 0.0000]])
     """
     base, offsets = raw[..., :1, :], raw[..., 1:, :]
     mu = normalize(torch.cat([base, base + _APART * offsets], -2))
@@ -201,9 +195,7 @@ class MixtureHead(nn.Module):
         self.log_kappa.fill_(math.log(kappa))
 
 
-def _linear(
-    layer: nn.Linear, features: Float[Tensor, "*batch n_in"]
-) -> Float[Tensor, "*batch n_out"]:
+def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
     """The layer's outputs in float32 or float64, even if a library has cast the layer to half precision."""
     weight = at_least_float32(layer.weight)
     bias = None if layer.bias is None else layer.bias.to(weight.dtype)

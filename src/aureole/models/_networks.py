@@ -11,6 +11,7 @@ from aureole.errors import InvalidInputError
 
 # channel statistics of the images that the published CIFAR-10 classifiers were trained on
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+Images = UInt8[Tensor, "n 3 h w"] | Float[Tensor, "n 3 h w"]
 _RIDGE = 0.01  # added to the eigenvalues when whitening, as a fraction of their mean
 
 
@@ -86,14 +87,10 @@ class _ConvBlock(nn.Module):
         self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(n_out)
         self.stride, self.margin = stride, (n_out - n_in) // 2
-        self.shortcut = (
-            nn.Sequential(
-                nn.Conv2d(n_in, n_out, 1, stride, bias=False),
-                nn.BatchNorm2d(n_out),
-            )
-            if learned_shortcut and (stride != 1 or n_in != n_out)
-            else None
-        )
+        self.shortcut = None
+        if learned_shortcut and (stride != 1 or n_in != n_out):
+            conv = nn.Conv2d(n_in, n_out, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(n_out))
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = relu(self.bn1(self.conv1(x)))
@@ -132,9 +129,7 @@ class ImageNetwork(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
 
-    def forward(
-        self, images: UInt8[Tensor, "n 3 h w"] | Float[Tensor, "n 3 h w"]
-    ) -> Float[Tensor, "n features"]:
+    def forward(self, images: Images) -> Float[Tensor, "n features"]:
         """The features [n, n_out] of images."""
         if images.dtype == torch.uint8:
             images = images.float() / 255
@@ -175,14 +170,8 @@ def hold_statistics(network: nn.Module) -> nn.Module:
         for name, child in module.named_children():
             if type(child) is nn.BatchNorm2d:
                 like = child.state_dict().get("running_mean", torch.empty(()))
-                held = _HeldBatchNorm(
-                    child.num_features,
-                    eps=child.eps,
-                    affine=child.affine,
-                    device=like.device,
-                    dtype=like.dtype,
-                )
-                held.load_state_dict(child.state_dict())
+                held = _HeldBatchNorm(child.num_features, eps=child.eps, affine=child.affine)
+                held.to(like).load_state_dict(child.state_dict())
                 setattr(module, name, held.eval())
     return network
 
@@ -192,9 +181,8 @@ def holds_statistics(network: nn.Module) -> bool:
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
     held = sum(isinstance(m, _HeldBatchNorm) for m in norms)
     if held not in (0, len(norms)):
-        raise InvalidInputError(
-            f"{held} of {len(norms)} batch norms have frozen statistics: freeze all or none."
-        )
+        counts = f"{held} of {len(norms)}"
+        raise InvalidInputError(f"{counts} batch norms have frozen statistics: freeze all or none.")
     return held > 0
 
 
@@ -209,6 +197,21 @@ def whiten_last_layer(network: nn.Module, x: Tensor) -> None:
 
     Directions with little variance (below 1 % of the mean) are not blown up: where a network has more outputs than its
     inputs have dimensions, that would make the layer's weights huge and training diverge.
+
+    Parameters
+    ----------
+    network
+        Its last linear layer must have a bias.
+    x
+        A sample of inputs [n, ...], more of them than outputs.
+
+    Examples
+    --------
+    >>> _ = torch.manual_seed(0)
+    >>> layer, x = nn.Linear(4, 2), torch.randn(1000, 4)
+    >>> whiten_last_layer(layer, x)
+    >>> torch.cov(layer(x).T).diag().round(decimals=1).tolist()
+    [1.0, 1.0]
     """
     last = last_linear(network)
     outputs = at_least_float32(network(x))

@@ -1,9 +1,8 @@
 """Posterior encoders: any backbone with a head, and encoders pooled over mirrored views or ensemble members."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,7 +16,6 @@ from aureole.models._saving import (
     BACKBONES,
     CUSTOM,
     HEADS,
-    NetworkKind,
     build,
     check_weights,
     describe,
@@ -126,21 +124,13 @@ class PosteriorEncoder(nn.Module):
         }
         custom = [name for name in ("backbone", "head") if config[name]["kind"] == CUSTOM]
         networks = "".join(f", {name}=my_{name}" for name in custom)
-        text = model_card(
-            self.card,
-            format=_FORMAT,
-            dim=_dim(self.head),
-            usage=[line.format(networks=networks) for line in _USAGE],
-        )
+        usage = [line.format(networks=networks) for line in _USAGE]
+        text = model_card(self.card, format=_FORMAT, dim=_dim(self.head), usage=usage)
         return save_folder(folder, config, self.state_dict(), card=text)
 
     @classmethod
     def load(
-        cls,
-        folder: Path | str,
-        backbone: nn.Module | None = None,
-        *,
-        head: nn.Module | None = None,
+        cls, folder: Path | str, backbone: nn.Module | None = None, *, head: nn.Module | None = None
     ) -> "PosteriorEncoder":
         """The encoder saved in a folder, in ``eval`` mode.
 
@@ -161,34 +151,29 @@ class PosteriorEncoder(nn.Module):
             raise InvalidInputError(f"the config in {folder} has no entry {missing[0]!r}.")
         rate, card = config["head_rate"], Card.from_json(config["card"])
         if type(rate) not in (int, float) or not 0 < rate < math.inf:
-            raise InvalidInputError(
-                f"head_rate in {folder} must be a positive number, but is {str(rate)[:50]}."
-            )
+            got = str(rate)[:50]
+            raise InvalidInputError(f"head_rate in {folder} must be a positive number, not {got}.")
+
+        for name, given in (("backbone", backbone), ("head", head)):
+            kind = config[name]
+            if given is None and isinstance(kind, dict) and kind.get("kind") == CUSTOM:
+                raise InvalidInputError(
+                    f"the encoder was saved with a {name} of the class {str(kind.get('class'))[:50]!r}, which cannot "
+                    f"be rebuilt from numbers. Create one yourself and pass it: load(folder, {name}=module)."
+                )
 
         def assembled(device: str | None = None) -> "PosteriorEncoder":
             parts = (("backbone", backbone, BACKBONES), ("head", head, HEADS))
-            networks = [
-                _rebuilt(name, config[name], kinds, device) if given is None else given
+            networks = (
+                build(config[name], kinds, device=device) if given is None else given
                 for name, given, kinds in parts
-            ]
+            )
             return cls(*networks, head_rate=float(rate), card=card)
 
         check_weights(weights, assembled("meta").state_dict())  # before any memory is allocated
         encoder = assembled()
         encoder.load_state_dict(weights)
         return encoder.eval()
-
-
-def _rebuilt(
-    name: str, description: Any, kinds: Mapping[str, NetworkKind], device: str | None
-) -> nn.Module:
-    """The network of a description; raises for a custom one, which the caller must pass."""
-    if isinstance(description, dict) and description.get("kind") == CUSTOM:
-        raise InvalidInputError(
-            f"the encoder was saved with a {name} of the class {str(description.get('class'))[:50]!r}, which cannot be "
-            f"rebuilt from numbers. Create one yourself and pass it: load(folder, {name}=module)."
-        )
-    return build(description, kinds, device=device)
 
 
 def _dim(head: nn.Module) -> int:
@@ -206,12 +191,6 @@ def pool(posteriors: list[VonMisesFisher]) -> VonMisesFisher:
 
     It is the normalised geometric mean of the densities: views that agree keep their kappa, views that disagree get a
     smaller one. (Their product, ``distributions.fuse``, would count one input as V independent observations.)
-
-    Examples
-    --------
-    >>> mu = torch.eye(2)
-    >>> pool([VonMisesFisher(mu[0], 3.0), VonMisesFisher(mu[1], 4.0)]).kappa
-    tensor(2.5000)
     """
     if len(posteriors) == 1:
         return posteriors[0]
@@ -258,8 +237,5 @@ class Ensemble(nn.Module):
     def forward(self, inputs: Tensor) -> VonMisesFisher:
         """The pooled posteriors."""
         posteriors = (encoder(inputs) for encoder in self.encoders)
-        aligned = [
-            VonMisesFisher(q.mu @ turn.T, q.kappa, validate_args=False)
-            for q, turn in zip(posteriors, self.turns, strict=True)
-        ]
-        return pool(aligned)
+        turned = ((q, q.mu @ turn.T) for q, turn in zip(posteriors, self.turns, strict=True))
+        return pool([VonMisesFisher(mu, q.kappa, validate_args=False) for q, mu in turned])

@@ -122,9 +122,8 @@ def load_classifier(backbone: ImageNetwork, path: Path | str) -> nn.Linear:
     try:
         check_weights(weights, expected)
     except InvalidInputError as error:
-        raise InvalidInputError(
-            f"the weights in {path} do not fit {type(backbone).__name__}: {error}"
-        ) from error
+        kind = type(backbone).__name__
+        raise InvalidInputError(f"the weights in {path} do not fit {kind}: {error}") from error
     weight, bias = (weights.pop(name) for name in _CLASSIFIER)
     backbone.load_state_dict(weights, strict=False)
     last = nn.Linear(weight.shape[1], weight.shape[0])
@@ -151,32 +150,18 @@ HEADS: Mapping[str, NetworkKind] = {
         MixtureHead, {"n_in": "location.in_features", "dim": "dim", "n_components": "n_components"}
     ),
 }
+_MLP = {"n_in": "first.in_features", "n_out": "last.out_features"}
+_MLP |= {"width": "first.out_features", "n_blocks": "n_blocks"}
 BACKBONES: Mapping[str, NetworkKind] = {
     "CifarResNet": NetworkKind(CifarResNet, {"depth": "depth"}, batch_norms=True),
     "ResNet18": NetworkKind(ResNet18, {}, batch_norms=True),
-    "ResidualMLP": NetworkKind(
-        ResidualMLP,
-        {
-            "n_in": "first.in_features",
-            "n_out": "last.out_features",
-            "width": "first.out_features",
-            "n_blocks": "n_blocks",
-        },
-    ),
+    "ResidualMLP": NetworkKind(ResidualMLP, _MLP),
 }
 _LIMITS = {"n_components": 1024, "depth": 1024, "n_blocks": 1024}  # others: LARGEST_LAYER
 
 
 def describe(network: nn.Module, kinds: Mapping[str, NetworkKind]) -> dict[str, Any]:
-    """The description from which ``build`` rebuilds a network; kind "custom" and the class name if it cannot.
-
-    Examples
-    --------
-    >>> describe(KappaFromNorm(64, 16), HEADS)
-    {'kind': 'KappaFromNorm', 'n_in': 64, 'dim': 16}
-    >>> describe(nn.Linear(3, 4), BACKBONES)
-    {'kind': 'custom', 'class': 'Linear'}
-    """
+    """The description from which ``build`` rebuilds a network; kind "custom" and the class name if it cannot."""
     custom = {"kind": CUSTOM, "class": type(network).__name__}
     for name, kind in kinds.items():
         if type(network) is not kind.network:
@@ -206,9 +191,8 @@ def build(
         )
     name = description.get("kind")
     if not isinstance(name, str) or name not in kinds:
-        raise InvalidInputError(
-            f"unknown kind of network {str(name)[:50]!r}; known kinds: {', '.join(kinds)}."
-        )
+        got, known = str(name)[:50], ", ".join(kinds)
+        raise InvalidInputError(f"unknown kind of network {got!r}; known kinds: {known}.")
     kind = kinds[name]
     arguments = {key: value for key, value in description.items() if key != "kind"}
     held = arguments.pop("held_statistics", None) if kind.batch_norms else False
@@ -235,8 +219,7 @@ def _signature(network: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 def _unshared(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights on the CPU without shared memory, which safetensors rejects: tied layers are written twice."""
-    unshared: dict[str, Tensor] = {}
-    seen: set[int] = set()
+    unshared, seen = {}, set()
     for name, value in weights.items():
         value = value.detach().cpu().contiguous()
         address = value.untyped_storage().data_ptr()
@@ -250,9 +233,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     _require(path)
     if path.stat().st_size > _LARGEST_CONFIG:
-        raise InvalidInputError(
-            f"{path} is larger than {_LARGEST_CONFIG} bytes, so it is not a model's config."
-        )
+        raise InvalidInputError(f"{path} has over {_LARGEST_CONFIG} bytes: not a model's config.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

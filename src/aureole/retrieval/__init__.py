@@ -24,20 +24,8 @@ from aureole.retrieval._lance import (
     to_arrow,
 )
 from aureole.retrieval._postgres import settings
-from aureole.retrieval._schema import (
-    MAX_ID_BYTES,
-    Origin,
-    Rows,
-    Schema,
-    check_ids,
-    pack_strings,
-)
-from aureole.retrieval._store import (
-    check_build,
-    default_lists,
-    is_local,
-    shown_address,
-)
+from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
+from aureole.retrieval._store import check_build, default_lists, is_local, shown_address
 
 __all__ = [
     "ConformalMass",

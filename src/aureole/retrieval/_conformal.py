@@ -4,7 +4,7 @@ import json
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -92,9 +92,9 @@ class ConformalMass:
     def level(self, mass: float, *, quiet: bool = False) -> float:
         """The mass to search with; 1 (the whole sphere), with a warning, if there are too few pairs to guarantee it."""
         rank = math.ceil(round((len(self.scores) + 1) * check_mass(mass), 9))
-        if rank > len(self.scores) and quiet:
-            return 1.0
-        if rank > len(self.scores):
+        if rank <= len(self.scores):
+            return self.scores[rank - 1] if rank else 0.0
+        if not quiet:
             needed = math.ceil(round(mass / (1 - mass), 9)) if mass < 1 else None
             remedy = "No number of pairs is enough." if needed is None else f"Use {needed} or more."
             warnings.warn(
@@ -102,13 +102,11 @@ class ConformalMass:
                 AureoleWarning,
                 stacklevel=2,
             )
-            return 1.0
-        return self.scores[rank - 1] if rank else 0.0
+        return 1.0
 
     def to_json(self) -> str:
         """As JSON text, saved with the index."""
-        values = {"kappa_pos": self.kappa_pos, "kappa_other": self.kappa_other}
-        return json.dumps({"format": _FORMAT, "scores": self.scores, **values})
+        return json.dumps({"format": _FORMAT, **asdict(self)})
 
     @classmethod
     def from_json(cls, text: str) -> "ConformalMass":

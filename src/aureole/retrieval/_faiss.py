@@ -46,10 +46,7 @@ from aureole.retrieval._store import (
 
 _FORMAT = "aureole-segments-1"
 _MANIFEST, _LOCK = "manifest.json", "lock"
-_SPREAD, _GROUP = (
-    0.02,
-    64,
-)  # a call has one radius: up to 64 queries whose bounds are this close share it
+_SPREAD, _GROUP = 0.02, 64  # up to 64 queries whose bounds are this close share a call
 _SCAN_ROWS = 2**16  # rows per batch of a scan
 
 
@@ -110,18 +107,16 @@ class FaissStore:
                     f"id {known!r} is in the gallery already; delete it first. Nothing was stored."
                 )
             if len(rows):
-                with self._undone_on_error():
-                    self._add(rows)
-                    self._save_rows()
+                self._add(rows)
+                self._save_rows()
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows, and return how many existed. Cost: a new snapshot, as for ``append``."""
         with self._writing():
             places = [self._place[i] for i in ids if i in self._place]
             if places:
-                with self._undone_on_error():
-                    self._remove(places)
-                    self._save_rows()
+                self._remove(places)
+                self._save_rows()
             return len(places)
 
     def count(self) -> int:
@@ -175,9 +170,10 @@ class FaissStore:
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index next to the exact one."""
-        with self._writing(), self._undone_on_error():
+        with self._writing():
             self._compact()
-            self._vectors.approximation = self._vectors.approximate(kind, sizes)
+            self._stamp = None
+            self._vectors.build(kind, sizes)
             self._save_rows()
 
     def approximate(self) -> dict[str, Any] | None:
@@ -195,7 +191,8 @@ class FaissStore:
 
     def write_note(self, name: str, text: str) -> None:
         """Save a note in the manifest; the rows are not written again."""
-        with self._writing(), self._undone_on_error():
+        with self._writing():
+            self._stamp = None
             self._notes[name] = text
             self._save_manifest(self._log)
 
@@ -213,10 +210,11 @@ class FaissStore:
             name: np.zeros(0, DTYPES[kind]) for name, kind in self._schema.columns.items()
         }
         self._log: list[dict[str, str]] = []
-        self._stamp: tuple[int, int] | None = None  # of the manifest that is in memory
+        # of the manifest that is in memory; None during a change, so that a failed one is undone by loading again
+        self._stamp: tuple[int, int] | None = None
 
     def _add(self, rows: Rows) -> None:
-        start = len(self._ids)
+        self._stamp, start = None, len(self._ids)
         self._vectors.add(rows.mu)
         self._ids = np.concatenate([self._ids, rows.ids])
         self._place.update({name: start + i for i, name in enumerate(rows.ids)})
@@ -226,6 +224,7 @@ class FaissStore:
             self._payload[name] = np.concatenate([self._payload[name], column])
 
     def _remove(self, places: list[int]) -> None:
+        self._stamp = None
         for place in places:
             del self._place[self._ids[place]]
         self._alive[places] = False
@@ -258,15 +257,6 @@ class FaissStore:
             self._refresh()
             yield
 
-    @contextmanager
-    def _undone_on_error(self) -> Iterator[None]:
-        """If saving fails, forget the change: the next call loads the snapshot on disk."""
-        try:
-            yield
-        except BaseException:
-            self._stamp = None
-            raise
-
     def _save_rows(self) -> None:
         """Write a snapshot of all rows."""
         if self._folder is None:
@@ -287,10 +277,14 @@ class FaissStore:
         folder, index = self._folder, self._vectors.approximation
         if folder is None:
             return
+        current = {_MANIFEST, _LOCK, *(name for entry in log for name in entry.values())}
         described = None
         if index is not None:
+            current.add(index.file)
             if not (folder / index.file).exists():
-                self._vectors.write_approximation(folder)
+                faiss = self._vectors.faiss
+                with _durable_file(folder / index.file) as file:
+                    faiss.write_index(index.index, faiss.PyCallbackIOWriter(file.write))
             described = {"file": index.file, "kind": index.kind, "sizes": index.sizes}
         manifest = {
             "format": _FORMAT,
@@ -302,9 +296,6 @@ class FaissStore:
         with _durable_file(folder / _MANIFEST) as file:
             file.write(json.dumps(manifest, allow_nan=False).encode())
         self._log, self._stamp = log, _stamp(folder)
-        current = {_MANIFEST, _LOCK, *(name for entry in log for name in entry.values())}
-        if index is not None:
-            current.add(index.file)
         for path in folder.iterdir():  # of former snapshots and of writers that were killed
             if path.name not in current and path.suffix in (".safetensors", ".faiss", ".tmp"):
                 path.unlink(missing_ok=True)
@@ -332,7 +323,7 @@ class FaissStore:
         index = manifest["index"]
         if index is not None:
             path = folder / Path(index["file"]).name
-            self._vectors.load_approximation(path, index["kind"], index["sizes"])
+            self._vectors.load(path, index["kind"], index["sizes"])
 
 
 @dataclass(frozen=True)
@@ -378,8 +369,8 @@ class VectorIndex:
         if self.approximation is not None:
             self.approximation.index.add(mu)
 
-    def approximate(self, kind: Approximate, sizes: dict[str, int]) -> Approximation:
-        """Build an IVF or HNSW index of the vectors; it is not used yet."""
+    def build(self, kind: Approximate, sizes: dict[str, int]) -> None:
+        """Build an IVF or HNSW index of the vectors."""
         check_build(kind, sizes)
         faiss, mu = self.faiss, self.mu
         if kind == "hnsw":
@@ -397,16 +388,10 @@ class VectorIndex:
             index.cp.max_points_per_centroid = 64
             index.train(mu)
         index.add(mu)
-        return Approximation(index, kind, sizes, f"index-{secrets.token_hex(8)}.faiss")
+        file = f"index-{secrets.token_hex(8)}.faiss"
+        self.approximation = Approximation(index, kind, sizes, file)
 
-    def write_approximation(self, folder: Path) -> None:
-        """Write the approximate index to its file."""
-        index = self.approximation
-        assert index is not None
-        with _durable_file(folder / index.file) as file:
-            self.faiss.write_index(index.index, self.faiss.PyCallbackIOWriter(file.write))
-
-    def load_approximation(self, path: Path, kind: Approximate, sizes: dict[str, int]) -> None:
+    def load(self, path: Path, kind: Approximate, sizes: dict[str, int]) -> None:
         """Load an approximate index, and add the vectors that were appended after it was built."""
         try:
             index = self.faiss.read_index(str(path))

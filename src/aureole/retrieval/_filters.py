@@ -16,11 +16,8 @@ from aureole.errors import InvalidInputError
 from aureole.retrieval._schema import Schema, check_value
 
 _MOST_VALUES = 1000
-_INTEGER, _NUMBER = (
-    re.compile(r"[+-]?[0-9]{1,20}"),
-    re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"),
-)
-_BOOLEANS = {"true": True, "false": False}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def _parsed(text: str, kind: str, where: str) -> Any:
     """Parse a value by the type of its column."""
     value: Any = text
     if kind == "boolean":
-        value = _BOOLEANS.get(text.lower(), text)
+        value = {"true": True, "false": False}.get(text.lower(), text)
     elif kind == "integer" and _INTEGER.fullmatch(text):
         value = int(text)
     elif kind == "number" and _NUMBER.fullmatch(text):

@@ -20,12 +20,13 @@ from aureole.retrieval._caps import (
     stored_direction,
 )
 from aureole.retrieval._conformal import ConformalMass
-from aureole.retrieval._schema import NO_MU, Rows, object_array
+from aureole.retrieval._schema import NO_MU, Rows, no_rows
 from aureole.retrieval._store import Selection, Store, slack
 
 Rank = Literal["cosine", "positivity"]
 _CHUNK = 64  # queries per call of an engine
 _ENTRIES = 2**12  # probabilities per block, so that their Bessel functions fit in memory
+_SCORES = ("cosine", "kappa", "log_positivity", "probability")  # of Hits, one per item
 
 
 @dataclass(frozen=True)
@@ -143,19 +144,10 @@ def describe_cap(
 
 def pick_hits(hits: Hits, places: list[int]) -> Hits:
     """The hits at some positions, in that order."""
-
-    def pick(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[places]
-
-    return replace(
-        hits,
-        ids=[hits.ids[i] for i in places],
-        cosine=hits.cosine[places],
-        kappa=hits.kappa[places],
-        log_positivity=pick(hits.log_positivity),
-        probability=pick(hits.probability),
-        payload={name: [values[i] for i in places] for name, values in hits.payload.items()},
-    )
+    scores = {name: getattr(hits, name) for name in _SCORES}
+    picked: dict[str, Any] = {name: x[places] for name, x in scores.items() if x is not None}
+    payload = {name: [values[i] for i in places] for name, values in hits.payload.items()}
+    return replace(hits, ids=[hits.ids[i] for i in places], payload=payload, **picked)
 
 
 @dataclass
@@ -184,16 +176,14 @@ class Queries:
             mu, kappa, weights, threshold = (
                 x.unsqueeze(0) for x in (mu, kappa, weights, threshold)
             )
-        angle = torch.acos(threshold.clamp(-1, 1)).amax(-1)
-        asks_back = [False] * len(angle)
+        kappa, log_weights = kappa.detach().cpu().double(), weights.detach().cpu().double().log()
+        threshold = threshold.detach().cpu()
+        asks_back = [False] * len(threshold)
         if widest is not None:
             check_angle(widest)
-            asks_back = (angle > widest).tolist()
-        bound = threshold.detach().cpu().numpy().copy()
+            asks_back = (torch.acos(threshold.clamp(-1, 1)).amax(-1) > widest).tolist()
+        bound = threshold.numpy().copy()
         bound[asks_back] = math.inf
-        kappa = kappa.detach().cpu().double()
-        log_weights = weights.detach().cpu().double().log()
-        threshold = threshold.detach().cpu()
         return cls(stored_direction(mu), kappa, log_weights, threshold, bound, asks_back)
 
 
@@ -234,15 +224,13 @@ def find_members(
 ) -> list[Members]:
     """The members of each query's cap; ``complete`` holds rows that contain the entire caps of some queries."""
     n, k, _ = queries.mu.shape
-    pairs = [
-        (i, j) for i in range(n) for j in range(k) if i not in complete and queries.bound[i, j] <= 1
-    ]
+    pairs = [p for p in np.argwhere(queries.bound <= 1).tolist() if p[0] not in complete]
     parts: list[list[Members]] = [[] for _ in range(n)]
     for i, rows in complete.items():
         parts[i].append(_inside(rows, queries, i))
     for start in range(0, len(pairs), _CHUNK):
         chunk = pairs[start : start + _CHUNK]
-        at = tuple(np.array(chunk, dtype=np.int64).T)
+        at = tuple(np.array(chunk).T)
         candidates = store.candidates(queries.mu[at], queries.bound[at], selection)
         for (i, _), rows in zip(chunk, candidates, strict=True):
             parts[i].append(_inside(rows, queries, i))
@@ -257,13 +245,8 @@ def log_positivities(members: list[Members], queries: Queries, kappa_pos: float)
     kappa_hit = torch.from_numpy(np.concatenate([cap.rows.kappa for cap in members])).double()
     kappa = queries.kappa[owner]
     kappa_hit = kappa_hit.unsqueeze(-1).expand_as(kappa)
-    each = log_hit_positivity(
-        cosine.reshape(-1),
-        kappa.reshape(-1),
-        kappa_hit.reshape(-1),
-        kappa_pos,
-        queries.mu.shape[-1],
-    ).reshape(kappa.shape)
+    c, own, hit = (x.reshape(-1) for x in (cosine, kappa, kappa_hit))
+    each = log_hit_positivity(c, own, hit, kappa_pos, queries.mu.shape[-1]).reshape(kappa.shape)
     if kappa.shape[1] == 1:
         return list(each[:, 0].split(sizes))
     return list(torch.logsumexp(each + queries.log_weights[owner], -1).split(sizes))
@@ -272,8 +255,8 @@ def log_positivities(members: list[Members], queries: Queries, kappa_pos: float)
 def rank_hits(
     members: list[Members],
     queries: Queries,
-    *,
     kappa_pos: float | None,
+    *,
     prior: float | None,
     rank: Rank,
     limit: int | None,
@@ -288,6 +271,9 @@ def rank_hits(
         key = cosine if rank == "cosine" or log_ratio is None else log_ratio.numpy()
         order = _order(key, cosine, rows.ids)[:limit]
         picked = None if log_ratio is None else log_ratio[order]
+        probability = None
+        if prior is not None and picked is not None:
+            probability = positive_probability(picked, prior)
         hits.append(
             Hits(
                 ids=rows.ids[order].tolist(),
@@ -295,9 +281,7 @@ def rank_hits(
                 kappa=torch.from_numpy(rows.kappa[order]),
                 threshold=queries.threshold[i],
                 log_positivity=picked,
-                probability=(
-                    None if prior is None or picked is None else positive_probability(picked, prior)
-                ),
+                probability=probability,
                 payload={name: column[order].tolist() for name, column in rows.payload.items()},
                 asks_back=queries.asks_back[i],
             )
@@ -329,17 +313,15 @@ def _without_mu(rows: Rows, places: np.ndarray) -> Rows:
 
 def _union(parts: list[Members], selection: Selection, k: int) -> Members:
     """The union of the members of a query's caps, one per component."""
-    columns = selection.columns
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        empty = {name: np.zeros(0, object) for name in columns}
-        rows = Rows(object_array([]), NO_MU, np.zeros(0, np.float32), empty)
-        return Members(rows, np.zeros((0, k)))
-    ids = np.concatenate([part.rows.ids for part in parts])
+        return Members(no_rows(selection.columns), np.zeros((0, k)))
+    rows = [part.rows for part in parts]
+    ids = np.concatenate([part.ids for part in rows])
     first = {name: place for place, name in reversed(list(enumerate(ids)))}
     places = np.array(sorted(first.values()), dtype=np.int64)
-    payload = {c: np.concatenate([part.rows.payload[c] for part in parts]) for c in columns}
-    kappa = np.concatenate([part.rows.kappa for part in parts])
+    payload = {c: np.concatenate([part.payload[c] for part in rows]) for c in selection.columns}
+    kappa = np.concatenate([part.kappa for part in rows])
     cosines = np.concatenate([part.cosines for part in parts])
     return Members(_without_mu(Rows(ids, NO_MU, kappa, payload), places), cosines[places])

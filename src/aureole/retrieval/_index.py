@@ -20,13 +20,7 @@ from aureole.retrieval._hits import Hits, Queries, Rank, find_members, raise_bou
 from aureole.retrieval._lance import LanceStore
 from aureole.retrieval._postgres import PostgresStore
 from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
-from aureole.retrieval._store import (
-    Approximate,
-    Selection,
-    Store,
-    check_address,
-    shown_address,
-)
+from aureole.retrieval._store import Approximate, Selection, Store, check_address, shown_address
 
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
 
@@ -175,12 +169,9 @@ class CredibleIndex:
         if missing is not None:
             raise InvalidInputError(f"id {missing[:60]!r} does not exist in the gallery.")
         order = [place[name] for name in names]
-        posteriors = VonMisesFisher(
-            torch.from_numpy(rows.mu[order]),
-            torch.from_numpy(rows.kappa[order]),
-            validate_args=False,
-        )
-        return posteriors, {name: column[order].tolist() for name, column in rows.payload.items()}
+        mu, kappa = torch.from_numpy(rows.mu[order]), torch.from_numpy(rows.kappa[order])
+        payload = {name: column[order].tolist() for name, column in rows.payload.items()}
+        return VonMisesFisher(mu, kappa, validate_args=False), payload
 
     def scan(
         self, *, columns: Sequence[str] = ()
@@ -283,14 +274,11 @@ class CredibleIndex:
         selection = Selection(check_filter(filter, self.schema), tuple(columns), exact)
         self._check_search(posterior, limit, columns)
         mass, options = self._calibrated(mass, options)
+        kappa_pos, kappa_other = options.kappa_pos, options.kappa_other
+        if kappa_other is None:
+            kappa_other = self.schema.typical_kappa
         threshold = cap_cosine(
-            posterior,
-            mass,
-            kind=options.kind,
-            kappa_pos=options.kappa_pos,
-            kappa_other=(
-                self.schema.typical_kappa if options.kappa_other is None else options.kappa_other
-            ),
+            posterior, mass, kind=options.kind, kappa_pos=kappa_pos, kappa_other=kappa_other
         )
         queries = Queries.of(posterior, threshold, options.widest)
         complete = {}
@@ -298,12 +286,7 @@ class CredibleIndex:
             complete = raise_bounds(self._store, queries, limit, selection)
         members = find_members(self._store, queries, selection, complete)
         hits = rank_hits(
-            members,
-            queries,
-            kappa_pos=options.kappa_pos,
-            prior=options.prior,
-            rank=options.rank,
-            limit=limit,
+            members, queries, kappa_pos, prior=options.prior, rank=options.rank, limit=limit
         )
         return hits if posterior.batch_shape else hits[0]
 

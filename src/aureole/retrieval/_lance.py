@@ -22,7 +22,7 @@ import numpy as np
 
 from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 from aureole.retrieval._filters import Condition
-from aureole.retrieval._schema import NO_MU, Rows, Schema, object_array
+from aureole.retrieval._schema import NO_MU, Rows, Schema, no_rows, object_array
 from aureole.retrieval._store import (
     Approximate,
     Selection,
@@ -118,13 +118,9 @@ class LanceStore:
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
         self._table.checkout_latest()
-        parts = [
-            self._table.scanner(
-                columns=["id", "mu", "kappa", *columns],
-                filter=with_ids(ids[start : start + _BATCH]),
-            ).to_table()
-            for start in range(0, len(ids), _BATCH)
-        ]
+        names = ["id", "mu", "kappa", *columns]
+        filters = [with_ids(ids[start : start + _BATCH]) for start in range(0, len(ids), _BATCH)]
+        parts = [self._table.scanner(columns=names, filter=one).to_table() for one in filters]
         return from_arrow(parts, columns, self.schema)
 
     def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
@@ -137,13 +133,9 @@ class LanceStore:
         self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
     ) -> Iterator[Rows]:
         """All rows within each query's bound, by a range of distances."""
-        total = self.count()
-        index = self._index_options(selection.exact)
+        total, index = self.count(), self._index_options(selection.exact)
         for query, bound in zip(mu, bounds.tolist(), strict=True):
-            if "ef" in index:
-                yield self._graph_within(query, bound, total, selection)
-            else:
-                yield self._near(query, total, selection, index, reach=self._reach(bound))
+            yield self._within(query, bound, total, selection, index)
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
         """The k nearest rows of each query."""
@@ -160,13 +152,12 @@ class LanceStore:
             )
         with locked(self._where):
             self._table.checkout_latest()
-            n = self._table.count_rows()
             if kind == "ivf":
-                lists = sizes.get("lists", default_lists(n))
-                options: dict[str, Any] = {"num_partitions": lists}
+                lists = sizes.get("lists", default_lists(self._table.count_rows()))
+                name, options = "IVF_FLAT", {"num_partitions": lists}
             else:
-                options = {"num_partitions": 1, "m": sizes.get("links", 32), "ef_construction": 200}
-            name = {"ivf": "IVF_FLAT", "hnsw": "IVF_HNSW_FLAT"}[kind]
+                name, options = "IVF_HNSW_FLAT", {"num_partitions": 1, "ef_construction": 200}
+                options["m"] = sizes.get("links", 32)
             self._table.create_index("mu", name, metric="dot", replace=True, **options)
             self._note_index(kind, options["num_partitions"], sizes)
 
@@ -201,18 +192,26 @@ class LanceStore:
     def close(self) -> None:
         """Do nothing: no resources are held between calls."""
 
-    def _graph_within(
-        self, query: np.ndarray, bound: float, total: int, selection: Selection
+    def _within(
+        self,
+        query: np.ndarray,
+        bound: float,
+        total: int,
+        selection: Selection,
+        index: dict[str, Any],
     ) -> Rows:
-        """Search a graph for more and more nearest rows until one is outside the bound: it has no range search."""
-        k, index = _FIRST_NEAREST, self._index_options(selection.exact)
-        while k < total:
-            rows = self._near(query, k, selection, index)
-            if len(rows) < k or (rows.mu @ query).min() < bound - slack(self.schema.dim):
-                return rows
-            k *= 4
-        scan = self._index_options(exact=True)
-        return self._near(query, total, selection, scan, reach=self._reach(bound))
+        """A graph has no range search: search it for more and more nearest rows until one is outside the bound."""
+        error = slack(self.schema.dim)
+        if "ef" in index:
+            k = _FIRST_NEAREST
+            while k < total:
+                rows = self._near(query, k, selection, index)
+                if len(rows) < k or (rows.mu @ query).min() < bound - error:
+                    return rows
+                k *= 4
+            index = self._index_options(exact=True)
+        reach = 1 - max(bound, -1.0) + 2 * error
+        return self._near(query, total, selection, index, reach=reach)
 
     def _near(
         self,
@@ -239,10 +238,6 @@ class LanceStore:
             disable_scoring_autoprojection=True,
         ).to_table()
         return from_arrow([table], selection.columns, self.schema)
-
-    def _reach(self, bound: float) -> float:
-        """The distance of a bound on the cosine, widened by rounding errors."""
-        return 1 - max(bound, -1.0) + 2 * slack(self.schema.dim)
 
     def _index_options(self, exact: bool) -> dict[str, Any]:
         """How a search uses the approximate index: with which sizes, or not at all."""
@@ -322,9 +317,7 @@ def from_arrow(parts: Sequence[Any], columns: Sequence[str], schema: Schema) -> 
     import pyarrow as pa
 
     if not parts:
-        empty = {name: np.zeros(0, object) for name in columns}
-        mu = np.zeros((0, schema.dim), np.float32)
-        return Rows(object_array([]), mu, np.zeros(0, np.float32), empty)
+        return no_rows(columns, schema.dim)
     table = pa.concat_tables(parts)
     mu = table["mu"].combine_chunks()
     flat = mu.flatten() if table.num_rows else mu.values[:0]

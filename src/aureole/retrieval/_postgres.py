@@ -171,9 +171,7 @@ class PostgresStore:
             cursor.execute(self._sql("SELECT {columns} FROM {table}", columns=names))
             while records := cursor.fetchmany(_SCAN_ROWS):
                 ids, kappa, *values = zip(*records, strict=True)
-                payload = {
-                    name: object_array(column) for name, column in zip(columns, values, strict=True)
-                }
+                payload = dict(zip(columns, map(object_array, values), strict=True))
                 yield Rows(object_array(ids), NO_MU, np.array(kappa, np.float32), payload)
 
     def candidates(
@@ -376,16 +374,15 @@ def settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
     """The PostgreSQL settings with which a search for k rows uses an approximate index, or none."""
     if index is None:
         return [("enable_indexscan", "off")]
-    usual = [("enable_seqscan", "off")]
-    if index["kind"] == "hnsw":
-        width = min(1000, max(width_of(index["sizes"]), k))
-        return [
-            *usual,
-            ("hnsw.ef_search", str(width)),
-            ("hnsw.iterative_scan", "strict_order"),
-            ("hnsw.max_scan_tuples", "200000"),
-        ]
-    return [*usual, ("ivfflat.probes", str(probes_of(index["sizes"], index["lists"])))]
+    if index["kind"] == "ivf":
+        probes = probes_of(index["sizes"], index["lists"])
+        return [("enable_seqscan", "off"), ("ivfflat.probes", str(probes))]
+    return [
+        ("enable_seqscan", "off"),
+        ("hnsw.ef_search", str(min(1000, max(width_of(index["sizes"]), k)))),
+        ("hnsw.iterative_scan", "strict_order"),
+        ("hnsw.max_scan_tuples", "200000"),
+    ]
 
 
 def _parse_schema(note: str | None, where: str) -> Schema:

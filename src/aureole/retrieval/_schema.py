@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -185,13 +186,12 @@ def schema_of(
                 f"payload column {name!r} must hold values of one type, str, int, float or bool, but holds {got}."
             )
         columns[name] = matching[0]
-    kappa = posteriors.kappa.detach().float()
-    typical = float(kappa.median()) if kappa.numel() else 1.0
-    if typical_kappa is not None:
-        if not typical_kappa >= 0:
-            raise InvalidInputError(f"typical_kappa must be at least 0, but is {typical_kappa}.")
-        typical = typical_kappa
-    return Schema(posteriors.dim, columns, typical if np.isfinite(typical) else 1e30)
+    if typical_kappa is None:
+        kappa = posteriors.kappa.detach().float()
+        typical_kappa = float(kappa.median()) if kappa.numel() else 1.0
+    elif not typical_kappa >= 0:
+        raise InvalidInputError(f"typical_kappa must be at least 0, but is {typical_kappa}.")
+    return Schema(posteriors.dim, columns, typical_kappa if np.isfinite(typical_kappa) else 1e30)
 
 
 def check_ids(ids: Sequence[str]) -> list[str]:
@@ -206,10 +206,15 @@ def check_ids(ids: Sequence[str]) -> list[str]:
             )
         _check_text(name, f"ids[{place}]", MAX_ID_BYTES)
     if len(set(names)) != len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))
+        twice = Counter(names).most_common(1)[0][0]
         raise InvalidInputError(f"ids must be distinct, but {twice!r} occurs more than once.")
     return names
+
+
+def no_rows(columns: Sequence[str], dim: int = 0) -> Rows:
+    """An empty batch of rows with some payload columns."""
+    payload = {name: object_array([]) for name in columns}
+    return Rows(object_array([]), np.zeros((0, dim), np.float32), np.zeros(0, np.float32), payload)
 
 
 def object_array(values: Sequence[Any]) -> np.ndarray:
@@ -260,8 +265,7 @@ def _check_payload(
             raise InvalidInputError(
                 f"payload column {name!r} has {len(values)} values for {n} rows."
             )
-        columns[name] = np.empty(n, dtype=DTYPES[kind])
-        columns[name][:] = values
+        columns[name] = np.array(values, dtype=DTYPES[kind])
     return columns
 
 

@@ -155,24 +155,12 @@ def check_build(kind: str, sizes: dict[str, int]) -> None:
 
 
 def default_lists(rows: int) -> int:
-    """The default number of IVF lists: 4 sqrt(rows), and at most one per row.
-
-    Examples
-    --------
-    >>> [default_lists(rows) for rows in (0, 9, 1_000_000)]
-    [1, 9, 4000]
-    """
+    """The default number of IVF lists: 4 sqrt(rows), and at most one per row."""
     return max(1, min(rows, round(4 * rows**0.5)))
 
 
 def probes_of(sizes: dict[str, int], lists: int) -> int:
-    """How many of the lists a search scans (default: one in 16).
-
-    Examples
-    --------
-    >>> probes_of({}, 64), probes_of({"probes": 100}, 64)
-    (4, 64)
-    """
+    """How many of the lists a search scans (default: one in 16)."""
     return min(sizes.get("probes", max(1, lists // 16)), lists)
 
 
@@ -182,11 +170,5 @@ def width_of(sizes: dict[str, int]) -> int:
 
 
 def describe_index(kind: Approximate, lists: int, sizes: dict[str, int]) -> dict[str, Any]:
-    """An approximate index as ``Store.approximate`` returns it.
-
-    Examples
-    --------
-    >>> describe_index("ivf", 64, {"probes": 4}), describe_index("hnsw", 1, {"links": 32})
-    ({'kind': 'ivf', 'lists': 64, 'probes': 4}, {'kind': 'hnsw', 'links': 32})
-    """
+    """An approximate index as ``Store.approximate`` returns it."""
     return {"kind": kind, **({"lists": lists} if kind == "ivf" else {}), **sizes}

@@ -120,12 +120,8 @@ def embed(
     """
     options = options or EmbedOptions()
     spec = source if isinstance(source, SourceSpec) else SourceSpec(str(source))
-    for name, value in (
-        ("workers", workers),
-        ("batch", options.batch),
-        ("decoders", options.decoders),
-        ("rows_per_chunk", spec.rows_per_chunk),
-    ):
+    sizes = {"workers": workers, "batch": options.batch, "decoders": options.decoders}
+    for name, value in (sizes | {"rows_per_chunk": spec.rows_per_chunk}).items():
         if value is not None and value < 1:
             raise InvalidInputError(f"{name} must be 1 or more, but is {value}.")
     spec = replace(spec, path=absolute_address(spec.path))
@@ -139,7 +135,8 @@ def embed(
         # the first run fixes the chunk size, so that a source that grew keeps its chunks
         chunk = getattr(opened, "rows_per_chunk", None)
         spec = replace(spec, modality=modality, rows_per_chunk=chunk)
-        job = {**asdict(spec), "path": _resolved(spec.path), "normalized": normalized}
+        path = str(Path(spec.path).resolve()) if is_local(spec.path) else spec.path
+        job = {**asdict(spec), "path": path, "normalized": normalized}
         origin = Origin(embedder.kappa_pos, embedder.weights)
         table = PosteriorTable.open(target, embedder.dim, origin, job)
         done = table.recover()
@@ -247,8 +244,3 @@ def _modality(spec: SourceSpec, encoder: Path) -> Modality:
     """What the model takes, except that a head on a source of texts takes texts."""
     own = modality_of(encoder)
     return "text" if own == "vector" and guess_modality(spec.path, spec.column) == "text" else own
-
-
-def _resolved(place: str) -> str:
-    """The source as the table records it."""
-    return str(Path(place).resolve()) if is_local(place) else place

@@ -33,9 +33,8 @@ _MAX_CHARACTERS = 100_000  # MiniLM reads the first 256 tokens
 def prepare_picture(raw: Any) -> Tensor:
     """Decode the central square of a picture, given as bytes or as a path, to uint8 [3, 32, 32]."""
     if not isinstance(raw, bytes | Path):
-        raise InvalidInputError(
-            f"a picture must be the bytes of a file or a path, not {type(raw).__name__}."
-        )
+        got = type(raw).__name__
+        raise InvalidInputError(f"a picture must be the bytes of a file or a path, not {got}.")
     return read_square(raw, _SIDE)
 
 
@@ -69,9 +68,7 @@ def prepare_vector(raw: Any, features: int) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"a vector must be a list of numbers: {error}.") from error
     if vector.shape != (features,):
-        raise InvalidInputError(
-            f"the vector must have shape {(features,)}, but has {vector.shape}."
-        )
+        raise InvalidInputError(f"a vector must have shape {(features,)}, but has {vector.shape}.")
     if not np.isfinite(vector).all():
         raise InvalidInputError("the vector has an entry that is not finite.")
     return vector
@@ -137,7 +134,6 @@ class ImageEmbedder(Embedder):
                 "CifarResNet and ResNet18 take pictures. For other encoders, write their vectors to a table and fit a "
                 "head on them."
             )
-        self._encoder.eval()
         kappa_pos = self._encoder.card.kappa_pos
         self.kappa_pos = None if kappa_pos is None else float(kappa_pos)
         self.weights = file_hash(folder / WEIGHTS)
@@ -243,9 +239,7 @@ def load_embedder(
     if wanted == "text" and own in ("vector", "text"):
         return TextEmbedder(folder, normalized=normalized)
     if wanted != own:
-        raise InvalidInputError(
-            f"the model in {folder} takes {own}s, but {wanted}s were requested."
-        )
+        raise InvalidInputError(f"the model in {folder} takes {own}s, but {wanted}s were passed.")
     return ImageEmbedder(folder) if own == "image" else VectorEmbedder(folder)
 
 
@@ -262,7 +256,7 @@ def modality_of(folder: Path) -> Modality:
 
 
 def _joined(
-    model: Callable[[list[Any]], Any], prepared: Sequence[Any], batch: int | None
+    model: Callable[..., Any], prepared: Sequence[Any], batch: int | None
 ) -> VonMisesFisher:
     """The posteriors of all inputs, computed batch by batch."""
     size = batch or max(1, len(prepared))

@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aureole._io import atomic_write
 from aureole.errors import (
     AureoleError,
     InvalidInputError,
     MissingInputError,
     MissingPackageError,
-    tell_error,
-    told_error,
+    error_from_dict,
+    error_to_dict,
 )
 from aureole.scale._ray import run_tasks
 from aureole.training import STORE, joined
@@ -76,11 +77,9 @@ def sweep(
             yield job, work(job)
         return
     for job, result, death in run_tasks(work, jobs, workers=workers, address=address):
-        if death is None:
-            yield job, result
-        else:
-            reason = f"the worker died too often: {type(death).__name__}"
-            yield job, Failure(reason, str(death))
+        if death is not None:
+            result = Failure(f"the worker died too often: {type(death).__name__}", str(death))
+        yield job, result
 
 
 def attempt(function: Callable[[Job], Result], job: Job) -> Result | Failure:
@@ -154,7 +153,7 @@ def launch(
         except SignalException as error:
             raise KeyboardInterrupt from error
         if (folder / _FAILURE).exists():
-            raise told_error(json.loads((folder / _FAILURE).read_text()))
+            raise error_from_dict(json.loads((folder / _FAILURE).read_text()))
         return results[0]
 
 
@@ -167,9 +166,7 @@ def _on_a_rank(function: Callable[..., Any], arguments: tuple[Any, ...], name: s
         with joined():
             return function(*arguments)
     except AureoleError as error:
-        part = failure.with_name(f"{_FAILURE}-{os.getpid()}")  # several ranks may fail at once
-        part.write_text(json.dumps(tell_error(error)))
-        part.replace(failure)
+        atomic_write(failure, json.dumps(error_to_dict(error)))  # several ranks may fail at once
         raise SystemExit(1) from error
 
 
@@ -204,13 +201,11 @@ def _environment(folder: str, ranks: int) -> Iterator[None]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback),
     }
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)

@@ -70,24 +70,12 @@ class Done:
 
 
 def absolute_address(where: str) -> str:
-    """The absolute form of an address, as cluster workers run in another working directory.
-
-    Examples
-    --------
-    >>> absolute_address("/data/../data/photos.lance"), absolute_address("s3://shop/photos.lance")
-    ('/data/../data/photos.lance', 's3://shop/photos.lance')
-    """
+    """The absolute form of an address, as cluster workers run in another working directory."""
     return str(Path(where).absolute()) if is_local(where) else where
 
 
 def errors_address(where: str) -> str:
-    """The address of the table that lists the inputs that could not be read.
-
-    Examples
-    --------
-    >>> errors_address("photos.lance")
-    'photos.errors.lance'
-    """
+    """The address of the table of the inputs that could not be read, such as photos.errors.lance."""
     return f"{where.removesuffix('/').removesuffix('.lance')}.errors.lance"
 
 
@@ -100,12 +88,12 @@ def table_address(out: str, weights: str) -> str:
     if not table_exists(out):
         return out
     store = LanceStore.open(out)
-    note, origin = store.read_note(_JOB), _origin(store)
-    if note is None and store.count():
+    written, origin = store.read_note(_JOB), store.read_note("origin")
+    if written is None and store.count():
         raise InvalidInputError(
             f"{out} holds a gallery that aureole embed did not write. Choose another --out."
         )
-    if note is None or origin.weights == weights:
+    if written is None or (origin and Origin.from_json(origin).weights == weights):
         return out
     return f"{out.removesuffix('/').removesuffix('.lance')}-{weights[:12]}.lance"
 
@@ -128,20 +116,21 @@ class PosteriorTable:
         where = table_address(out, weights)
         schema = Schema(dim, COLUMNS)
         if not table_exists(where):
-            no_rows = Rows(
-                np.zeros(0, object),
-                np.zeros((0, dim), np.float32),
-                np.zeros(0, np.float32),
-                {name: np.zeros(0, object) for name in COLUMNS},
-            )
+            mu, kappa = np.zeros((0, dim), np.float32), np.zeros(0, np.float32)
+            texts = np.zeros(0, object)
+            no_rows = Rows(texts, mu, kappa, dict.fromkeys(COLUMNS, texts))
             LanceStore.create(where, schema, no_rows)
         store = LanceStore.open(where)
         held = store.read_note(_JOB)
         if held is None:  # new, or the process that created it died at once
             store.write_note("origin", origin.to_json())
             store.write_note(_JOB, json.dumps(job))
-        elif json.loads(held) != job:
-            _refuse(where, json.loads(held), job)
+        elif (before := json.loads(held)) != job:
+            name = next(name for name in {**before, **job} if before.get(name) != job.get(name))
+            raise InvalidInputError(
+                f"{where} was written with {name} {before.get(name)!r}, not {job.get(name)!r}. Repeat the original "
+                "command to resume it, or choose another --out."
+            )
         if where != out:
             first = LanceStore.open(out)
             models = json.loads(first.read_note(_MODELS) or "{}")
@@ -187,20 +176,16 @@ class PosteriorTable:
         wanted, ids = sorted(keys), set()
         for where in (self.where, self.errors):
             if wanted and table_exists(where):
-                scanner = (
-                    lance_package()
-                    .dataset(where)
-                    .scanner(columns=["id"], filter=compute_package().field("chunk").isin(wanted))
-                )
+                chosen = compute_package().field("chunk").isin(wanted)
+                scanner = lance_package().dataset(where).scanner(columns=["id"], filter=chosen)
                 for batch in scanner.to_batches():
                     ids.update(batch.column("id").to_pylist())
         return ids
 
     def write(self, key: str, ids: list[str], posterior: Any, sources: list[str]) -> list[str]:
         """Write a chunk's rows to disk and return the fragments as JSON; they are not part of the table yet."""
-        n = len(ids)
         constant = {"model": self._weights[:12], "chunk": key}
-        payload = {name: np.full(n, text, object) for name, text in constant.items()}
+        payload = {name: np.full(len(ids), text, object) for name, text in constant.items()}
         payload["source"] = np.asarray(sources, object)
         mu, kappa = posterior
         rows = to_arrow(Rows(np.asarray(ids, object), mu, kappa, payload), self._schema)
@@ -209,13 +194,10 @@ class PosteriorTable:
 
     def commit(self, chunks: list[Done]) -> None:
         """Commit finished chunks to the table."""
-        self._commit_faults([done for done in chunks if done.faults])
+        self._commit_faults(chunks)
         lance = lance_package()
-        fragments = [
-            lance.fragment.FragmentMetadata.from_json(text)
-            for done in chunks
-            for text in done.fragments
-        ]
+        parse = lance.fragment.FragmentMetadata.from_json
+        fragments = [parse(text) for done in chunks for text in done.fragments]
         if fragments:
             with locked(self.where):
                 version = lance.dataset(self.where).version
@@ -223,20 +205,15 @@ class PosteriorTable:
                 lance.LanceDataset.commit(self.where, append, read_version=version)
 
     def _commit_faults(self, chunks: list[Done]) -> None:
-        if not chunks:
+        model, rows = self._weights[:12], []
+        for done in chunks:
+            more = {"model": model, "chunk": done.key, "whole": not done.rows}
+            rows += [asdict(fault) | more for fault in done.faults]
+        if not rows:
             return
         pa = pyarrow_package()
-        faults = [(done, fault) for done in chunks for fault in done.faults]
-        data = pa.table(
-            {
-                "id": pa.array([fault.id for _, fault in faults], pa.string()),
-                "reason": pa.array([fault.reason for _, fault in faults], pa.string()),
-                "source": pa.array([fault.source for _, fault in faults], pa.string()),
-                "model": pa.array([self._weights[:12]] * len(faults), pa.string()),
-                "chunk": pa.array([done.key for done, _ in faults], pa.string()),
-                "whole": pa.array([not done.rows for done, _ in faults], pa.bool_()),
-            }
-        )
+        texts = dict.fromkeys(("id", "reason", "source", "model", "chunk"), pa.string())
+        data = pa.Table.from_pylist(rows, pa.schema({**texts, "whole": pa.bool_()}))
         with locked(self.errors):
             mode = "append" if table_exists(self.errors) else "create"
             lance_package().write_dataset(data, self.errors, mode=mode)
@@ -280,11 +257,6 @@ def lower_median(pieces: Callable[[], Iterable[np.ndarray]]) -> float | None:
     """The (lower) median of non-negative float32 values, in two passes and constant memory.
 
     Non-negative floats sort like their bits: the first pass finds the upper 16 bits, the second the lower 16.
-
-    Examples
-    --------
-    >>> lower_median(lambda: [np.float32([5, 1]), np.float32([3, 2])])
-    2.0
     """
     prefix = None
     rank = 0
@@ -327,16 +299,3 @@ def _distinct(table: Any, where: str | None) -> set[str]:
     for batch in table.scanner(columns=["chunk"], filter=where).to_batches():
         keys.update(batch.column("chunk").unique().to_pylist())
     return keys
-
-
-def _origin(store: LanceStore) -> Origin:
-    text = store.read_note("origin")
-    return Origin() if text is None else Origin.from_json(text)
-
-
-def _refuse(where: str, held: dict[str, Any], job: dict[str, Any]) -> None:
-    name = next(name for name in {**held, **job} if held.get(name) != job.get(name))
-    raise InvalidInputError(
-        f"{where} was written with {name} {held.get(name)!r}, not {job.get(name)!r}. Repeat the original command to "
-        "resume it, or choose another --out."
-    )

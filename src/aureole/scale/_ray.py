@@ -13,12 +13,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar
 
+from aureole._io import atomic_write
 from aureole.errors import (
     AureoleError,
     InvalidInputError,
     MissingPackageError,
-    tell_error,
-    told_error,
+    error_from_dict,
+    error_to_dict,
 )
 from aureole.retrieval import LanceStore, check_build, default_lists, shown_address
 from aureole.scale._posterior_table import Done, absolute_address
@@ -84,7 +85,7 @@ def map_chunks(
             )
             for row in done.iter_rows():
                 if row["error"]:
-                    raise told_error(json.loads(row["error"]))
+                    raise error_from_dict(json.loads(row["error"]))
                 yield Done.from_json(row["done"])
         except RayError as error:
             first = str(error).strip().splitlines() or [type(error).__name__]
@@ -130,12 +131,6 @@ def build_lists(
             f"{lists:,} lists need {2 * lists:,} rows or more, but {shown_address(where)} has {rows:,}. Use fewer "
             "lists, or no index: searching so few rows is fast without one."
         )
-    _create_lists(absolute_address(where), lists=lists, rows=rows, workers=workers, address=address)
-    store.adopt(lists, sizes)
-
-
-def _create_lists(where: str, *, lists: int, rows: int, workers: int, address: str | None) -> None:
-    """Build IVF_FLAT lists on the column mu of a Lance table, each worker for a part of the fragments."""
     with _running(workers, address) as ray:
         try:
             from lance_ray import create_index
@@ -147,7 +142,7 @@ def _create_lists(where: str, *, lists: int, rows: int, workers: int, address: s
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
         logging.getLogger("lance_ray").setLevel(logging.ERROR)
         create_index(
-            where,
+            absolute_address(where),
             "mu",
             "IVF_FLAT",
             metric="dot",
@@ -158,6 +153,7 @@ def _create_lists(where: str, *, lists: int, rows: int, workers: int, address: s
             sample_rate=max(2, min(256, rows // lists)),
             ray_remote_args={"num_cpus": 1, "runtime_env": _ONE_THREAD},
         )
+    store.adopt(lists, sizes)
 
 
 def run_ranks(
@@ -184,7 +180,7 @@ def run_ranks(
         _train(ray, function, arguments, ranks, restarts, outcome)
     answer = json.loads(outcome.read_text())
     if "error" in answer:
-        raise told_error(answer)
+        raise error_from_dict(answer)
     return answer["result"]
 
 
@@ -202,16 +198,12 @@ def _train(
     from ray.train.torch import TorchConfig, TorchTrainer
 
     gpus = bool(ray.cluster_resources().get("GPU")) and torch.cuda.is_available()
-    threads = {} if gpus else {"OMP_NUM_THREADS": "1"}
+    config = {"function": function, "arguments": tuple(arguments)}
+    config |= {"outcome": str(outcome), "single_threaded": not gpus}
     try:
         trainer = TorchTrainer(
             _on_worker,
-            train_loop_config={
-                "function": function,
-                "arguments": tuple(arguments),
-                "outcome": str(outcome),
-                "environment": threads,
-            },
+            train_loop_config=config,
             torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if gpus else "gloo"),
             scaling_config=ScalingConfig(num_workers=ranks, use_gpu=gpus),
             run_config=RunConfig(
@@ -236,23 +228,17 @@ def _on_worker(config: dict[str, Any]) -> None:
     from aureole.losses import rank
 
     outcome = Path(config["outcome"])
-    if config["environment"]:
+    if config["single_threaded"]:
         torch.set_num_threads(1)
     if outcome.exists():  # restarted after an AureoleError: nothing is left to do
         return
     try:
         result = config["function"](*config["arguments"])
     except AureoleError as error:
-        _write(outcome, tell_error(error))
+        atomic_write(outcome, json.dumps(error_to_dict(error)))
         raise
     if rank() == 0:
-        _write(outcome, {"result": result})
-
-
-def _write(path: Path, value: Any) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(value))
-    part.replace(path)
+        atomic_write(outcome, json.dumps({"result": result}))
 
 
 @contextmanager
@@ -328,4 +314,4 @@ def _work(batch: dict[str, Any], *, job: str, order: WorkOrder) -> dict[str, lis
         (text,) = batch["chunk"]
         return {"done": [_WORKERS[job](Chunk(**json.loads(str(text)))).to_json()], "error": [""]}
     except AureoleError as error:
-        return {"done": [""], "error": [json.dumps(tell_error(error))]}
+        return {"done": [""], "error": [json.dumps(error_to_dict(error))]}

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -69,21 +70,11 @@ class SourceSpec:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive inputs of a source: the unit of work and of retry.
+    """Consecutive inputs of a source: the unit of work and of retry."""
 
-    Attributes
-    ----------
-    key
-        Identifies the inputs: as long as the source is unchanged, the same key means the same inputs.
-    place
-        Where the inputs are, in plain values that can be sent to a worker.
-    rows
-        How many inputs, where that is known.
-    """
-
-    key: str
-    place: list[Any]
-    rows: int | None = None
+    key: str  # the same key means the same inputs, as long as the source is unchanged
+    place: list[Any]  # where the inputs are, in plain values that can be sent to a worker
+    rows: int | None = None  # unknown for shards
 
 
 @dataclass(frozen=True)
@@ -94,16 +85,9 @@ class Broken:
 
 
 class Source(ABC):
-    """Inputs with ids, read chunk by chunk.
+    """Inputs with ids, read chunk by chunk."""
 
-    Attributes
-    ----------
-    named
-        Whether ids belong to the inputs (paths, keys, a column). Otherwise ids are row numbers, which shift when the
-        source changes.
-    """
-
-    named: bool = True
+    named: bool = True  # ids belong to the inputs (paths, keys, a column); row numbers shift when the source changes
 
     @abstractmethod
     def chunks(self) -> Iterator[Chunk]:
@@ -143,19 +127,14 @@ def open_source(spec: SourceSpec) -> Source:
     spec = replace(spec, modality=modality)
     if kind in ("folder", "shards") and spec.id_column is not None:
         raise InvalidInputError(
-            f"{spec.path} is not a table and has no columns: its ids are file names."
+            f"{spec.path} has no columns: it is not a table, ids are file names."
         )
     if kind == "folder" and (modality != "image" or spec.column is not None):
         raise InvalidInputError(
             f"{spec.path} is a folder of pictures, but {modality}s were requested. Put them in a table."
         )
-    sources = {
-        "lance": LanceSource,
-        "table": TableSource,
-        "shards": ShardSource,
-        "folder": FolderSource,
-    }
-    return sources[kind](spec)
+    sources = {"lance": LanceSource, "table": TableSource, "shards": ShardSource}
+    return sources.get(kind, FolderSource)(spec)
 
 
 def kind_of(path: str) -> str:
@@ -195,11 +174,8 @@ def guess_modality(path: str, column: str | None) -> Modality | None:
     else:
         place = Path(path)
         schema = read_schema(place if place.is_file() else place / next(walk(place, TABLES)))
-    fit: list[Modality] = [
-        modality
-        for modality in get_args(Modality)
-        if any(column in (None, name) for name in columns_of(schema, modality))
-    ]
+    columns = {kind: columns_of(schema, kind) for kind in get_args(Modality)}
+    fit = [kind for kind, names in columns.items() if column in names or (names and not column)]
     return fit[0] if len(fit) == 1 else None
 
 
@@ -215,15 +191,10 @@ class FolderSource(Source):
 
     def chunks(self) -> Iterator[Chunk]:
         """``rows_per_chunk`` files each; the key is a hash of their names."""
-        names: list[str] = []
-        number = 0
-        for name in walk(self._path, ENDINGS):
-            names.append(name)
-            if len(names) == self.rows_per_chunk:
-                yield _files_chunk(number, names)
-                number, names = number + 1, []
-        if names:
-            yield _files_chunk(number, names)
+        files, number = walk(self._path, ENDINGS), 0
+        while names := list(islice(files, self.rows_per_chunk)):
+            yield Chunk(f"{number:08d}-{_digest(*names)[:16]}", names, len(names))
+            number += 1
 
     def read(self, chunk: Chunk) -> Iterator[tuple[str, Path]]:
         """(Path below the folder, path); the worker reads the file when it decodes it."""
@@ -242,9 +213,8 @@ class _ColumnSource(Source):
         self._spec = spec
         for name in (spec.column, spec.id_column):
             if name is not None and name not in schema.names:
-                raise InvalidInputError(
-                    f"{spec.path} has no column {short(name)}; {listed(schema.names)}."
-                )
+                names = listed(schema.names)
+                raise InvalidInputError(f"{spec.path} has no column {short(name)}; {names}.")
         self.column = _pick_column(spec, schema)
         self.named = spec.id_column is not None
         self._columns = [self.column] + ([] if spec.id_column is None else [spec.id_column])
@@ -253,19 +223,17 @@ class _ColumnSource(Source):
     def _pairs(self, batch: Any, prefix: str, first: int) -> Iterator[tuple[str, Any]]:
         """(Id, input) of the rows of an Arrow batch, whose first row has the number ``first``."""
         inputs = values_of(batch.column(self.column), self._spec.modality or "image")
+        rows = [f"{prefix}{first + i}" for i in range(len(inputs))]
         if self._spec.id_column is None:
-            for i, value in enumerate(inputs):
-                yield f"{prefix}{first + i}", value
+            yield from zip(rows, inputs, strict=True)
             return
         names = batch.column(self._spec.id_column).to_pylist()
-        for i, (name, value) in enumerate(zip(names, inputs, strict=True)):
-            if isinstance(name, str) or (isinstance(name, int) and not isinstance(name, bool)):
+        for row, name, value in zip(rows, names, inputs, strict=True):
+            if isinstance(name, str | int) and not isinstance(name, bool):
                 yield str(name), value
             else:
-                yield (
-                    f"row {prefix}{first + i}",
-                    Broken(f"its id is {short(name)}; ids must be strings or integers."),
-                )
+                reason = f"its id is {short(name)}; ids must be strings or integers."
+                yield f"row {row}", Broken(reason)
 
 
 class TableSource(_ColumnSource):
@@ -289,10 +257,10 @@ class TableSource(_ColumnSource):
     def chunks(self) -> Iterator[Chunk]:
         """``rows_per_chunk`` rows of one file each; the key has the file's name, its row count and the first row."""
         for name, rows in zip(self._files, self._counts, strict=True):
-            digest = sha256(f"{name}\0{rows}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
             for first in range(0, rows, self.rows_per_chunk):
+                key = f"{_digest(name, str(rows))[:16]}-{first}"
                 count = min(self.rows_per_chunk, rows - first)
-                yield Chunk(f"{digest}-{first}", [name, first, count], count)
+                yield Chunk(key, [name, first, count], count)
 
     def read(self, chunk: Chunk) -> Iterator[tuple[str, Any]]:
         """(Id, input) of each row."""
@@ -353,9 +321,9 @@ class ShardSource(Source):
     def __init__(self, spec: SourceSpec) -> None:
         path, column = Path(spec.path), spec.column
         self._kind: Any = spec.modality
-        self._endings = (
-            _SHARD_ENDINGS[self._kind] if column is None else (f".{column.lstrip('.').lower()}",)
-        )
+        self._endings = _SHARD_ENDINGS[self._kind]
+        if column is not None:
+            self._endings = (f".{column.lstrip('.').lower()}",)
         self._files = [path.name] if path.is_file() else list(walk(path, SHARDS))
         self._root = path.parent if path.is_file() else path
 
@@ -363,8 +331,7 @@ class ShardSource(Source):
         """One per tar file; the key is a hash of its name and size."""
         for name in self._files:
             size = (self._root / name).stat().st_size
-            digest = sha256(f"{name}\0{size}".encode("utf-8", "surrogateescape")).hexdigest()
-            yield Chunk(digest[:24], [name])
+            yield Chunk(_digest(name, str(size))[:24], [name])
 
     def read(self, chunk: Chunk) -> Iterator[tuple[str, Any]]:
         """(Shard/key, input) of each sample; the unreadable rest of a damaged shard is one ``Broken``."""
@@ -434,9 +401,9 @@ def too_large(size: int) -> str:
     return f"the file has {size:,} bytes; the limit is {MAX_INPUT_BYTES:,}."
 
 
-def _files_chunk(number: int, names: list[str]) -> Chunk:
-    digest = sha256("\0".join(names).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return Chunk(f"{number:08d}-{digest}", list(names), len(names))
+def _digest(*texts: str) -> str:
+    """The SHA-256 of texts, which may contain file names that are not valid Unicode."""
+    return sha256("\0".join(texts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _printable(name: str) -> str:
@@ -475,9 +442,7 @@ def _table_files(folder: Path) -> list[str]:
         try:
             names = [entry["filename"] for entry in json.loads(path.read_text())["_data_files"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidInputError(
-                f"{path} does not list the files of a dataset: {error!r}."
-            ) from error
+            raise InvalidInputError(f"{path} lists no files of a dataset: {error!r}.") from error
         listed_files += [f"{place}/{name}" if place else str(name) for name in names]
     known = set(files)  # excludes names that point outside the folder
     missing = [name for name in listed_files if name not in known]

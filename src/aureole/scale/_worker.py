@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,8 +65,7 @@ class ChunkWorker:
         """Embed chunks one after the other; the next inputs are decoded while the model runs."""
         faults: list[Fault] = []
         fragments: list[str] = []
-        buffer = _Buffer()
-        rows = 0
+        buffer, rows = _Buffer(), 0
         for batch in ahead(self._decode, self._pieces(chunks), self._order.decoders):
             faults += batch.faults
             if batch.inputs:
@@ -106,7 +105,7 @@ class ChunkWorker:
 
     def _decode(self, piece: "_Piece") -> "_Batch":
         """Decode some inputs; runs in a separate thread, in parallel with the model."""
-        batch = _Batch(piece.chunk, list(piece.faults), last=piece.last)
+        batch = _Batch(piece.chunk, list(piece.faults), piece.last)
         for name, raw in piece.items:
             digest = ""
             try:
@@ -131,13 +130,11 @@ class ChunkWorker:
         length = np.linalg.norm(mu.astype(np.float64), axis=-1)
         good = (np.abs(length - 1) < 1e-4) & (kappa >= 0)
         for row in np.flatnonzero(~good).tolist():
-            reason = (
-                f"the model returned mu with norm {length[row]:.4g} and kappa {kappa[row]:.4g}."
-            )
+            posterior = f"mu with norm {length[row]:.4g} and kappa {kappa[row]:.4g}"
+            reason = f"the model returned {posterior}."
             faults.append(Fault(batch.ids[row], reason, batch.sources[row]))
-        if not good.all():
-            batch.ids = [name for name, kept in zip(batch.ids, good, strict=True) if kept]
-            batch.sources = [text for text, kept in zip(batch.sources, good, strict=True) if kept]
+        batch.ids = list(compress(batch.ids, good))
+        batch.sources = list(compress(batch.sources, good))
         return mu[good], kappa[good]
 
 
@@ -151,34 +148,36 @@ class _Piece:
     last: bool = False
 
 
+@dataclass
 class _Batch:
     """Decoded inputs of a chunk, and the faults of the others."""
 
-    def __init__(self, chunk: str, faults: list[Fault], *, last: bool) -> None:
-        self.chunk, self.faults, self.last = chunk, faults, last
-        self.ids: list[str] = []
-        self.sources: list[str] = []
-        self.inputs: list[Any] = []
+    chunk: str
+    faults: list[Fault]
+    last: bool
+    ids: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    inputs: list[Any] = field(default_factory=list)
 
 
+@dataclass
 class _Buffer:
     """Rows that are not written yet."""
 
-    def __init__(self) -> None:
-        self.ids: list[str] = []
-        self._sources: list[str] = []
-        self._mu: list[np.ndarray] = []
-        self._kappa: list[np.ndarray] = []
+    ids: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    mu: list[np.ndarray] = field(default_factory=list)
+    kappa: list[np.ndarray] = field(default_factory=list)
 
     def add(self, batch: _Batch, mu: np.ndarray, kappa: np.ndarray) -> None:
         self.ids += batch.ids
-        self._sources += batch.sources
-        self._mu.append(mu)
-        self._kappa.append(kappa)
+        self.sources += batch.sources
+        self.mu.append(mu)
+        self.kappa.append(kappa)
 
     def write(self, table: PosteriorTable, key: str) -> list[str]:
-        posterior = np.concatenate(self._mu), np.concatenate(self._kappa)
-        return table.write(key, self.ids, posterior, self._sources)
+        posterior = np.concatenate(self.mu), np.concatenate(self.kappa)
+        return table.write(key, self.ids, posterior, self.sources)
 
 
 def ahead(
@@ -187,11 +186,6 @@ def ahead(
     """Map a function over items in threads, in order, a few items ahead of the consumer.
 
     An error raised by the items iterator comes after the results of the items before it.
-
-    Examples
-    --------
-    >>> list(ahead(abs, [-1, 2, -3]))
-    [1, 2, 3]
     """
     waiting: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
@@ -248,9 +242,8 @@ def _digest(data: Any) -> str:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error).splitlines()[0] if str(error) else ""
-    known = isinstance(error, InvalidInputError)
-    text = text if known else f"{type(error).__name__}: {text}"
+    text = "".join(str(error).splitlines()[:1])
+    text = text if isinstance(error, InvalidInputError) else f"{type(error).__name__}: {text}"
     return text[:_MAX_REASON].encode("utf-8", "backslashreplace").decode()
 
 
@@ -262,7 +255,6 @@ def _id_fault(name: str, seen: set[str]) -> Fault | None:
     except UnicodeEncodeError:
         return Fault(short, "its id is not valid Unicode.")
     if size > MAX_ID_BYTES or "\0" in name:
-        return Fault(
-            short, f"its id has {size} bytes or contains NUL; the limit is {MAX_ID_BYTES} bytes."
-        )
+        limit = f"the limit is {MAX_ID_BYTES} bytes."
+        return Fault(short, f"its id has {size} bytes or contains NUL; {limit}")
     return Fault(name, "another input of this chunk has the same id.") if name in seen else None

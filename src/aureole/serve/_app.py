@@ -28,10 +28,7 @@ IfNoneMatch = Annotated[str | None, Header()]
 
 
 def create_app(
-    service: Service,
-    *,
-    limits: Limits | None = None,
-    key: str | None = None,
+    service: Service, *, limits: Limits | None = None, key: str | None = None
 ) -> LimitsMiddleware:
     """The ASGI application of a service: FastAPI behind the limits middleware."""
     app = FastAPI(
@@ -134,10 +131,8 @@ def _add_operations(app: FastAPI, metrics: Metrics, *, secured: bool) -> None:
         return _json({"status": "ok"})
 
     text = _documented(None)
-    text["responses"][200] = {
-        "description": "Prometheus text format.",
-        "content": {"text/plain": {}},
-    }
+    prometheus_text = {"description": "Prometheus text format.", "content": {"text/plain": {}}}
+    text["responses"][200] = prometheus_text
 
     @app.get("/metrics", response_class=Response, **text)
     async def prometheus() -> Response:
@@ -205,10 +200,8 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
-        codes: dict[int, Any] = {404: "not_found", 405: "not_allowed"}
-        messages = {404: "no such route.", 405: "method not allowed."}
-        code = codes.get(error.status_code, "invalid_input")
-        message = messages.get(error.status_code, "malformed request.")
+        known = {404: ("not_found", "no such route."), 405: ("not_allowed", "method not allowed.")}
+        code, message = known.get(error.status_code, ("invalid_input", "malformed request."))
         return response(ApiError(code, message), error.headers)
 
 
@@ -218,9 +211,8 @@ def _invalid(error: dict[str, Any], content_type: str) -> ApiError:
     if error["type"] == "json_invalid":
         return ApiError("invalid_input", "the body is not valid JSON.")
     if place == "body" and "json" not in content_type:
-        return ApiError(
-            "invalid_input", "the body must be JSON, with Content-Type: application/json."
-        )
+        message = "the body must be JSON, with Content-Type: application/json."
+        return ApiError("invalid_input", message)
     if parts[:1] == ["query"]:  # the next part is the name of the union member
         parts = ["query", *parts[2:]]
     field = ".".join(str(part) for part in parts)[:200] or None
@@ -229,9 +221,8 @@ def _invalid(error: dict[str, Any], content_type: str) -> ApiError:
 
 
 def _json(value: Any) -> Response:
-    return Response(
-        to_json(value), media_type="application/json", headers={"Cache-Control": "no-store"}
-    )
+    headers = {"Cache-Control": "no-store"}
+    return Response(to_json(value), media_type="application/json", headers=headers)
 
 
 def _documented(model: Any, *codes: str) -> dict[str, Any]:

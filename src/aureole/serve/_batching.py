@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -31,25 +32,16 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """Sizes of batches and queues.
-
-    Attributes
-    ----------
-    max_batch
-        Maximum size of a batch (default 32).
-    queue_size
-        With this many items waiting (default 1024), further ones are rejected with a 503.
-    on_batch
-        Called with the size of each batch and the seconds it took.
-    """
+    """The maximum size of a batch, and the size of the queue, beyond which items are rejected with a 503."""
 
     max_batch: int = 32
     queue_size: int = 1024
-    on_batch: Callable[[int, float], None] | None = None
 
 
 class Batcher(Generic[_T, _R]):
     """A queue whose items are processed in batches, in order of arrival, by one thread or several.
+
+    ``on_batch``, if set, is called with the size of each batch and the seconds it took.
 
     Parameters
     ----------
@@ -71,6 +63,7 @@ class Batcher(Generic[_T, _R]):
         threads: int = 1,
     ) -> None:
         self._work, self._name, self._options, self._wait = work, name, options, wait
+        self.on_batch: Callable[[int, float], None] | None = None
         self._queue: deque[tuple[_T, asyncio.Future[_R], asyncio.AbstractEventLoop]] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -91,12 +84,11 @@ class Batcher(Generic[_T, _R]):
         with self._changed:
             if self._closed:
                 raise ApiError("unavailable", "the service is shutting down.", retry_after=5)
-            if len(self._queue) >= self._options.queue_size:
-                raise ApiError(
-                    "unavailable",
-                    f"{self._options.queue_size} requests are already waiting for the {self._name}. Try again later.",
-                    retry_after=1,
+            if (waiting := len(self._queue)) >= self._options.queue_size:
+                message = (
+                    f"{waiting} requests are already waiting for the {self._name}. Try again later."
                 )
+                raise ApiError("unavailable", message, retry_after=1)
             self._queue.append((item, future, loop))
             self._changed.notify()
         return await future
@@ -121,8 +113,8 @@ class Batcher(Generic[_T, _R]):
                     raise RuntimeError(f"{len(batch)} items gave {len(results)} results")
             except BaseException as error:
                 results = [error] * len(batch)
-            if self._options.on_batch is not None:
-                self._options.on_batch(len(batch), time.perf_counter() - start)
+            if self.on_batch is not None:
+                self.on_batch(len(batch), time.perf_counter() - start)
             _deliver(batch, results)
 
     def _take(self) -> list[Any] | None:
@@ -241,37 +233,31 @@ class Engine:
     def _group(self, jobs: list[_Search], plan: SearchPlan) -> list[Any]:
         """The outcomes of searches with the same plan; if the batch fails, each is retried alone."""
         try:
-            posteriors = self._posteriors(jobs)
-            batch = [pair for pair in zip(jobs, posteriors, strict=True) if pair[1] is not None]
-            outcomes = iter(self._search(batch, plan) if batch else [])
-            return [
-                item_not_found(job.item or "", "query.id") if own is None else next(outcomes)
-                for job, own in zip(jobs, posteriors, strict=True)
-            ]
+            return self._search(jobs, self._posteriors(jobs), plan)
         except Exception as error:
             if len(jobs) == 1:
                 return [error]
             return [self._group([job], plan)[0] for job in jobs]
 
-    def _posteriors(self, jobs: list[_Search]) -> list[VonMisesFisher | None]:
-        """The posterior of each query; None if its item does not exist."""
+    def _posteriors(self, jobs: list[_Search]) -> list[Any]:
+        """The posterior of each query."""
         names = list(dict.fromkeys(job.item for job in jobs if job.item is not None))
         stored: dict[str, VonMisesFisher] = {}
         if names:
             try:
                 posterior, _ = self.index.fetch(names)
-            except InvalidInputError:
-                if len(jobs) > 1:
-                    raise  # retried one by one
-                return [None]
+            except InvalidInputError as error:  # a batch is retried one by one
+                raise item_not_found(names[0], "query.id") from error
             for name, mu, kappa in zip(names, posterior.mu, posterior.kappa, strict=True):
                 stored[name] = VonMisesFisher(mu, kappa, validate_args=False)
         return [job.posterior if job.item is None else stored[job.item] for job in jobs]
 
-    def _search(self, batch: list[tuple[_Search, Any]], plan: SearchPlan) -> list[SearchOutcome]:
+    def _search(
+        self, jobs: list[_Search], posteriors: list[VonMisesFisher], plan: SearchPlan
+    ) -> list[SearchOutcome]:
         posterior = VonMisesFisher(
-            torch.stack([own.mu.float() for _, own in batch]),
-            torch.stack([own.kappa.float() for _, own in batch]),
+            torch.stack([own.mu.float() for own in posteriors]),
+            torch.stack([own.kappa.float() for own in posteriors]),
             validate_args=False,
         )
         by_positivity = plan.options.rank == "positivity"
@@ -287,7 +273,7 @@ class Engine:
         )
         assert isinstance(results, list)
         outcomes = []
-        for (job, own), hits in zip(batch, results, strict=True):
+        for job, own, hits in zip(jobs, posteriors, results, strict=True):
             hits = _without(hits, job.item)
             if by_positivity and hits.log_positivity is not None:
                 order = np.argsort(-hits.log_positivity.numpy(), kind="stable")
@@ -365,20 +351,12 @@ class Encoder:
         """The posteriors of texts, vectors or base64-encoded images."""
         modality = self.embedder.modality
         if kind != modality:
-            raise ApiError(
-                "invalid_input",
-                f"the encoder of this service takes {modality}s, not {kind}s.",
-                field=kind,
-            )
+            message = f"the encoder of this service takes {modality}s, not {kind}s."
+            raise ApiError("invalid_input", message, field=kind)
         with map_failures("encoder"):
             if kind == "image":
-                loop = asyncio.get_running_loop()
-                prepared = [
-                    await loop.run_in_executor(
-                        self._decoder, self._prepare_picture, one, crop, blur
-                    )
-                    for one in inputs
-                ]
+                decode = partial(asyncio.get_running_loop().run_in_executor, self._decoder)
+                prepared = [await decode(self._prepare_picture, one, crop, blur) for one in inputs]
             else:
                 prepared = [self.embedder.prepare(one) for one in inputs]
             if len(prepared) == 1:

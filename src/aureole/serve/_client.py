@@ -251,11 +251,10 @@ class Client:
                     f"a number in the request is not finite: {error}."
                 ) from error
             headers["Content-Type"] = "application/json"
-        response = self._send(
-            self._http.build_request(
-                method, path, params=parameters, content=content, headers=headers
-            )
+        request = self._http.build_request(
+            method, path, params=parameters, content=content, headers=headers
         )
+        response = self._send(request)
         try:
             values = response.json()
         except ValueError:
@@ -363,19 +362,16 @@ def _search_result(raw: Any) -> SearchResult:
             payload={name: [entry["payload"][name] for entry in entries] for name in names},
             asks_back=raw["abstain"],
         )
+        same = ("cap", "count", "count_exact", "truncated", "class_entropy")
         return SearchResult(
             hits=hits,
             kappa=_kappa(raw["query"]),
             kappa_rank=raw["query"]["kappa_rank"],
             about=raw["query"]["about"],
-            cap=raw["cap"],
-            count=raw["count"],
-            count_exact=raw["count_exact"],
-            truncated=raw["truncated"],
-            class_entropy=raw["class_entropy"],
             explanations=column("explanation"),
             latent_in_cap=column("latent_in_cap"),
             raw=raw,
+            **{name: raw[name] for name in same},
         )
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ServiceError(

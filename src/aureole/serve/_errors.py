@@ -33,12 +33,7 @@ class ApiError(Exception):
     """
 
     def __init__(
-        self,
-        code: str,
-        message: str,
-        *,
-        field: str | None = None,
-        retry_after: float | None = None,
+        self, code: str, message: str, *, field: str | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(message)
         self.code, self.message, self.field = code, message[:_MAX_MESSAGE], field
@@ -86,8 +81,5 @@ def map_failures(component: str) -> Iterator[None]:
         raise ApiError("invalid_input", str(error)) from error
     except Exception as error:
         LOG.error("the %s failed", component, exc_info=error)
-        raise ApiError(
-            "unavailable",
-            f"the {component} failed on this request; see the service's log. Try again.",
-            retry_after=1,
-        ) from error
+        message = f"the {component} failed on this request; see the service's log. Try again."
+        raise ApiError("unavailable", message, retry_after=1) from error

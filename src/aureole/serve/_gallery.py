@@ -58,8 +58,7 @@ class KappaOrder:
         self._sorted = kappa[order]
         self._codes: np.ndarray | None = None
         self.classes: list[tuple[Any, int]] = []
-        self._code_by_text: dict[str, int] = {}
-        self._code_by_number: dict[float, int] = {}
+        self._code_by_label: dict[str | float, int] = {}
         if labels is not None:
             self._read_labels(labels)
 
@@ -114,10 +113,10 @@ class KappaOrder:
 
     def _code_of(self, label: str) -> int | None:
         """The class with this label. Numbers match in any notation: a browser writes 3 for 3.0 and 1e-7 for 1e-07."""
-        code = self._code_by_text.get(label)
-        if code is None and self._code_by_number:
+        code = self._code_by_label.get(label)
+        if code is None:
             with suppress(ValueError):
-                return self._code_by_number.get(float(label))
+                code = self._code_by_label.get(float(label))
         return code
 
     def _read_labels(self, labels: Iterable[Any]) -> None:
@@ -126,11 +125,11 @@ class KappaOrder:
         self._codes = np.array(codes, np.int32)
         values = list(code_of)
         for value, code in code_of.items():
-            self._code_by_text[str(value)] = code
+            self._code_by_label[str(value)] = code
             if not isinstance(value, str):
-                self._code_by_text[json.dumps(value)] = code  # true for Python's True
+                self._code_by_label[json.dumps(value)] = code  # true for Python's True
             if type(value) in (int, float):
-                self._code_by_number.setdefault(float(value), code)
+                self._code_by_label.setdefault(float(value), code)
         counts = Counter(codes).most_common(_MAX_CLASSES)
         self.classes = [(values[code], count) for code, count in counts]
 

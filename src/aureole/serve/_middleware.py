@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from aureole.serve._batching import Batcher
 from aureole.serve._errors import LOG, ApiError, internal_error
 
 Message = MutableMapping[str, Any]
@@ -147,19 +148,16 @@ class Metrics:
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def worker(self, name: str) -> Callable[[int, float], None]:
-        """A callback that records the size and duration of each batch of a worker."""
+    def watch(self, name: str, queue: Batcher[Any, Any]) -> None:
+        """Export the length of a worker's queue, and the size and duration of each batch."""
         sizes, durations = self._sizes.labels(name), self._batch_seconds.labels(name)
 
         def on_batch(count: int, seconds: float) -> None:
             sizes.observe(count)
             durations.observe(seconds)
 
-        return on_batch
-
-    def watch(self, name: str, waiting: Callable[[], int]) -> None:
-        """Export the queue length of a worker."""
-        self._waiting.labels(name).set_function(waiting)
+        queue.on_batch = on_batch
+        self._waiting.labels(name).set_function(queue.__len__)
 
     def set_rows(self, rows: int) -> None:
         """Export the size of the gallery."""

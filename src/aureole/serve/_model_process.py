@@ -24,7 +24,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import AureoleError, tell_error, told_error
+from aureole.errors import AureoleError, error_from_dict, error_to_dict
 from aureole.scale import (
     Embedder,
     Modality,
@@ -68,18 +68,13 @@ class SubprocessEmbedder(Embedder):
         normalized: bool | None = None,
         timeout: float = 120.0,
     ) -> None:
-        self._model = {
-            "folder": str(Path(folder).absolute()),
-            "modality": modality,
-            "normalized": normalized,
-        }
+        path = str(Path(folder).absolute())
+        self._model = {"folder": path, "modality": modality, "normalized": normalized}
         self._timeout = timeout
         self._starting = threading.Lock()
         self._process: _Process | None = None
-        about = self._start()
-        self.modality, self.dim = about["modality"], about["dim"]
-        self.kappa_pos, self.weights = about["kappa_pos"], about["weights"]
-        self.features = about["features"]
+        for name, value in self._start().items():
+            setattr(self, name, value)
 
     @property
     def pid(self) -> int | None:
@@ -129,7 +124,7 @@ class SubprocessEmbedder(Embedder):
             return self._process
 
     def _start(self) -> dict[str, Any]:
-        """Start a process and return its description of the model; only then do other threads see the process."""
+        """Start a process and return ``_ATTRIBUTES`` of its model; only then do other threads see the process."""
         process = _Process()
         try:
             about = _checked(process.request(self._model, self._timeout))
@@ -202,23 +197,12 @@ class _Process:
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer, or raise the error that the model process sent instead."""
     if "error" in answer:
-        raise told_error(answer)
+        raise error_from_dict(answer)
     return answer
 
 
 def write_message(stream: IO[bytes], value: Any) -> None:
-    """Write a dict of arrays as safetensors, anything else as JSON.
-
-    Examples
-    --------
-    >>> from io import BytesIO
-    >>> stream = BytesIO()
-    >>> write_message(stream, ["a text"])
-    >>> write_message(stream, {"kappa": np.array([2.0])})
-    >>> _ = stream.seek(0)
-    >>> read_message(stream), read_message(stream)
-    (['a text'], {'kappa': array([2.])})
-    """
+    """Write a dict of arrays as safetensors, anything else as JSON."""
     arrays = isinstance(value, dict) and any(isinstance(v, np.ndarray) for v in value.values())
     content = save(value) if arrays else json.dumps(value).encode()
     stream.write(_HEADER.pack(_ARRAYS if arrays else _JSON, len(content)))
@@ -248,17 +232,9 @@ def pack_inputs(prepared: Sequence[Any]) -> Any:
     return {"inputs": np.ascontiguousarray(np.stack(arrays))}
 
 
-def unpack_inputs(message: Any) -> list[Any]:
-    """The inverse of ``pack_inputs``; pictures and vectors are arrays."""
-    return list(message["inputs"]) if isinstance(message, dict) else message
-
-
 def main() -> None:
     """Answer messages on stdin until it closes. The first one names the model to load."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # the service ends this process when it has drained
+    for number in (signal.SIGINT, signal.SIGTERM):  # the service ends this process after draining
         signal.signal(number, signal.SIG_IGN)
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keep library output out of the pipe
@@ -271,28 +247,25 @@ def _serve(stdin: BinaryIO, out: BinaryIO) -> None:
     try:
         embedder = load_embedder(model["folder"], model["modality"], normalized=model["normalized"])
     except Exception as error:
-        write_message(out, tell_error(error))
+        write_message(out, error_to_dict(error))
         return
     write_message(out, {name: getattr(embedder, name) for name in _ATTRIBUTES})
     caps = CapTable(embedder.dim)
     while True:
-        inputs = unpack_inputs(read_message(stdin))
+        message = read_message(stdin)
+        inputs = list(message["inputs"]) if isinstance(message, dict) else message
         try:
-            answer = _posteriors(embedder, caps, inputs)
+            if embedder.modality == "image":
+                inputs = [torch.from_numpy(one) for one in inputs]
+            posterior = embedder.embed(inputs)
+            answer: dict[str, Any] = {
+                "mu": np.ascontiguousarray(posterior.mu.numpy()),
+                "kappa": posterior.kappa.numpy(),
+                "cosines": np.array(caps(posterior.kappa)),
+            }
         except Exception as error:
-            answer = tell_error(error)
+            answer = error_to_dict(error)
         write_message(out, answer)
-
-
-def _posteriors(embedder: Embedder, caps: CapTable, inputs: list[Any]) -> dict[str, np.ndarray]:
-    if embedder.modality == "image":
-        inputs = [torch.from_numpy(one) for one in inputs]
-    posterior = embedder.embed(inputs)
-    return {
-        "mu": np.ascontiguousarray(posterior.mu.numpy()),
-        "kappa": posterior.kappa.numpy(),
-        "cosines": np.array(caps(posterior.kappa)),
-    }
 
 
 if __name__ == "__main__":

@@ -19,13 +19,7 @@ _ROUNDING = 1e-6  # of stored float32: below this, the sine of an angle to the c
 
 
 def credible_cosines(kappa: Tensor, masses: tuple[float, ...], dim: int) -> list[list[float]]:
-    """The smallest cosine inside each credible cap, one row per kappa [n]. All are computed in one call.
-
-    Examples
-    --------
-    >>> [[round(c, 4) for c in row] for row in credible_cosines(torch.tensor([24.0]), (0.5, 0.9), 10)]
-    [[0.8391, 0.7176]]
-    """
+    """The smallest cosine inside each credible cap, one row per kappa [n]. All are computed in one call."""
     levels = torch.tensor(masses, dtype=torch.float64)
     with torch.no_grad():
         return torch.cos(cap_angle(levels, kappa.double().unsqueeze(-1), dim)).tolist()

@@ -1,7 +1,6 @@
 """Request models: the JSON that each route accepts, validated by pydantic, and its translation for the engine."""
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -191,15 +190,6 @@ class MapRequest(RequestModel):
     dims: Literal[2, 3] = 2
 
 
-@dataclass(frozen=True)
-class ResolvedQuery:
-    """A query's posterior, or the id of the item it names; ``about`` describes it in the response."""
-
-    posterior: VonMisesFisher | None
-    item: str | None
-    about: str
-
-
 def inputs_of(request: Any) -> tuple[str, list[Any], View | None]:
     """(Kind, inputs, view) of an embed request."""
     view = getattr(request, "view", None)
@@ -211,30 +201,16 @@ def inputs_of(request: Any) -> tuple[str, list[Any], View | None]:
     raise AssertionError(f"unknown request type {type(request).__name__}")
 
 
-def filter_of(conditions: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A filter as ``CredibleIndex.search`` takes it, with ranges as tuples."""
-    if not conditions:
-        return None
-    return {
-        name: (condition.low, condition.high) if isinstance(condition, Range) else condition
-        for name, condition in sorted(conditions.items())
-    }
-
-
 def posterior_of(query: ByPosterior, dim: int) -> VonMisesFisher:
     """The posterior given by mu and kappa; mu must be a unit vector of dimension ``dim``."""
-    if len(query.mu) != dim:
-        raise ApiError(
-            "invalid_input",
-            f"mu must have {dim} entries, the dimension of the gallery, but has {len(query.mu)}.",
-            field="query.mu",
-        )
     mu = np.array(query.mu)  # numpy reads a list ten times as fast as torch
-    norm = float(np.linalg.norm(mu))
-    if not abs(norm - 1) <= 0.01:
-        raise ApiError(
-            "invalid_input", f"mu must have norm 1, but has norm {norm:.4g}.", field="query.mu"
-        )
+    norm, message = float(np.linalg.norm(mu)), None
+    if len(mu) != dim:
+        message = f"mu must have {dim} entries, the dimension of the gallery, but has {len(mu)}."
+    elif not abs(norm - 1) <= 0.01:
+        message = f"mu must have norm 1, but has norm {norm:.4g}."
+    if message is not None:
+        raise ApiError("invalid_input", message, field="query.mu")
     kappa = torch.from_numpy(np.array(query.kappa, np.float32))
     direction = torch.from_numpy((mu / norm).astype(np.float32))
     return VonMisesFisher(direction, kappa, validate_args=False)
@@ -258,6 +234,12 @@ def search_plan(
             field="guarantee",
         )
     kind = request.kind or ("predictive" if guarantee else "credible")
+    if guarantee and kind != "predictive":
+        raise ApiError(
+            "invalid_input",
+            f"guarantee 'conformal' needs kind 'predictive', but kind is '{kind}'.",
+            field="guarantee",
+        )
     needs = request.rank == "positivity" or request.prior is not None or kind == "predictive"
     if needs and not guarantee:
         require_kappa_pos(kappa_pos)
@@ -269,11 +251,15 @@ def search_plan(
         guarantee=guarantee,
         widest=None if request.widest is None else math.radians(request.widest),
     )
+    filter = {
+        name: (condition.low, condition.high) if isinstance(condition, Range) else condition
+        for name, condition in sorted((request.filter or {}).items())
+    }
     return SearchPlan(
         request.mass,
         request.limit,
         options,
-        filter=filter_of(request.filter),
+        filter=filter or None,
         exact=request.exact,
         count=request.count,
         columns=columns,

@@ -242,21 +242,19 @@ class ItemFormatter:
         positive = empty if hits.probability is None else hits.probability.tolist()
         entries = []
         for i, name in enumerate(hits.ids):
-            payload = {column: values[i] for column, values in hits.payload.items()}
-            entry = self.item(name, kappa[i], payload)
-            entry["cosine"], entry["positivity"] = cosine[i], positivity[i]
-            entry["positive"] = positive[i]
-            entries.append(entry)
+            item = self.item(name, kappa[i], {c: values[i] for c, values in hits.payload.items()})
+            scores = {"cosine": cosine[i], "positivity": positivity[i], "positive": positive[i]}
+            entries.append(item | scores)
         return entries
 
 
 def add_explanations(entries: list[dict[str, Any]], hits: Hits, posterior: VonMisesFisher) -> None:
     """Add to each hit the reason it is in the set."""
     why = explain_hits(hits, posterior)
-    latent_in_cap = None if why.latent_in_cap is None else why.latent_in_cap.tolist()
+    latent = [None] * len(hits) if why.latent_in_cap is None else why.latent_in_cap.tolist()
     (cap,) = why.cap_degrees.tolist()
-    for i, (entry, angle) in enumerate(zip(entries, why.degrees.tolist(), strict=True)):
-        entry["latent_in_cap"] = None if latent_in_cap is None else latent_in_cap[i]
+    for entry, angle, probability in zip(entries, why.degrees.tolist(), latent, strict=True):
+        entry["latent_in_cap"] = probability
         entry["explanation"] = explanation(entry, angle, cap)
 
 
@@ -272,15 +270,14 @@ def explanation(entry: dict[str, Any], degrees: float, cap_degrees: float) -> st
     16x more likely to match than a random item.
     """
     text = f"{degrees:.1f}° from the query, inside its cap of {cap_degrees:.1f}°"
-    if entry["latent_in_cap"] is not None:
-        text += (
-            f"; its own latent (κ {entry['kappa']:.4g}) lies in the cap with probability "
-            f"{entry['latent_in_cap']:.2f}"
-        )
-    if entry["positivity"] is not None:
-        text += f"; {_times(entry['positivity'])} to match than a random item"
-    if entry["positive"] is not None:
-        text += f", P(positive) {entry['positive']:.3g}"
+    latent, positivity, positive = (entry[k] for k in ("latent_in_cap", "positivity", "positive"))
+    if latent is not None:
+        own = f"its own latent (κ {entry['kappa']:.4g})"
+        text += f"; {own} lies in the cap with probability {latent:.2f}"
+    if positivity is not None:
+        text += f"; {_times(positivity)} to match than a random item"
+    if positive is not None:
+        text += f", P(positive) {positive:.3g}"
     return f"{text}."
 
 
@@ -298,15 +295,8 @@ def _times(log_ratio: float) -> str:
 
 
 def class_counts(labels: list[Any]) -> list[dict[str, Any]]:
-    """How many items have each label, the most frequent first.
-
-    Examples
-    --------
-    >>> class_counts(["cat", "dog", "cat"])
-    [{'label': 'cat', 'count': 2}, {'label': 'dog', 'count': 1}]
-    """
-    counts = Counter(labels).most_common(_MAX_CLASSES)
-    return [{"label": label, "count": count} for label, count in counts]
+    """How many items have each label, the most frequent first."""
+    return [{"label": label, "count": n} for label, n in Counter(labels).most_common(_MAX_CLASSES)]
 
 
 def cap_entries(cosines: list[float]) -> list[dict[str, float]]:
@@ -325,7 +315,4 @@ def to_json(value: Any) -> bytes:
     b'{"id":"\\u003cscript\\u003e","kappa":null}'
     """
     text = pydantic_to_json(value, inf_nan_mode="null")
-    for character, escape in ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026")):
-        if character in text:
-            text = text.replace(character, escape)
-    return text
+    return text.replace(b"<", b"\\u003c").replace(b">", b"\\u003e").replace(b"&", b"\\u0026")

@@ -19,15 +19,12 @@ from aureole.errors import AureoleError
 from aureole.serve._errors import LOG
 from aureole.serve._middleware import LimitsMiddleware
 
-_CLOSING = (
-    0.5  # seconds during which responses close their connections, before the socket is closed
-)
-_IDLE = 2.0  # seconds an idle connection may still send a request after that
-_GRACE = 7  # seconds for requests in flight
-_HEADER_TIMEOUT = 10  # seconds to send the headers of a request
-_SWITCH_INTERVAL = (
-    0.0002  # seconds a thread may hold the interpreter lock while the event loop waits
-)
+# in seconds
+_CLOSING = 0.5  # during which responses close their connections, before the socket is closed
+_IDLE = 2.0  # in which an idle connection may still send a request after that
+_GRACE = 7  # for requests in flight
+_HEADER_TIMEOUT = 10  # to send the headers of a request
+_SWITCH_INTERVAL = 0.0002  # a thread may hold the interpreter lock while the event loop waits
 
 
 class Server(uvicorn.Server):
@@ -86,13 +83,10 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
+        state = (self.config, self.server_state, self.lifespan.state)
         for connection in _drain_accept_queue(copies):
-            await loop.connect_accepted_socket(self._new_protocol, connection)
+            await loop.connect_accepted_socket(lambda: _TimeoutProtocol(*state), connection)
         await super().shutdown(sockets)
-
-    def _new_protocol(self) -> Any:
-        """A protocol instance for an accepted connection."""
-        return _TimeoutProtocol(self.config, self.server_state, self.lifespan.state)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve on these sockets until stopped."""

@@ -4,7 +4,6 @@ import asyncio
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import aureole
@@ -21,6 +20,7 @@ from aureole.serve._batching import (
     Embedding,
     Encoder,
     Engine,
+    SearchOutcome,
     SearchPlan,
     item_not_found,
 )
@@ -34,7 +34,7 @@ from aureole.serve._neighbourhood_map import (
     predictive_cosines,
     spread_places,
 )
-from aureole.serve._request_models import ResolvedQuery, require_kappa_pos
+from aureole.serve._request_models import require_kappa_pos
 from aureole.serve._response_models import (
     ItemFormatter,
     add_explanations,
@@ -61,7 +61,6 @@ class Service:
         label_column: str | None = None,
         text_column: str | None = None,
         batches: BatchOptions | None = None,
-        metrics: Metrics | None = None,
     ) -> None:
         schema, origin = index.schema, index.origin
         for name in (label_column, text_column):
@@ -87,16 +86,13 @@ class Service:
         self._typical_kappa = schema.typical_kappa
         self._rejection: list[dict[str, float]] | None = None
         batches = batches or BatchOptions()
-        self.metrics = metrics or Metrics()
+        self.metrics = Metrics()
         self.metrics.set_rows(len(self.kappa_order))
-        self.engine = Engine(index, replace(batches, on_batch=self.metrics.worker("engine")))
-        self.metrics.watch("engine", self.engine.queue.__len__)
-        self.encoder: Encoder | None = None
-        if embedder is not None:
-            self.encoder = Encoder(
-                embedder, replace(batches, on_batch=self.metrics.worker("encoder"))
-            )
-            self.metrics.watch("encoder", self.encoder.queue.__len__)
+        self.engine = Engine(index, batches)
+        self.metrics.watch("engine", self.engine.queue)
+        self.encoder = None if embedder is None else Encoder(embedder, batches)
+        if self.encoder is not None:
+            self.metrics.watch("encoder", self.encoder.queue)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
         self._about = self._describe(index)
 
@@ -116,10 +112,9 @@ class Service:
     ) -> dict[str, Any]:
         """A page of items ordered by kappa."""
         ids, total = self.kappa_order.page(order, offset, limit, label=label)
-        columns = list(self.columns)
         items: list[dict[str, Any]] = []
         if ids:
-            items = await self.engine.call(lambda index: self._fetch_items(index, ids, columns))
+            items = await self.engine.call(lambda index: self._fetch_items(index, ids))
         return {"items": items, "total": total, "offset": offset}
 
     async def item(self, name: str) -> dict[str, Any]:
@@ -148,14 +143,10 @@ class Service:
         entries = []
         for embedding in await self._encode(kind, inputs, view):
             kappa = float(embedding.posterior.kappa)
-            entries.append(
-                {
-                    "mu": embedding.posterior.mu.tolist(),
-                    "kappa": kappa,
-                    "kappa_rank": self.kappa_order.rank(kappa),
-                    "credible_cosine": dict(zip(_SUMMARY_NAMES, embedding.cosines, strict=True)),
-                }
-            )
+            entry = {"mu": embedding.posterior.mu.tolist(), "kappa": kappa}
+            entry["kappa_rank"] = self.kappa_order.rank(kappa)
+            entry["credible_cosine"] = dict(zip(_SUMMARY_NAMES, embedding.cosines, strict=True))
+            entries.append(entry)
         return {"posteriors": entries}
 
     async def search(self, request: requests.SearchRequest) -> dict[str, Any]:
@@ -167,8 +158,7 @@ class Service:
             label=self.label_column,
             columns=tuple(self.columns),
         )
-        query = await self._resolve(request.query)
-        outcome = await self.engine.search(plan, query.posterior, query.item)
+        about, outcome = await self._search(plan, request.query)
         hits, labels = outcome.hits, None
         if self.label_column is not None:
             labels = hits.payload.get(self.label_column)
@@ -179,9 +169,16 @@ class Service:
             loop = asyncio.get_running_loop()
             posterior = outcome.posterior
             await loop.run_in_executor(self._pool, add_explanations, entries, hits, posterior)
+        cap = describe_cap(
+            plan.mass,
+            plan.options.kind,
+            kappa_pos=self.kappa_pos,
+            typical_kappa=self._typical_kappa,
+            conformal=self._calibration if plan.options.guarantee else None,
+        )
         return {
-            "query": self._query(query, outcome.posterior),
-            "cap": self._cap(plan),
+            "query": self._query(about, outcome.posterior),
+            "cap": cap,
             "threshold": threshold,
             "count": outcome.count,
             "count_exact": outcome.exact,
@@ -194,13 +191,19 @@ class Service:
 
     async def map(self, request: requests.MapRequest) -> dict[str, Any]:
         """Items around a query on an azimuthal map, with its cap as a circle."""
-        if request.kind == "predictive":
-            require_kappa_pos(self.kappa_pos)
-        query = await self._resolve(request.query)
+        predictive = request.kind == "predictive"
+        kappa_pos = require_kappa_pos(self.kappa_pos) if predictive else None
         plan = SearchPlan(1.0, MAX_COUNT, count=False, columns=tuple(self.columns))
-        outcome = await self.engine.search(plan, query.posterior, query.item)
+        about, outcome = await self._search(plan, request.query)
         hits, own = outcome.hits, outcome.posterior
-        threshold, *caps = await self._cosines(own, (request.mass, *MASSES), request.kind)
+        masses = (request.mass, *MASSES)
+        if kappa_pos is None:
+            threshold, *caps = credible_cosines(own.kappa.reshape(1), masses, self.dim)[0]
+        else:  # slow, so in a separate thread
+            loop, kappa = asyncio.get_running_loop(), float(own.kappa)
+            arguments = (kappa, masses, self._typical_kappa, kappa_pos, self.dim)
+            cosines = await loop.run_in_executor(self._pool, predictive_cosines, *arguments)
+            threshold, *caps = cosines
         largest_angle = math.acos(max(-1.0, min(threshold, *caps)))
         places = spread_places(hits.cosine.numpy(), largest_angle, request.limit).tolist()
         points: list[dict[str, Any]] = []
@@ -218,19 +221,8 @@ class Service:
             "points": points,
             "cap": {"radius": math.acos(max(-1.0, min(1.0, threshold)))},
             "caps": cap_entries(caps),
-            "query": self._query(query, own),
+            "query": self._query(about, own),
         }
-
-    async def _cosines(
-        self, posterior: VonMisesFisher, masses: tuple[float, ...], kind: str
-    ) -> list[float]:
-        """The smallest cosines of a query's caps; predictive ones are slow, so a separate thread computes them."""
-        if kind == "credible":
-            return credible_cosines(posterior.kappa.reshape(1), masses, self.dim)[0]
-        kappa_pos = require_kappa_pos(self.kappa_pos)
-        arguments = (float(posterior.kappa), masses, self._typical_kappa, kappa_pos, self.dim)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, predictive_cosines, *arguments)
 
     def warm_up(self) -> None:
         """Run the first page, a search and an embedding, so that caches are filled before the first client connects."""
@@ -256,12 +248,10 @@ class Service:
             return
         names = self.kappa_order.sample(SAMPLED)
 
-        async def work() -> tuple[VonMisesFisher, dict[str, list[Any]]]:
-            return await self.engine.call(lambda index: index.fetch(names, columns=[column]))
-
         def run() -> None:
             try:
-                posterior, payload = asyncio.run(work())
+                fetched = self.engine.call(lambda index: index.fetch(names, columns=[column]))
+                posterior, payload = asyncio.run(fetched)
                 self._rejection = kappa_rejection(posterior, payload[column])
             except Exception as error:
                 LOG.error("computing the rejection curve failed", exc_info=error)
@@ -306,55 +296,42 @@ class Service:
             "version": aureole.__version__,
         }
 
-    def _fetch_items(
-        self, index: CredibleIndex, ids: list[str], columns: list[str]
-    ) -> list[dict[str, Any]]:
+    def _fetch_items(self, index: CredibleIndex, ids: list[str]) -> list[dict[str, Any]]:
         """Items by id, without those deleted since the service started."""
         try:
-            posterior, payload = index.fetch(ids, columns=columns)
+            posterior, payload = index.fetch(ids, columns=list(self.columns))
         except InvalidInputError:
             if len(ids) == 1:
                 return []
-            return [item for name in ids for item in self._fetch_items(index, [name], columns)]
+            return [item for name in ids for item in self._fetch_items(index, [name])]
         kappa = posterior.kappa.tolist()
         return [
-            self._format.item(name, kappa[i], {column: payload[column][i] for column in columns})
+            self._format.item(name, kappa[i], {c: values[i] for c, values in payload.items()})
             for i, name in enumerate(ids)
         ]
 
-    def _query(self, query: ResolvedQuery, posterior: VonMisesFisher) -> dict[str, Any]:
+    def _query(self, about: str, posterior: VonMisesFisher) -> dict[str, Any]:
         kappa = float(posterior.kappa)
-        return {"kappa": kappa, "kappa_rank": self.kappa_order.rank(kappa), "about": query.about}
+        return {"kappa": kappa, "kappa_rank": self.kappa_order.rank(kappa), "about": about}
 
     async def _encode(
         self, kind: str, inputs: list[Any], view: requests.View | None
     ) -> list[Embedding]:
         if self.encoder is None:
-            raise ApiError(
-                "invalid_input",
-                "this service was started without --encoder: query by id, or by mu and kappa.",
-                field=kind,
-            )
+            message = "this service was started without --encoder: query by id, or by mu and kappa."
+            raise ApiError("invalid_input", message, field=kind)
         view = view or requests.View()
         return await self.encoder.embed(kind, inputs, crop=view.crop, blur=view.blur)
 
-    async def _resolve(self, query: Any) -> ResolvedQuery:
-        """The posterior or item of a query of any type."""
+    async def _search(self, plan: SearchPlan, query: Any) -> tuple[str, SearchOutcome]:
+        """(A description of a query of any type, the outcome of its search)."""
         if isinstance(query, requests.ById):
-            return ResolvedQuery(None, query.id, f"item {query.id[:60]!r}")
+            about = f"item {query.id[:60]!r}"
+            return about, await self.engine.search(plan, None, query.id)
         if isinstance(query, requests.ByPosterior):
-            return ResolvedQuery(requests.posterior_of(query, self.dim), None, "a posterior")
+            posterior = requests.posterior_of(query, self.dim)
+            return "a posterior", await self.engine.search(plan, posterior)
         kind, inputs, view = requests.inputs_of(query)
         (embedding,) = await self._encode(kind, inputs, view)
         about = f"text {inputs[0][:60]!r}" if kind == "text" else f"a {kind}"
-        return ResolvedQuery(embedding.posterior, None, about)
-
-    def _cap(self, plan: SearchPlan) -> dict[str, Any]:
-        """How the cap was computed."""
-        return describe_cap(
-            plan.mass,
-            plan.options.kind,
-            kappa_pos=self.kappa_pos,
-            typical_kappa=self._typical_kappa,
-            conformal=self._calibration if plan.options.guarantee else None,
-        )
+        return about, await self.engine.search(plan, embedding.posterior)

@@ -205,7 +205,7 @@ def _window(kappa: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     mode = m * (1 + m / (root + 2 * kappa)) / (m + root)
     scale = 4 * _TAIL / m
 
-    def fall(height: Tensor) -> tuple[Tensor, Tensor]:
+    def fall(height: Tensor):  # no return type: torch 2.6 cannot compile one
         """Fall of the log density from the mode, and its derivative in the height."""
         shift = height - mode
         logs = torch.log(height / mode) + torch.log((2 - height) / (2 - mode))

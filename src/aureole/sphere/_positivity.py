@@ -173,7 +173,7 @@ def pairwise_positivity(
     In the dtype of ``cosine``; differentiable in all arguments. The scale makes the largest possible value 1, and the
     absolute error of a value is about 10 roundings (1e-6 in float32, 1e-15 in float64) whatever its size: right for
     sums over negatives, not for logs of single small values. A NaN concentration raises an error that names it; a
-    negative one goes on as the series does, to a law around -mu. Cost n m terms; n m integrals where the series would
+    negative one continues as the series does, to a law around -mu. Cost n m terms; n m integrals where the series would
     need more than 4096.
 
     Examples

@@ -243,13 +243,13 @@ def _angle(level: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     deepest = max(1, min(_DEEPEST, (_ENTRIES // max(1, len(level) * count)).bit_length() - 1))
     for done in range(0, _STEPS, deepest):
         edges = _halved(low, high, min(deepest, _STEPS - done))
-        value, sure = _mass_by_series(edges[:, 1:-1], terms.unsqueeze(-2), dim)
+        value, reliable = _mass_by_series(edges[:, 1:-1], terms.unsqueeze(-2), dim)
         short = value < level.unsqueeze(-1)
         place = torch.zeros(len(level), 1, dtype=torch.long, device=level.device)
         step = (edges.shape[-1] - 1) // 2
-        # the path of the bisection; what lies beside it is not asked whether to trust it
+        # the path of the bisection; entries off the path do not count
         while step:
-            trusted &= sure.gather(-1, place + step - 1)[:, 0]
+            trusted &= reliable.gather(-1, place + step - 1)[:, 0]
             place = place + step * short.gather(-1, place + step - 1)
             step //= 2
         low, high = edges.gather(-1, place)[:, 0], edges.gather(-1, place + 1)[:, 0]
@@ -291,7 +291,7 @@ def _angle_by_nodes(level: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
 
 
 def _edges(kappas: list[Tensor], dim: int) -> Tensor:
-    """Panels from 0 to where the law has ended: the cap of the vMF with the same mean cosine, with room to spare."""
+    """Panels from 0 to where the law has ended: the cap of the vMF with the same mean cosine, with a margin."""
     cosine = torch.ones_like(kappas[0])
     for kappa in kappas:
         cosine = cosine * mean_resultant_length(kappa, dim)

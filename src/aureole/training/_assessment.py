@@ -218,12 +218,7 @@ def kappas(
 
 
 def partner_cosines(
-    kappa: np.ndarray,
-    mass: float,
-    *,
-    kappa_other: float,
-    kappa_pos: float,
-    dim: int,
+    kappa: np.ndarray, mass: float, *, kappa_other: float, kappa_pos: float, dim: int
 ) -> np.ndarray:
     """The cosine within which the mu of a partner lies with probability ``mass``, for each kappa [n].
 

@@ -61,42 +61,29 @@ class Key:
 
 _ARTICLES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 _PATH = "Parquet, Arrow or CSV file, or a folder of them"
-_COMMON = {
-    "training.steps": Key(int, 400, "Number of training steps.", low=1, high=10**9),
-    "training.items": Key(int, 1024, "Inputs per batch, summed over ranks.", low=4, high=10**7),
-    "training.lr": Key(float, 4e-3, "Peak learning rate.", low=1e-9, high=10.0),
-    "training.seed": Key(int, 0, "Seed of all randomness.", low=0, high=2**62),
-    "training.held_out": Key(
-        float, 0.1, "Share of the data held out from training.", low=0.001, high=0.9
-    ),
+_LOSSES = ("closed-form", "mcinfonce", "infonce")
+_NETWORKS = ("resnet20", "resnet56", "resnet18")
+_COMMON = {  # type, default, help, smallest and largest value
+    "training.steps": Key(int, 400, "Number of training steps.", 1, 10**9),
+    "training.items": Key(int, 1024, "Inputs per batch, summed over ranks.", 4, 10**7),
+    "training.lr": Key(float, 4e-3, "Peak learning rate.", 1e-9, 10.0),
+    "training.seed": Key(int, 0, "Seed of all randomness.", 0, 2**62),
+    "training.held_out": Key(float, 0.1, "Share of the data held out from training.", 0.001, 0.9),
 }
+_KAPPA_POS = "Concentration of matching latents around each other"
 _HEAD = {
     "encoder.dim": Key(int, 32, 'Dimension D of the sphere, or "auto".', 2, 65_536, ("auto",)),
-    "encoder.width": Key(int, 128, "Hidden units of the kappa network.", low=1, high=65_536),
-    "loss.kappa_pos": Key(
-        float,
-        None,
-        "Concentration of matching latents around each other (default 2 D).",
-        low=1e-3,
-        high=1e6,
-    ),
+    "encoder.width": Key(int, 128, "Hidden units of the kappa network.", 1, 65_536),
+    "loss.kappa_pos": Key(float, None, f"{_KAPPA_POS} (default 2 D).", 1e-3, 1e6),
     **_COMMON,
 }
+_CENTRING = (
+    "Weight of the squared length of the mean of mu in the closed form; prevents a tilt of all mu."
+)
 _DRAWN = {
-    "loss.name": Key(
-        str,
-        "closed-form",
-        "closed-form, mcinfonce or infonce.",
-        choices=("closed-form", "mcinfonce", "infonce"),
-    ),
-    "loss.n_samples": Key(int, 16, "Samples per posterior for mcinfonce.", low=1, high=10**6),
-    "loss.centring": Key(
-        float,
-        0.02,
-        "Weight of the squared length of the mean of mu in the closed form; prevents a tilt of all mu.",
-        low=0.0,
-        high=10.0,
-    ),
+    "loss.name": Key(str, _LOSSES[0], "closed-form, mcinfonce or infonce.", choices=_LOSSES),
+    "loss.n_samples": Key(int, 16, "Samples per posterior for mcinfonce.", 1, 10**6),
+    "loss.centring": Key(float, 0.02, _CENTRING, 0.0, 10.0),
 }
 KEYS: Mapping[str, Mapping[str, Key]] = {
     "vectors": {
@@ -124,43 +111,36 @@ KEYS: Mapping[str, Mapping[str, Key]] = {
         "data.path": Key(str, _REQUIRED, "Folder with one subfolder of images per label."),
         "data.mirror": Key(bool, True, "Mirror half of the images."),
         "encoder.network": Key(
-            str,
-            "resnet20",
-            "resnet20, resnet56 or resnet18.",
-            choices=("resnet20", "resnet56", "resnet18"),
+            str, _NETWORKS[0], "resnet20, resnet56 or resnet18.", choices=_NETWORKS
         ),
         "encoder.weights": Key(
             str, None, "Classifier weights to start from (safetensors); required on several ranks."
         ),
-        "encoder.dim": Key(int, 16, "Dimension D of the sphere.", low=2, high=65_536),
-        "loss.kappa_pos": Key(
-            float, 16.0, "Concentration of matching latents around each other.", 1e-3, 1e6
-        ),
+        "encoder.dim": Key(int, 16, "Dimension D of the sphere.", 2, 65_536),
+        "loss.kappa_pos": Key(float, 16.0, f"{_KAPPA_POS}.", 1e-3, 1e6),
         **_DRAWN,
         **_COMMON,
-        "training.steps": Key(int, 800, "Number of training steps.", low=1, high=10**9),
-        "training.items": Key(int, 128, "Images per batch, summed over ranks.", low=4, high=10**6),
-        "training.lr": Key(float, 2e-3, "Peak learning rate.", low=1e-9, high=10.0),
+        "training.steps": Key(int, 800, "Number of training steps.", 1, 10**9),
+        "training.items": Key(int, 128, "Images per batch, summed over ranks.", 4, 10**6),
+        "training.lr": Key(float, 2e-3, "Peak learning rate.", 1e-9, 10.0),
     },
     "process": {
-        "data.dim": Key(int, 10, "Dimension D of the true posteriors.", low=2, high=4096),
-        "data.kappa_low": Key(float, 16.0, "Lowest true kappa.", low=1e-3, high=1e6),
-        "data.kappa_high": Key(float, 32.0, "Highest true kappa.", low=1e-3, high=1e6),
+        "data.dim": Key(int, 10, "Dimension D of the true posteriors.", 2, 4096),
+        "data.kappa_low": Key(float, 16.0, "Lowest true kappa.", 1e-3, 1e6),
+        "data.kappa_high": Key(float, 32.0, "Highest true kappa.", 1e-3, 1e6),
         "data.generator": Key(
             str,
             "paper",
             "Networks of the process: paper, or with whitened outputs.",
             choices=("paper", "whitened"),
         ),
-        "encoder.width": Key(int, 256, "Hidden units of both networks.", low=1, high=65_536),
-        "loss.kappa_pos": Key(
-            float, 20.0, "Concentration of matching latents around each other.", 1e-3, 1e6
-        ),
+        "encoder.width": Key(int, 256, "Hidden units of both networks.", 1, 65_536),
+        "loss.kappa_pos": Key(float, 20.0, f"{_KAPPA_POS}.", 1e-3, 1e6),
         **_DRAWN,
         **{name: key for name, key in _COMMON.items() if name != "training.held_out"},
-        "training.steps": Key(int, 1200, "Number of training steps.", low=1, high=10**9),
-        "training.items": Key(int, 512, "Inputs per batch, summed over ranks.", low=4, high=10**6),
-        "training.pairs": Key(int, 1500, "Average number of pairs per batch.", low=1, high=10**8),
+        "training.steps": Key(int, 1200, "Number of training steps.", 1, 10**9),
+        "training.items": Key(int, 512, "Inputs per batch, summed over ranks.", 4, 10**6),
+        "training.pairs": Key(int, 1500, "Average number of pairs per batch.", 1, 10**8),
     },
 }
 EXAMPLES: Mapping[str, str] = {

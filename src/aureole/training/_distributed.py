@@ -28,9 +28,7 @@ Posterior = VonMisesFisher | MixtureVMF
 
 def launched() -> int:
     """The number of ranks that the launcher (such as torchrun) has started; 1 without a launcher."""
-    return (
-        int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else 1
-    )
+    return int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
 
 
 def is_first() -> bool:
@@ -93,11 +91,10 @@ def check_same_step(step: int, where: str) -> None:
         )
 
 
-def average_over_ranks(values: list[Tensor]) -> None:
-    """Replace tensors by their means over ranks, in place."""
-    for value in values:
-        dist.all_reduce(value)
-        value /= n_ranks()
+def average_over_ranks(value: Tensor) -> None:
+    """Replace a tensor by its mean over ranks, in place."""
+    dist.all_reduce(value)
+    value /= n_ranks()
 
 
 def refuse_batch_norms(encoder: nn.Module) -> None:
@@ -155,13 +152,7 @@ def shared_objective(
 
 
 def part_of(n: int) -> slice:
-    """The slice of n items that belongs to this rank; the parts of all ranks differ in size by at most one.
-
-    Examples
-    --------
-    >>> part_of(10)
-    slice(0, 10, None)
-    """
+    """The slice of n items that belongs to this rank; the parts of all ranks differ in size by at most one."""
     first, last = (n * (rank() + more) // n_ranks() for more in (0, 1))
     return slice(first, last)
 

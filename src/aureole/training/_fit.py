@@ -199,7 +199,8 @@ def fit(
                 saved = now
         return Fit(run.best_encoder().to(run.home), run.curve, run.seconds)
     finally:
-        run.leave()
+        run.encoder.to(run.home)
+        run.loss.to(run.home)
 
 
 def best_start(
@@ -222,16 +223,13 @@ def best_start(
     ``starts`` times the phase.
     """
     trained: list[tuple[float, nn.Module]] = []
+    options = FitOptions(seed=seed)
     for k in range(starts):
         path = None if checkpoint is None else checkpoint.with_suffix(f".{k}.safetensors")
-        encoder = fit(
-            new_encoder(k),
-            loss,
-            draw_batch,
-            phases=[phase],
-            options=FitOptions(seed=seed),
-            checkpoint=path,
-        ).encoder
+        start = fit(
+            new_encoder(k), loss, draw_batch, phases=[phase], options=options, checkpoint=path
+        )
+        encoder = start.encoder
         device = next(encoder.parameters()).device
         with torch.no_grad():
             values = [
@@ -370,7 +368,7 @@ class _Run:
             value, posterior = shared_objective(self.module, self.loss, batch, device, seed=seed)
         seen = value.detach().clone()
         if n_ranks() > 1:
-            average_over_ranks([seen])  # so that all ranks stop together
+            average_over_ranks(seen)  # so that all ranks stop together
         if not bool(torch.isfinite(seen)):
             raise DivergenceError(
                 f"the loss is {seen.item()} in step {self.step} (phase {phase.part!r}). Lower the learning rate, or "
@@ -386,7 +384,7 @@ class _Run:
             for parameter in self.loss.parameters():
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                average_over_ranks([parameter.grad])
+                average_over_ranks(parameter.grad)
         trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         nn.utils.clip_grad_norm_(trained, self.options.clip)
         self.optimiser.step()
@@ -403,11 +401,6 @@ class _Run:
             for name, parameter in twin.named_parameters():
                 parameter.copy_(self.mean[name])
         return twin.requires_grad_(False).eval()
-
-    def leave(self) -> None:
-        """Move the encoder and the loss back to the device where they were before."""
-        self.encoder.to(self.home)
-        self.loss.to(self.home)
 
     def keep_best(self) -> None:
         """Store the averaged encoder if the last point of the curve has the highest selected metric so far."""
@@ -491,8 +484,7 @@ class _Run:
             )
         # wrapped again in each phase, so that DistributedDataParallel averages what the phase trains
         self.module = self.fabric.setup_module(self.encoder)
-        learned = list(self.loss.parameters())  # kappa_pos, where it is learnable
-        for parameter in learned:  # relative steps, as for a logarithm
+        for parameter in self.loss.parameters():  # kappa_pos: relative steps, as for a logarithm
             groups.append({"params": [parameter], "lr": 10 * phase.lr * parameter.abs().item()})
         self.rates = [group["lr"] for group in groups]
         self.optimiser = self.fabric.setup_optimizers(

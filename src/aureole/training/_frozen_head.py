@@ -5,7 +5,7 @@ so they may be a memory-mapped array that is larger than the memory.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -321,7 +321,23 @@ class FrozenHead:
         The card gets the kappa_pos and the coverage of the head.
         """
         self._require_fit()
-        return write_head(folder, self.get_params(), vars(self), card=card)
+        about = card or Card(name="A head on frozen vectors")
+        about = replace(about, kappa_pos=self.kappa_pos_, coverage=self.coverage_)
+        config = {
+            "format": HEAD_FORMAT,
+            "parameters": self.get_params(),
+            "dim": self.dim_,
+            "kappa_pos": self.kappa_pos_,
+            "n_features_in": self.n_features_in_,
+            "square_length": self.square_length_,
+            "information": self.information_,
+            "calibration": asdict(self.calibration_),
+            "profile": list(self.profile_.items()),
+            "dims": list(self.dims_.items()),
+            "coverage": list(self.coverage_.items()),
+        }
+        text = model_card(about, format=HEAD_FORMAT, dim=self.dim_, usage=_USAGE)
+        return save_folder(folder, config, self.encoder_.state_dict(), card=text)
 
     @classmethod
     def load(cls, folder: Path | str) -> "FrozenHead":
@@ -346,7 +362,7 @@ class FrozenHead:
         return hasattr(self, "calibration_")
 
     def __sklearn_tags__(self) -> Any:
-        """Tags for scikit-learn pipelines, which alone call this."""
+        """Tags for scikit-learn pipelines."""
         from sklearn.utils import Tags, TargetTags
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=True))
@@ -382,36 +398,6 @@ class FrozenHead:
             raise InvalidInputError(
                 f"the head was fitted on vectors of {self.n_features_in_} dimensions, not {vectors.shape[1]}."
             )
-
-
-def write_head(
-    folder: Path | str,
-    parameters: Mapping[str, Any],
-    fitted: Mapping[str, Any],
-    *,
-    card: Card | None,
-) -> Path:
-    """Save a head, given its parameters and its fitted attributes by name (with the underscore)."""
-    about = replace(
-        card or Card(name="A head on frozen vectors"),
-        kappa_pos=fitted["kappa_pos_"],
-        coverage=fitted["coverage_"],
-    )
-    config = {
-        "format": HEAD_FORMAT,
-        "parameters": dict(parameters),
-        "dim": fitted["dim_"],
-        "kappa_pos": fitted["kappa_pos_"],
-        "n_features_in": fitted["n_features_in_"],
-        "square_length": fitted["square_length_"],
-        "information": fitted["information_"],
-        "calibration": asdict(fitted["calibration_"]),
-        "profile": list(fitted["profile_"].items()),
-        "dims": list(fitted["dims_"].items()),
-        "coverage": list(fitted["coverage_"].items()),
-    }
-    text = model_card(about, format=HEAD_FORMAT, dim=fitted["dim_"], usage=_USAGE)
-    return save_folder(folder, config, fitted["encoder_"].state_dict(), card=text)
 
 
 def read_head(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -452,13 +438,7 @@ def read_head(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def head_network(n_in: int, dim: int, width: int) -> IndependentEncoder:
-    """The network of a head, with torch's initial weights: a linear map for mu, a small residual network for kappa.
-
-    Examples
-    --------
-    >>> head_network(5, 3, width=8)(torch.ones(2, 5)).mu.shape
-    torch.Size([2, 3])
-    """
+    """The network of a head, with torch's initial weights: a linear map for mu, a small residual network for kappa."""
     kappa = ResidualMLP(n_in, 1, width=width, n_blocks=2)
     return IndependentEncoder(nn.Linear(n_in, dim), kappa, n_in=n_in)
 

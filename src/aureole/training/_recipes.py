@@ -64,11 +64,7 @@ from aureole.training._sentence_transformers import minilm_folder, pooling_pipel
 
 _BATCH, _LARGEST_HASHED = 64, 2**33  # texts per batch, bytes of a file
 _SIDE = 32  # pixels, the input size of the image networks
-_SAMPLE, _PROBE, _PAIRS = (
-    1000,
-    512,
-    2048,
-)  # images to initialise with, to select by, and pairs to measure with
+_SAMPLE, _PROBE, _PAIRS = 1000, 512, 2048  # images to start from, to select by; pairs to measure
 
 
 @dataclass(frozen=True)
@@ -166,13 +162,7 @@ def _train_head(
         held_out=config["training.held_out"],
         seed=config["training.seed"],
     )
-    head.fit(
-        vectors,
-        groups,
-        pairs=pairs,
-        checkpoint=places.checkpoint,
-        observer=places.observer,
-    )
+    head.fit(vectors, groups, pairs=pairs, checkpoint=places.checkpoint, observer=places.observer)
     if rank() > 0:
         return {}
     head.save(places.out, card=Card(name="A head on frozen vectors", data=files[0].name))
@@ -238,8 +228,8 @@ def _train_on_images(config: Config, places: _Places) -> dict[str, Any]:
             f"{config['data.path']} has too few images to hold some out: {len(paths)} images of {len(set(labels))} "
             "labels. Give more than 20 images per label, more labels, or another training.held_out."
         )
-    judge = ClosedFormInfoNCE(config["loss.kappa_pos"])
-    mirror = config["data.mirror"]
+    kappa_pos, mirror = config["loss.kappa_pos"], config["data.mirror"]
+    judge = ClosedFormInfoNCE(kappa_pos)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config["training.seed"])
         encoder = _image_encoder(config, images[training.members[:_SAMPLE]])
@@ -264,19 +254,15 @@ def _train_on_images(config: Config, places: _Places) -> dict[str, Any]:
         return {}
     with torch.no_grad():
         query, partner = (model(images[rows]) for rows in pair_rows(measuring, _PAIRS, rng))
-    coverage = predictive_coverage(query, partner, kappa_pos=config["loss.kappa_pos"])
-    model.card = Card(
-        name=f"{config['encoder.network']} with posteriors",
-        data=Path(config["data.path"]).name,
-        kappa_pos=config["loss.kappa_pos"],
-        coverage=coverage,
-    )
+    coverage = predictive_coverage(query, partner, kappa_pos=kappa_pos)
+    name, data = f"{config['encoder.network']} with posteriors", Path(config["data.path"]).name
+    model.card = Card(name=name, data=data, kappa_pos=kappa_pos, coverage=coverage)
     model.save(places.out)
     return {
         "rows": len(paths),
         "labels": len(set(labels)),
         "dim": config["encoder.dim"],
-        "kappa_pos": config["loss.kappa_pos"],
+        "kappa_pos": kappa_pos,
         "information": best_information(fitted),
         "coverage": keyed(coverage),
         **_fit_metrics(fitted),
@@ -352,15 +338,11 @@ def _train_on_process(config: Config, places: _Places) -> dict[str, Any]:
     assert isinstance(model, IndependentEncoder)
     if rank() > 0:
         return {}
-    card = Card(
-        name="A process with known posteriors", kappa_pos=config["loss.kappa_pos"], data="drawn"
-    )
-    model.save(places.out, card=card)
-    last = fitted.curve[-1]
-    recovered = {
-        name: last[name] for name in last if name.startswith(("mu_", "kappa_r", "kappa_m"))
-    }
-    return {"dim": dim, "kappa_pos": config["loss.kappa_pos"], **recovered, **_fit_metrics(fitted)}
+    name, kappa_pos = "A process with known posteriors", config["loss.kappa_pos"]
+    model.save(places.out, card=Card(name=name, kappa_pos=kappa_pos, data="drawn"))
+    kinds = ("mu_", "kappa_r", "kappa_m")
+    recovered = {name: v for name, v in fitted.curve[-1].items() if name.startswith(kinds)}
+    return {"dim": dim, "kappa_pos": kappa_pos, **recovered, **_fit_metrics(fitted)}
 
 
 def _make_loss(config: Config) -> ContrastiveLoss:
@@ -393,18 +375,17 @@ def _fit_metrics(fitted: Fit) -> dict[str, Any]:
     >>> _fit_metrics(Fit(nn.Identity(), [dict.fromkeys(names, 0.5) | {"information": math.nan}]))["curve"]
     [{'loss': 0.5, 'kappa_low': 0.5, 'kappa_median': 0.5, 'kappa_high': 0.5, 'information': None}]
     """
-    last = fitted.curve[-1]
-    names = ("loss", "kappa_low", "kappa_median", "kappa_high")
+
+    def finite(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    curve = [{name: finite(value) for name, value in point.items()} for point in fitted.curve]
     return {
-        **{name: _json_value(last[name]) for name in names},
+        **{name: curve[-1][name] for name in ("loss", "kappa_low", "kappa_median", "kappa_high")},
         "ranks": n_ranks(),
         "seconds_training": round(fitted.seconds, 1),
-        "curve": [{name: _json_value(value) for name, value in p.items()} for p in fitted.curve],
+        "curve": curve,
     }
-
-
-def _json_value(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def keyed(coverage: dict[float, float]) -> dict[str, float]:

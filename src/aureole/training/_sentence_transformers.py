@@ -147,9 +147,8 @@ class SentencePairLoss(nn.Module):
         for posterior in (positive, *given):
             check_posteriors(anchor, posterior, None)
         with torch.autocast(anchor.mu.device.type, enabled=False):
-            return self.loss.per_anchor(
-                anchor, positive, self._negatives(anchor, columns[1:])
-            ).mean()
+            negatives = self._negatives(anchor, columns[1:])
+            return self.loss.per_anchor(anchor, positive, negatives).mean()
 
     def _negatives(self, anchor: VonMisesFisher, candidates: list[VonMisesFisher]) -> Negatives:
         """All candidates [M], with a mask that excludes the partner of each anchor."""
@@ -167,11 +166,8 @@ class SentencePairLoss(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """The description of the loss in the model card; sentence-transformers calls this."""
-        parameters = {
-            name: float(getattr(self.loss, name))
-            for name in ("kappa_pos", "temperature")
-            if hasattr(self.loss, name)
-        }
+        names = [name for name in ("kappa_pos", "temperature") if hasattr(self.loss, name)]
+        parameters = {name: float(getattr(self.loss, name)) for name in names}
         return {"loss": type(self.loss).__name__, **parameters}
 
 
@@ -186,13 +182,8 @@ def posterior_of(outputs: Sequence[Mapping[str, Any]]) -> VonMisesFisher:
     """
     if not outputs:
         raise InvalidInputError("outputs are empty: encode at least one sentence.")
-    return _posterior(
-        {
-            name: torch.stack([output[name].cpu() for output in outputs])
-            for name in ("sentence_embedding", "kappa")
-            if name in outputs[0]
-        }
-    )
+    names = [name for name in ("sentence_embedding", "kappa") if name in outputs[0]]
+    return _posterior({name: torch.stack([each[name].cpu() for each in outputs]) for name in names})
 
 
 def encode_posterior(
@@ -228,14 +219,12 @@ def save_pipeline(
 
     The head is saved in a subfolder. ``SentenceTransformer(folder)`` loads the pipeline without it.
     """
-    SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
-
     *modules, last = model.children()
     if not isinstance(last, SentencePosterior):
         raise InvalidInputError(
             f"the last module is {type(last).__name__}: call model.append(SentencePosterior(head)) first."
         )
-    rest = SentenceTransformer(
+    rest = _transformer(
         modules=modules,
         device=str(model.device),
         prompts=model.prompts,
@@ -259,10 +248,8 @@ def load_pipeline(folder: Path | str, *, device: str | None = None) -> "Sentence
 
     It needs no ``trust_remote_code``: no code in the folder is run.
     """
-    SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
-
     head = SentencePosterior.load(str(folder), POSTERIOR)
-    model = SentenceTransformer(str(folder), device=device)
+    model = _transformer(str(folder), device=device)
     model.append(head.to(model.device))
     return model
 
@@ -280,29 +267,25 @@ def minilm_folder() -> Path:
 
 def minilm() -> "SentenceTransformer":
     """all-MiniLM-L6-v2 as a ``SentenceTransformer``, from a package of the extra ``text``: nothing is downloaded."""
-    SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
-
-    return SentenceTransformer(str(minilm_folder()))
+    return _transformer(str(minilm_folder()))
 
 
 def pooling_pipeline(folder: Path | str) -> "SentenceTransformer":
     """The ``SentenceTransformer`` of a folder without normalisation of the embeddings, on the CPU."""
-    SentenceTransformer = _sentence_transformers().SentenceTransformer  # noqa: N806
-
-    model = SentenceTransformer(str(folder), device="cpu")
+    model = _transformer(str(folder), device="cpu")
     modules = [module for module in model if type(module).__name__ != "Normalize"]
-    return SentenceTransformer(modules=modules, device="cpu")
+    return _transformer(modules=modules, device="cpu")
 
 
-def _sentence_transformers() -> Any:
-    """The package, imported on first use."""
+def _transformer(*arguments: Any, **options: Any) -> "SentenceTransformer":
+    """A new ``SentenceTransformer``; the package is imported on first use."""
     try:
-        import sentence_transformers
+        from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise MissingPackageError(
             "sentences need sentence-transformers: pip install 'aureole[text]'."
         ) from error
-    return sentence_transformers
+    return SentenceTransformer(*arguments, **options)
 
 
 def _description(head: nn.Module) -> dict[str, Any]:
