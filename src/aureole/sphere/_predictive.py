@@ -121,8 +121,10 @@ def predictive_angle(
     dim = check_dim(dim)
     shape, (level, *kappas) = _flat(mass, kappa, kappa_other, kappa_pos)
     parts = [
-        _PredictiveAngle.apply(*part, dim)
-        for part in zip(*(x.split(_chunk(kappas, dim)) for x in (level, *kappas)), strict=True)
+        _PredictiveAngle.apply(a, b, c, d, dim)
+        for a, b, c, d in zip(
+            *(x.split(_chunk(kappas, dim)) for x in (level, *kappas)), strict=True
+        )
     ]
     angle = torch.cat(parts)
     return torch.where(torch.isnan(level), level, angle).reshape(shape)

@@ -77,5 +77,7 @@ def _random_beta(
         normals = torch.randn(rows, columns, dim, device=device, generator=generator)
         return 0.5 + 0.5 * normals[..., 0].double() / torch.linalg.vector_norm(normals, dim=-1)
     shape = torch.full((2, rows, columns), (dim - 1) / 2, dtype=torch.float64, device=device)
-    one, two = torch._standard_gamma(shape, generator=generator)
+    one, two = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage]
+        shape, generator=generator
+    )
     return one / (one + two)
