@@ -147,11 +147,12 @@ class _PredictiveAngle(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        level, *kappas, angle = ctx.saved_tensors
+        level, kappa, other, pos, angle = ctx.saved_tensors
+        kappas = [kappa, other, pos]
         inside = (level > 0) & (level < 1) & (angle > 0) & (angle < math.pi)
         safe = torch.where(inside, angle, 1.0)
         # grad / density, in logs: neither leaves the range of floats before the other
-        log_density = predictive_log_pdf(safe, *kappas, ctx.dim)
+        log_density = predictive_log_pdf(safe, kappa, other, pos, ctx.dim)
         rate = torch.where(inside, torch.exp(-log_density), 0.0)
         found: list[Tensor | None] = [grads[0] * rate if ctx.needs_input_grad[0] else None]
         wanted = ctx.needs_input_grad[1:4]
