@@ -3,7 +3,7 @@
 import ctypes
 from pathlib import Path
 
-ABI = 1  # of the functions below; a library of another ABI is not used
+ABI = 2  # of the functions below; a library of another ABI is not used
 
 _FILE = next(iter(Path(__file__).parent.glob("aureole_native.*")), None)
 if _FILE is None:
@@ -21,9 +21,9 @@ for _name in ("aureole_rows_backward_f32", "aureole_rows_backward_f64"):
     getattr(library, _name).argtypes = (
         [_pointer] * 5 + [_size] * 4 + [ctypes.c_int] + [_pointer] * 2
     )
+library.aureole_log_ratios.argtypes = (
+    [_pointer] * 3 + [_size, ctypes.c_double] + [_size] * 2 + [_pointer] * 2
+)
+library.aureole_series.argtypes = [_pointer] * 2 + [_size] * 3 + [_pointer] * 5
 library.aureole_instructions.restype = ctypes.c_char_p
 
-
-def instructions() -> str:
-    """The instructions that the library uses on this processor: "AVX-512", "AVX2" or "baseline"."""
-    return library.aureole_instructions().decode()

@@ -12,14 +12,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from aureole.losses._native import has_native, native_row_sums
 from aureole.sphere import (
     MAX_TERMS,
+    has_native,
     interpolated_log_positivity,
     log_coefficients,
     log_positivity_by_integral,
     log_series,
     n_terms,
+    native_row_sums,
     unit_coefficients,
     unit_cosine,
     zonal_envelope,
@@ -104,8 +105,6 @@ def log_row_sums(
     is the log of what will be added to it, of the average share that the sums have in these totals.
     """
     n, device = len(own.kappa), own.mu.device
-    if excluded is not None and not bool(excluded.any()):
-        excluded = None
     whole = _Rows(own, rest, excluded, weights, log_known, symmetric=own is rest)
     value = torch.zeros(n, dtype=torch.float64, device=device)
     left = torch.arange(n, device=device)  # rows that are not yet computed

@@ -32,6 +32,11 @@ from aureole.sphere._geometry import (
 from aureole.sphere._interpolation import (
     interpolated_log_positivity,
 )
+from aureole.sphere._native import (
+    has_native,
+    native_instructions,
+    native_row_sums,
+)
 from aureole.sphere._normalizer import (
     entropy,
     information,

@@ -257,6 +257,12 @@ def split_infinite(k: Tensor) -> tuple[Tensor, Tensor]:
     return infinite, torch.where(infinite, 1.0, k.double())
 
 
+def top_ratio(order: float, k: Tensor, n_terms: int) -> tuple[int, Tensor, Tensor]:
+    """(Steps up to the order where recurrences start, rho and r' of that order); not differentiable."""
+    n_steps = max(math.ceil(debye.LOWEST_ORDER - order), n_terms, 0)
+    return n_steps, debye.rho_debye(order + n_steps, k), debye.slope_debye(order + n_steps, k)
+
+
 def _rhos(order: float, k: Tensor, n_terms: int) -> tuple[list[Tensor], Tensor]:
     r"""([rho_(top-1), ..., rho_order], rho_top) with rho_v = r_v / k, finite at k = 0.
 

@@ -42,6 +42,7 @@ from aureole.sphere._bessel import (
     log_hyp0f1_of_square,
     log_hyp0f1_scaled,
 )
+from aureole.sphere._native import has_native, native_log_ratios, native_series
 from aureole.sphere._zonal import log_zonal_weights, zonal_basis, zonal_sum
 
 MAX_TERMS = 1024  # beyond, the integral is cheaper than the series
@@ -245,7 +246,10 @@ def unit_coefficients(
 def _log_ratios(kappa: Tensor, dim: int, count: int) -> Tensor:
     """Log A_l(kappa) for l < count. A kappa of 0 counts as 1e-30, so that its gradient is right."""
     kappa = kappa.double()
-    steps = bessel_steps(dim / 2 - 1, kappa + (1e-30 - kappa.detach()).clamp(min=0), count - 1)
+    kappa = kappa + (1e-30 - kappa.detach()).clamp(min=0)
+    if has_native(kappa):
+        return native_log_ratios(dim / 2 - 1, kappa, count)
+    steps = bessel_steps(dim / 2 - 1, kappa, count - 1)
     return torch.nn.functional.pad(torch.log(steps).cumsum(-1), (1, 0))
 
 
@@ -406,6 +410,10 @@ def log_series(
     Terms cancel: the error of the log is about 1e-16 times the sum of their sizes over their sum. Where that ratio
     exceeds ``cancelled`` the value is that at c = 1, to be replaced.
     """
+    if has_native(cosine) and log_terms.shape[:-1] == cosine.shape:
+        total, sizes, scale = native_series(cosine, log_terms, dim)
+        trusted = total.detach() * cancelled > sizes
+        return torch.log(torch.where(trusted, total, 1.0)) + scale, trusted
     scale = log_terms.detach().amax(-1)
     parts = torch.exp(log_terms - scale.unsqueeze(-1)) * zonal_basis(
         cosine, dim, log_terms.shape[-1]
