@@ -1,5 +1,6 @@
 """Closed-form InfoNCE: the ratio of expected positivities, without a single draw."""
 
+import math
 from typing import Literal
 
 import torch
@@ -7,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.errors import InvalidInputError
 from aureole.losses._contrastive import PositivityLoss, log1p_exp
 from aureole.losses._mixture import mixture_among
 from aureole.losses._negatives import InBatch, Negatives
@@ -16,8 +18,10 @@ from aureole.losses._positivity_sums import (
     log_pairs,
     log_row_sums,
     log_sum_by_row,
+    log_sums_by_series,
     partners,
 )
+from aureole.sphere import MAX_TERMS, n_terms
 
 
 def closed_form_infonce(
@@ -47,6 +51,32 @@ def closed_form_infonce(
             each = each.masked_fill(negatives.excluded, -torch.inf)
         log_sums = torch.logsumexp(each, -1)
     return log1p_exp(log_sums - log_known).to(anchor.mu.dtype)
+
+
+def _by_series(
+    anchor: VonMisesFisher,
+    positive: VonMisesFisher,
+    negatives: Negatives,
+    kappa_pos: Tensor,
+    known: float,
+) -> Float[Tensor, " batch"]:
+    """``closed_form_infonce`` by the series alone, for a kappa_pos that is also known as a plain number."""
+    count = _most_terms(known, anchor.dim)
+    posteriors = (anchor, positive, negatives.posterior)
+    items = Items.of([(q.mu, q.kappa) for q in posteriors], kappa_pos, count)
+    log_known, log_sums = log_sums_by_series(*items, excluded=negatives.excluded)
+    return log1p_exp(log_sums - log_known).to(anchor.mu.dtype)
+
+
+def _most_terms(kappa_pos: float, dim: int) -> int:
+    """How many terms the series needs at this kappa_pos, whatever the other concentrations."""
+    count = n_terms([math.inf, math.inf, kappa_pos], dim, tolerance=1e-17)
+    if count > MAX_TERMS:
+        raise InvalidInputError(
+            f"with static=True, kappa_pos = {kappa_pos:g} is too large for D = {dim}: the series "
+            f"would need more than {MAX_TERMS} terms. Use the loss without static."
+        )
+    return count
 
 
 def closed_form_among(
@@ -91,6 +121,10 @@ class ClosedFormInfoNCE(PositivityLoss):
         Weight of the squared length of the mean of mu over the negatives, added to the loss. Where mu(x) does not fill
         the space, InfoNCE does not see a tilt of all mu towards a spare direction, which inflates kappa; a weak weight
         such as 0.02 removes it, a strong one (2) wins over the data.
+    static
+        Never read a value back from the device: for accelerators, with posteriors of ``validate_args=False``. The
+        loss is then the series in float64, where a positivity below 1e-14 of the largest possible counts as that much:
+        right unless kappa_pos is large for the dimension. Nothing is checked. ``among`` ignores it.
     learn_kappa_pos, in_batch, gather, reduction
         See ``PositivityLoss``.
 
@@ -106,6 +140,7 @@ class ClosedFormInfoNCE(PositivityLoss):
         kappa_pos: float,
         *,
         centring: float = 0.0,
+        static: bool = False,
         learn_kappa_pos: bool = False,
         in_batch: InBatch = "next",
         gather: bool = False,
@@ -119,12 +154,19 @@ class ClosedFormInfoNCE(PositivityLoss):
             reduction=reduction,
         )
         self.centring = float(centring)
+        self.static = static
 
     def per_anchor(
         self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
     ) -> Float[Tensor, " batch"]:
         """The loss of each anchor."""
-        value = closed_form_infonce(anchor, positive, negatives, kappa_pos=self.kappa_pos)
+        if torch.compiler.is_compiling():
+            parts = [x for q in (anchor, positive, negatives.posterior) for x in (q.mu, q.kappa)]
+            value = torch.ops.aureole.closed_form_infonce(parts, self.kappa_pos, negatives.excluded)
+        elif self.static:
+            value = _by_series(anchor, positive, negatives, self.kappa_pos, self.known_kappa_pos())
+        else:
+            value = closed_form_infonce(anchor, positive, negatives, kappa_pos=self.kappa_pos)
         pool = negatives.posterior if negatives.pool is None else negatives.pool
         return self._centred(value, pool)
 
@@ -146,6 +188,10 @@ class ClosedFormInfoNCE(PositivityLoss):
         """The loss of each pair among mixtures, all others its negatives."""
         value = mixture_among(posterior, pairs, kappa_pos=self.kappa_pos)
         return self._centred(value, posterior.components)
+
+    def unchecked(self) -> bool:
+        """Whether the loss is to read nothing back from the device."""
+        return self.static or torch.compiler.is_compiling()
 
     def _centred(self, value: Tensor, pool: VonMisesFisher) -> Tensor:
         if not self.centring:

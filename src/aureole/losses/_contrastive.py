@@ -55,8 +55,9 @@ class ContrastiveLoss(nn.Module):
         negative: VonMisesFisher | None = None,
     ) -> Float[Tensor, "..."]:
         """The loss of anchors [B], their partners [B] and negatives [M], [B, M] or None."""
-        self.check_parameters()
-        check_posteriors(anchor, positive, negative)
+        if not self.unchecked():
+            self.check_parameters()
+            check_posteriors(anchor, positive, negative)
         anchor, positive, negative = _same_dtype(anchor, positive, negative)
         with torch.autocast(anchor.mu.device.type, enabled=False):
             negatives = resolve_negatives(
@@ -64,6 +65,10 @@ class ContrastiveLoss(nn.Module):
             )
             value = self.per_anchor(anchor, positive, negatives)
         return value.mean() if self.reduction == "mean" else value
+
+    def unchecked(self) -> bool:
+        """Whether inputs are taken as they are, without a look at their values."""
+        return False
 
     def per_anchor(
         self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
@@ -218,6 +223,13 @@ class PositivityLoss(ContrastiveLoss):
                 stacklevel=3,
             )
         register_scalar(self, "kappa_pos", kappa_pos, learned=learn_kappa_pos)
+        self._known = (self.kappa_pos._version, float(kappa_pos))
+
+    def known_kappa_pos(self) -> float:
+        """kappa_pos as a number, read from the device only where it has changed."""
+        if self._known[0] != self.kappa_pos._version:
+            self._known = (self.kappa_pos._version, self.kappa_pos.item())
+        return self._known[1]
 
     def check_parameters(self) -> None:
         """Raise an error if kappa_pos is not a concentration: a learned one may have stepped past 0."""

@@ -73,7 +73,8 @@ def resolve_negatives(
         following = (own + 1) % total
         mu, kappa = everyone.mu[following].unsqueeze(1), everyone.kappa[following].unsqueeze(1)
         return Negatives(VonMisesFisher(mu, kappa, validate_args=False), pool=everyone)
-    excluded = own.unsqueeze(1) == torch.arange(total, device=own.device)
+    excluded = torch.zeros(n, total, dtype=torch.bool, device=own.device)
+    excluded[torch.arange(n, device=own.device), own] = True
     return Negatives(everyone, excluded)
 
 

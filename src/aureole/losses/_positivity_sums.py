@@ -23,6 +23,7 @@ from aureole.sphere import (
     native_row_sums,
     unit_coefficients,
     unit_cosine,
+    zonal_basis,
     zonal_envelope,
     zonal_sizes,
     zonal_sum,
@@ -36,6 +37,7 @@ _TAIL = {torch.float32: 1e-9, torch.float64: 1e-17}
 _TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-10}
 _WORTH = 0.5  # the share of rows that float32 must get right to be used at all
 _BINS = 64  # of the cosine, in which the polynomials' sizes are bounded
+_FLOOR = 1e-14  # of the largest possible positivity: below, the series in float64 is rounding
 _MANY = 4096  # pairs from which on interpolation is tried
 
 
@@ -49,12 +51,17 @@ class Items:
     kappa_pos: Float[Tensor, ""]
 
     @staticmethod
-    def of(posteriors: Sequence[tuple[Tensor, Tensor]], kappa_pos: Tensor | float) -> "list[Items]":
+    def of(
+        posteriors: Sequence[tuple[Tensor, Tensor]],
+        kappa_pos: Tensor | float,
+        count: int | None = None,
+    ) -> "list[Items]":
         """Items of (mu, kappa) each, with as many terms as float64 can resolve for the largest kappa of all."""
         mu, kappa = posteriors[0]
         kappa_pos = torch.as_tensor(kappa_pos, dtype=torch.float64, device=kappa.device)
-        top = max(float(k.detach().max()) for _, k in posteriors)
-        count = n_terms([top, top, kappa_pos.item()], mu.shape[-1], tolerance=1e-17)
+        if count is None:
+            top = max(float(k.detach().max()) for _, k in posteriors)
+            count = n_terms([top, top, kappa_pos.item()], mu.shape[-1], tolerance=1e-17)
         if count > MAX_TERMS:
             return [Items(m, k, None, kappa_pos) for m, k in posteriors]
         flat = torch.cat([k.reshape(-1) for _, k in posteriors])
@@ -121,6 +128,45 @@ def log_row_sums(
     if len(left):
         value = value.index_put((left,), whole.take(left).by_pair())
     return value
+
+
+def log_sums_by_series(
+    own: Items,
+    partner: Items,
+    rest: Items,
+    *,
+    excluded: Bool[Tensor, "n m"] | None = None,
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """(The pairs' logs, the logs of the sums over the rest [m] or [n, m]), by the series in float64 alone.
+
+    Reads nothing back from the device. A positivity below 1e-14 of the largest possible counts as that much.
+    """
+    units = [_unit_items(items) for items in (own, partner, rest)]
+    (mu, terms, scale), (partner_mu, partner_terms, partner_scale), _ = units
+    pair = _series(mu, partner_mu, terms * partner_terms, own.dim)
+    log_pair = torch.log(pair.clamp(min=_FLOOR)) + scale + partner_scale
+    rest_mu, rest_terms, rest_scale = units[2]
+    top = rest_scale.amax(-1, keepdim=True)
+    rest_terms = rest_terms * torch.exp(rest_scale - top).unsqueeze(-1)
+    if rest.mu.dim() == 3:
+        total = _series(mu.unsqueeze(1), rest_mu, terms.unsqueeze(1) * rest_terms, own.dim).sum(-1)
+    elif has_native(mu):
+        total, _ = native_row_sums(mu @ rest_mu.T, terms, rest_terms, own.dim, excluded)
+    else:
+        values = zonal_sum(mu @ rest_mu.T, terms, rest_terms, own.dim)
+        total = (values if excluded is None else values.masked_fill(excluded, 0.0)).sum(-1)
+    return log_pair, torch.log(total.clamp(min=_FLOOR)) + scale + top.squeeze(-1)
+
+
+def _unit_items(items: Items) -> tuple[Tensor, Tensor, Tensor]:
+    """(Directions, unit coefficients, log scales) in float64."""
+    assert items.logs is not None
+    return _unit(items.mu.double()), *unit_coefficients(items.logs)
+
+
+def _series(first: Tensor, second: Tensor, terms: Tensor, dim: int) -> Tensor:
+    cosine = (first * second).sum(-1)
+    return (terms * zonal_basis(cosine, dim, terms.shape[-1])).sum(-1)
 
 
 @dataclass(frozen=True)

@@ -138,9 +138,7 @@ class _LogRatios(torch.autograd.Function):
 
 class _Series(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, cosine: Tensor, logs: Tensor, dim: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, cosine: Tensor, logs: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
         cosine, logs = cosine.contiguous(), logs.contiguous()
         parts = torch.empty_like(logs)
         total, sizes, slopes, scales = (torch.empty_like(cosine) for _ in range(4))
