@@ -4,7 +4,7 @@ PYTEST = python -m pytest -q -n 2 --dist worksteal
 
 QUICK = tests/sphere tests/distributions tests/losses tests/data tests/evaluation tests/models
 
-.PHONY: check quick core-quick fast slow sweeps lint types contracts test docs accuracy benchmarks
+.PHONY: check quick core-quick fast native slow sweeps lint types contracts test docs accuracy benchmarks
 
 check: lint types contracts docs test
 
@@ -17,6 +17,11 @@ core-quick:
 
 fast:
 	$(PYTEST) -m "not slow" --durations=15
+
+# The losses with the compiled library, which has to be installed: pip install ./native
+native:
+	python -c "import aureole_native"
+	$(PYTEST) -m "not slow" tests/losses tests/sphere/test_positivity.py
 
 slow:
 	$(PYTEST) -m slow --durations=15

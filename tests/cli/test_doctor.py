@@ -46,6 +46,14 @@ def test_json_is_one_object():
     assert lightning["version"] == metadata.version("lightning-fabric")
 
 
+@pytest.mark.parametrize(
+    ("instructions", "text"), [(None, "plain PyTorch"), ("AVX2", "aureole-native, AVX2")]
+)
+def test_doctor_says_which_code_computes_the_losses(monkeypatch, instructions, text):
+    monkeypatch.setattr(doctor, "native_instructions", lambda: instructions)
+    assert text in " ".join(run("doctor").stdout.split())
+
+
 def test_extras_are_those_of_the_distribution(monkeypatch):
     about = {"Provides-Extra": ["all", "serve", "tables", "test"]}
     monkeypatch.setattr(

@@ -26,4 +26,3 @@ library.aureole_log_ratios.argtypes = (
 )
 library.aureole_series.argtypes = [_pointer] * 2 + [_size] * 3 + [_pointer] * 5
 library.aureole_instructions.restype = ctypes.c_char_p
-

@@ -22,7 +22,12 @@ from aureole.cli._options import AsJson
 from aureole.cli._output import print_json
 from aureole.distributions import VonMisesFisher
 from aureole.models import bfloat16_in_hardware
-from aureole.sphere import log_normalizer, log_positivity, mean_resultant_length
+from aureole.sphere import (
+    log_normalizer,
+    log_positivity,
+    mean_resultant_length,
+    native_instructions,
+)
 
 HELP = """Check this machine and installation: versions, cores, memory, optional packages, data, numerics.
 
@@ -144,6 +149,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "memory": _memory(),
+        "native": native_instructions(),
         "gpus": gpus + (["Apple MPS"] if torch.backends.mps.is_available() else []),
     }
 
@@ -253,6 +259,9 @@ def _about(facts: dict[str, Any]) -> list[tuple[str, str]]:
         f"bfloat16 {pays}",
         "cores": f"{facts['cores']} usable, {facts['threads']} thread{'s' if facts['threads'] != 1 else ''} "
         f"(OMP_NUM_THREADS {'is not set' if asked is None else '= ' + asked})",
+        "losses": "plain PyTorch; pip install aureole-native makes them faster"
+        if facts["native"] is None
+        else f"compiled code of aureole-native, {facts['native']}",
         "memory": total,
         "GPU": ", ".join(facts["gpus"]) or "none; all examples run on the CPU",
     }

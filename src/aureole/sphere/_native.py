@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch._C._functorch import (
+    is_functorch_wrapped_tensor,
+)
 
 from aureole.sphere._bessel import bessel_steps, top_ratio
 from aureole.sphere._zonal import zonal_basis, zonal_sum
@@ -38,7 +41,7 @@ def has_native(tensor: Tensor) -> bool:
     """Whether the compiled library can be used for this tensor: on a CPU, outside of torch.compile and torch.func."""
     usable = tensor.device.type == "cpu" and tensor.dtype in _SUFFIX
     usable = usable and not torch.compiler.is_compiling() and native_library() is not None
-    return usable and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return usable and not is_functorch_wrapped_tensor(tensor)
 
 
 def native_row_sums(
