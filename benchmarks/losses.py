@@ -3,13 +3,21 @@
 ``python -m benchmarks.losses [--repeats N] [--out results/benchmarks/losses.json]``
 
 B = 512 anchors with 512 shared negatives. Peak memory is what one forward and backward pass adds to the process.
+
+``python -m benchmarks.losses --grid`` compares instead with ``F.cross_entropy(anchor @ positive.T / T)``, plain InfoNCE
+in two lines, at three batch sizes and four dimensions, with all other pairs of the batch as negatives: the closed form
+with and without the compiled library, our InfoNCE and ELK. With kappa_pos = 20 and, since large kappa needs more terms,
+with kappa_pos = 2 D, the default of FrozenHead. It writes results/benchmarks/loss_grid.json and resumes.
 """
 
 import argparse
+import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -18,6 +26,7 @@ from aureole import sphere
 from aureole.losses import ContrastiveLoss
 from aureole.models import paper_mlp
 from aureole.records import Record, write_record
+from aureole.sphere import _native
 from benchmarks.timing import median_seconds
 
 BATCH = 512
@@ -81,7 +90,10 @@ def peak_megabytes(name: str, dim: int) -> float:
 
 def print_peak(name: str, dim: int) -> None:
     """Print the peak growth of the process in megabytes over one run (Linux: its high-water mark, reset before)."""
-    run = bare(contenders()[name], dim)
+    print_growth(bare(contenders()[name], dim))
+
+
+def print_growth(run: Callable[[], object]) -> None:
     run()  # one-time loading does not count
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
@@ -94,11 +106,96 @@ def _status(field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
+def plain(n: int, dim: int) -> tuple[Callable[[], object], dict[str, torch.Tensor]]:
+    """(InfoNCE in two lines, forward and backward; its inputs)."""
+    anchor = sphere.normalize(torch.randn(n, dim))
+    positive = sphere.normalize(anchor + 0.5 * sphere.normalize(torch.randn(n, dim)))
+    leaves = {"anchor": anchor.requires_grad_(), "positive": positive.requires_grad_()}
+    target = torch.arange(n)
+
+    def run() -> None:
+        value = torch.nn.functional.cross_entropy(KAPPA_POS * anchor @ positive.T, target)
+        torch.autograd.grad(value, list(leaves.values()))
+
+    return run, leaves
+
+
+def in_batch(
+    loss: ContrastiveLoss, leaves: dict[str, torch.Tensor], kappa: float, *, native: bool = True
+) -> Callable[[], object]:
+    """Forward and backward of a loss with all other pairs as negatives."""
+    own = kappa * (0.8 + 0.8 * torch.rand(2, len(leaves["anchor"])))
+    inputs = [*leaves.values(), *(k.clone().requires_grad_() for k in own)]
+    library = _native.native_library() if native else None
+
+    def run() -> None:
+        with patch.object(_native, "native_library", lambda: library):
+            pairs = zip(inputs[:2], inputs[2:], strict=True)
+            value = loss(*(au.VonMisesFisher(m, k, validate_args=False) for m, k in pairs))
+            torch.autograd.grad(value, inputs, allow_unused=True)
+
+    return run
+
+
+def rivals(n: int, dim: int, kappa_pos: float) -> dict[str, Callable[[], object]]:
+    """What ``--grid`` compares, by name."""
+    run, leaves = plain(n, dim)
+    closed = au.ClosedFormInfoNCE(kappa_pos, in_batch="all")
+    return {
+        "plain": run,
+        "InfoNCE": in_batch(au.InfoNCE(temperature=1 / KAPPA_POS, in_batch="all"), leaves, 20.0),
+        "ELK": in_batch(au.ELK(temperature=1.0, in_batch="all"), leaves, kappa_pos),
+        "ClosedFormInfoNCE, compiled": in_batch(closed, leaves, kappa_pos),
+        "ClosedFormInfoNCE, torch": in_batch(closed, leaves, kappa_pos, native=False),
+    }
+
+
+def grid_peak(name: str, n: int, dim: int, kappa_pos: float) -> float:
+    """Memory in MB that one run of a rival adds, in a separate process."""
+    code = (
+        f"from benchmarks.losses import *; print_growth(rivals({n}, {dim}, {kappa_pos})[{name!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def grid(repeats: int, out: Path) -> None:
+    """Measure all sizes, each setting once, and write the record."""
+    progress = out.with_suffix(".progress")
+    metrics = json.loads(progress.read_text()) if progress.exists() else {}
+    for n, dim, factor in itertools.product((256, 1024, 4096), (10, 32, 128, 512), (0, 2)):
+        kappa_pos = float(factor * dim or KAPPA_POS)
+        setting = f"N = {n}, D = {dim}, kappa_pos = {kappa_pos:g}"
+        if setting in metrics or (n == 4096 and factor and dim > 32):  # minutes each
+            continue
+        torch.manual_seed(0)
+        runs = rivals(n, dim, kappa_pos)
+        times = median_seconds(runs, repeats if n < 4096 else 3)
+        row = {"plain milliseconds": 1e3 * times["plain"]}
+        row |= {f"{k} / plain": t / times["plain"] for k, t in times.items() if k != "plain"}
+        if n == 4096:
+            used = {k: grid_peak(k, n, dim, kappa_pos) for k in runs if k not in ("InfoNCE", "ELK")}
+            row |= {
+                f"{k} / plain, memory": m / used["plain"] for k, m in used.items() if k != "plain"
+            }
+        metrics[setting] = row
+        print(setting, *(f"{k}: {v:.2f}" for k, v in row.items()), sep="\n  ", flush=True)
+        progress.write_text(json.dumps(metrics))
+    about = {"threads": torch.get_num_threads(), "instructions": _native.native_instructions()}
+    record = Record("benchmark-loss-grid", metrics, "python -m benchmarks.losses --grid", 0, about)
+    write_record(record, out)
+    progress.unlink()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/losses.json"))
+    parser.add_argument("--grid", action="store_true")
     arguments = parser.parse_args()
+    if arguments.grid:
+        grid(arguments.repeats, Path("results/benchmarks/loss_grid.json"))
+        return
     torch.manual_seed(0)
     metrics: dict[str, dict[str, float]] = {}
     for dim in (10, 128):
