@@ -5,7 +5,15 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.models import CifarResNet, Ensemble, KappaFromNorm, MirroredViews, PosteriorEncoder
+from aureole.models import (
+    CifarResNet,
+    Ensemble,
+    KappaFromNorm,
+    KappaFromPrototypes,
+    MirroredViews,
+    MixtureHead,
+    PosteriorEncoder,
+)
 from aureole.models._posterior_encoder import pool
 
 
@@ -55,3 +63,19 @@ def test_an_ensemble_turns_its_members_to_the_first():
     pooled, single = Ensemble([head, twin], features)(features), head(features)
     torch.testing.assert_close(pooled.mu, single.mu, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(pooled.kappa, single.kappa)
+
+
+@pytest.mark.parametrize("backbone", [CifarResNet(8), torch.nn.Flatten()], ids=["cnn", "flat"])
+def test_an_encoder_in_double_precision_has_posteriors_in_double_precision(backbone):
+    n_in = 64 if isinstance(backbone, CifarResNet) else 3 * 32 * 32
+    images = torch.rand(2, 3, 32, 32, dtype=torch.float64)
+    for head in (
+        KappaFromNorm(n_in, 5),
+        KappaFromPrototypes(n_in, 5, n_prototypes=4),
+        MixtureHead(n_in, 5, n_components=2),
+    ):
+        posterior = PosteriorEncoder(backbone, head).double()(images)
+        assert posterior.mu.dtype == posterior.kappa.dtype == torch.float64
+        torch.testing.assert_close(
+            posterior.mu.norm(dim=-1), torch.ones_like(posterior.kappa), rtol=0, atol=1e-14
+        )

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath as mp
 import pytest
 import scipy.stats
 import torch
@@ -115,3 +116,16 @@ def test_nan_comes_out_as_nan(kappa):
         assert function(nan, tensor(kappa), 10).isnan(), function.__name__
         assert function(tensor(0.5), nan, 10).isnan(), function.__name__
     assert sphere.cap_mass_slope(tensor(0.5), nan, 10).isnan()
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1.0, 10.0])
+def test_the_circle_next_to_the_far_pole(kappa):
+    """The one place where a mass is off by more than 1e-9, as ``cosine_cdf`` states."""
+    for gap in (1e-16, 2e-16, 1e-15, 1e-14, 1e-12, 1e-8):
+        t = tensor(gap - 1)
+        with mp.workdps(50):
+            low = mp.acos(mp.mpf(t.item()))
+            whole = mp.pi * mp.besseli(0, kappa)
+            truth = mp.quad(lambda x: mp.exp(kappa * mp.cos(x)), [low, mp.pi]) / whole
+            error = abs(sphere.cosine_cdf(t, tensor(kappa), 2).item() - truth)
+        assert error <= (5e-9 if gap <= 1e-15 else 1e-9), (gap, error)

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath as mp
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -236,3 +237,31 @@ def test_a_rough_value_is_within_a_millionth(dim, most):
     slopes = [torch.autograd.grad(value.sum(), inputs) for value in (exact, rough)]
     for one, other in zip(*slopes, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dim", "cosine", "kappas", "truth"),
+    [
+        (10, -0.5, (1e8, 1e8, 1e8), "-70186590.67813772207739906"),
+        (10, -0.5, (1e10, 1e10, 1e10), "-7018666609.321224368872572"),
+        (2, -1.0, (1e10, 1e10, 1e10), "-14999999986.73114778501010"),
+        (512, 0.9, (1e8, 1e10, 1e8), "-5036037.197995662397558829"),
+        (4096, -0.5, (1e10, 1e10, 1e10), "-7018635153.773517268997810"),
+        (4096, 1.0, (1e8, 1e8, 1e8), "20484.69970095097898262704"),
+        (4096, 0.3, (1e4, 1e6, 1e4), "-679.7979426718588953988569"),
+        (4096, 1.0, (1e4, 1e4, math.inf), "2769.603006117979579636545"),
+        (4096, -1.0, (1e4, 1e2, math.inf), "-82.73681634442612449557951"),
+        (4096, 0.3, (4096.0, 4096.0, math.inf), "171.2289871784628684319382"),
+        (4096, -0.5, (1e6, 1e6, math.inf), "-986692.9267213348539919214"),
+    ],
+)
+def test_the_error_grows_with_the_size_of_the_log_alone(dim, cosine, kappas, truth):
+    """What the module states, at high kappa and D, against ball arithmetic (192 bits; ``tests.oracles.losses``)."""
+    arguments = [tensor(x) for x in (cosine, *kappas)]
+    found = sphere.log_positivity(*arguments, dim).item()
+    with mp.workdps(50):
+        error = abs(mp.mpf(found) - mp.mpf(truth))
+    size = abs(float(truth))
+    assert error <= (1e-11 if math.isinf(kappas[2]) else 1e-10) + 1e-15 * size
+    if math.isinf(kappas[2]):
+        assert sphere.log_pair_likelihood(*arguments[:3], dim).item() == found

@@ -7,8 +7,8 @@ For large kappa t crowds at 1, so the primary variable is the height h = 1 - t o
 every kappa, and ``cosine_cdf`` and ``cosine_quantile`` are the same in t.
 
 The absolute error of a mass, given or enclosed, is below 1e-9 in float64 for D from 2 to 4096 and kappa from 0 to
-infinity. The cost is fixed: 64 evaluations of the density per mass, and for the inverse 65 per kappa and 7 per mass
-(see :mod:`aureole.sphere._angle`).
+infinity (of ``cosine_cdf`` with one exception, stated there). The cost is fixed: 64 evaluations of the density per
+mass, and for the inverse 65 per kappa and 7 per mass (see :mod:`aureole.sphere._angle`).
 """
 
 import math
@@ -21,6 +21,7 @@ from torch import Tensor
 from aureole._validation import check_dim
 from aureole.sphere import _angle as angle
 from aureole.sphere._bessel import split_infinite
+from aureole.sphere._geometry import batches_first
 
 _ROWS = 1024  # kappas inverted at a time on a CPU: their tables fit the cache
 
@@ -46,6 +47,8 @@ def cosine_cdf(
     cosine: Float[Tensor, "*#batch"], kappa: Float[Tensor, "*#batch"], dim: int
 ) -> Float[Tensor, "*#batch"]:
     r"""Probability :math:`P(\mu^T z \le t)`: one minus the mass of the cap beyond t. Differentiable.
+
+    For D = 2 the error is up to 5e-9 within 1e-15 of t = -1, where 1 - t rounds to 2.
 
     Examples
     --------
@@ -81,7 +84,9 @@ def cap_mass(
     """
     height64, kappa64 = torch.broadcast_tensors(height.double(), kappa.double())
     infinite, safe = split_infinite(kappa64)
-    mass = _CapMass.apply(height64, safe, check_dim(dim))
+    # torch.compile cannot trace a Function with a jvp
+    function = _CapMass if torch.compiler.is_compiling() else _ForwardCapMass
+    mass = function.apply(height64, safe, check_dim(dim))
     point = torch.where(torch.isnan(height64), height64, (height64 >= 0).double())
     return torch.where(infinite, point, mass).to(height.dtype)
 
@@ -134,12 +139,15 @@ def cap_angle(
     mass64 = mass.double()
     infinite, safe = split_infinite(kappa.double())
     with_slope = torch.is_grad_enabled() and kappa.requires_grad
-    theta, _ = _CapAngle.apply(mass64, safe, dim, with_slope)
+    function = _CapAngle if torch.compiler.is_compiling() else _ForwardCapAngle
+    theta, _ = function.apply(mass64, safe, dim, with_slope)
     return torch.where(infinite, 0.0, theta).to(mass.dtype)
 
 
 class _CapMass(torch.autograd.Function):
     """Mass of a cap; its derivatives are the density and ``cap_mass_slope``."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(height: Tensor, kappa: Tensor, dim: int) -> Tensor:
@@ -159,6 +167,21 @@ class _CapMass(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_kappa = grads[0] * cap_mass_slope(height, kappa, ctx.dim)
         return grad_height, grad_kappa, None
+
+
+class _ForwardCapMass(_CapMass):
+    """The same with forward-mode derivatives."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _CapMass.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        height, kappa = ctx.saved_tensors
+        along = tangents[0] * _log_pdf(height, kappa, ctx.dim).exp()
+        return along + tangents[1] * cap_mass_slope(height, kappa, ctx.dim)
 
 
 class _CapAngle(torch.autograd.Function):
@@ -183,31 +206,61 @@ class _CapAngle(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        mass, kappa, ctx.dim, _ = inputs
+        mass, kappa, ctx.dim, ctx.with_slope = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(mass, kappa, *output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         mass, kappa, theta, slope = ctx.saved_tensors
-        grad, dim = grads[0], ctx.dim
         grad_mass = grad_kappa = None
-        interior = (mass > 0) & (mass < 1)
-        if ctx.needs_input_grad[0] or torch.is_grad_enabled():
-            wide = kappa.expand(theta.shape)
-            height = angle.height_of(torch.where(interior, theta, 1.0))
-            log_density = angle.log_density(height, wide, dim, angle.log_scale(wide, dim))
-            if ctx.needs_input_grad[0]:
-                rate = torch.where(interior, torch.exp(-log_density), 0.0)
-                grad_mass = _sum_to(grad * rate, mass.shape)
-            if (
-                torch.is_grad_enabled()
-            ):  # a second derivative is wanted: say it in differentiable ops
-                slope = -angle.integrate(height, wide, dim)[1] * torch.exp(-log_density)
-                slope = torch.where(interior, slope, 0.0)
+        # second derivatives need the slope in differentiable operations
+        plain = torch.is_grad_enabled() or not ctx.with_slope
+        if ctx.needs_input_grad[0] or plain:
+            rate = _angle_rate(mass, kappa, theta, ctx.dim)
+            grad_mass = _sum_to(grads[0] * rate, mass.shape) if ctx.needs_input_grad[0] else None
+            slope = _angle_slope(theta, kappa, rate, ctx.dim) if plain else slope
         if ctx.needs_input_grad[1]:
-            grad_kappa = _sum_to(grad * slope, kappa.shape)
+            grad_kappa = _sum_to(grads[0] * slope, kappa.shape)
         return grad_mass, grad_kappa, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        mass, kappa = batches_first(info, in_dims, inputs[:2])
+        axes = max(mass.dim(), kappa.dim())
+        wide = (x.reshape(len(x), *[1] * (axes - x.dim()), *x.shape[1:]) for x in (mass, kappa))
+        return _ForwardCapAngle.apply(*wide, *inputs[2:]), (0, 0 if inputs[3] else None)
+
+
+class _ForwardCapAngle(_CapAngle):
+    """The same with forward-mode derivatives."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _CapAngle.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2], *output)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
+        mass, kappa, theta, _ = ctx.saved_tensors
+        rate = _angle_rate(mass, kappa, theta, ctx.dim)
+        slope = _angle_slope(theta, kappa, rate, ctx.dim)
+        return rate * tangents[0] + slope * tangents[1], None
+
+
+def _angle_rate(mass: Tensor, kappa: Tensor, theta: Tensor, dim: int) -> Tensor:
+    """The derivative of a cap's angle in its mass, in differentiable operations: 1 / g, and 0 at the ends."""
+    interior = (mass > 0) & (mass < 1)
+    wide = kappa.expand(theta.shape)
+    height = angle.height_of(torch.where(interior, theta, 1.0))
+    log_density = angle.log_density(height, wide, dim, angle.log_scale(wide, dim))
+    return torch.where(interior, torch.exp(-log_density), 0.0)
+
+
+def _angle_slope(theta: Tensor, kappa: Tensor, rate: Tensor, dim: int) -> Tensor:
+    """The derivative of a cap's angle in kappa, given its derivative in the mass."""
+    height = angle.height_of(torch.where(rate > 0, theta, 1.0))
+    return -angle.integrate(height, kappa.expand(theta.shape), dim)[1] * rate
 
 
 def _sum_to(grad: Tensor, shape: torch.Size) -> Tensor:

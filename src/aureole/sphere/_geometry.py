@@ -121,7 +121,9 @@ def wrap(
             f"mu of shape {tuple(mu.shape)} does not broadcast to the angles of shape {tuple(angle.shape)}."
         )
     # broadcast here, where autograd sums the gradient back
-    return _Wrap.apply(normals, angle, mu.expand(*batch, mu.shape[-1]))
+    # torch.compile cannot trace a Function with a jvp
+    function = _Wrap if torch.compiler.is_compiling() else _ForwardWrap
+    return function.apply(normals, angle, mu.expand(*batch, mu.shape[-1]))[0]
 
 
 def place(
@@ -189,7 +191,9 @@ class _Wrap(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, normals: Tensor, angle: Tensor, mu: Tensor) -> Tensor:
+    def forward(
+        normals: Tensor, angle: Tensor, mu: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         with torch.autocast(mu.device.type, enabled=False):
             norm = torch.linalg.vector_norm(normals, dim=-1)
             # 1 where the normals are all zero: there, and as if normals[..., 0] were 1
@@ -206,29 +210,89 @@ class _Wrap(torch.autograd.Function):
             tangent.addcmul_(normals, (-sign * scale).unsqueeze(-1))
             tangent.addcmul_(along.unsqueeze(-1), rest)
             tangent[..., 0] -= sign * scale * empty
-        ctx.save_for_backward(normals, angle, mu, norm, inner, empty)
-        return points
+        return points, norm, inner, empty
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs, *output[1:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         normals, angle, mu, norm, inner, empty = ctx.saved_tensors
-        if (
-            torch.is_grad_enabled()
-        ):  # a second derivative is wanted: differentiate the plain formula
-            cosine, scale = torch.cos(angle), torch.sin(angle) / norm
-            filled = torch.cat([(normals[..., 0] + empty).unsqueeze(-1), normals[..., 1:]], dim=-1)
-            flat = torch.cat([cosine.unsqueeze(-1), scale.unsqueeze(-1) * filled], dim=-1)
-            # only what needs a gradient may be asked for one
-            wanted = [
-                x for x, needed in zip((angle, mu), ctx.needs_input_grad[1:], strict=True) if needed
-            ]
-            found = iter(
-                torch.autograd.grad(reflect(flat, mu), wanted, grads[0], create_graph=True)
-            )
-            grad_angle, grad_mu = (next(found) if n else None for n in ctx.needs_input_grad[1:])
-            return None, grad_angle, grad_mu
+        if torch.is_grad_enabled():  # for second derivatives, in differentiable operations
+            return None, *_plain_wrap_gradient(normals, angle, mu, norm, empty, grads[0])
         with torch.autocast(mu.device.type, enabled=False):
             return None, *_wrap_gradient(normals, angle, mu, norm, inner, empty, grads[0])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        normals, angle, mu = batches_first(info, in_dims, inputs)
+        mu = mu.reshape(len(mu), *[1] * (angle.dim() + 1 - mu.dim()), *mu.shape[1:])
+        mu = mu.expand(*angle.shape, mu.shape[-1])
+        return _ForwardWrap.apply(normals, angle, mu), (0, 0, 0, 0)
+
+
+class _ForwardWrap(_Wrap):
+    """The same with forward-mode derivatives."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _Wrap.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs, *output[1:])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None, None, None]:
+        normals, angle, mu, norm, _, empty = ctx.saved_tensors
+        g = _filled(normals, empty)
+        first, rest, d_angle, d_mu = mu[..., 0], mu[..., 1:], tangents[1], tangents[2]
+        sign = torch.where(first < 0, -1.0, 1.0).to(mu.dtype)
+        b = sign / (1 + first.abs())
+        d_b = -d_mu[..., 0] * b.square()
+        a, d_a = torch.sin(angle) / norm, torch.cos(angle) / norm * d_angle
+        m, d_m = (g * rest).sum(-1), (g * d_mu[..., 1:]).sum(-1)
+        cosine, d_cosine = torch.cos(angle), -torch.sin(angle) * d_angle
+        along = cosine + b * a * m
+        d_along = d_cosine + d_b * a * m + b * (d_a * m + a * d_m)
+        top = d_mu[..., 0] * cosine + first * d_cosine + d_a * m + a * d_m
+        tail = d_along.unsqueeze(-1) * rest + along.unsqueeze(-1) * d_mu[..., 1:]
+        tail = tail - (sign * d_a).unsqueeze(-1) * g
+        return torch.cat([top.unsqueeze(-1), tail], -1), None, None, None
+
+
+def batches_first(
+    info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Tensor, ...]
+) -> list[Tensor]:
+    """The inputs of a vmap rule with their batch dimension in front."""
+    return [
+        x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
+        for x, axis in zip(inputs, in_dims, strict=False)
+    ]
+
+
+def _filled(normals: Tensor, empty: Tensor) -> Tensor:
+    """The normals, those that are all zero replaced by the first tangent direction."""
+    return torch.cat([(normals[..., 0] + empty).unsqueeze(-1), normals[..., 1:]], -1)
+
+
+def _plain_wrap_gradient(
+    normals: Tensor, angle: Tensor, mu: Tensor, norm: Tensor, empty: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of ``_Wrap`` in angle and mu in differentiable operations."""
+    g, first, rest = _filled(normals, empty), mu[..., 0], mu[..., 1:]
+    grad_first, grad_rest = grad[..., 0], grad[..., 1:]
+    sign = torch.where(first < 0, -1.0, 1.0).to(mu.dtype)
+    shrink = 1 / (1 + first.abs())
+    sine, cosine, m = torch.sin(angle), torch.cos(angle), (g * rest).sum(-1)
+    p, q, a = (grad_rest * rest).sum(-1), (g * grad_rest).sum(-1), sine / norm
+    turn = grad_first * m + sign * (shrink * m * p - q)
+    grad_angle = cosine * turn / norm - sine * (first * grad_first + p)
+    along = cosine + sign * shrink * a * m
+    top = cosine * grad_first - a * m * shrink.square() * p
+    weight = a * (grad_first + sign * shrink * p)
+    tail = along.unsqueeze(-1) * grad_rest + weight.unsqueeze(-1) * g
+    grad_mu = torch.cat([top.unsqueeze(-1), tail], -1)
+    return grad_angle, grad_mu.sum_to_size(mu.shape)
 
 
 def _wrap_gradient(

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch._C._functorch import (
@@ -38,10 +39,11 @@ def native_instructions() -> str | None:
 
 
 def has_native(tensor: Tensor) -> bool:
-    """Whether the compiled library can be used for this tensor: on a CPU, outside of torch.compile and torch.func."""
+    """Whether the compiled library can be used for this tensor: on a CPU, with reverse mode alone and not compiled."""
     usable = tensor.device.type == "cpu" and tensor.dtype in _SUFFIX
     usable = usable and not torch.compiler.is_compiling() and native_library() is not None
-    return usable and not is_functorch_wrapped_tensor(tensor)
+    usable = usable and not is_functorch_wrapped_tensor(tensor)
+    return usable and forward_ad._current_level < 0
 
 
 def native_row_sums(

@@ -77,7 +77,7 @@ def predictive_mass(
     kappa_pos: Float[Tensor, "..."] | float,
     dim: int,
 ) -> Float[Tensor, "..."]:
-    """The probability that a partner's mu lies within an angle, to 1e-8 (to 1e-10 up to D = 512).
+    """The probability that a partner's mu lies within an angle, to 1e-10 up to D = 4096.
 
     Cost: one series, or 384 positivities. A negative or NaN concentration raises an error that names it; a NaN angle
     gives NaN.
@@ -104,7 +104,7 @@ def predictive_angle(
     kappa_pos: Float[Tensor, "..."] | float,
     dim: int,
 ) -> Float[Tensor, "..."]:
-    r"""The angle of the cap around mu that holds a partner's mu with probability ``mass``, to 1e-8 of mass.
+    r"""The angle of the cap around mu that holds a partner's mu with probability ``mass``, to 1e-10 of mass.
 
     Bisection, so that nothing can diverge. Differentiable once in all arguments: the gradients are the implicit ones,
     :math:`d\theta/d\,\mathrm{mass} = 1/g(\theta)` and
@@ -231,8 +231,8 @@ def _uniform_mass(angle: Tensor, dim: int) -> Tensor:
 def _mass_by_nodes(
     angle: Tensor, kappas: list[Tensor], dim: int, *, clamped: bool = True
 ) -> Tensor:
-    edges = angle.unsqueeze(-1) * _even(angle.device)
-    mass = _panel_masses(edges, kappas, dim).sum(-1)
+    start = torch.minimum(_bulk(kappas, dim)[0], angle)
+    mass = _panel_masses(_edges(start, angle), kappas, dim).sum(-1)
     return mass.clamp(max=1) if clamped else mass
 
 
@@ -274,7 +274,7 @@ def _halved(low: Tensor, high: Tensor, depth: int) -> Tensor:
 
 def _angle_by_nodes(level: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     """The angle by bisection in the panel of a table of the mass, on the polynomial through its densities."""
-    edges = _edges(kappas, dim)
+    edges = _edges(*_bulk(kappas, dim))
     density = _densities(edges, kappas, dim)
     width = edges.diff(dim=-1)
     table = ((density * _WEIGHTS.to(level.device)).sum(-1) * width).cumsum(-1)
@@ -293,15 +293,24 @@ def _angle_by_nodes(level: Tensor, kappas: list[Tensor], dim: int) -> Tensor:
     return edges[rows, panel] + width[rows, panel] * (low + high) / 2
 
 
-def _edges(kappas: list[Tensor], dim: int) -> Tensor:
-    """Panels from 0 to where the law has ended: the cap of the vMF with the same mean cosine, with a margin."""
+@torch.no_grad()
+def _bulk(kappas: list[Tensor], dim: int) -> tuple[Tensor, Tensor]:
+    """Angles between which the law lies: those of the vMF with the same mean cosine, with a margin on both sides.
+
+    At D = 4096 the law spans a tenth of the angles from 0, for which panels that start at 0 would be too coarse.
+    """
     cosine = torch.ones_like(kappas[0])
     for kappa in kappas:
         cosine = cosine * mean_resultant_length(kappa, dim)
     matched = inverse_mean_resultant_length(cosine, dim)
-    tail = torch.full_like(matched, 1 - _TAIL)
-    end = (1.3 * cap_angle(tail, matched, dim)).clamp(max=math.pi)
-    return end.unsqueeze(-1) * _even(end.device)
+    tails = torch.tensor([_TAIL, 0.5, 1 - _TAIL], dtype=matched.dtype, device=matched.device)
+    low, middle, high = cap_angle(tails.unsqueeze(-1), matched, dim)
+    return (middle - 1.5 * (middle - low)).clamp(min=0), (1.3 * high).clamp(max=math.pi)
+
+
+def _edges(start: Tensor, end: Tensor) -> Tensor:
+    """The edges of even panels from start to end."""
+    return start.unsqueeze(-1) + (end - start).unsqueeze(-1) * _even(end.device)
 
 
 def _even(device: torch.device) -> Tensor:
