@@ -60,7 +60,7 @@ def pair_scores(
 
 
 def _exact(cosine: Tensor, kappa1: Tensor, kappa2: Tensor, dim: int) -> Tensor:
-    # the clamp only removes rounding: the gradient passes as if it were not there
+    # the clamp only removes rounding, so the gradient passes through it
     inside = cosine + (cosine.clamp(-1, 1) - cosine).detach()
     return log_pair_likelihood(inside, kappa1, kappa2, dim)
 
@@ -75,18 +75,23 @@ class _Fit(NamedTuple):
 @lru_cache(maxsize=64)
 def _fit(dim: int) -> _Fit:
     """The fits of a dimension, of the lowest degree that reaches the tolerance between the nodes."""
-    found = []
-    between = np.cos(np.pi * (np.arange(199) + 0.5) / 199)
-    truths = _targets(between, dim)
-    for part in range(2):
-        for degree in _DEGREES:
-            nodes = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
-            fitted = chebyshev.chebfit(nodes, _targets(nodes, dim)[part], degree)
-            error = np.abs(chebyshev.chebval(between, fitted) - truths[part]).max()
-            if error < _TOLERANCE:
-                break
-        found.append(chebyshev.cheb2poly(fitted)[::-1].tolist())
-    return _Fit(*found)
+    return _Fit(*(_fitted(dim, part) for part in range(2)))
+
+
+def _fitted(dim: int, part: int) -> list[float]:
+    between = _nodes(199)
+    truth = _targets(between, dim)[part]
+    fitted = np.zeros(1)
+    for degree in _DEGREES:
+        nodes = _nodes(degree + 1)
+        fitted = chebyshev.chebfit(nodes, _targets(nodes, dim)[part], degree)
+        if np.abs(chebyshev.chebval(between, fitted) - truth).max() < _TOLERANCE:
+            break
+    return chebyshev.cheb2poly(fitted)[::-1].tolist()
+
+
+def _nodes(count: int) -> np.ndarray:
+    return np.cos(np.pi * (np.arange(count) + 0.5) / count)
 
 
 def _targets(x: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
