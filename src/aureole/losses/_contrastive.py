@@ -4,7 +4,7 @@ import functools
 import math
 import warnings
 from collections.abc import Iterable
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +15,8 @@ from aureole.distributions import MixtureVMF, VonMisesFisher, check_kappa, check
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.losses._negatives import InBatch, Negatives, resolve_negatives
 from aureole.losses._positivity_sums import log_others, partners
+
+_BLOCK = 1 << 17  # entries of a matrix at a time, so that they stay in the cache
 
 
 class ContrastiveLoss(nn.Module):
@@ -404,6 +406,50 @@ def cross_entropy(
 ) -> Float[Tensor, "*batch"]:
     r"""The InfoNCE loss :math:`-\log\frac{e^p}{e^p + \sum_m e^{n_m}}` of log scores; log(M + 1) at chance."""
     return log1p_exp(torch.logsumexp(negative, -1) - positive)
+
+
+def cross_entropy_of_column(
+    scores: Float[Tensor, "n m"], column: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """``cross_entropy`` of one score of each row against all others of the row, in few passes over the matrix."""
+    if torch.compiler.is_compiling():
+        return _plain_cross_entropy_of_column(scores, column)
+    return _CrossEntropyOfColumn.apply(scores, column)
+
+
+def _plain_cross_entropy_of_column(scores: Tensor, column: Tensor) -> Tensor:
+    index = column.unsqueeze(1)
+    return cross_entropy(scores.gather(1, index).squeeze(1), scores.scatter(1, index, -torch.inf))
+
+
+class _CrossEntropyOfColumn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, column: Tensor) -> Tensor:
+        index = column.unsqueeze(1)
+        shares = torch.empty_like(scores, memory_format=torch.contiguous_format)
+        top, total = (scores.new_empty(len(scores), 1) for _ in range(2))
+        n_rows = max(1, _BLOCK // scores.shape[1])
+        for first in range(0, len(scores), n_rows):
+            rows = slice(first, first + n_rows)
+            part = shares[rows].copy_(scores[rows]).scatter_(1, index[rows], -torch.inf)
+            torch.amax(part, 1, keepdim=True, out=top[rows])
+            # a row of -inf alone has a sum of 0, not NaN
+            part.sub_(top[rows].clamp(min=torch.finfo(part.dtype).min)).exp_()
+            torch.sum(part, 1, keepdim=True, out=total[rows])
+        excess = total.log() + top - scores.gather(1, index)
+        ctx.save_for_backward(scores, column, shares, total, excess)
+        return log1p_exp(excess.squeeze(1))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        scores, column, shares, total, excess = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a graph of the gradient is wanted
+            with torch.enable_grad():
+                value = _plain_cross_entropy_of_column(scores, column)
+                return torch.autograd.grad(value, scores, grads[0], create_graph=True)[0], None
+        weight = grads[0].unsqueeze(1) * torch.sigmoid(excess)
+        into = shares * (weight / total.clamp(min=torch.finfo(total.dtype).tiny))
+        return into.scatter_(1, column.unsqueeze(1), -weight), None
 
 
 def log1p_exp(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:

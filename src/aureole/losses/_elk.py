@@ -11,9 +11,11 @@ from aureole.losses._contrastive import (
     TemperatureLoss,
     cross_entropy,
     cross_entropy_among,
+    cross_entropy_of_column,
     pair_cosines,
 )
 from aureole.losses._negatives import Negatives
+from aureole.losses._pair_scores import pair_scores
 from aureole.sphere import log_pair_likelihood
 
 
@@ -29,12 +31,16 @@ def elk(
     T is the temperature. Points, kappa = inf, are refused: two of them have no finite score.
     """
     _check_finite(anchor, positive, negatives.posterior)
+    dim, rest = anchor.dim, negatives.posterior
+    if negatives.partner is not None:  # the partner is one of the columns
+        scores = pair_scores(anchor.mu @ rest.mu.T, anchor.kappa, rest.kappa, dim)
+        return cross_entropy_of_column(inverse_temperature * scores, negatives.partner)
     pairs, others = pair_cosines(anchor, positive, negatives)
-    dim = anchor.dim
     log_pairs = log_pair_likelihood(pairs, anchor.kappa, positive.kappa, dim)
-    log_others = log_pair_likelihood(
-        others, anchor.kappa.unsqueeze(1), negatives.posterior.kappa, dim
-    )
+    if negatives.shared:
+        log_others = pair_scores(others, anchor.kappa, rest.kappa, dim)
+    else:
+        log_others = log_pair_likelihood(others, anchor.kappa.unsqueeze(1), rest.kappa, dim)
     if negatives.excluded is not None:
         log_others = log_others.masked_fill(negatives.excluded, -torch.inf)
     return cross_entropy(inverse_temperature * log_pairs, inverse_temperature * log_others)
@@ -76,7 +82,6 @@ class ELK(TemperatureLoss):
     def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
         """The loss of each pair among the posteriors, all others its negatives. Cost N^2 D."""
         _check_finite(posterior)
-        cosines = (posterior.mu @ posterior.mu.T).clamp(-1, 1)
         kappa = posterior.kappa
-        scores = log_pair_likelihood(cosines, kappa.unsqueeze(1), kappa, posterior.dim)
+        scores = pair_scores(posterior.mu @ posterior.mu.T, kappa, kappa, posterior.dim)
         return cross_entropy_among(self.inverse_temperature.to(scores.dtype) * scores, pairs)

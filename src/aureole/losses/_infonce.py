@@ -9,6 +9,7 @@ from aureole.losses._contrastive import (
     TemperatureLoss,
     cross_entropy,
     cross_entropy_among,
+    cross_entropy_of_column,
     pair_cosines,
 )
 from aureole.losses._negatives import Negatives
@@ -25,6 +26,9 @@ def infonce(
 
     T is the temperature; kappa does not enter and gets no gradient.
     """
+    if negatives.partner is not None:  # the partner is one of the columns
+        scores = (inverse_temperature * anchor.mu) @ negatives.posterior.mu.T
+        return cross_entropy_of_column(scores, negatives.partner)
     pairs, others = pair_cosines(anchor, positive, negatives)
     if negatives.excluded is not None:
         others = others.masked_fill(negatives.excluded, -torch.inf)

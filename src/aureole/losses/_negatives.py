@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
@@ -19,7 +19,8 @@ Posterior = TypeVar("Posterior", VonMisesFisher, MixtureVMF)
 class Negatives:
     """Posteriors of negatives: batch shape [M], shared by all anchors, or [B, M].
 
-    ``excluded`` marks pairs to leave out; ``pool`` is the population they were taken from, if larger.
+    ``excluded`` marks pairs to leave out; ``pool`` is the population they were taken from, if larger. ``partner`` is
+    set where the only pair to leave out is each anchor with its own partner: the partner's column.
 
     Fresh negatives should be drawn from the marginal of the data. The partners of other anchors follow another law, and
     the encoder absorbs the difference into kappa.
@@ -28,6 +29,7 @@ class Negatives:
     posterior: VonMisesFisher
     excluded: Bool[Tensor, "b m"] | None = None
     pool: VonMisesFisher | None = None
+    partner: Int[Tensor, " b"] | None = None
 
     @property
     def shared(self) -> bool:
@@ -41,7 +43,8 @@ class Negatives:
             mu, kappa = posterior.mu[anchors], posterior.kappa[anchors]
             posterior = VonMisesFisher(mu, kappa, validate_args=False)
         excluded = None if self.excluded is None else self.excluded[anchors]
-        return Negatives(posterior, excluded, self.pool)
+        partner = None if self.partner is None else self.partner[anchors]
+        return Negatives(posterior, excluded, self.pool, partner)
 
 
 def resolve_negatives(
@@ -75,7 +78,7 @@ def resolve_negatives(
         return Negatives(VonMisesFisher(mu, kappa, validate_args=False), pool=everyone)
     excluded = torch.zeros(n, total, dtype=torch.bool, device=own.device)
     excluded[torch.arange(n, device=own.device), own] = True
-    return Negatives(everyone, excluded)
+    return Negatives(everyone, excluded, partner=own)
 
 
 def gather_posteriors(posterior: Posterior) -> Posterior:
