@@ -152,35 +152,38 @@ def single_searches(
     bare: Bare,
     repeats: int,
 ) -> dict[str, float]:
-    """Milliseconds of single searches, ours and bare, by alternating medians; their ratio, and its spread by round."""
+    """Medians of alternating single searches: milliseconds, and the ratio to the bare engine, by wall and CPU time.
+
+    CPU time, of all threads of the process, also holds on a machine that is busy with something else.
+    """
     parts = range(len(counts))
     ours = [au.VonMisesFisher(queries.mu[i], queries.kappa[i]) for i in parts]
     batches = [au.VonMisesFisher(queries.mu[i : i + 1], queries.kappa[i : i + 1]) for i in parts]
     alone = [bare(index, batches[i], counts[i : i + 1]) for i in parts]
-    rounds: dict[str, list[list[float]]] = {"ours": [], "bare": []}
+    clocks = {"": time.perf_counter, "CPU ": time.process_time}
+    times: dict[tuple[str, str], list[list[float]]] = {}  # by clock and contender, then by round
     for round_ in range(repeats + 1):
-        times: dict[str, list[float]] = {"ours": [], "bare": []}
         for i in parts:
             order = ("ours", "bare") if (round_ + i) % 2 else ("bare", "ours")
             for name in order:
-                start = time.perf_counter()
+                starts = {clock: read() for clock, read in clocks.items()}
                 if name == "ours":
                     index.search(ours[i], MASS)
                 else:
                     alone[i]()
-                times[name].append(1000 * (time.perf_counter() - start))
-        if round_:  # the first is a warm-up
-            for name, values in times.items():
-                rounds[name].append(values)
-    by_round = [median(o) / median(b) for o, b in zip(*rounds.values(), strict=True)]
-    ms = {name: median(chain(*values)) for name, values in rounds.items()}
-    return {
-        "ms a query": ms["ours"],
-        "bare ms a query": ms["bare"],
-        "ratio": ms["ours"] / ms["bare"],
-        "lowest ratio of a round": min(by_round),
-        "highest ratio of a round": max(by_round),
-    }
+                for clock, read in clocks.items():
+                    rounds = times.setdefault((clock, name), [[] for _ in range(repeats + 1)])
+                    rounds[round_].append(1000 * (read() - starts[clock]))
+    found: dict[str, float] = {}
+    for clock in clocks:
+        own, other = (times[clock, name][1:] for name in ("ours", "bare"))  # after a warm-up
+        by_round = [median(o) / median(b) for o, b in zip(own, other, strict=True)]
+        found[f"{clock}ms a query"] = median(chain(*own))
+        found[f"bare {clock}ms a query"] = median(chain(*other))
+        found[f"{clock}ratio"] = median(chain(*own)) / median(chain(*other))
+        found[f"lowest {clock}ratio of a round"] = min(by_round)
+        found[f"highest {clock}ratio of a round"] = max(by_round)
+    return found
 
 
 def cap_milliseconds() -> dict[str, float]:
@@ -262,6 +265,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--repeats", type=int, help="default: 5; 20 with --single")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="items in a cap")
     parser.add_argument("--single", action="store_true", help="one query per call")
     parser.add_argument("--width", type=int, default=256, help="search width of HNSW")
     parser.add_argument("--out", type=Path, help="default: in results/benchmarks")
@@ -274,7 +278,7 @@ def main() -> None:
     gallery = clustered(rows, DIM, clusters=clusters, noise=0.7, seed=1)
     mu = clustered(options.queries, DIM, clusters=clusters, noise=0.7, seed=2).mu
     stored = stored_direction(gallery.mu)
-    by_size = queries_of_size(stored, mu, tuple(s for s in SIZES if s < rows // 4))
+    by_size = queries_of_size(stored, mu, tuple(s for s in options.sizes if s < rows // 4))
     expected = {size: truth(stored, queries) for size, queries in by_size.items()}
     del stored
     lists = max(4, round(rows**0.5))
@@ -308,7 +312,7 @@ def main() -> None:
     command = f"python -m benchmarks.retrieval --rows {rows} --queries {options.queries}"
     command += f" --engines {' '.join(options.engines)} --width {options.width}"
     if options.single:
-        command += f" --single --repeats {repeats}"
+        command += f" --single --repeats {repeats} --sizes {' '.join(map(str, options.sizes))}"
     write_record(Record(name, metrics, command, 1, settings), out)
 
 
