@@ -1,12 +1,14 @@
 """Credible sets from approximate indexes: recall, time compared with the engine's own search, and size.
 
 ``python -m benchmarks.retrieval [--rows 1000000] [--engines faiss-ivf faiss-hnsw lance-ivf postgres-hnsw]
-[--out results/benchmarks/retrieval.json]`` writes a record.
+[--out results/benchmarks/retrieval.json]`` writes a record. ``--single`` measures one query per call instead, in a
+gallery of 300,000 rows, and writes ``retrieval_single.json``.
 
 A gallery in R^128 around random centres, and queries from the same clusters whose kappa is such that their credible cap
 of mass 0.95 contains 1, 10, 100 or 1,000 items, by a scan. Time is per query, in batches of queries that alternate with
 the bare engine in one run: a range search at the same threshold (FAISS, Lance) or, if the engine has none, the same
-number of nearest neighbours (PostgreSQL), with the same settings.
+number of nearest neighbours (PostgreSQL), with the same settings. With ``--single`` every search alternates with the
+bare one, and each of them is first in half of the rounds, since the second finds the scanned lists in the CPU's cache.
 """
 
 import argparse
@@ -16,7 +18,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -29,6 +33,7 @@ from benchmarks.engines import clustered, postgres_server
 from benchmarks.timing import median_seconds
 
 DIM, MASS, SIZES = 128, 0.95, (1, 10, 100, 1000)
+Bare = Callable[[CredibleIndex, au.VonMisesFisher, list[int]], Callable[[], Any]]
 ENGINES = ("faiss-ivf", "faiss-hnsw", "lance-ivf", "postgres-hnsw")
 
 
@@ -77,9 +82,9 @@ def bare_faiss(
     engine, sizes = near.index, near.sizes
     mu = stored_direction(queries.mu)
     radii = cap_cosine(queries, MASS).tolist()
+    parameters = faiss.SearchParametersIVF(nprobe=sizes["probes"]) if near.kind == "ivf" else None
 
     def ranges() -> None:
-        parameters = faiss.SearchParametersIVF(nprobe=sizes["probes"])
         for row, radius in enumerate(radii):
             engine.range_search(mu[row : row + 1], radius, params=parameters)
 
@@ -140,6 +145,59 @@ def bare_postgres(
     return nearest
 
 
+def single_searches(
+    index: CredibleIndex,
+    queries: au.VonMisesFisher,
+    counts: list[int],
+    bare: Bare,
+    repeats: int,
+) -> dict[str, float]:
+    """Medians of alternating single searches: milliseconds, and the ratio to the bare engine, by wall and CPU time.
+
+    CPU time, of all threads of the process, also holds on a machine that is busy with something else.
+    """
+    parts = range(len(counts))
+    ours = [au.VonMisesFisher(queries.mu[i], queries.kappa[i]) for i in parts]
+    batches = [au.VonMisesFisher(queries.mu[i : i + 1], queries.kappa[i : i + 1]) for i in parts]
+    alone = [bare(index, batches[i], counts[i : i + 1]) for i in parts]
+    clocks = {"": time.perf_counter, "CPU ": time.process_time}
+    times: dict[tuple[str, str], list[list[float]]] = {}  # by clock and contender, then by round
+    for round_ in range(repeats + 1):
+        for i in parts:
+            order = ("ours", "bare") if (round_ + i) % 2 else ("bare", "ours")
+            for name in order:
+                starts = {clock: read() for clock, read in clocks.items()}
+                if name == "ours":
+                    index.search(ours[i], MASS)
+                else:
+                    alone[i]()
+                for clock, read in clocks.items():
+                    rounds = times.setdefault((clock, name), [[] for _ in range(repeats + 1)])
+                    rounds[round_].append(1000 * (read() - starts[clock]))
+    found: dict[str, float] = {}
+    for clock in clocks:
+        own, other = (times[clock, name][1:] for name in ("ours", "bare"))  # after a warm-up
+        by_round = [median(o) / median(b) for o, b in zip(own, other, strict=True)]
+        found[f"{clock}ms a query"] = median(chain(*own))
+        found[f"bare {clock}ms a query"] = median(chain(*other))
+        found[f"{clock}ratio"] = median(chain(*own)) / median(chain(*other))
+        found[f"lowest {clock}ratio of a round"] = min(by_round)
+        found[f"highest {clock}ratio of a round"] = max(by_round)
+    return found
+
+
+def cap_milliseconds() -> dict[str, float]:
+    """Median milliseconds of a cap whose mass is new, so that a table is computed, and of later caps."""
+    query = au.VonMisesFisher(torch.eye(DIM)[0], 300.0)
+    times: dict[str, list[float]] = {"first": [], "later": []}
+    for mass in np.linspace(0.9, 0.94, 9).tolist():
+        for name in ("first", *["later"] * 9):
+            start = time.perf_counter()
+            cap_cosine(query, mass)
+            times[name].append(1000 * (time.perf_counter() - start))
+    return {f"{name} cap of a mass, ms": median(values) for name, values in times.items()}
+
+
 def size_of(folder: Path) -> int:
     """Total bytes of a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -153,6 +211,8 @@ def measure(
     expected: dict[int, list[set[str]]],
     sizes: dict[str, int],
     repeats: int,
+    *,
+    single: bool,
 ) -> dict[str, Any]:
     """Build time, and for each size of cap the recall, milliseconds per query and their ratio to the bare engine's."""
     name, kind = engine.split("-")
@@ -167,7 +227,7 @@ def measure(
         **sizes,
     }
     print(f"{engine}: {found}", flush=True)
-    bare = {"faiss": bare_faiss, "lance": bare_lance, "postgres": bare_postgres}[name]
+    bare: Bare = {"faiss": bare_faiss, "lance": bare_lance, "postgres": bare_postgres}[name]
     for size, queries in by_size.items():
         hits = index.search(queries, MASS)
         assert isinstance(hits, list)
@@ -175,19 +235,19 @@ def measure(
         got = sum(len(true & set(h.ids)) for true, h in zip(expected[size], hits, strict=True))
         extra = sum(len(set(h.ids) - true) for true, h in zip(expected[size], hits, strict=True))
         counts = [len(h) for h in hits]
-        seconds = median_seconds(
-            {
+        if single:
+            times = single_searches(index, queries, counts, bare, repeats)
+        else:
+            contenders = {
                 "ours": lambda q=queries: index.search(q, MASS),
                 "bare": bare(index, queries, counts),
-            },
-            repeats,
-        )
-        found[f"{size} members"] = {
-            "recall": got / members,
-            "extra": extra,
-            "ms a query": 1000 * seconds["ours"] / len(counts),
-            "ratio": seconds["ours"] / seconds["bare"],
-        }
+            }
+            seconds = median_seconds(contenders, repeats)
+            times = {
+                "ms a query": 1000 * seconds["ours"] / len(counts),
+                "ratio": seconds["ours"] / seconds["bare"],
+            }
+        found[f"{size} members"] = {"recall": got / members, "extra": extra, **times}
         print(f"{engine}, caps of {size}: {found[f'{size} members']}", flush=True)
     if name == "postgres":
         store: Any = index._store
@@ -201,19 +261,24 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, help="default: 1,000,000; 300,000 with --single")
     parser.add_argument("--queries", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, help="default: 5; 20 with --single")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="items in a cap")
+    parser.add_argument("--single", action="store_true", help="one query per call")
     parser.add_argument("--width", type=int, default=256, help="search width of HNSW")
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/retrieval.json"))
+    parser.add_argument("--out", type=Path, help="default: in results/benchmarks")
     options = parser.parse_args()
-    rows = options.rows
+    name = "retrieval_single" if options.single else "retrieval"
+    rows = options.rows or (300_000 if options.single else 1_000_000)
+    repeats = options.repeats or (20 if options.single else 5)
+    out = options.out or Path(f"results/benchmarks/{name}.json")
     clusters = max(4, rows // 1000)
     gallery = clustered(rows, DIM, clusters=clusters, noise=0.7, seed=1)
     mu = clustered(options.queries, DIM, clusters=clusters, noise=0.7, seed=2).mu
     stored = stored_direction(gallery.mu)
-    by_size = queries_of_size(stored, mu, tuple(s for s in SIZES if s < rows // 4))
+    by_size = queries_of_size(stored, mu, tuple(s for s in options.sizes if s < rows // 4))
     expected = {size: truth(stored, queries) for size, queries in by_size.items()}
     del stored
     lists = max(4, round(rows**0.5))
@@ -221,16 +286,23 @@ def main() -> None:
         "ivf": {"lists": lists, "probes": max(1, lists // 10)},
         "hnsw": {"links": 24, "width": options.width},
     }
-    metrics: dict[str, Any] = {}
+    metrics: dict[str, Any] = {"caps": cap_milliseconds()} if options.single else {}
     for engine in options.engines:
-        name, kind = engine.split("-")
+        store, kind = engine.split("-")
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            where = str(folder / f"gallery.{name}")
-            if name == "postgres":
+            where = str(folder / f"gallery.{store}")
+            if store == "postgres":
                 where = stack.enter_context(postgres_server()).get_uri()
             metrics[engine] = measure(
-                engine, where, gallery, by_size, expected, sizes[kind], options.repeats
+                engine,
+                where,
+                gallery,
+                by_size,
+                expected,
+                sizes[kind],
+                repeats,
+                single=options.single,
             )
             shutil.rmtree(folder, ignore_errors=True)
     settings = {
@@ -239,7 +311,9 @@ def main() -> None:
     }  # fmt: skip
     command = f"python -m benchmarks.retrieval --rows {rows} --queries {options.queries}"
     command += f" --engines {' '.join(options.engines)} --width {options.width}"
-    write_record(Record("retrieval", metrics, command, 1, settings), options.out)
+    if options.single:
+        command += f" --single --repeats {repeats} --sizes {' '.join(map(str, options.sizes))}"
+    write_record(Record(name, metrics, command, 1, settings), out)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,76 @@ def test_caps_at_the_ends():
     assert wide.tolist() == [-1, -1, -1]
 
 
+def solved_angles(kappa, masses, dim):
+    """Angles of credible caps [n, m] without tables."""
+    levels = torch.tensor(masses, dtype=torch.float64)
+    return sphere.cap_angle(levels[:, None], torch.from_numpy(kappa), dim).T.numpy()
+
+
+def assert_slightly_wider(found, angle):
+    """Tabulated cosines against solved angles: never a smaller cap, nor one wider than documented."""
+    excess = np.cos(angle) - found
+    assert excess.min() >= -1e-15
+    assert (excess <= 2e-9 * angle * np.sin(angle) + 1e-15).all()
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 10, 128, 4096])
+def test_tabulated_caps_at_usual_masses(dim):
+    masses = (0.001, 0.01, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
+    kappa = np.concatenate([np.linspace(0, 5 * dim, 500), np.geomspace(1e-3, 1e8, 1500)])
+    assert all(caps._cap_tables(masses, dim)[2:7])
+    found, angle = caps.credible_cosines(kappa, masses, dim), solved_angles(kappa, masses, dim)
+    assert_slightly_wider(found, angle)
+    few = kappa <= 1e4  # beyond, the rounding of a cosine near 1 shows in the mass
+    height = torch.from_numpy(1 - found[few])
+    held = sphere.cap_mass(height, torch.from_numpy(kappa[few])[:, None], dim)
+    assert (held.numpy() >= np.array(masses) - 1e-9).all()
+
+
+@settings(max_examples=60)
+@given(
+    st.floats(math.log(2), math.log(4096)),
+    st.floats(0, 1),
+    st.lists(st.floats(-5, 22), min_size=1, max_size=20),
+)
+def test_tabulated_caps_of_any_query(log_dim, mass, log_kappas):
+    dim, kappa = round(math.exp(log_dim)), np.exp(log_kappas)
+    found = caps.credible_cosines(kappa, (mass,), dim)
+    assert_slightly_wider(found, solved_angles(kappa, (mass,), dim))
+    alone = [caps.credible_cosines(kappa[i : i + 1], (mass,), dim)[0, 0] for i in range(len(kappa))]
+    inside = kappa <= 1e8  # a table gives the same in any batch
+    assert found[inside, 0].tolist() == pytest.approx(np.array(alone)[inside].tolist(), abs=0)
+    q = au.VonMisesFisher(torch.eye(dim)[0].double(), torch.from_numpy(kappa))
+    assert caps.cap_cosine(q, mass).tolist() == found[:, 0].tolist()
+
+
+def test_caps_that_are_not_tabulated():
+    kappa = np.array([0.0, 24.0, 1e8, 1e9, math.inf, math.nan])
+    masses = (0.0, 1e-5, 0.5, 1 - 1e-6, 1.0)
+    tabulated = [bool(table) for table in caps._cap_tables(masses, 10)]
+    assert tabulated == [False, False, True, False, True]
+    found, truth = (
+        caps.credible_cosines(kappa, masses, 10),
+        np.cos(solved_angles(kappa, masses, 10)),
+    )
+    np.testing.assert_allclose(found, truth, atol=1e-8, rtol=0)
+    assert caps.credible_cosines(kappa[:0], masses, 10).shape == (0, 5)
+    many = np.geomspace(1, 1e4, 5000)  # more than a block
+    np.testing.assert_array_equal(
+        caps.credible_cosines(many, (0.9,), 10)[4500:],
+        caps.credible_cosines(many[4500:], (0.9,), 10),
+    )
+
+
+def test_caps_are_differentiable_in_kappa():
+    kappa = torch.tensor([3.0, 50.0], dtype=torch.float64, requires_grad=True)
+    mu = torch.eye(5)[:2].double()
+    assert torch.autograd.gradcheck(lambda k: caps.cap_cosine(au.VonMisesFisher(mu, k), 0.9), kappa)
+    with torch.no_grad():
+        quick = caps.cap_cosine(au.VonMisesFisher(mu, kappa), 0.9)
+    torch.testing.assert_close(quick, caps.cap_cosine(au.VonMisesFisher(mu, kappa.detach()), 0.9))
+
+
 def test_predictive_cap_is_wider_and_holds_partners():
     dim, kappa, other, kappa_pos = 6, 30.0, 12.0, 25.0
     q = au.VonMisesFisher(torch.eye(dim)[0], kappa)

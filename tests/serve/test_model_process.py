@@ -22,7 +22,7 @@ from aureole.serve._model_process import (
     read_message,
     write_message,
 )
-from aureole.serve._neighbourhood_map import SUMMARY_MASSES, credible_cosines
+from aureole.serve._neighbourhood_map import SUMMARY_MASSES
 from tests.serve.conftest import ask, error_of, in_base64, running
 
 
@@ -53,7 +53,7 @@ def test_it_is_the_same_embedder(hosted, made):
     wanted = own(paths)
     torch.testing.assert_close(posterior.mu, wanted.mu)
     torch.testing.assert_close(posterior.kappa, wanted.kappa)
-    truth = credible_cosines(wanted.kappa, SUMMARY_MASSES, own.dim)
+    truth = torch.stack([wanted.credible_cosine(mass) for mass in SUMMARY_MASSES], -1).numpy()
     assert np.allclose(cosines, truth, atol=1e-6)
     with pytest.raises(InvalidInputError, match="as an image"):
         hosted.prepare(b"no picture")

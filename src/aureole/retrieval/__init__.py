@@ -3,6 +3,7 @@
 from aureole.retrieval._caps import (
     cap_cosine,
     class_entropy,
+    credible_cosines,
     exact_cosines,
     latent_in_cap,
     log_hit_positivity,

@@ -145,12 +145,17 @@ class FaissStore:
         """All rows within each query's bound; scans share a call between queries whose bounds are close."""
         self._refresh()
         allowed = self._allowed(selection.conditions)
-        scanned = selection.exact or self._vectors.approximation is None
+        if not selection.exact and self._vectors.approximation is not None:
+            for query, bound in zip(mu, bounds.tolist(), strict=True):
+                ((places, _),) = self._vectors.within(query[None], bound, exact=False)
+                places = places if allowed is None else places[allowed[places]]
+                yield self._rows(np.sort(places), selection.columns)
+            return
         results: dict[int, np.ndarray] = {}
-        for group in _groups(bounds) if scanned else np.arange(len(bounds))[:, None]:
+        for group in _groups(bounds):
             lowest = float(bounds[group[0]])
-            within = self._vectors.within(mu[group], lowest, exact=selection.exact)
-            for query, (places, scores) in zip(group, within, strict=True):
+            within = self._vectors.within(mu[group], lowest, exact=True)
+            for query, (places, scores) in zip(group.tolist(), within, strict=True):
                 places = places[scores >= bounds[query] - slack(self._schema.dim)]
                 results[query] = np.sort(places if allowed is None else places[allowed[places]])
         for query in range(len(mu)):
@@ -328,12 +333,13 @@ class FaissStore:
 
 @dataclass(frozen=True)
 class Approximation:
-    """An approximate index, the sizes that were requested, and the name of its file."""
+    """An approximate index, the sizes that were requested, the name of its file, and how a range search uses it."""
 
     index: Any
     kind: Approximate
     sizes: dict[str, int]
     file: str
+    parameters: Any = None
 
 
 class VectorIndex:
@@ -389,7 +395,7 @@ class VectorIndex:
             index.train(mu)
         index.add(mu)
         file = f"index-{secrets.token_hex(8)}.faiss"
-        self.approximation = Approximation(index, kind, sizes, file)
+        self._use(index, kind, sizes, file)
 
     def load(self, path: Path, kind: Approximate, sizes: dict[str, int]) -> None:
         """Load an approximate index, and add the vectors that were appended after it was built."""
@@ -402,7 +408,13 @@ class VectorIndex:
         rest = self.mu[index.ntotal :]
         if len(rest):
             index.add(np.ascontiguousarray(rest))
-        self.approximation = Approximation(index, kind, sizes, path.name)
+        self._use(index, kind, sizes, path.name)
+
+    def _use(self, index: Any, kind: Approximate, sizes: dict[str, int], file: str) -> None:
+        parameters = None
+        if kind == "ivf":
+            parameters = self.faiss.SearchParametersIVF(nprobe=probes_of(sizes, index.nlist))
+        self.approximation = Approximation(index, kind, sizes, file, parameters)
 
     def within(
         self, mu: np.ndarray, bound: float, *, exact: bool
@@ -416,8 +428,7 @@ class VectorIndex:
                 yield from (self._graph_within(query[None], radius, approximation) for query in mu)
                 return
             index = approximation.index
-            probes = probes_of(approximation.sizes, index.nlist)
-            parameters = self.faiss.SearchParametersIVF(nprobe=probes)
+            parameters = approximation.parameters
         ends, scores, places = index.range_search(mu, radius, params=parameters)
         for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             yield places[start:end], scores[start:end]
@@ -554,7 +565,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _stamp(folder: Path) -> tuple[int, int]:
     """What changes whenever the manifest is replaced."""
     try:
-        status = (folder / _MANIFEST).stat()
+        status = os.stat(f"{folder}/{_MANIFEST}")  # before every search: faster than pathlib
     except FileNotFoundError as error:
         raise _missing(folder) from error
     return status.st_ino, status.st_mtime_ns

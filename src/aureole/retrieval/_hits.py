@@ -152,14 +152,13 @@ def pick_hits(hits: Hits, places: list[int]) -> Hits:
 
 @dataclass
 class Queries:
-    """Queries in the form engines need: mu [n, k, D], kappa and log weights [n, k], smallest cosines [n, k].
+    """Queries in the form engines need: mu [n, k, D] and smallest cosines [n, k].
 
     ``bound`` is the threshold that is searched with: inf where the cap is too wide, higher where a limit allows it.
     """
 
+    posterior: Posterior
     mu: np.ndarray
-    kappa: Tensor
-    log_weights: Tensor
     threshold: Tensor
     bound: np.ndarray
     asks_back: list[bool]
@@ -167,24 +166,30 @@ class Queries:
     @classmethod
     def of(cls, posterior: Posterior, threshold: Tensor, widest: float | None) -> "Queries":
         """Queries of batch shape () or (n,) with their thresholds."""
-        if isinstance(posterior, MixtureVMF):
-            mu, kappa, weights = posterior.mu, posterior.kappa, posterior.weights
-        else:
-            mu, kappa = posterior.mu.unsqueeze(-2), posterior.kappa.unsqueeze(-1)
-            threshold, weights = threshold.unsqueeze(-1), torch.ones_like(kappa)
-        if not posterior.batch_shape:
-            mu, kappa, weights, threshold = (
-                x.unsqueeze(0) for x in (mu, kappa, weights, threshold)
-            )
-        kappa, log_weights = kappa.detach().cpu().double(), weights.detach().cpu().double().log()
-        threshold = threshold.detach().cpu()
-        asks_back = [False] * len(threshold)
+        n, k = _count(posterior)
+        mu = stored_direction(posterior.mu).reshape(n, k, posterior.dim)
+        threshold = threshold.detach().cpu().reshape(n, k)
+        asks_back, bound = [False] * n, threshold.numpy().copy()
         if widest is not None:
             check_angle(widest)
             asks_back = (torch.acos(threshold.clamp(-1, 1)).amax(-1) > widest).tolist()
-        bound = threshold.numpy().copy()
-        bound[asks_back] = math.inf
-        return cls(stored_direction(mu), kappa, log_weights, threshold, bound, asks_back)
+            bound[asks_back] = math.inf
+        return cls(posterior, mu, threshold, bound, asks_back)
+
+    def components(self) -> tuple[Tensor, Tensor]:
+        """(Kappa, log weights) of the components [n, k]."""
+        shape, kappa = _count(self.posterior), self.posterior.kappa
+        posterior = self.posterior
+        one = torch.ones_like(kappa)
+        weights = posterior.weights if isinstance(posterior, MixtureVMF) else one
+        kappa, weights = (x.detach().cpu().double().reshape(shape) for x in (kappa, weights))
+        return kappa, weights.log()
+
+
+def _count(posterior: Posterior) -> tuple[int, int]:
+    """(Queries, components of each) of a posterior of batch shape () or (n,)."""
+    n = posterior.batch_shape[0] if posterior.batch_shape else 1
+    return n, posterior.kappa.shape[-1] if isinstance(posterior, MixtureVMF) else 1
 
 
 @dataclass(frozen=True)
@@ -224,15 +229,18 @@ def find_members(
 ) -> list[Members]:
     """The members of each query's cap; ``complete`` holds rows that contain the entire caps of some queries."""
     n, k, _ = queries.mu.shape
-    pairs = [p for p in np.argwhere(queries.bound <= 1).tolist() if p[0] not in complete]
+    owner, component = np.nonzero(queries.bound <= 1)
+    if complete:
+        searched = ~np.isin(owner, list(complete))
+        owner, component = owner[searched], component[searched]
     parts: list[list[Members]] = [[] for _ in range(n)]
     for i, rows in complete.items():
         parts[i].append(_inside(rows, queries, i))
-    for start in range(0, len(pairs), _CHUNK):
-        chunk = pairs[start : start + _CHUNK]
-        at = tuple(np.array(chunk).T)
+    for start in range(0, len(owner), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        at = owner[chunk], component[chunk]
         candidates = store.candidates(queries.mu[at], queries.bound[at], selection)
-        for (i, _), rows in zip(chunk, candidates, strict=True):
+        for i, rows in zip(at[0].tolist(), candidates, strict=True):
             parts[i].append(_inside(rows, queries, i))
     return [_union(part, selection, k) for part in parts]
 
@@ -243,13 +251,14 @@ def log_positivities(members: list[Members], queries: Queries, kappa_pos: float)
     owner = torch.repeat_interleave(torch.arange(len(members)), torch.tensor(sizes))
     cosine = torch.from_numpy(np.concatenate([cap.cosines for cap in members]))
     kappa_hit = torch.from_numpy(np.concatenate([cap.rows.kappa for cap in members])).double()
-    kappa = queries.kappa[owner]
+    own_kappa, log_weights = queries.components()
+    kappa = own_kappa[owner]
     kappa_hit = kappa_hit.unsqueeze(-1).expand_as(kappa)
     c, own, hit = (x.reshape(-1) for x in (cosine, kappa, kappa_hit))
     each = log_hit_positivity(c, own, hit, kappa_pos, queries.mu.shape[-1]).reshape(kappa.shape)
     if kappa.shape[1] == 1:
         return list(each[:, 0].split(sizes))
-    return list(torch.logsumexp(each + queries.log_weights[owner], -1).split(sizes))
+    return list(torch.logsumexp(each + log_weights[owner], -1).split(sizes))
 
 
 def rank_hits(
@@ -267,7 +276,9 @@ def rank_hits(
         log_ratios = [*log_positivities(members, queries, kappa_pos)]
     hits = []
     for i, (cap, log_ratio) in enumerate(zip(members, log_ratios, strict=True)):
-        rows, cosine = cap.rows, cap.cosines.max(-1, initial=-1.0)
+        rows, cosine = cap.rows, cap.cosines[:, 0]
+        if cap.cosines.shape[1] > 1:
+            cosine = cap.cosines.max(-1, initial=-1.0)
         key = cosine if rank == "cosine" or log_ratio is None else log_ratio.numpy()
         order = _order(key, cosine, rows.ids)[:limit]
         picked = None if log_ratio is None else log_ratio[order]
@@ -291,6 +302,8 @@ def rank_hits(
 
 def _order(key: np.ndarray, cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Positions by descending key, then descending cosine, then id."""
+    if len(ids) < 2:
+        return np.arange(len(ids))
     order = np.lexsort((-cosine, -key))
     tied = (np.diff(key[order]) == 0) & (np.diff(cosine[order]) == 0)
     if tied.any():
@@ -301,7 +314,8 @@ def _order(key: np.ndarray, cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 def _inside(rows: Rows, queries: Queries, i: int) -> Members:
     """Those of the rows that lie in a query's cap."""
-    cosine = np.stack([exact_cosines(mu, rows.mu) for mu in queries.mu[i]], -1)
+    columns = [exact_cosines(mu, rows.mu) for mu in queries.mu[i]]
+    cosine = np.stack(columns, -1) if len(columns) > 1 else columns[0][:, None]
     inside = np.flatnonzero((cosine >= queries.bound[i]).any(-1))
     return Members(_without_mu(rows, inside), cosine[inside])
 

@@ -83,6 +83,9 @@ class SearchOptions:
             raise InvalidInputError("the positivity of a hit and P(positive) need kappa_pos.")
 
 
+_DEFAULTS = SearchOptions()
+
+
 class CredibleIndex:
     """A gallery of posteriors on LanceDB, FAISS or PostgreSQL, searched by credible caps.
 
@@ -271,12 +274,17 @@ class CredibleIndex:
             The fields of ``SearchOptions`` as keywords, as in 0.1.0.
         """
         options = _with_deprecated(options, deprecated)
-        selection = Selection(check_filter(filter, self.schema), tuple(columns), exact)
-        self._check_search(posterior, limit, columns)
+        schema = self.schema
+        selection = Selection(check_filter(filter, schema), tuple(columns), exact)
+        posterior = _checked_query(posterior, schema.dim)
+        if limit is not None and (isinstance(limit, bool) or limit < 1):
+            raise InvalidInputError(f"limit must be at least 1, but is {limit!r}.")
+        if columns:
+            self._check_columns(columns)
         mass, options = self._calibrated(mass, options)
         kappa_pos, kappa_other = options.kappa_pos, options.kappa_other
         if kappa_other is None:
-            kappa_other = self.schema.typical_kappa
+            kappa_other = schema.typical_kappa
         threshold = cap_cosine(
             posterior, mass, kind=options.kind, kappa_pos=kappa_pos, kappa_other=kappa_other
         )
@@ -344,27 +352,6 @@ class CredibleIndex:
         kappas = {"kappa_pos": calibration.kappa_pos, "kappa_other": calibration.kappa_other}
         return calibration.level(mass), replace(options, **kappas)
 
-    def _check_search(
-        self, posterior: Posterior, limit: int | None, columns: Sequence[str]
-    ) -> None:
-        if not isinstance(posterior, (VonMisesFisher, MixtureVMF)):
-            raise InvalidInputError(
-                f"a query is a VonMisesFisher or a MixtureVMF, but got {type(posterior).__name__}."
-            )
-        if len(posterior.batch_shape) > 1:
-            raise InvalidInputError(
-                f"queries have the batch shape () or (n,), but got {tuple(posterior.batch_shape)}."
-            )
-        if posterior.dim != self.schema.dim:
-            raise InvalidInputError(
-                f"the gallery lies in R^{self.schema.dim}, but the query lies in R^{posterior.dim}."
-            )
-        if not bool(torch.isfinite(posterior.mu).all()) or bool((~(posterior.kappa >= 0)).any()):
-            raise InvalidInputError("a query has a mu that is not finite or a kappa below 0.")
-        if limit is not None and (isinstance(limit, bool) or limit < 1):
-            raise InvalidInputError(f"limit must be at least 1, but is {limit!r}.")
-        self._check_columns(columns)
-
     def _check_columns(self, columns: Sequence[str]) -> None:
         unknown = [name for name in columns if name not in self.schema.columns]
         if unknown:
@@ -388,9 +375,31 @@ def engine_of(where: str) -> type[FaissStore] | type[LanceStore] | type[Postgres
     )
 
 
+def _checked_query(posterior: Posterior, dim: int) -> Posterior:
+    """The query without gradients, with which its cap would be solved for; raise if it is not valid."""
+    if not isinstance(posterior, (VonMisesFisher, MixtureVMF)):
+        raise InvalidInputError(
+            f"a query is a VonMisesFisher or a MixtureVMF, but got {type(posterior).__name__}."
+        )
+    if len(posterior.batch_shape) > 1:
+        raise InvalidInputError(
+            f"queries have the batch shape () or (n,), but got {tuple(posterior.batch_shape)}."
+        )
+    if posterior.dim != dim:
+        raise InvalidInputError(
+            f"the gallery lies in R^{dim}, but the query lies in R^{posterior.dim}."
+        )
+    mu, kappa = posterior.mu.numpy(force=True), posterior.kappa.numpy(force=True)
+    if not (np.isfinite(mu).all() and (kappa >= 0).all()):
+        raise InvalidInputError("a query has a mu that is not finite or a kappa below 0.")
+    if isinstance(posterior, MixtureVMF) or not posterior.kappa.requires_grad:
+        return posterior
+    return VonMisesFisher(posterior.mu.detach(), posterior.kappa.detach(), validate_args=False)
+
+
 def _with_deprecated(options: SearchOptions | None, deprecated: Mapping[str, Any]) -> SearchOptions:
     """The options, updated by the keywords of 0.1.0."""
-    options = SearchOptions() if options is None else options
+    options = _DEFAULTS if options is None else options
     if not deprecated:
         return options
     unknown = deprecated.keys() - {field.name for field in fields(SearchOptions)}

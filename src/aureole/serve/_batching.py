@@ -19,11 +19,11 @@ from torch import Tensor
 from aureole.data import blur_pictures, deteriorate
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex, Hits, SearchOptions, pick_hits
+from aureole.retrieval import CredibleIndex, Hits, SearchOptions, credible_cosines, pick_hits
 from aureole.scale import Embedder
 from aureole.serve._errors import ApiError, map_failures
 from aureole.serve._model_process import ModelProcessError, SubprocessEmbedder
-from aureole.serve._neighbourhood_map import CapTable
+from aureole.serve._neighbourhood_map import SUMMARY_MASSES
 
 MAX_COUNT = 10_000  # items of a cap that are counted, and ranked by positivity
 _T = TypeVar("_T")
@@ -337,7 +337,7 @@ class Encoder:
 
     def __init__(self, embedder: Embedder, options: BatchOptions) -> None:
         self.embedder = embedder
-        self._caps = CapTable(embedder.dim)
+        credible_cosines(np.ones(1), SUMMARY_MASSES, embedder.dim)  # fills the cache
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="aureole-decoder")
         # with two threads one batch is sent to the model process while it computes another
         threads = 2 if isinstance(embedder, SubprocessEmbedder) else 1
@@ -380,7 +380,8 @@ class Encoder:
                 posterior, cosines = self.embedder.embed_with_cosines(prepared)
             else:
                 posterior = self.embedder.embed(prepared)
-                cosines = self._caps(posterior.kappa)
+                kappa = posterior.kappa.double().numpy()
+                cosines = credible_cosines(kappa, SUMMARY_MASSES, self.embedder.dim).tolist()
         except ModelProcessError as error:  # retrying could kill the next process too
             return [error] * len(prepared)
         except Exception as error:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, error_from_dict, error_to_dict
+from aureole.retrieval import credible_cosines
 from aureole.scale import (
     Embedder,
     Modality,
@@ -33,7 +34,7 @@ from aureole.scale import (
     prepare_text,
     prepare_vector,
 )
-from aureole.serve._neighbourhood_map import CapTable
+from aureole.serve._neighbourhood_map import SUMMARY_MASSES
 
 LOG = logging.getLogger("aureole.serve")
 _HEADER = struct.Struct("<cQ")  # format of the content, and its length in bytes
@@ -250,7 +251,7 @@ def _serve(stdin: BinaryIO, out: BinaryIO) -> None:
         write_message(out, error_to_dict(error))
         return
     write_message(out, {name: getattr(embedder, name) for name in _ATTRIBUTES})
-    caps = CapTable(embedder.dim)
+    credible_cosines(np.ones(1), SUMMARY_MASSES, embedder.dim)  # fills the cache
     while True:
         message = read_message(stdin)
         inputs = list(message["inputs"]) if isinstance(message, dict) else message
@@ -261,7 +262,9 @@ def _serve(stdin: BinaryIO, out: BinaryIO) -> None:
             answer: dict[str, Any] = {
                 "mu": np.ascontiguousarray(posterior.mu.numpy()),
                 "kappa": posterior.kappa.numpy(),
-                "cosines": np.array(caps(posterior.kappa)),
+                "cosines": credible_cosines(
+                    posterior.kappa.double().numpy(), SUMMARY_MASSES, embedder.dim
+                ),
             }
         except Exception as error:
             answer = error_to_dict(error)

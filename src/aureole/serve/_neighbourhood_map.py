@@ -5,24 +5,14 @@ The projection is azimuthal: angles to the query are exact, so its cap is a circ
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from aureole.sphere import cap_angle, predictive_angle
+from aureole.sphere import predictive_angle
 
 SUMMARY_MASSES = (0.5, 0.9, 0.95)  # masses of the caps that every embedding reports
-_DEGREE = 192  # of the interpolant: an error of 1e-9 in D = 2, and of rounding from D = 4 on
-_MAX_KAPPA = 1e8  # larger kappas are computed without the table
 _NEARLY_ALL = 1 - 1e-9  # replaces mass 1, whose angle would be pi
 _REACH = 1.3  # the map extends this much beyond the angle of the largest cap
 _MIN_ITEMS = 60  # shown however small the cap is
 _ROUNDING = 1e-6  # of stored float32: below this, the sine of an angle to the centre is noise
-
-
-def credible_cosines(kappa: Tensor, masses: tuple[float, ...], dim: int) -> list[list[float]]:
-    """The smallest cosine inside each credible cap, one row per kappa [n]. All are computed in one call."""
-    levels = torch.tensor(masses, dtype=torch.float64)
-    with torch.no_grad():
-        return torch.cos(cap_angle(levels, kappa.double().unsqueeze(-1), dim)).tolist()
 
 
 def predictive_cosines(
@@ -39,46 +29,6 @@ def predictive_cosines(
     levels = torch.tensor(masses, dtype=torch.float64).clamp(max=_NEARLY_ALL)
     with torch.no_grad():
         return torch.cos(predictive_angle(levels, own, other, kappa_pos, dim)).tolist()
-
-
-class CapTable:
-    r"""Interpolates the smallest cosines of the credible caps of ``SUMMARY_MASSES``, 100x faster than solving for them.
-
-    $\log \theta_m(\kappa)$ is interpolated by a polynomial in $\log(\kappa + D/2)$, in which it is nearly linear at
-    both ends, at Chebyshev points, for kappa from 0 to 1e8.
-
-    Examples
-    --------
-    >>> table = CapTable(10)
-    >>> [[round(c, 4) for c in row] for row in table(torch.tensor([24.0]))]
-    [[0.8391, 0.7176, 0.675]]
-    """
-
-    def __init__(self, dim: int) -> None:
-        self._dim, self._shift = dim, dim / 2
-        self._low, high = np.log(self._shift), np.log(_MAX_KAPPA + self._shift)
-        self._half = (high - self._low) / 2
-        count = _DEGREE + 1
-        nodes = (np.arange(count) + 0.5) * np.pi / count
-        kappa = np.exp(self._low + self._half * (np.cos(nodes) + 1)) - self._shift
-        with torch.no_grad():
-            levels = torch.tensor(SUMMARY_MASSES, dtype=torch.float64)
-            angle = cap_angle(levels, torch.from_numpy(kappa).clamp_min(0).unsqueeze(-1), dim)
-        self._orders = np.arange(count)
-        basis = np.cos(np.outer(self._orders, nodes))  # the discrete cosine transform
-        self._weights = 2 / count * basis @ torch.log(angle).numpy()
-        self._weights[0] /= 2
-
-    def __call__(self, kappa: Tensor) -> list[list[float]]:
-        """A row of smallest cosines for each kappa [n]."""
-        values = kappa.double().numpy()
-        clipped = np.minimum(values, _MAX_KAPPA)
-        position = (np.log(clipped + self._shift) - self._low) / self._half - 1
-        basis = np.cos(np.outer(np.arccos(np.clip(position, -1, 1)), self._orders))
-        cosines = np.cos(np.exp(basis @ self._weights)).tolist()
-        for row in np.flatnonzero(~(values <= _MAX_KAPPA)).tolist():
-            cosines[row] = credible_cosines(kappa[row : row + 1], SUMMARY_MASSES, self._dim)[0]
-        return cosines
 
 
 def spread_places(cosine: np.ndarray, largest_angle: float, limit: int) -> np.ndarray:

@@ -11,7 +11,13 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation import SAMPLED, kappa_rejection
 from aureole.explorer import MASSES
-from aureole.retrieval import CredibleIndex, class_entropy, describe_cap, pick_hits
+from aureole.retrieval import (
+    CredibleIndex,
+    class_entropy,
+    credible_cosines,
+    describe_cap,
+    pick_hits,
+)
 from aureole.scale import Embedder
 from aureole.serve import _request_models as requests
 from aureole.serve._batching import (
@@ -30,7 +36,6 @@ from aureole.serve._middleware import Metrics
 from aureole.serve._neighbourhood_map import (
     SUMMARY_MASSES,
     azimuthal_map,
-    credible_cosines,
     predictive_cosines,
     spread_places,
 )
@@ -129,7 +134,7 @@ class Service:
         posterior, payload = await self.engine.call(work)
         values = {column: entries[0] for column, entries in payload.items()}
         kappa = float(posterior.kappa[0])
-        (caps,) = credible_cosines(posterior.kappa, MASSES, self.dim)
+        (caps,) = credible_cosines(posterior.kappa.double().numpy(), MASSES, self.dim).tolist()
         return {
             **self._format.item(name, kappa, values),
             "mu": posterior.mu[0].tolist(),
@@ -196,11 +201,13 @@ class Service:
         plan = SearchPlan(1.0, MAX_COUNT, count=False, columns=tuple(self.columns))
         about, outcome = await self._search(plan, request.query)
         hits, own = outcome.hits, outcome.posterior
-        masses = (request.mass, *MASSES)
         if kappa_pos is None:
-            threshold, *caps = credible_cosines(own.kappa.reshape(1), masses, self.dim)[0]
+            kappa = own.kappa.reshape(1).double().numpy()
+            ((threshold,),) = credible_cosines(kappa, (request.mass,), self.dim).tolist()
+            (caps,) = credible_cosines(kappa, MASSES, self.dim).tolist()
         else:  # slow, so in a separate thread
             loop, kappa = asyncio.get_running_loop(), float(own.kappa)
+            masses = (request.mass, *MASSES)
             arguments = (kappa, masses, self._typical_kappa, kappa_pos, self.dim)
             cosines = await loop.run_in_executor(self._pool, predictive_cosines, *arguments)
             threshold, *caps = cosines
