@@ -64,9 +64,11 @@ def pytest_collection_modifyitems(config, items):
     """Leave out tests marked ``sweep``, and three of four cases of a test that has more than six, unless --sweeps.
 
     With --quick, only the first case of each test runs. The pages of the docs are all checked. A test that is named
-    on the command line runs with all its cases.
+    on the command line runs with all its cases, and so do those that write the accuracy table.
     """
-    if config.getoption("--sweeps") or any("::" in argument for argument in config.args):
+    if config.getoption("--sweeps") or config.getoption("--write-accuracy"):
+        return
+    if any("::" in argument for argument in config.args):
         return
     cases: dict[str, int] = {}
     for item in items:

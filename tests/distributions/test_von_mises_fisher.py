@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, kl_divergence
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import aureole as au
 from aureole import sphere
@@ -333,3 +334,31 @@ def test_a_mixture_draws_with_a_generator():
     first = (draws[0][..., 0] > 0.5).double().mean(0)
     assert torch.allclose(first, torch.tensor([0.2, 1.0], dtype=torch.float64), atol=0.03)
     assert mixture.sample().shape == (2, 3)
+
+
+class Synchronisations(TorchDispatchMode):
+    """Counts the calls that wait for the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket in (
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.nonzero,
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dim", [3, 64])
+def test_nothing_waits_for_the_device_without_validation(dim):
+    z = torch.nn.functional.normalize(torch.randn(5, dim), dim=-1)
+    mu, kappa = z.clone().requires_grad_(), (50 * torch.rand(5)).requires_grad_()
+    with Synchronisations() as mode:
+        q = au.VonMisesFisher(mu, kappa, validate_args=False)
+        value = q.log_prob(z).sum() + (q.rsample((3,)) * z).sum()
+        value = value + q.entropy().sum() + q.credible_cosine(0.9).sum()
+        value.backward()
+    assert mode.count == 0
+    with Synchronisations() as mode:
+        q.sample()
+    assert mode.count > 0  # rejection counts what is left, as its docstring says

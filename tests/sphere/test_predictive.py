@@ -23,10 +23,10 @@ MASSES = torch.tensor([0.01, 0.5, 0.9, 0.999], dtype=torch.float64)
 def test_the_law_has_mass_one_and_the_angle_holds_what_it_promises(dim, kappa):
     kappa = torch.tensor(kappa, dtype=torch.float64)
     whole = predictive_mass(torch.tensor(math.pi), kappa, 2 * kappa, 50.0, dim)
-    assert whole.item() == pytest.approx(1.0, abs=1e-9)
+    assert whole.item() == pytest.approx(1.0, abs=1e-10)
     angle = predictive_angle(MASSES, kappa, 2 * kappa, 50.0, dim)
     found = predictive_mass(angle, kappa, 2 * kappa, 50.0, dim)
-    torch.testing.assert_close(found, MASSES, atol=1e-9, rtol=0)
+    torch.testing.assert_close(found, MASSES, atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ class VonMisesFisher(Distribution):
         Concentrations ``[*batch]``, or one number. Batch shapes broadcast. Both are promoted to one dtype of at
         least float32. Where that widens mu it is normalised again, since its rounding takes it off the sphere.
     validate_args
-        Whether to check mu, kappa and the arguments of ``log_prob``; by default as torch.distributions does.
+        Whether to check mu, kappa and the arguments of ``log_prob``; by default as torch.distributions does. With
+        False, ``log_prob`` and ``rsample`` never wait for the device, and both work under ``vmap`` and ``torch.func``.
 
     Examples
     --------
@@ -164,7 +165,10 @@ class VonMisesFisher(Distribution):
     def sample(
         self, sample_shape: Any = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "... dim"]:
-        """Draws ``[*sample, *batch, D]`` without a gradient, by rejection: several times faster than ``rsample``."""
+        """Draws ``[*sample, *batch, D]`` without a gradient, by rejection: several times faster than ``rsample``.
+
+        Each round waits for the device to count the rejected draws; ``rsample`` never does.
+        """
         shape = self._extended_shape(torch.Size(sample_shape))
         with torch.no_grad():
             normals = torch.randn(
