@@ -15,12 +15,14 @@ from torch import Tensor
 from aureole.sphere import (
     MAX_TERMS,
     has_native,
+    has_triton,
     interpolated_log_positivity,
     log_coefficients,
     log_positivity_by_integral,
     log_series,
     n_terms,
     native_row_sums,
+    triton_row_sums,
     unit_coefficients,
     unit_cosine,
     zonal_basis,
@@ -204,9 +206,10 @@ class _Rows:
         cosine = self.cosines(dtype)
         weights, top = self.column_weights(rest_scale, dtype)
         sizes = None
-        if has_native(cosine):
+        if has_native(cosine) or has_triton(cosine):
+            row_sums = native_row_sums if has_native(cosine) else triton_row_sums
             rest = rest * weights.unsqueeze(-1)
-            total, sizes = native_row_sums(cosine, own, rest, self.own.dim, self.excluded)
+            total, sizes = row_sums(cosine, own, rest, self.own.dim, self.excluded)
         else:
             values = zonal_sum(cosine, own, rest, self.own.dim, symmetric=self.symmetric)
             if self.excluded is not None:

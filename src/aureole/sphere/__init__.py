@@ -70,6 +70,10 @@ from aureole.sphere._predictive import (
 from aureole.sphere._sampling import (
     random_height,
 )
+from aureole.sphere._triton import (
+    has_triton,
+    triton_row_sums,
+)
 from aureole.sphere._zonal import (
     zonal_basis,
     zonal_envelope,

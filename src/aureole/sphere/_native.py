@@ -98,13 +98,7 @@ class _RowSums(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         cosine, left, right, excluded, moments = ctx.saved_tensors
         if torch.is_grad_enabled():  # a graph of the gradient is wanted
-
-            def twin(cosine: Tensor, left: Tensor, right: Tensor) -> Tensor:
-                values = zonal_sum(cosine, left, right, ctx.dim)
-                values = values if excluded is None else values.masked_fill(excluded, 0.0)
-                return values.sum(-1).double()
-
-            return (*_graph(twin, [cosine, left, right], grads[0]), None, None)
+            return row_sum_graph([cosine, left, right], ctx.dim, excluded, grads[0])
         (n, m), terms = cosine.shape, left.shape[-1]
         grad = grads[0].to(cosine.dtype).contiguous()
         into_cosine, into_right = torch.empty_like(cosine), torch.empty_like(right)
@@ -165,6 +159,19 @@ class _Series(torch.autograd.Function):
 
             return (*_graph(twin, [cosine, logs], grads[0]), None)
         return grads[0] * slopes, grads[0].unsqueeze(-1) * parts, None
+
+
+def row_sum_graph(
+    inputs: Sequence[Tensor], dim: int, excluded: Tensor | None, grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradients of row sums by ``zonal_sum``, with their graph."""
+
+    def twin(cosine: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        values = zonal_sum(cosine, left, right, dim)
+        values = values if excluded is None else values.masked_fill(excluded, 0.0)
+        return values.sum(-1).double()
+
+    return (*_graph(twin, inputs, grad), None, None)
 
 
 def _graph(

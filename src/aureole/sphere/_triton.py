@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from aureole.losses._native import _NativeRowSums
+from aureole.sphere._native import row_sum_graph
 
 _TILE = {"tile_rows": 16, "tile_columns": 64}
 
@@ -66,11 +66,9 @@ class _TritonRowSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if (
-            torch.is_grad_enabled()
-        ):  # a graph of the gradient is wanted: plain torch, with the same saved tensors
-            return _NativeRowSums.backward(ctx, *grads)
         cosine, left, right, excluded, moments = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a graph of the gradient is wanted
+            return row_sum_graph([cosine, left, right], ctx.dim, excluded, grads[0])
         (n, m), terms = cosine.shape, left.shape[-1]
         grad = grads[0].to(cosine.dtype).contiguous()
         into_cosine = torch.empty_like(cosine)
@@ -89,7 +87,7 @@ class _TritonRowSums(torch.autograd.Function):
 
 def _kernels() -> Any:
     """The module of the kernels, which imports triton."""
-    from aureole.losses import _triton_kernels
+    from aureole.sphere import _triton_kernels
 
     return _triton_kernels
 

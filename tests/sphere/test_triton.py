@@ -9,8 +9,8 @@ pytest.importorskip("triton")
 
 import torch
 
-from aureole.losses._triton import has_triton, triton_row_sums
 from aureole.sphere import zonal_sizes, zonal_sum
+from aureole.sphere._triton import has_triton, triton_row_sums
 
 
 def inputs(dtype, n=37, m=131, terms=9):
