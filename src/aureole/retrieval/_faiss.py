@@ -359,18 +359,24 @@ class VectorIndex:
         self.dim = dim
         self.flat: Any = faiss.IndexFlatIP(dim)
         self.approximation: Approximation | None = None
+        self._view: np.ndarray | None = None
 
     @property
     def mu(self) -> np.ndarray:
         """All vectors: a view of the memory of ``flat``, valid until the next ``add``."""
-        n = self.flat.ntotal
-        if n == 0:
-            return np.zeros((0, self.dim), np.float32)
-        return self.faiss.rev_swig_ptr(self.flat.get_xb(), n * self.dim).reshape(n, self.dim)
+        view = self._view
+        if view is None:
+            n = self.flat.ntotal
+            view = np.zeros(0, np.float32)
+            if n:
+                view = self.faiss.rev_swig_ptr(self.flat.get_xb(), n * self.dim)
+            self._view = view = view.reshape(n, self.dim)
+        return view
 
     def add(self, mu: np.ndarray) -> None:
         """Add vectors to both indexes."""
         mu = np.ascontiguousarray(mu)
+        self._view = None
         self.flat.add(mu)
         if self.approximation is not None:
             self.approximation.index.add(mu)

@@ -281,6 +281,8 @@ def rank_hits(
             cosine = cap.cosines.max(-1, initial=-1.0)
         key = cosine if rank == "cosine" or log_ratio is None else log_ratio.numpy()
         order = _order(key, cosine, rows.ids)[:limit]
+        if len(order) == len(rows) == 1:  # nothing to reorder
+            order = slice(None)
         picked = None if log_ratio is None else log_ratio[order]
         probability = None
         if prior is not None and picked is not None:

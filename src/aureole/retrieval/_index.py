@@ -390,7 +390,7 @@ def _checked_query(posterior: Posterior, dim: int) -> Posterior:
             f"the gallery lies in R^{dim}, but the query lies in R^{posterior.dim}."
         )
     mu, kappa = posterior.mu.numpy(force=True), posterior.kappa.numpy(force=True)
-    if not (np.isfinite(mu).all() and (kappa >= 0).all()):
+    if not (np.isfinite(mu).all() and (kappa >= 0).all()):  # NumPy: faster than torch for one query
         raise InvalidInputError("a query has a mu that is not finite or a kappa below 0.")
     if isinstance(posterior, MixtureVMF) or not posterior.kappa.requires_grad:
         return posterior
