@@ -76,7 +76,8 @@ def resolve_negatives(
         following = (own + 1) % total
         mu, kappa = everyone.mu[following].unsqueeze(1), everyone.kappa[following].unsqueeze(1)
         return Negatives(VonMisesFisher(mu, kappa, validate_args=False), pool=everyone)
-    excluded = own.unsqueeze(1) == torch.arange(total, device=own.device)
+    excluded = torch.zeros(n, total, dtype=torch.bool, device=own.device)
+    excluded.scatter_(1, own.unsqueeze(1), True)
     return Negatives(everyone, excluded, partner=own)
 
 
