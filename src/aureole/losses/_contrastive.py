@@ -409,47 +409,67 @@ def cross_entropy(
 
 
 def cross_entropy_of_column(
-    scores: Float[Tensor, "n m"], column: Int[Tensor, " n"]
+    scores: Float[Tensor, "n m"], column: Int[Tensor, " n"], scale: Tensor | float = 1.0
 ) -> Float[Tensor, " n"]:
-    """``cross_entropy`` of one score of each row against all others of the row, in few passes over the matrix."""
+    """``cross_entropy`` of one score of each row against all others of the row, all of them times a positive scale.
+
+    One pass over the matrix forward and one backward, in blocks that fit the cache.
+    """
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        scores, scale = scale * scores, 1.0
     if torch.compiler.is_compiling():
-        return _plain_cross_entropy_of_column(scores, column)
-    return _CrossEntropyOfColumn.apply(scores, column)
+        return _plain_cross_entropy_of_column(scores, column, scale)
+    return _CrossEntropyOfColumn.apply(scores, column, scale)
 
 
-def _plain_cross_entropy_of_column(scores: Tensor, column: Tensor) -> Tensor:
+def _plain_cross_entropy_of_column(scores: Tensor, column: Tensor, scale: Tensor | float) -> Tensor:
     index = column.unsqueeze(1)
+    scores = scale * scores
     return cross_entropy(scores.gather(1, index).squeeze(1), scores.scatter(1, index, -torch.inf))
 
 
 class _CrossEntropyOfColumn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, column: Tensor) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, column: Tensor, scale: Tensor | float) -> Tensor:
         index = column.unsqueeze(1)
-        shares = torch.empty_like(scores, memory_format=torch.contiguous_format)
         top, total = (scores.new_empty(len(scores), 1) for _ in range(2))
-        n_rows = max(1, _BLOCK // scores.shape[1])
-        for first in range(0, len(scores), n_rows):
-            rows = slice(first, first + n_rows)
-            part = shares[rows].copy_(scores[rows]).scatter_(1, index[rows], -torch.inf)
-            torch.amax(part, 1, keepdim=True, out=top[rows])
+        blocks = _row_blocks(scores)
+        buffer = torch.empty_like(scores[blocks[0]])
+        for rows in blocks:
+            part = buffer[: rows.stop - rows.start].copy_(scores[rows])
+            part.scatter_(1, index[rows], -torch.inf)
             # a row of -inf alone has a sum of 0, not NaN
-            part.sub_(top[rows].clamp(min=torch.finfo(part.dtype).min)).exp_()
-            torch.sum(part, 1, keepdim=True, out=total[rows])
-        excess = total.log() + top - scores.gather(1, index)
-        ctx.save_for_backward(scores, column, shares, total, excess)
+            highest = part.amax(1, keepdim=True).clamp_(min=torch.finfo(part.dtype).min)
+            top[rows] = highest
+            total[rows] = part.sub_(highest).mul_(scale).exp_().sum(1, keepdim=True)
+        excess = total.log() + scale * (top - scores.gather(1, index))
+        ctx.save_for_backward(scores, column, top, total, excess)
+        ctx.scale = scale
         return log1p_exp(excess.squeeze(1))
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        scores, column, shares, total, excess = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        scores, column, top, total, excess = ctx.saved_tensors
         if torch.is_grad_enabled():  # a graph of the gradient is wanted
             with torch.enable_grad():
-                value = _plain_cross_entropy_of_column(scores, column)
-                return torch.autograd.grad(value, scores, grads[0], create_graph=True)[0], None
-        weight = grads[0].unsqueeze(1) * torch.sigmoid(excess)
-        into = shares * (weight / total.clamp(min=torch.finfo(total.dtype).tiny))
-        return into.scatter_(1, column.unsqueeze(1), -weight), None
+                value = _plain_cross_entropy_of_column(scores, column, ctx.scale)
+                grad = torch.autograd.grad(value, scores, grads[0], create_graph=True)[0]
+            return grad, None, None
+        weight = ctx.scale * grads[0].unsqueeze(1) * torch.sigmoid(excess)
+        share = weight / total.clamp(min=torch.finfo(total.dtype).tiny)
+        index = column.unsqueeze(1)
+        into = torch.empty_like(scores, memory_format=torch.contiguous_format)
+        for rows in _row_blocks(scores):
+            part = torch.sub(scores[rows], top[rows], out=into[rows]).mul_(ctx.scale)
+            part.exp_().mul_(share[rows])
+            part.scatter_(1, index[rows], -weight[rows])
+        return into, None, None
+
+
+def _row_blocks(matrix: Tensor) -> list[slice]:
+    n, m = matrix.shape
+    height = max(1, _BLOCK // m)
+    return [slice(first, min(first + height, n)) for first in range(0, n, height)]
 
 
 def log1p_exp(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:

@@ -34,7 +34,7 @@ def elk(
     dim, rest = anchor.dim, negatives.posterior
     if negatives.partner is not None:  # the partner is one of the columns
         scores = pair_scores(anchor.mu @ rest.mu.T, anchor.kappa, rest.kappa, dim)
-        return cross_entropy_of_column(inverse_temperature * scores, negatives.partner)
+        return cross_entropy_of_column(scores, negatives.partner, inverse_temperature)
     pairs, others = pair_cosines(anchor, positive, negatives)
     log_pairs = log_pair_likelihood(pairs, anchor.kappa, positive.kappa, dim)
     if negatives.shared:

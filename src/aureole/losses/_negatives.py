@@ -77,7 +77,7 @@ def resolve_negatives(
         mu, kappa = everyone.mu[following].unsqueeze(1), everyone.kappa[following].unsqueeze(1)
         return Negatives(VonMisesFisher(mu, kappa, validate_args=False), pool=everyone)
     excluded = torch.zeros(n, total, dtype=torch.bool, device=own.device)
-    excluded[torch.arange(n, device=own.device), own] = True
+    excluded.scatter_(1, own.unsqueeze(1), True)
     return Negatives(everyone, excluded, partner=own)
 
 

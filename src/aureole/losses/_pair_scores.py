@@ -30,7 +30,7 @@ from aureole.sphere import (
 
 _MANY = 4096  # pairs from which on the fit is worth its overhead
 _LARGEST = 1e7  # kappa up to which rounding in float64 does not show in the lengths
-_BLOCK = 1 << 16  # pairs at a time: the temporaries stay in the cache
+_BLOCK = 1 << 17  # pairs at a time: the temporaries stay in the cache
 _DEGREES = range(8, 23, 2)
 _TOLERANCE = 1e-8
 
@@ -150,7 +150,8 @@ class _PairScores(torch.autograd.Function):
             _lengths(cosine[rows], own, b, width, out=(c, w, p))
             p.copy_(torch.reciprocal(w, out=w)).mul_(width)
             x = torch.mul(p, -2, out=into_cosine[rows]).add_(1)
-            half.copy_(_polynomial(fit, x, out=total).mul_(p)).neg_().add_(1).mul_(w)
+            half.copy_(_polynomial(fit, x, out=total).mul_(p))
+            torch.addcmul(w, half, w, value=-1, out=half)  # (1 - p S) / w
             grad = w.copy_(grads[0][rows])
             # the gradient in half the squared length, r^2 / 2 = (a^2 + b^2) / 2 + a b c
             half.mul_(grad)
