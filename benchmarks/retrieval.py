@@ -309,6 +309,8 @@ def main() -> None:
         "rows": rows, "queries": options.queries, "dim": DIM, "mass": MASS, "clusters": clusters,
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
     }  # fmt: skip
+    if options.single:  # wall times are only comparable if no other process was running
+        settings["load average"] = round(os.getloadavg()[1], 1)
     command = f"python -m benchmarks.retrieval --rows {rows} --queries {options.queries}"
     command += f" --engines {' '.join(options.engines)} --width {options.width}"
     if options.single:
