@@ -68,11 +68,17 @@ class AccuracyTable(RstDirective):
 
 
 class BenchmarkTable(RstDirective):
-    """Measurements (rows) by setting (columns)."""
+    """Measurements (rows) by setting (columns), or the other way round where there are more settings."""
 
     def lines(self, metrics):
         """One table; a measurement that a setting does not have is left empty."""
         names = list(dict.fromkeys(name for values in metrics.values() for name in values))
+        if len(metrics) > len(names):
+            rows = [
+                [setting, *(number(values.get(name, "")) for name in names)]
+                for setting, values in metrics.items()
+            ]
+            return table(["", *names], rows)
         rows = [
             [name, *(number(values.get(name, "")) for values in metrics.values())] for name in names
         ]
