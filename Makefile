@@ -4,7 +4,7 @@ PYTEST = python -m pytest -q -n 2 --dist worksteal
 
 QUICK = tests/sphere tests/distributions tests/losses tests/data tests/evaluation tests/models
 
-.PHONY: check quick core-quick fast native slow sweeps lint types contracts test docs accuracy benchmarks
+.PHONY: check quick core-quick fast native timm slow sweeps lint types contracts test docs accuracy benchmarks
 
 check: lint types contracts docs test
 
@@ -22,6 +22,14 @@ fast:
 native:
 	python -c "import aureole_native"
 	$(PYTEST) -m "not slow" tests/losses tests/sphere/test_positivity.py
+
+# The encoders of timm, in an environment of their own: with torchvision's CUDA build, other packages cannot be imported.
+timm:
+	python -m venv .venv-timm
+	python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
+	  > $$(echo .venv-timm/lib/python*/site-packages)/base.pth
+	.venv-timm/bin/pip install --no-deps torchvision==0.28.0 timm==1.0.30
+	.venv-timm/bin/python -m pytest -q tests/encoders/test_timm.py
 
 slow:
 	$(PYTEST) -m slow --durations=15

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-import aureole as au
 from aureole.records import Record, write_record
 from tests.losses import settings
 
@@ -24,15 +23,7 @@ SAVED_EVERY = 50
 def check(index: int) -> str | None:
     """A description of the setting if a value or gradient is not finite, or the loss negative; else None."""
     setting = settings.make(index, SIZES)
-    loss = au.ClosedFormInfoNCE(
-        setting.kappa_pos, in_batch="all" if setting.negatives == "all" else "next"
-    )
-    leaves = [x.clone().requires_grad_() for x in setting.leaves]
-    posteriors = [
-        au.VonMisesFisher(mu, kappa) for mu, kappa in zip(leaves[::2], leaves[1::2], strict=True)
-    ]
-    value = loss(*posteriors)
-    grads = torch.autograd.grad(value, leaves)
+    value, grads = setting.loss_and_gradients()
     finite = all(bool(torch.isfinite(x).all()) for x in (value, *grads))
     return None if finite and value >= 0 else str(setting)
 

@@ -20,7 +20,10 @@ LAYERS = [
         ("training", "fit, frozen heads", "16", ""),
         ("retrieval", "CredibleIndex, engines", "", "45"),
     ],
-    [("evaluation", "recovery, coverage, calibration, rejection, ranking", "7", "")],
+    [
+        ("evaluation", "recovery, coverage, calibration", "7", ""),
+        ("encoders", "other libraries' by name", "", ""),
+    ],
     [
         ("losses", "InfoNCE, ELK, hedged", "4", ""),
         ("models", "encoders, heads", "3", "2"),

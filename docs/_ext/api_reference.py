@@ -13,8 +13,8 @@ from record_tables import table
 
 TOP = "aureole"
 PACKAGES = (
-    "sphere", "distributions", "losses", "models", "data", "training", "evaluation", "retrieval", "scale", "serve",
-    "explorer",
+    "sphere", "distributions", "losses", "models", "data", "encoders", "training", "evaluation", "retrieval", "scale",
+    "serve", "explorer",
 )  # fmt: skip
 
 

@@ -77,6 +77,56 @@ class EmbedTable(MeasuredDirective):
         return lines
 
 
+class EncoderTable(MeasuredDirective):
+    """Rows per second of every kind of encoder through the commands: ``.. encoder-table:: RECORD``."""
+
+    command = "python -m benchmarks.encoders"
+
+    def lines(self, metrics):
+        """One table; each cell has the rate and its ratio to the bare loop."""
+        commands = ("embed", "score", "search", "serve")
+        rows = []
+        for found in metrics["encoders"].values():
+            cells = [
+                f"{found[name]['rate']:,.0f} ({found[name]['ratio']:.2f})"
+                if name in found
+                else "needs no head"
+                for name in commands
+            ]
+            rows.append([f"``{found['kind']}``", found["model"], f"{found['bare']:,.0f}", *cells])
+        header = ["kind", "model", "bare loop, rows/s", *(f"{name} (ratio)" for name in commands)]
+        return table(header, rows)
+
+
+class JobTable(MeasuredDirective):
+    """The seconds of the one-command jobs: ``.. job-table:: RECORD``."""
+
+    command = "python -m benchmarks.encoders"
+
+    def lines(self, metrics):
+        """One table."""
+        rows = [
+            [
+                f"``{found['command']}``",
+                f"{found['rows']:,} in {found['groups']:,}",
+                f"{found['seconds']:.0f}",
+                f"{found['cpu_seconds']:.0f}",
+                f"{found['information']:.2f}",
+                f"{found['recall_at_1']:.2f}",
+            ]
+            for found in metrics["jobs"].values()
+        ]
+        header = [
+            "command",
+            "rows in groups",
+            "seconds",
+            "processor seconds",
+            "held-out nats",
+            "Recall@1",
+        ]
+        return table(header, rows)
+
+
 class FaultTable(MeasuredDirective):
     """The effect of SIGKILL at random moments: ``.. fault-table:: RECORD``."""
 
@@ -174,6 +224,8 @@ def _amount(value, unit=""):
 
 def setup(app):
     app.add_directive("embed-table", EmbedTable)
+    app.add_directive("encoder-table", EncoderTable)
+    app.add_directive("job-table", JobTable)
     app.add_directive("fault-table", FaultTable)
     app.add_directive("scale-plan", ScalePlan)
     return {"parallel_read_safe": True}

@@ -60,6 +60,7 @@ def test_it_knows_what_is_blurred_and_finds_the_class():
     assert torch.equal(found.kappa, again.kappa)
 
 
+@pytest.mark.filterwarnings("ignore:the posteriors carry negative information")
 def test_rows_of_one_source_stay_on_one_side(monkeypatch):
 
     features, labels, _ = classes(300)

@@ -62,7 +62,7 @@ def test_runs_of_one_seed_agree_and_of_two_differ(tmp_path):
     ],
     ids=str,
 )
-@pytest.mark.filterwarnings("ignore:kappa has collapsed", "ignore:mu has collapsed")
+@pytest.mark.filterwarnings("ignore::aureole.errors.AureoleWarning")
 def test_every_kind_of_setting_runs(tmp_path, changes):
     setting = replace(SMALL, steps=4, **changes)
     metrics = run(setting, 4, tmp_path, command="test").metrics
@@ -72,6 +72,7 @@ def test_every_kind_of_setting_runs(tmp_path, changes):
     json.dumps(metrics, allow_nan=False)
 
 
+@pytest.mark.filterwarnings("ignore:the posteriors carry negative information")
 @pytest.mark.parametrize("components", [1, 2])
 def test_bimodal_runs(tmp_path, components):
     setting = BimodalSetting("b", components, dim=3, items=32, pairs=60, steps=5, width=16)

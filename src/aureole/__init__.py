@@ -13,12 +13,19 @@ from aureole.distributions import (
     log_expected_positivity,
 )
 from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
-from aureole.models import KappaFromNorm, KappaFromPrototypes, MixtureHead, PosteriorEncoder
-from aureole.retrieval import ConformalMass, CredibleIndex
+from aureole.models import (
+    KappaFromNorm,
+    KappaFromPrototypes,
+    MixtureHead,
+    PosteriorEncoder,
+    PosteriorHead,
+)
+from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator
 from aureole.training import FrozenHead
 
 if TYPE_CHECKING:
-    from aureole import data, evaluation, explorer, retrieval, scale, serve, training
+    from aureole import data, encoders, evaluation, explorer, retrieval, scale, serve, training
+    from aureole.evaluation import diagnose
 
 __version__ = "0.2.0.dev0"
 __all__ = [
@@ -32,13 +39,17 @@ __all__ = [
     "KappaFromNorm",
     "KappaFromPrototypes",
     "MCInfoNCE",
+    "MatchCalibrator",
     "MixtureHead",
     "MixtureVMF",
     "PosteriorEncoder",
+    "PosteriorHead",
     "SphereUniform",
     "VonMisesFisher",
     "__version__",
     "data",
+    "diagnose",
+    "encoders",
     "errors",
     "evaluation",
     "expected_positivity",
@@ -54,11 +65,13 @@ __all__ = [
     "training",
 ]
 
-_LAZY = {"data", "evaluation", "explorer", "retrieval", "scale", "serve", "training"}
+_LAZY = {"data", "encoders", "evaluation", "explorer", "retrieval", "scale", "serve", "training"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a subpackage when it is first used."""
+    if name == "diagnose":
+        return import_module("aureole.evaluation").diagnose
     if name in _LAZY:
         return import_module(f"aureole.{name}")
     raise AttributeError(f"module 'aureole' has no attribute {name!r}")

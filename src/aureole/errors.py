@@ -6,6 +6,7 @@ __all__ = [
     "AureoleError",
     "AureoleWarning",
     "ConvergenceWarning",
+    "EncoderError",
     "InvalidInputError",
     "MissingInputError",
     "MissingPackageError",
@@ -26,6 +27,10 @@ class InvalidInputError(AureoleError, ValueError):
 
 class MissingInputError(InvalidInputError):
     """A file or folder does not exist; the message names it and how to get it."""
+
+
+class EncoderError(InvalidInputError):
+    """An encoder cannot be loaded, does not answer, or does not fit its head or gallery; the message has a remedy."""
 
 
 class MissingPackageError(AureoleError, ImportError):
@@ -67,4 +72,4 @@ def error_from_dict(values: Mapping[str, str]) -> AureoleError:
     return kinds.get(values["kind"], AureoleError)(values["error"])
 
 
-_KINDS = (AureoleError, InvalidInputError, MissingInputError, MissingPackageError)
+_KINDS = (AureoleError, InvalidInputError, MissingInputError, EncoderError, MissingPackageError)

@@ -27,8 +27,9 @@ from .forked import Case, run_cases
 
 FIT = ("fit-head", "v.npy", "--columns-from", "g.npy")
 PAGE = ("evaluate", "v.npy", "--columns-from", "g.npy", "--head", "head")
-MODEL = ("--encoder", str(MINILM_CAPTIONS))
-TEXT = ("--text", "red shoes", "--head", str(MINILM_CAPTIONS))
+MODEL = ("--encoder", "sentence-transformers:all-MiniLM-L6-v2", "--head", str(MINILM_CAPTIONS))
+TEXT = ("--text", "red shoes", *MODEL)
+CSV = ("c.csv", "--text-column", "text", "--head", str(MINILM_CAPTIONS), "--encoder")
 # (what is hidden, the command, the extra that brings it)
 EXTRAS = [
     (("lightning_fabric",), (*FIT, "--out", "new", "--dim", "4"), "train"),
@@ -49,9 +50,14 @@ EXTRAS = [
     (("lightning_fabric",), ("train", "c.toml", "--out", "new", "--ranks", "2"), "train"),
     (("lightning_fabric",), ("reproduce", "ambiguous", "--ranks", "2", "--seeds", "1"), "train"),
     # in a process that the command starts
-    (("sentence_transformers",), ("serve", "--index", "t.faiss", *MODEL, "--modality", "text"), "text"),
+    (("sentence_transformers",), ("serve", "--index", "t.faiss", *MODEL), "text"),
     (("ray",), ("reproduce", "ambiguous", "--workers", "2", "--max-batches", "1"), "scale"),
-    (("ray",), ("embed", "t.parquet", "--encoder", "head", "--out", "e.lance", "--workers", "2"), "scale"),
+    (("transformers",), ("score", *CSV, "transformers:a", "--out", "o.csv"), "transformers"),
+    (("timm",), ("embed", "photos", "--encoder", "timm:a", "--head", "head", "--out", "e.lance"), "timm"),
+    (("onnxruntime",), ("score", *CSV, "onnx:c.csv", "--out", "o.csv"), "onnx"),
+    (("httpx",), ("score", *CSV, "openai:http://127.0.0.1:9#m", "--out", "o.csv"), "openai"),
+    (("jinja2",), (*FIT, "--out", "new", "--report", "page.html"), "reports"),
+    (("ray",), ("embed", "t.parquet", "--head", "head", "--out", "e.lance", "--workers", "2"), "scale"),
 ]  # fmt: skip
 MISSING = [
     (("fit-head", "no.parquet", "--group-column", "g", "--out", "new"), "no.parquet"),
@@ -60,7 +66,20 @@ MISSING = [
     (("score", "v.npy", "--head", "no", "--out", "o.csv"), "no/config.json"),
     (("evaluate", "v.npy", "--head", "no"), "no/config.json"),
     (("embed", "no", "--encoder", "head", "--out", "e.lance"), "no"),
-    (("embed", "photos", "--encoder", "no", "--out", "e.lance"), "no/weights.safetensors"),
+    (("embed", "photos", "--encoder", "no", "--out", "e.lance"), "no does not exist"),
+    (("score", *CSV, "python:no.py:f", "--out", "o.csv"), "no.py"),
+    (("score", *CSV, "python:no_module:f", "--out", "o.csv"), "no_module"),
+    (("score", *CSV, "onnx:no.onnx", "--out", "o.csv"), "no.onnx"),
+    (("score", *CSV, "openai:http://127.0.0.1:9/v1#m", "--out", "o.csv"), "Connection refused"),
+    (("score", "c.csv", "--text-column", "no", *CSV[3:], "timm:a", "--out", "o.csv"), "no column 'no'"),
+    (("fit-head", "c.csv", "--text-column", "no", "--group-column", "g", "--encoder", "timm:a", "--out", "new"), "no"),
+    (("fit-head", "c.csv", "--text-column", "g", "--group-column", "no", "--encoder", "timm:a", "--out", "new"), "no"),
+    (("embed", "c.csv", "--text-column", "no", "--encoder", "timm:a", "--head", "head", "--out", "e.lance"), "no"),
+    (("index", "build", *CSV, "timm:a", "--payload-column", "no", "--out", "e.faiss"), "no column 'no'"),
+    (("report", "c.csv", "--text-column", "no", *CSV[3:], "timm:a"), "no column 'no'"),
+    (("search", "g.faiss", "--vector-from", "c.csv", "--row", "0", "--text-column", "no", "--encoder", "timm:a"), "no"),
+    (("score", *CSV, "python:mine.py:f", "--out", "o.csv"), "gives vectors of 2 dimensions"),
+    (("embed", *CSV, "python:mine.py:f", "--out", "e.lance"), "gives vectors of 2 dimensions"),
     (("index", "build", "no.npy", "--head", "head", "--out", "new.faiss"), "no.npy"),
     (("index", "info", "no.lance"), "no.lance"),
     (("index", "info", "no.faiss"), "no.faiss"),
@@ -68,7 +87,7 @@ MISSING = [
     (("search", "no.faiss", "--id", "3"), "no.faiss"),
     (("search", "g.faiss", "--image", "no.png", "--encoder", "encoder"), "no.png"),
     (("serve", "--index", "no.lance"), "no.lance"),
-    (("serve", "--index", "g.faiss", "--encoder", "no"), "no/weights.safetensors"),
+    (("serve", "--index", "g.faiss", "--encoder", "no"), "no does not exist"),
     (("serve", "--index", "g.faiss", "--images", "no"), "no"),
     (("serve", "--index", "g.faiss", "--api-key-file", "no.txt"), "no.txt"),
     (("train", "no.toml", "--out", "new"), "no.toml"),
@@ -89,13 +108,13 @@ WRONG = [
     (("search", "g.faiss", "--id", "1", "--rank", "best"), "best", "aureole search --help"),
     (("search", "g.faiss", "--id", "1", "--limit", "few"), "--limit", "aureole search --help"),
     (("search", "g.faiss"), "give exactly one query: --id", "aureole search --help"),
-    (("reproduce", "nope"), "there is no experiment 'nope'", "aureole reproduce --help"),
+    (("reproduce", "nope"), "unknown experiment 'nope'", "aureole reproduce --help"),
     (("reproduce", "ambiguous", "--only", "nope"), "nope", "aureole reproduce --help"),
     (("reproduce", "all", "--only", "nope"), "nope", "aureole reproduce --help"),
     (("reproduce", "bimodal", "--preset", "paper"), "--preset fast", "aureole reproduce --help"),
     (("reproduce", "ambiguous", "--ranks", "2", "--workers", "2"), "use either --ranks", "aureole reproduce --help"),
     (("report", "records", "--items", "9"), "--items is for a gallery", "aureole report --help"),
-    (("report", "postgresql://me@localhost/db"), "with --out PATH", "aureole report --help"),
+    (("report", "postgresql://me@localhost/db"), "with --out", "aureole report --help"),
 ]  # fmt: skip
 
 
@@ -109,6 +128,8 @@ def place(tmp_path_factory):
     np.save(folder / "g.npy", np.arange(320) // 4)
     (folder / "v.parquet").write_bytes(b"PAR1")
     (folder / "c.toml").write_text(EXAMPLES["process"])
+    (folder / "c.csv").write_text("text,g\na dog,1\na cat,1\n")
+    (folder / "mine.py").write_text("def f(texts): return [[1.0, 2.0] for _ in texts]\n")
     write_columns(folder / "t.parquet", {"v": vectors})
     head = au.FrozenHead(dim=4, kappa_pos=8.0, steps=4, items=32)
     head.fit(vectors, np.arange(320) // 4).save(folder / "head")
@@ -141,7 +162,12 @@ def one_line(ended, status):
 
 @pytest.fixture(scope="module")
 def without(place):
-    return run_cases([Case(arguments, hidden) for hidden, arguments, _ in EXTRAS], place)
+    """What the commands say without a package; none of them leaves a file."""
+    before = sorted(place.rglob("*"))
+    ended = run_cases([Case(arguments, hidden) for hidden, arguments, _ in EXTRAS], place)
+    new = set(place.rglob("*")) - set(before)
+    assert not [path for path in new if path.name.startswith(("e.lance", "o.", "new", "page"))]
+    return ended
 
 
 @pytest.mark.slow
@@ -174,7 +200,8 @@ def test_what_is_not_there_is_named(place):
         line = one_line(ended, 2)
         assert name in line, arguments
         assert line.count(".") >= 2 or "`" in line or "Check" in line, line  # what to do
-    assert not (place / "new").exists()
+    left = [path.name for path in place.iterdir()]
+    assert not [name for name in left if name.startswith(("new", "e.", "o."))]
 
 
 @pytest.mark.slow
@@ -255,6 +282,21 @@ def run_main(monkeypatch, *arguments):
     with pytest.raises(SystemExit) as end:
         main()
     return end.value.code
+
+
+def test_warnings_are_one_line_without_their_place_in_the_code(place):
+    program = (
+        "import sys, warnings; import aureole.cli._app as cli\n"
+        "from aureole.errors import AureoleWarning\n"
+        "def app(**_):\n"
+        "    warnings.warn('kappa is\\nconstant.', AureoleWarning)\n"
+        "    warnings.warn('another one')\n"
+        "cli.app = app; cli.main()"
+    )
+    (ended,) = run_cases([Case((), program=program)], place)
+    ours, others = ended.stderr.split("\n", 1)
+    assert (ended.status, ours) == (0, "warning: kappa is constant.")
+    assert "UserWarning: another one" in others
 
 
 def test_reproduce_without_the_paper_says_how_to_get_it(monkeypatch, capsys):

@@ -149,7 +149,7 @@ def test_markup_in_a_name_is_text(tmp_path):
     path = write_columns(tmp_path / "v.parquet", {"[/red][blink]": np.arange(3)})
     done = start("fit-head", path, "--group-column", "g", "--out", tmp_path / "head")
     _, error = done.communicate(timeout=300)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "[/red][blink]" in error
     assert "Traceback" not in error
 

@@ -19,7 +19,7 @@ from aureole.records import file_hash, read_record
 from aureole.retrieval import CredibleIndex
 from tests.cli.conftest import run
 
-pytestmark = pytest.mark.filterwarnings("ignore:kappa has collapsed", "ignore:mu has collapsed")
+pytestmark = pytest.mark.filterwarnings("ignore::aureole.errors.AureoleWarning")
 SHORT = ("--max-batches", "4")
 
 
@@ -85,10 +85,13 @@ def test_the_next_commands_work(finished):
     search, report, _ = (
         command.split()[1:] for _, command in next_steps(out, out / "gallery.lance")
     )
-    found = json.loads(run(*search, "--json").stdout)
+    found = json.loads(run(*search, "--kind", "credible", "--json").stdout)  # as on the page
     wanted = read_record(out / "quickstart.json").metrics["searches"][1]
     assert found["query"]["kappa"] == pytest.approx(wanted["kappa"], rel=1e-4)
     assert len(found["hits"]) == wanted["members"]
+    matches = json.loads(run(*search, "--json").stdout)
+    assert matches["cap"]["kind"] == "predictive"
+    assert len(matches["hits"]) >= len(found["hits"])
     assert run(*report).exit_code == 0
     assert (out / "gallery.html").stat().st_size > 100_000
 

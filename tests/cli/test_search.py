@@ -79,13 +79,15 @@ def test_a_row_asks_as_its_posterior_does(gallery, table, fitted, tmp_path):
 
 
 def test_reasons_are_those_of_the_formulas(gallery):
-    found = said("search", gallery, "--id", "view 7", "--mass", 0.9, "--explain", "--prior", 0.01)
+    asked = ("search", gallery, "--id", "view 7", "--mass", 0.9, "--explain", "--prior", 0.01)
+    found = said(*asked)
     with CredibleIndex.open(gallery) as index:
         own, _ = index.fetch(["view 7"])
+        cap = {"kappa_pos": index.origin.kappa_pos, "kappa_other": index.schema.typical_kappa}
     (t,) = found["cap"]["cosine"]
-    assert t == pytest.approx(float(cap_cosine(own, 0.9)))
+    assert t == pytest.approx(float(cap_cosine(own, 0.9, kind="predictive", **cap)))
     assert found["cap"]["degrees"] == pytest.approx([math.degrees(math.acos(t))])
-    assert found["cap"]["kind"] == "credible"
+    assert found["cap"]["kind"] == "predictive"
     assert found["cap"]["level"] == 0.9
     assert not found["cap"]["conformal"]
     assert found["count"] > 1
@@ -96,14 +98,21 @@ def test_reasons_are_those_of_the_formulas(gallery):
         assert hit["probability"] == pytest.approx(odds / (1 + odds))
         assert hit["cosine"] >= t
         assert hit["id"] != "view 7"
-    text = run(
-        "search", gallery, "--id", "view 7", "--mass", 0.9, "--explain", "--prior", 0.01
-    ).stdout
+    text = run(*asked).stdout
     first = found["hits"][0]
     assert f"1. {first['id']}\n" in text
     assert f"cosine {first['cosine']:.4f} >= {t:.4f}" in text
-    for part in ("credible cap", "log S h", "P(positive)", "its own latent is inside the cap", "κ"):
+    for part in (
+        "predictive cap",
+        "log S h",
+        "P(positive)",
+        "its own latent is inside the cap",
+        "κ",
+    ):
         assert part in text
+    credible = said(*asked, "--kind", "credible")["cap"]
+    assert credible["kind"] == "credible"
+    assert credible["cosine"] == pytest.approx([float(cap_cosine(own, 0.9))])
 
 
 def test_a_guarantee_makes_the_cap_predictive(gallery):
@@ -179,12 +188,17 @@ def test_wrong_queries_are_named(gallery, table, fitted, tmp_path):
         "DROP TABLE": ("--id", "view 3'; DROP TABLE x; --"),
         "5000 characters": ("--id", "x" * 5000),
         "there is no row 320": (*row, "--row", 320),
-        "of 8 dimensions, not 7": ("--vector-from", tmp_path / "narrow.npy", "--row", 0, *head),
+        r"shape \(8,\), but has \(7,\)": (
+            "--vector-from",
+            tmp_path / "narrow.npy",
+            "--row",
+            0,
+            *head,
+        ),
         "no column 'w'": ("--vector-from", table, "--vector-column", "w", "--row", 0, *head),
         "R\\^9": ("--vector-from", wide, "--row", 0),
         "kappa": ("--vector-from", wide, "--row", 1),
-        "MiniLM gives 384": ("--text", "a dog", *head),
-        "1 to 100000": ("--text", " ", *head),
+        "1 to 100000": ("--text", " ", *head, "--encoder", "python:none:f"),
         "needs kind='predictive'": (
             "--id",
             "view 1",
@@ -207,8 +221,12 @@ def test_wrong_queries_are_named(gallery, table, fitted, tmp_path):
         ("--id", "view 1", "--row", 3),
         ("--id", "view 1", *head),
         ("--text", "x"),
-        ("--text", "x", *head, "--encoder", tmp_path),
+        ("--text", "x", *head),
         ("--image", "x.png"),
+        ("--id", "view 1", "--encoder", "timm:resnet18"),
+        (*row, "--row", 3, "--encoder", "timm:resnet18"),
+        (*row, "--row", 3, "--text-column", "g", "--encoder", "timm:resnet18"),
+        ("--text", "x", "--text-column", "g", "--encoder", "timm:resnet18"),
         ("--id", "view 1", "--mass", 2),
         ("--id", "view 1", "--limit", 0),
         ("--id", "view 1", "--kind", "other"),
@@ -327,8 +345,9 @@ def test_a_text_asks_through_minilm_and_a_head(tmp_path):
         place,
     )
     assert done.exit_code == 0, done.exception
-    found = said("search", place, "--text", sentences[5], "--head", head, "--mass", 0.9)
+    model = ("--encoder", "sentence-transformers:all-MiniLM-L6-v2", "--head", head)
+    found = said("search", place, "--text", sentences[5], *model, "--mass", 0.9)
     assert found["hits"][0]["id"] == sentences[5]
     assert found["hits"][0]["cosine"] == pytest.approx(1, abs=1e-5)
-    unit = said("search", place, "--text", sentences[5], "--head", head, "--normalized")
+    unit = said("search", place, "--text", sentences[5], *model, "--normalized")
     assert unit["query"]["kappa"] != found["query"]["kappa"]

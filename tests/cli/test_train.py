@@ -51,7 +51,7 @@ def test_example_prints_a_config_with_all_keys():
     assert run("train").exit_code == 2
 
 
-@pytest.mark.filterwarnings("ignore:kappa has collapsed")
+@pytest.mark.filterwarnings("ignore::aureole.errors.AureoleWarning")
 def test_a_process(tmp_path):
     path = config(tmp_path, '[data]\nkind = "process"\ndim = 4\n')
     out = tmp_path / "encoder"
@@ -89,7 +89,7 @@ def test_vectors(tmp_path):
     assert "either data.group_column or data.pairs" in str(both.exception)
 
 
-@pytest.mark.filterwarnings("ignore:kappa has collapsed")
+@pytest.mark.filterwarnings("ignore::aureole.errors.AureoleWarning")
 def test_pictures(tmp_path):
     path, out = pictures(tmp_path), tmp_path / "encoder"
     done = run(

@@ -130,7 +130,7 @@ def test_folders_as_spark_and_delta_write_them(tmp_path):
     write(hidden / "part-0.parquet", lists(VECTORS[:3]))
     assert len(read_vectors(hidden, "v")) == 3
     (tmp_path / "empty" / "x.parquet").mkdir(parents=True)
-    with pytest.raises(InvalidInputError, match="no file in"):
+    with pytest.raises(InvalidInputError, match="contains no table"):
         read_vectors(tmp_path / "empty", "v")
 
 
@@ -256,7 +256,7 @@ def test_the_columns_there_are_and_the_kinds_that_can_be_read(tmp_path):
     with pytest.raises(InvalidInputError, match=r"must end in \.parquet"):
         read_vectors(tmp_path / "v.pkl", "v")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InvalidInputError, match="no file in"):
+    with pytest.raises(InvalidInputError, match="contains no table"):
         read_vectors(tmp_path / "empty", "v")
 
 

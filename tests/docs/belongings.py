@@ -37,6 +37,7 @@ def make_belongings(folder: Path) -> None:
         folder / "new.parquet",
         table | {"id": np.array([f"new {one}" for one in new], dtype=object)},
     )
+    write_columns(folder / "captions.csv", {name: table[name] for name in ("photo", "caption")})
     np.save(folder / "vectors.npy", table["v"])
     lines = "".join(f"{one}\n" for one in table["photo"])
     (folder / "labels.csv").write_text(f"label\n{lines}")

@@ -17,10 +17,12 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import aureole
+from aureole.retrieval._match import nearest
 from tests.docs.belongings import make_belongings
 from tests.packaging.readme import blocks, is_service
 
@@ -166,6 +168,13 @@ def drop(path):
 
 def prepare(page, reader, monkeypatch):
     """What a page has said in doctests or in words before its blocks."""
+    if page == "thresholds.md":
+        rng = np.random.default_rng(0)
+        gallery = rng.standard_normal((200, 16))
+        queries = np.repeat(gallery, 2, axis=0) + 0.5 * rng.standard_normal((400, 16))
+        cosines, ids = nearest(queries, gallery, 100)
+        names = {"au": aureole, "queries": queries, "gallery": gallery, "cosines": cosines}
+        reader.names |= names | {"ids": ids, "matches": [[row // 2] for row in range(400)]}
     if page == "encoders.md":
         datasets = pytest.importorskip("datasets")
         home = reader.folder / "hub"

@@ -16,7 +16,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.explorer import MASSES, choose_columns, explorer_data, write_explorer
 from aureole.explorer._explorer import pick_items, render_explorer
-from aureole.retrieval import CredibleIndex, Origin, cap_cosine
+from aureole.retrieval import CredibleIndex, Origin, SearchOptions, cap_cosine
 from aureole.sphere import normalize
 from benchmarks.explorer_visit import Visit, browser, chromium
 
@@ -54,12 +54,13 @@ def numbers(text: str, dtype: str) -> np.ndarray:
 def test_caps_and_counts_are_the_indexs_own(gallery, data):
     names = [item["id"] for item in data["items"]]
     caps, counts = numbers(data["caps"], "<f4"), numbers(data["counts"], "<i4")
+    credible = SearchOptions(kind="credible")
     with CredibleIndex.open(gallery / "g.faiss") as index:
         posterior, _ = index.fetch(names)
         for place in (0, len(names) // 2, len(names) - 1):
             one = VonMisesFisher(posterior.mu[place], posterior.kappa[place])
             for at in (0, 30, 49):
-                assert counts[place, at] == len(index.search(one, MASSES[at]))
+                assert counts[place, at] == len(index.search(one, MASSES[at], options=credible))
                 assert caps[place, at] == pytest.approx(
                     float(cap_cosine(one, MASSES[at])), abs=1e-6
                 )

@@ -48,12 +48,26 @@ def test_the_page_has_every_part_and_says_the_main_things():
     assert "vectors.parquet: 500 rows in 100 groups; posteriors of 32 dimensions." in text
     assert "carries 4.50 nats of information about a partner: it narrows the search 90-fold" in text
     assert "for 60 % of 500 rows, and for 75 % of the half" in text
-    assert "κ gains 50 % of what the best order would" in text
-    assert "of mass 90 % contain a partner in 89.4 %" in text
+    assert "by κ gains 50 % of what the best order would" in text
+    assert "of mass 90 % contains the partner in 89.4 % of the pairs" in text
+    assert "hardly separates" not in text
     assert "-0.6 points" in text
     assert "record" not in text  # there are none behind it
     assert set(found.links) >= {f"#{part}" for part in parts}
     assert all(link.startswith("#") for link in found.links)  # nothing is loaded
+
+
+def test_the_page_says_that_there_is_no_information():
+    html = re.sub(r"\s+", " ", head_page(assessment(information=-0.49), source="v.npy"))
+    assert "carry no information about a partner on average (-0.49 nats)" in html
+    assert "-fold" not in html
+    html = re.sub(r"\s+", " ", head_page(assessment(information=0.002), source="v.npy"))
+    assert "carry no information about a partner (0.00 nats)" in html
+
+
+def test_the_page_says_that_kappa_hardly_helps():
+    html = head_page(assessment(auroc=0.523), source="v.npy")
+    assert "κ hardly separates right from wrong rows here (AUROC 0.52; 0.5 is chance)" in html
 
 
 @pytest.mark.parametrize(

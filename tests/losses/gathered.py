@@ -31,7 +31,7 @@ def make_losses(gather):
         "hib": lambda **o: au.HedgedInstance(a=2.0, b=0.0, n_samples=8, **o),
     }
     for name, make in kinds.items():
-        for mode in ("shared", "next", "all"):
+        for mode in ("shared", "next", "all", "both"):
             in_batch = "next" if mode == "shared" else mode
             yield f"{name} {mode}", make(gather=gather, in_batch=in_batch), mode == "shared"
 

@@ -1,7 +1,7 @@
 """Random settings of the closed-form loss, each made from its index alone.
 
 D is log-uniform from 2 to 4096, kappa and kappa_pos from 1e-2 to 1e6; directions are aligned, opposite, of low rank or
-random; negatives are shared, own or taken from the batch. Nothing here imports aureole.
+random; negatives are shared, own or taken from the batch.
 """
 
 import math
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+import aureole as au
 
 DIRECTIONS = ("aligned", "opposite", "low rank", "random")
 NEGATIVES = ("shared", "own", "next", "all")
@@ -41,6 +43,17 @@ class Setting:
     def leaves(self) -> list[Tensor]:
         groups = [self.anchor, self.positive, *([] if self.negative is None else [self.negative])]
         return [x for group in groups for x in group]
+
+    def loss(self) -> au.ClosedFormInfoNCE:
+        in_batch = "all" if self.negatives == "all" else "next"
+        return au.ClosedFormInfoNCE(self.kappa_pos, in_batch=in_batch)
+
+    def loss_and_gradients(self) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(The loss, its gradients in all leaves)."""
+        leaves = [x.clone().requires_grad_() for x in self.leaves]
+        pairs = zip(leaves[::2], leaves[1::2], strict=True)
+        value = self.loss()(*(au.VonMisesFisher(mu, kappa) for mu, kappa in pairs))
+        return value, torch.autograd.grad(value, leaves)
 
 
 def make(index: int, sizes: tuple[int, int] = (8, 32)) -> Setting:

@@ -13,24 +13,11 @@ COUNT = 500  # benchmarks/real_dimensions.py runs more
 PER_TEST = 20
 
 
-def loss_and_gradients(setting):
-    """(Loss, gradients of all leaves) of a setting."""
-    loss = au.ClosedFormInfoNCE(
-        setting.kappa_pos, in_batch="all" if setting.negatives == "all" else "next"
-    )
-    leaves = [x.clone().requires_grad_() for x in setting.leaves]
-    posteriors = [
-        au.VonMisesFisher(mu, kappa) for mu, kappa in zip(leaves[::2], leaves[1::2], strict=True)
-    ]
-    value = loss(*posteriors)
-    return value, torch.autograd.grad(value, leaves)
-
-
 @pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
 def test_random_settings_are_finite(first):
     for index in range(first, first + PER_TEST):
         setting = settings.make(index)
-        value, grads = loss_and_gradients(setting)
+        value, grads = setting.loss_and_gradients()
         assert value.dtype == setting.dtype
         assert torch.isfinite(value), setting
         assert value >= 0, setting
@@ -96,7 +83,7 @@ def test_second_derivatives(negatives, dtype):
     )
     setting = settings.make(index, (8, 8))
     leaves = [x.clone().requires_grad_() for x in setting.leaves]
-    loss = au.ClosedFormInfoNCE(setting.kappa_pos, in_batch="all" if negatives == "all" else "next")
+    loss = setting.loss()
 
     def slope(kappa, create_graph):
         posteriors = [

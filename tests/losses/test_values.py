@@ -8,13 +8,21 @@ import torch
 import aureole as au
 from aureole.losses import Negatives, _hedged as hedged, _mcinfonce as mcinfonce, resolve_negatives
 
-MODES = [("shared", "next"), ("per anchor", "next"), ("none", "next"), ("none", "all")]
+MODES = [
+    ("shared", "next"),
+    ("per anchor", "next"),
+    ("none", "next"),
+    ("none", "all"),
+    ("none", "both"),
+]
 
 
-def negatives_of(i, positive, negative, in_batch):
-    """Indices (or posteriors) of anchor i's negatives, in plain Python."""
+def negatives_of(i, anchor, positive, negative, in_batch):
+    """The (mu, kappa) of anchor i's negatives, in plain Python."""
     if negative is None:
         n = len(positive.kappa)
+        if in_batch == "both":
+            return [(q.mu[j], q.kappa[j]) for q in (anchor, positive) for j in range(n) if j != i]
         which = [(i + 1) % n] if in_batch == "next" else [j for j in range(n) if j != i]
         return [(positive.mu[j], positive.kappa[j]) for j in which]
     if len(negative.batch_shape) == 1:
@@ -28,7 +36,9 @@ def loop(score, anchor, positive, negative, in_batch):
     for i in range(len(anchor.kappa)):
         own = (anchor.mu[i], anchor.kappa[i])
         plus = score(*own, positive.mu[i], positive.kappa[i])
-        minus = [score(*own, *other) for other in negatives_of(i, positive, negative, in_batch)]
+        minus = [
+            score(*own, *other) for other in negatives_of(i, anchor, positive, negative, in_batch)
+        ]
         total = math.fsum(math.exp(s) for s in [plus, *minus])
         values.append(-plus + math.log(total))
     return torch.tensor(values, dtype=torch.float64)

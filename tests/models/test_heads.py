@@ -11,6 +11,7 @@ from aureole.models import (
     KappaFromPrototypes,
     MixtureHead,
     PosteriorEncoder,
+    PosteriorHead,
     ResidualMLP,
 )
 from aureole.models._heads import mixture_from
@@ -191,3 +192,56 @@ def test_a_prototype_heads_gradient():
     with pytest.MonkeyPatch.context() as patch:  # the head works in float32; check it in float64
         patch.setattr(torch.Tensor, "float", torch.Tensor.double)
         assert torch.autograd.gradcheck(kappa, start)
+
+
+def test_the_default_head_starts_with_one_kappa_and_any_order_can_be_learned():
+    head = PosteriorHead(8, 4)
+    q = head(FEATURES)
+    torch.testing.assert_close(q.kappa, torch.full((512,), 8.0))
+    assert len(head(FEATURES[:2])) == 2
+    torch.testing.assert_close(
+        PosteriorHead(8, 4, kappa=30.0)(FEATURES).kappa, torch.full((512,), 30.0)
+    )
+    wanted = FEATURES[:, 0]
+    optimiser = torch.optim.Adam(head.parameters(), 1e-2)
+    for _ in range(60):
+        optimiser.zero_grad()
+        (head(FEATURES).kappa.log() - 2 - 0.3 * wanted).square().mean().backward()
+        optimiser.step()
+    assert au.evaluation.spearman(head.eval()(FEATURES).kappa, wanted) > 0.9
+
+
+def test_the_default_head_takes_features_of_any_scale_shape_and_type():
+    head = PosteriorHead(8, 4).train()
+    far = 1e4 + 1e3 * FEATURES
+    assert head(far).mu.mean(0).norm() < 0.5  # features far from 0 do not make all mu alike
+    assert head(FEATURES.view(16, 32, 8)).shape == (16, 32)
+    assert head(FEATURES[0]).shape == ()
+    assert head(FEATURES[:1]).shape == (1,)  # a batch of one has no variance of its own
+    before = head.norm.running_mean.clone()
+    head.eval()(FEATURES)
+    assert torch.equal(before, head.norm.running_mean)
+    head.half()
+    assert head(FEATURES.half()).dtype == head.train()(FEATURES.half()).dtype == torch.float32
+    assert head.double()(FEATURES).dtype == torch.float64
+    with torch.autocast("cpu", torch.bfloat16):
+        assert PosteriorHead(8, 4)(FEATURES.bfloat16()).dtype == torch.float32
+    for kappa in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InvalidInputError, match="kappa must be positive"):
+            PosteriorHead(8, 4, kappa=kappa)
+
+
+def test_initialise_holds_the_statistics_of_the_default_head(tmp_path):
+    head = PosteriorHead(8, 4)
+    head.initialise(FEATURES, kappa=5.0)
+    first = head.train()(FEATURES[:3])
+    torch.testing.assert_close(head(FEATURES)[:3].mu, first.mu)  # no batch matters any more
+    torch.testing.assert_close(first.kappa, torch.full((3,), 5.0))
+    assert head(FEATURES).mu.mean(0).norm() < 0.1
+    for held in (head, PosteriorHead(8, 4, width=16)):
+        encoder = PosteriorEncoder(ResidualMLP(6, 8), held).eval()
+        again = PosteriorEncoder.load(encoder.save(tmp_path / str(id(held))))
+        x = torch.randn(7, 6)
+        assert torch.equal(again(x).kappa, encoder(x).kappa)
+        assert torch.equal(again(x).mu, encoder(x).mu)
+        assert again.train().head.norm.training == held.train().norm.training

@@ -12,13 +12,13 @@ from torch import nn
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.models import (
-    HEADS,
     Card,
     CifarResNet,
     KappaFromNorm,
     KappaFromPrototypes,
     MixtureHead,
     PosteriorEncoder,
+    PosteriorHead,
     ResidualMLP,
     ResNet18,
     build,
@@ -26,7 +26,7 @@ from aureole.models import (
     hold_statistics,
     load_classifier,
 )
-from aureole.models._saving import BACKBONES
+from aureole.models._saving import BACKBONES, HEADS
 
 IMAGES, VECTORS = torch.rand(3, 3, 32, 32), torch.randn(3, 5)
 
@@ -283,6 +283,7 @@ def test_hostile_files_are_refused_and_run_no_code(kind, tmp_path, capsys):
 
 def test_every_kind_is_built_as_it_is_described():
     networks = {
+        "PosteriorHead": PosteriorHead(6, 3, width=5),
         "KappaFromNorm": KappaFromNorm(6, 3),
         "KappaFromPrototypes": KappaFromPrototypes(6, 3, n_prototypes=4),
         "MixtureHead": MixtureHead(6, 3, n_components=2),

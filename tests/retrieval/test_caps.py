@@ -11,7 +11,7 @@ from scipy import integrate
 import aureole as au
 from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.retrieval import _caps as caps
+from aureole.retrieval import _cap_tables as tables, _caps as caps
 
 RNG = torch.Generator()
 
@@ -57,7 +57,7 @@ def assert_slightly_wider(found, angle):
 def test_tabulated_caps_at_usual_masses(dim):
     masses = (0.001, 0.01, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
     kappa = np.concatenate([np.linspace(0, 5 * dim, 500), np.geomspace(1e-3, 1e8, 1500)])
-    assert all(caps._cap_tables(masses, dim)[2:7])
+    assert all(tables._credible_tables(masses, dim)[2:7])
     found, angle = caps.credible_cosines(kappa, masses, dim), solved_angles(kappa, masses, dim)
     assert_slightly_wider(found, angle)
     few = kappa <= 1e4  # beyond, the rounding of a cosine near 1 shows in the mass
@@ -86,7 +86,7 @@ def test_tabulated_caps_of_any_query(log_dim, mass, log_kappas):
 def test_caps_that_are_not_tabulated():
     kappa = np.array([0.0, 24.0, 1e8, 1e9, math.inf, math.nan])
     masses = (0.0, 1e-5, 0.5, 1 - 1e-6, 1.0)
-    tabulated = [bool(table) for table in caps._cap_tables(masses, 10)]
+    tabulated = [bool(table) for table in tables._credible_tables(masses, 10)]
     assert tabulated == [False, False, True, False, True]
     found, truth = (
         caps.credible_cosines(kappa, masses, 10),
@@ -99,6 +99,45 @@ def test_caps_that_are_not_tabulated():
         caps.credible_cosines(many, (0.9,), 10)[4500:],
         caps.credible_cosines(many[4500:], (0.9,), 10),
     )
+
+
+@pytest.mark.parametrize(("dim", "other"), [(2, 4.0), (8, 3.0), (32, math.inf), (128, 256.0)])
+@pytest.mark.parametrize("mass", [0.01, 0.95, 0.999])
+def test_tabulated_predictive_caps(dim, other, mass):
+    law = tables.PartnerLaw(other, 2.0 * dim, dim)
+    low, width = math.log(dim / 2), tables._CELL
+    ends = np.exp(low + width * np.array([0, 1, 1 - 1e-12, 2, 5.5])) - dim / 2
+    kappa = np.concatenate([ends.clip(0), dim * np.geomspace(0.5, 4, 6)])
+    found = tables.predictive_cosines(kappa, mass, law)
+    angle = sphere.predictive_angle(
+        mass, torch.from_numpy(kappa), torch.tensor(other).double(), law.kappa_pos, dim
+    ).numpy()
+    excess = np.arccos(found) / angle - 1
+    assert excess.min() >= -1e-14
+    assert excess.max() <= 2e-8
+    alone = [tables.predictive_cosines(k[None], mass, law)[0] for k in kappa]
+    assert found.tolist() == alone
+
+
+def test_predictive_caps_that_are_not_tabulated():
+    kappa = np.array([0.0, 24.0, 1e9, math.inf])
+    law = tables.PartnerLaw(24.0, 20.0, 10)
+    assert tables.predictive_cosines(kappa, 1.0, law).tolist() == [-1.0] * 4
+    for mass, other in ((1e-5, law), (1 - 1e-6, law), (0.9, law._replace(kappa_pos=2000.0))):
+        found = tables.predictive_cosines(kappa, mass, other)
+        angle = [
+            sphere.predictive_angle(mass, k, torch.tensor(24.0), other.kappa_pos, 10).item()
+            for k in torch.from_numpy(kappa)
+        ]
+        np.testing.assert_allclose(found, np.cos(angle), atol=1e-9)
+    with pytest.raises(InvalidInputError, match="kappa"):
+        tables.predictive_cosines(np.array([math.nan]), 0.9, law)
+    q = au.VonMisesFisher(torch.eye(10)[0], 24.0)
+    point, nearly = (
+        caps.cap_cosine(q, 0.9, kind="predictive", kappa_pos=20.0, kappa_other=other)
+        for other in (math.inf, 1e30)  # as a schema stores it
+    )
+    assert point == nearly
 
 
 def test_caps_are_differentiable_in_kappa():

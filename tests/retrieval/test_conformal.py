@@ -91,7 +91,7 @@ def test_calibrations_are_saved_with_the_index(durable):
     with pytest.raises(InvalidInputError, match="calibration was made with kappa_pos"):
         again.search(query, 0.8, options=replace(CONFORMAL, kappa_pos=3.0))
     with pytest.raises(InvalidInputError, match="kind='predictive'"):
-        SearchOptions(guarantee="conformal")
+        SearchOptions(kind="credible", guarantee="conformal")
     again.append(posteriors(2, DIM, seed=8), ["a", "b"])
     assert again.conformal == calibration
     index.close()

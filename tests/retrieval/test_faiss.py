@@ -13,7 +13,14 @@ import torch
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.retrieval import ConformalMass, CredibleIndex, Origin, Rows, _faiss
+from aureole.retrieval import (
+    ConformalMass,
+    CredibleIndex,
+    Origin,
+    Rows,
+    SearchOptions,
+    _faiss,
+)
 from aureole.retrieval._faiss import FaissStore
 from aureole.retrieval._schema import object_array
 from tests.retrieval import dying_writer
@@ -38,7 +45,8 @@ def test_a_gallery_of_0_1_0_opens_and_is_converted_by_the_first_change(tmp_path)
         assert index.origin == Origin(16.0, "abc")
         assert index.conformal == ConformalMass([0.1, 0.5, 0.9], 16.0, 20.0)
         for exact in (True, False):
-            hits = index.search(query, expected["mass"], columns=columns, exact=exact)
+            kind = SearchOptions(kind="credible")
+            hits = index.search(query, expected["mass"], columns=columns, exact=exact, options=kind)
             assert hits.ids == expected["ids"]
             assert hits.cosine.tolist() == expected["cosine"]
             assert hits.kappa.tolist() == expected["kappa"]
@@ -261,3 +269,26 @@ def test_an_approximate_faiss_index_is_read_again(tmp_path):
         assert_exact(again.search(query, 0.9), expected)  # all lists are probed
         assert_exact(index.search(query, 0.9), expected)
     assert again.check_recall(au.VonMisesFisher(gallery.mu[:9], 20.0)).share == 1
+
+
+PATCHED = """
+import faiss, faiss.contrib.torch_utils, torch
+import aureole as au
+mu = au.sphere.normalize(torch.randn(300, 8, generator=torch.Generator().manual_seed(0)))
+index = au.CredibleIndex.create("faiss://", au.VonMisesFisher(mu, 50.0), [str(i) for i in range(300)])
+queries = au.VonMisesFisher(mu[:3], 10.0)
+exact = [hits.ids for hits in index.search(queries, mass=0.9, limit=4)]
+index.build("hnsw")
+assert [hits.ids[0] for hits in index.search(queries, mass=0.9, limit=4)] == ["0", "1", "2"]
+flat = faiss.IndexFlatIP(8)
+flat.add(mu.numpy())
+wrapped = au.CredibleIndex.wrap(flat)
+print([[str(i) for i in h.ids] for h in wrapped.search(queries, mass=0.9, limit=4)] == exact)
+"""
+
+
+def test_indexes_patched_for_torch_can_be_searched():
+    done = subprocess.run(
+        [sys.executable, "-c", PATCHED], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n", done.stderr[-2000:]

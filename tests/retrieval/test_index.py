@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import aureole as au
 from aureole import sphere
 from aureole.errors import AureoleWarning, InvalidInputError
-from aureole.retrieval import CredibleIndex, Hits, SearchOptions
+from aureole.retrieval import CredibleIndex, Hits, Origin, SearchOptions
 from benchmarks.retrieval_exact import compare
 from tests.retrieval.conftest import assert_exact, brute_force, names, posteriors
 
@@ -66,6 +66,23 @@ def test_mixtures_ask_for_a_union(small):
     expected = au.log_expected_positivity(one, items, 20.0)
     torch.testing.assert_close(hits.log_positivity.float(), expected, atol=1e-4, rtol=1e-5)
     assert hits.log_positivity.diff().max() <= 0
+
+
+def test_searches_are_predictive_once_kappa_pos_is_known(small):
+    index, gallery, ids = small
+    query = au.VonMisesFisher(gallery.mu[3], 400.0)
+    assert_exact(index.search(query, 0.9), brute_force(gallery, ids, query, 0.9))
+    cap = {"kappa_pos": 15.0, "kappa_other": index.schema.typical_kappa}
+    expected = brute_force(gallery, ids, query, 0.9, kind="predictive", **cap)
+    index.origin = Origin(15.0)
+    hits = index.search(query, 0.9)
+    assert_exact(hits, expected)
+    assert len(hits) > 10 * len(index.search(query, 0.9, options=SearchOptions(kind="credible")))
+    assert hits.log_positivity is not None
+    given = index.search(query, 0.9, options=SearchOptions(kappa_pos=15.0))
+    assert given.ids == hits.ids
+    index.origin = Origin(400.0)
+    assert len(index.search(query, 0.9)) < len(hits)
 
 
 def test_predictive_caps_and_positivity(small):
@@ -313,7 +330,7 @@ def test_hostile_rows_are_refused(small):
         (lambda: index.search(au.VonMisesFisher(good, 3.0), columns=["mu"]), "mu"),
         (lambda: index.search(au.VonMisesFisher(good, 3.0), options=SearchOptions(kind="predictive")), "kappa_pos"),
         (lambda: index.search(au.VonMisesFisher(good, 3.0), options=SearchOptions(widest=99.0)), "radians"),
-        (lambda: SearchOptions(guarantee="conformal"), "predictive"),
+        (lambda: SearchOptions(kind="credible", guarantee="conformal"), "predictive"),
         (lambda: SearchOptions(rank="score"), "rank"),
         (lambda: index.search(au.VonMisesFisher(good, 3.0), nearest="all"), "unexpected keyword argument 'nearest'"),
     ]  # fmt: skip
@@ -343,7 +360,7 @@ def test_addresses_without_an_index(durable):
 def test_vague_queries_are_asked_back(small):
     index, gallery, _ = small
     batch = au.VonMisesFisher(gallery.mu[:2], torch.tensor([0.1, 1e4]))
-    options = SearchOptions(widest=0.5, kappa_pos=9.0)
+    options = SearchOptions(kind="credible", widest=0.5, kappa_pos=9.0)
     vague, sure = index.search(batch, 0.9, columns=["stock"], options=options)
     assert vague.asks_back
     assert vague.ids == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,19 @@ import torch
 from pyarrow import parquet
 
 import aureole as au
-from aureole.errors import AureoleError, InvalidInputError, MissingInputError, error_from_dict
+from aureole.encoders import ahead
+from aureole.errors import (
+    AureoleError,
+    InvalidInputError,
+    MissingInputError,
+    MissingPackageError,
+    error_from_dict,
+)
 from aureole.models import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex, Schema
-from aureole.scale import EmbedOptions, SourceSpec, embed, load_embedder
+from aureole.scale import EmbedOptions, ModelSpec, SourceSpec, embed, load_embedder
 from aureole.scale._posterior_table import PosteriorTable, exclusive, lower_median
-from aureole.scale._worker import WorkOrder, ahead
+from aureole.scale._worker import WorkOrder
 from benchmarks.pictures import make_corrupt, make_pictures
 from tests.scale.conftest import assert_same, by_id, rows, save_encoder
 
@@ -196,7 +204,8 @@ def test_texts_of_a_table_go_through_minilm_and_a_head(tmp_path):
     parquet.write_table(
         pa.table({"caption": ["a dog", None, "two cats", " "]}), tmp_path / "t.parquet"
     )
-    report = embed(tmp_path / "t.parquet", MINILM_CAPTIONS, tmp_path / "out.lance")
+    model = ModelSpec("sentence-transformers:all-MiniLM-L6-v2", MINILM_CAPTIONS)
+    report = embed(tmp_path / "t.parquet", model, tmp_path / "out.lance")
     assert (report.rows, report.errors) == (2, 2)
     assert set(by_id(tmp_path / "out.lance")) == {"0", "2"}
 
@@ -246,9 +255,9 @@ def test_a_model_that_gives_no_direction_is_a_fault_of_the_input(
     pictures, encoder, tmp_path, monkeypatch
 ):
     """Weights that went to NaN for some inputs: here all whose first pixel is odd."""
-    from aureole.scale._embedder import ImageEmbedder
+    from aureole.scale import Embedder
 
-    plain = ImageEmbedder.embed
+    plain = Embedder.embed
 
     def broken(self, prepared, **options):
         found = plain(self, prepared, **options)
@@ -257,7 +266,7 @@ def test_a_model_that_gives_no_direction_is_a_fault_of_the_input(
         mu[odd] = torch.nan
         return au.VonMisesFisher(mu, found.kappa, validate_args=False)
 
-    monkeypatch.setattr(ImageEmbedder, "embed", broken)
+    monkeypatch.setattr(Embedder, "embed", broken)
     report = embed(pictures, encoder, tmp_path / "t.lance")
     assert report.rows + report.errors == 230
     assert report.errors > 20
@@ -273,6 +282,18 @@ def test_a_package_that_is_missing_stops_the_job(pictures, encoder, tmp_path, mo
     monkeypatch.setattr("aureole.data._image_files._pillow", missing)
     with pytest.raises(AureoleError, match="need Pillow"):
         embed(pictures, encoder, tmp_path / "t.lance")
+    assert not list(tmp_path.iterdir())  # nothing was done, so nothing is left
+
+
+def test_without_ray_several_workers_leave_nothing_behind(pictures, encoder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'aureole\[scale\]'"):
+        embed(pictures, encoder, tmp_path / "t.lance", workers=2)
+    parquet.write_table(pa.table({"v": [[1.0]]}), tmp_path / "t.parquet")
+    source = SourceSpec(str(tmp_path / "t.parquet"), column="nope")
+    with pytest.raises(MissingInputError, match="no column 'nope'"):
+        embed(source, encoder, tmp_path / "t.lance")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
 
 
 def test_what_a_worker_lacks_is_missing_for_the_one_who_asked(pictures, tmp_path):
@@ -282,11 +303,11 @@ def test_what_a_worker_lacks_is_missing_for_the_one_who_asked(pictures, tmp_path
 
     spec = SourceSpec(str(pictures), "image")
     table = PosteriorTable(str(tmp_path / "t.lance"), Schema(8, {}), "")
-    order = WorkOrder(spec, str(tmp_path / "nowhere"), None, table, 8)
+    order = WorkOrder(spec, ModelSpec(str(tmp_path / "nowhere")), table, 8)
     (text,) = _work({"chunk": ["{}"]}, job="a", order=order)["error"]
     error = error_from_dict(json.loads(text))
     assert type(error) is MissingInputError
-    assert "nowhere holds no saved model" in str(error)
+    assert "nowhere does not exist" in str(error)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from aureole.errors import InvalidInputError
+from aureole.errors import EncoderError, InvalidInputError
 from aureole.models import MINILM_CAPTIONS
 from aureole.scale import load_embedder
 from aureole.training import FrozenHead, minilm
@@ -67,7 +67,7 @@ def test_what_is_no_picture_is_refused_with_the_reason(images, raw, message):
         images.prepare(raw)
 
 
-def test_a_head_takes_vectors_or_with_minilm_texts():
+def test_a_head_takes_vectors():
     vectors = load_embedder(MINILM_CAPTIONS)
     assert (vectors.modality, vectors.dim) == ("vector", 32)
     rng = np.random.default_rng(0)
@@ -89,7 +89,7 @@ def test_a_head_takes_vectors_or_with_minilm_texts():
 @pytest.mark.slow
 def test_texts_keep_their_order_whatever_their_length():
     pytest.importorskip("sentence_transformers")
-    texts = load_embedder(MINILM_CAPTIONS, "text")
+    texts = load_embedder("sentence-transformers:all-MiniLM-L6-v2", head=MINILM_CAPTIONS)
     raw = ["a dog", "two men in a boat on a wide river in the evening sun", "a cat sleeps", "sky"]
     whole = texts(raw)
     halves = texts.embed(raw, batch=2)
@@ -103,7 +103,13 @@ def test_texts_keep_their_order_whatever_their_length():
 
 
 def test_folders_that_hold_no_such_model_are_named(encoder, tmp_path):
-    with pytest.raises(InvalidInputError, match="takes images, but texts"):
+    with pytest.raises(EncoderError, match="takes images, not texts"):
         load_embedder(encoder, "text")
     with pytest.raises(InvalidInputError, match="holds no saved model"):
         load_embedder(tmp_path)
+    with pytest.raises(EncoderError, match=r"takes vectors, not texts: name the encoder"):
+        load_embedder(MINILM_CAPTIONS, "text")
+    with pytest.raises(EncoderError, match="holds a head, not an encoder"):
+        load_embedder(MINILM_CAPTIONS, head=MINILM_CAPTIONS)
+    with pytest.raises(InvalidInputError, match="name an encoder, a head, or both"):
+        load_embedder(None)

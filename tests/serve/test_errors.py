@@ -105,7 +105,7 @@ def test_what_takes_too_long_is_a_504(service, made):
         go.wait(10)
         return faulty._real.fetch(*arguments, **options)
 
-    with running(service, limits=Limits(seconds=0.3)) as place:
+    with running(service, limits=Limits(seconds=3)) as place:  # an ordinary request is faster
         faulty.fail = slow
         error_of(ask(place, "GET", "/v1/items/item-001"), 504, "timeout")
         go.set()

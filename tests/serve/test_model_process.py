@@ -15,7 +15,7 @@ import torch
 from aureole.errors import InvalidInputError
 from aureole.models import MINILM_CAPTIONS
 from aureole.scale import load_embedder
-from aureole.serve import Service, SubprocessEmbedder
+from aureole.serve import Service, SubprocessEmbedder, _model_process
 from aureole.serve._model_process import (
     ModelProcessError,
     _Process,
@@ -61,9 +61,10 @@ def test_it_is_the_same_embedder(hosted, made):
 
 def test_vectors_and_texts():
     vector = np.ones(384) / 384**0.5
-    for modality, raw in (("vector", vector), ("text", "a brown dog")):
-        own = load_embedder(MINILM_CAPTIONS, modality)
-        hosted = SubprocessEmbedder(MINILM_CAPTIONS, modality)
+    minilm = "sentence-transformers:all-MiniLM-L6-v2"
+    for modality, encoder, raw in (("vector", None, vector), ("text", minilm, "a brown dog")):
+        own = load_embedder(encoder, modality, head=MINILM_CAPTIONS)
+        hosted = SubprocessEmbedder(encoder, modality, head=MINILM_CAPTIONS)
         try:
             found = hosted([raw])
             torch.testing.assert_close(found.kappa, own([raw]).kappa)
@@ -134,7 +135,7 @@ def test_nobody_speaks_to_a_process_before_it_knows_its_model(hosted, made, monk
     starting, ask = threading.Event(), _Process.request
 
     def slow(self, value, timeout):
-        if "folder" in value:  # the model is named late
+        if "encoder" in value:  # the model is named late
             starting.set()
             time.sleep(1)
         return ask(self, value, timeout)
@@ -161,12 +162,14 @@ def test_a_start_that_fails_leaves_no_process(hosted, made, monkeypatch):
 
     monkeypatch.setattr(_Process, "__init__", noted)
     good = dict(hosted._model)
-    hosted._model["folder"] = str(made[0])  # the model is gone meanwhile
+    hosted._model["encoder"] = str(made[0])  # the model is gone meanwhile
     with pytest.raises(InvalidInputError, match="holds no saved model"):
         hosted.embed(one)
     hosted._model, hosted._timeout = good, 0.05
-    with pytest.raises(ModelProcessError):
-        hosted.embed(one)
+    with monkeypatch.context() as patch:  # no process loads a model within 0.05 seconds
+        patch.setattr(_model_process, "_LOADING", 0.05)
+        with pytest.raises(ModelProcessError):
+            hosted.embed(one)
     assert len(pids) == 2
     assert all(map(gone, pids))
     assert hosted.pid is None

@@ -9,8 +9,8 @@ pytest.importorskip("triton")
 
 import torch
 
-from aureole.sphere import zonal_sizes, zonal_sum
-from aureole.sphere._triton import has_triton, triton_row_sums
+from aureole.sphere import _triton, zonal_sizes, zonal_sum
+from aureole.sphere._row_sums import _RowSums
 
 
 def inputs(dtype, n=37, m=131, terms=9):
@@ -26,7 +26,7 @@ def inputs(dtype, n=37, m=131, terms=9):
 def test_sums_and_gradients(dtype, dim, masked):
     leaves = inputs(dtype)
     excluded = torch.rand(leaves[0].shape) < 0.2 if masked else None
-    total, sizes = triton_row_sums(*leaves, dim, excluded)
+    total, sizes = _RowSums.apply(*leaves, dim, excluded, _triton)
     values, bounds = zonal_sum(*leaves, dim), zonal_sizes(*leaves, dim)
     if excluded is not None:
         values, bounds = values.masked_fill(excluded, 0.0), bounds.masked_fill(excluded, 0.0)
@@ -42,8 +42,8 @@ def test_sums_and_gradients(dtype, dim, masked):
 
 def test_second_derivatives():
     leaves = inputs(torch.float64, 5, 7, 4)
-    torch.autograd.gradgradcheck(lambda *x: triton_row_sums(*x, 6)[0], leaves)
+    torch.autograd.gradgradcheck(lambda *x: _RowSums.apply(*x, 6, None, _triton)[0], leaves)
 
 
 def test_only_for_cuda():
-    assert not has_triton(torch.zeros(2, 2))
+    assert not _triton.has_triton(torch.zeros(2, 2))

@@ -70,7 +70,8 @@ def gradients():
         "mixture": (au.ClosedFormInfoNCE(20.0), among),
         "shared negatives": (au.ClosedFormInfoNCE(20.0), triplets("shared")),
         "own negatives": (au.InfoNCE(temperature=0.05), triplets("own")),
-        "next": (au.ELK(temperature=1.0), triplets("none")),
+        "next": (au.ELK(temperature=1.0, in_batch="next"), triplets("none")),
+        "both": (au.ClosedFormInfoNCE(20.0), triplets("none")),
         "all": (au.ClosedFormInfoNCE(20.0, in_batch="all"), triplets("none")),
     }
     found = {}

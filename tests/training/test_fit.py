@@ -1,5 +1,6 @@
 """The loop: it learns, it resumes to the same result, it says what goes wrong."""
 
+import math
 import os
 import signal
 import subprocess
@@ -21,12 +22,11 @@ from aureole.training import (
     Phase,
     _fit as fitting,
     best_start,
-    diagnose,
     fit,
     paper_phases,
     three_phases,
 )
-from aureole.training._fit import load_checkpoint, save_checkpoint, step_seed, warn_of_collapse
+from aureole.training._fit import load_checkpoint, save_checkpoint, step_seed
 from aureole.training._schedule import locate
 
 DIM = 4
@@ -258,13 +258,12 @@ def test_phases_need_an_encoder_that_has_them(process):
         def forward(self, x):
             return au.VonMisesFisher(au.sphere.normalize(self.layer(x)), 5.0)
 
-    with pytest.warns(AureoleWarning, match="kappa has collapsed"):
-        fit(
-            Plain(),
-            au.InfoNCE(temperature=0.05),
-            batches(process),
-            phases=[Phase("joint", 2, 1e-3)],
-        )
+    phases = [Phase("joint", 2, 1e-3)]
+    with pytest.warns(AureoleWarning, match="kappa is constant"):
+        found = fit(Plain(), au.ClosedFormInfoNCE(20.0), batches(process), phases=phases)
+    assert found.diagnosis.n_pairs > 10
+    quiet = fit(Plain(), au.InfoNCE(temperature=0.05), batches(process), phases=phases)
+    assert quiet.diagnosis.kappa_median == 5  # a loss of mu alone does not warn about kappa
     with pytest.raises(InvalidInputError, match="no method enter"):
         fit(Plain(), au.InfoNCE(temperature=0.05), batches(process), phases=[Phase("mu", 2, 1e-3)])
 
@@ -344,16 +343,6 @@ def test_checkpoints_are_whole_or_refused(tmp_path):
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(InvalidInputError, match="not a checkpoint"):
         load_checkpoint(path)
-
-
-def test_collapse_is_said():
-    spot = au.VonMisesFisher(au.sphere.normalize(torch.ones(64, 3)), 5 + torch.rand(64))
-    with pytest.warns(AureoleWarning, match="mu has collapsed"):
-        warn_of_collapse(diagnose(spot), learns_kappa=True)
-    flat = au.VonMisesFisher(au.sphere.normalize(torch.randn(64, 3)), 7.0)
-    with pytest.warns(AureoleWarning, match="kappa has collapsed"):
-        warn_of_collapse(diagnose(flat), learns_kappa=True)
-    warn_of_collapse(diagnose(flat), learns_kappa=False)
 
 
 def test_batches_say_their_size(process):
@@ -447,6 +436,19 @@ def test_the_encoder_is_returned_as_it_was_when_it_was_best(process, tmp_path, s
     result = go(draw)
     assert all(map(torch.equal, result.encoder.parameters(), seen[10]))
     assert not all(map(torch.equal, seen[20], seen[10]))
+
+
+def test_a_fit_ends_when_its_metric_has_long_stopped_growing(process):
+    scores = iter([1.0, 3.0, 2.0, math.nan, 2.5, 4.0])
+    result = fit(
+        new_encoder(process),
+        au.ClosedFormInfoNCE(process.kappa_pos),
+        batches(process),
+        phases=[Phase("joint", 12, 1e-3)],
+        options=FitOptions(evaluate_every=2, select="score", patience=3),
+        evaluate=lambda _: {"score": next(scores)},
+    )
+    assert [point["step"] for point in result.curve] == [2, 4, 6, 8, 10]
 
 
 def test_selection_by_an_unknown_figure_names_the_known_ones(process):

@@ -191,6 +191,7 @@ def test_dead_features_are_no_trouble_to_vectors_that_have_them(data):
         fitted.predict(foreign)
 
 
+@pytest.mark.filterwarnings("ignore::aureole.errors.AureoleWarning")  # groups of noise
 def test_a_head_knows_whether_its_vectors_had_length_1(data, tmp_path):
     vectors = torch.as_tensor(data[0])
     unit = torch.nn.functional.normalize(vectors, dim=-1)
@@ -200,6 +201,7 @@ def test_a_head_knows_whether_its_vectors_had_length_1(data, tmp_path):
     even = torch.nn.functional.normalize(torch.randn(400, 64), dim=1)
     dead = torch.cat([even, torch.zeros(400, 20)], 1)
     found = small(steps=2).fit(dead, torch.arange(200).repeat(2))
+    assert found.diagnosis_.n_pairs >= 10
     assert found.takes_unit_vectors
     again = FrozenHead.load(found.save(tmp_path / "head"))
     assert again.square_length_ == pytest.approx(1.0)
@@ -259,7 +261,9 @@ def test_parameters_have_scikit_learns_manners():
         head.set_params(dims=5)
 
 
-@pytest.mark.filterwarnings("ignore:kappa has collapsed")  # there is little to learn it from
+@pytest.mark.filterwarnings(
+    "ignore::aureole.errors.AureoleWarning"
+)  # there is little to learn from
 @pytest.mark.parametrize("groups", [4, 9, 31])
 def test_a_few_groups_are_enough(groups):
     generator = torch.Generator().manual_seed(0)

@@ -203,7 +203,7 @@ def check_index(
         angle = predictive_angle(
             MASSES[0], query.kappa.double(), other, search.kappa_pos, query.dim
         )
-        widest = angle.sort().values[-1 - round(ask_back * len(rows))].item() + 1e-9
+        widest = angle.sort().values[-1 - round(ask_back * len(rows))].item() * (1 + 1e-6)
         options = SearchOptions(kind="predictive", kappa_pos=search.kappa_pos, widest=widest)
         hits = index.search(query, MASSES[0], options=options)
         assert isinstance(hits, list)

@@ -180,15 +180,17 @@ def objective(
     The inverse temperature of InfoNCE and ELK is the paper's, kappa_pos, unless ``temperature`` gives another one.
     """
     scale = kappa_pos if temperature is None else temperature
-    if name == "closed-form":
-        return ClosedFormInfoNCE(kappa_pos, centring=centring, learn_kappa_pos=learn_kappa_pos)
-    if name == "mcinfonce":
-        return MCInfoNCE(kappa_pos, n_samples, learn_kappa_pos=learn_kappa_pos)
-    if name == "elk":
-        return ELK(temperature=1 / scale, learn_temperature=learn_kappa_pos)
+    # the paper's M = 0: where no negatives are drawn, the partner of the next anchor
+    options: dict[str, Any] = {"in_batch": "next"}
     if name == "hib":
-        return HedgedInstance(a=hib[0], b=hib[1], n_samples=n_samples)
-    return InfoNCE(temperature=1 / scale, learn_temperature=learn_kappa_pos)
+        return HedgedInstance(a=hib[0], b=hib[1], n_samples=n_samples, **options)
+    if name in ("closed-form", "mcinfonce"):
+        options |= {"learn_kappa_pos": learn_kappa_pos}
+        if name == "mcinfonce":
+            return MCInfoNCE(kappa_pos, n_samples, **options)
+        return ClosedFormInfoNCE(kappa_pos, centring=centring, **options)
+    options |= {"temperature": 1 / scale, "learn_temperature": learn_kappa_pos}
+    return ELK(**options) if name == "elk" else InfoNCE(**options)
 
 
 def _plain(value: Any, digits: int | None = None) -> Any:

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import warnings
 from importlib.metadata import entry_points
 from typing import Annotated, Any
 
@@ -25,7 +26,13 @@ from aureole.cli import (
     _serve as serve,
     _train as train,
 )
-from aureole.errors import AureoleError, MissingInputError, MissingPackageError
+from aureole.errors import (
+    AureoleError,
+    AureoleWarning,
+    EncoderError,
+    MissingInputError,
+    MissingPackageError,
+)
 
 HELP = """Embeddings that know how sure they are.
 
@@ -34,6 +41,7 @@ items are returned. Every command supports --help, and most --json.
 
 Examples:
 
+    aureole fit-head photos/ --encoder timm:resnet50 --out head --report p.html
     aureole fit-head vectors.parquet --group-column photo --out head
     aureole score vectors.parquet --head head --out scored.parquet
     aureole index build vectors.parquet --head head --out gallery.lance
@@ -43,6 +51,7 @@ Examples:
 FAILED, USAGE, INTERRUPTED = 1, 2, 130  # exit statuses
 # the base class of usage errors: of click, or of the copy that newer versions of typer contain
 _UsageError: Any = typer.BadParameter.__mro__[2]
+_PYTHON_FORMAT = warnings.formatwarning
 _PLACEHOLDERS = {"reproduce"}  # commands that another package provides
 
 
@@ -104,11 +113,12 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; errors are printed as one line on stderr.
+    """Run the command line; errors and warnings are printed as one line each on stderr.
 
     The exit status is 0 for success, 1 for work that failed, 2 for a command that cannot start (an unknown option; a
-    missing file, folder or package), and 130 after an interruption.
+    missing file, folder, column or package; an encoder that does not work), and 130 after an interruption.
     """
+    warnings.formatwarning = _format_warning
     try:
         status = app(prog_name="aureole", standalone_mode=False)
         sys.stdout.flush()
@@ -116,7 +126,7 @@ def main() -> None:
         if type(error).__name__ != "NoArgsIsHelpError":  # that error has printed the help
             _print_line(_usage_message(error))
         sys.exit(USAGE)
-    except (MissingInputError, MissingPackageError) as error:
+    except (MissingInputError, MissingPackageError, EncoderError) as error:
         _print_line(f"error: {error}")
         sys.exit(USAGE)
     except AureoleError as error:
@@ -134,6 +144,13 @@ def main() -> None:
     if status == INTERRUPTED:
         _print_line("interrupted; run the same command again to resume.")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _format_warning(message: Any, category: type[Warning], *place: Any) -> str:
+    """A warning of ours as one line without its place in the code; any other as Python formats it."""
+    if issubclass(category, AureoleWarning):
+        return f"warning: {' '.join(str(message).split())}\n"
+    return _PYTHON_FORMAT(message, category, *place)
 
 
 def _usage_message(error: Any) -> str:

@@ -3,25 +3,28 @@
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import typer
 from typer import Argument, Option
 
+from aureole.cli._inputs import EncoderSpec
 from aureole.cli._options import (
     AsJson,
     IdColumn,
     Normalized,
+    OptionalHead,
     RayAddress,
     expanded,
-    model_option,
     option,
 )
 from aureole.cli._output import embed_bar, is_quiet, print_json, print_text
 from aureole.errors import AureoleError
-from aureole.scale import EmbedOptions, Modality, SourceSpec, embed as embed_source
+from aureole.scale import EmbedOptions, Modality, ModelSpec, SourceSpec, embed as embed_source
 
-HELP = r"""Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset with a saved model.
+HELP = r"""Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset.
+
+The model is an encoder with a head on its vectors, a head alone for vectors, or a saved model that returns posteriors.
 
 Writes one row per input (id, mu, kappa, hashes of the input and of the model) to a table that `aureole search` reads.
 Run the same command again to resume: only missing rows are computed. The rows of another model go to a separate table.
@@ -30,10 +33,12 @@ Inputs that cannot be read are listed with the reason in `….errors.lance`. Sev
 Examples:
 
     aureole embed photos/ --encoder encoder --out photos.lance
-    aureole embed captions.parquet --column caption --id-column id \
-      --encoder head --out captions.lance --workers 4
-    aureole embed mounted/shards/ --encoder encoder --out photos.lance \
-      --workers 64 --ray-address 10.0.0.1:6379
+    aureole embed captions.csv --text-column caption --id-column id \
+      --encoder sentence-transformers:all-MiniLM-L6-v2 --head head \
+      --out captions.lance
+    aureole embed vectors.parquet --head head --out vectors.lance --workers 4
+    aureole embed mounted/shards/ --encoder timm:resnet50 --head head \
+      --out photos.lance --workers 64 --ray-address 10.0.0.1:6379
 """
 
 
@@ -45,11 +50,27 @@ class InputOptions:
     column: str | None = option(
         "Column of inputs, or file ending in .tar files (default: the only one that fits)."
     )
+    text_column: str | None = option("Column of texts; short for --column and --modality text.")
+    image_column: str | None = option(
+        "Column of pictures, bytes or paths; short for --column and --modality image."
+    )
     id_column: IdColumn = None
     normalized: Normalized = None
     chunk_rows: int | None = option(
         "Rows per chunk, the unit of retry (default: depends on the source).", min=1
     )
+
+    def source(self, path: str) -> SourceSpec:
+        """The source; raises if several options name its column."""
+        given = {"text": self.text_column, "image": self.image_column}
+        named = {kind: name for kind, name in given.items() if name is not None}
+        if len(named) + (self.column is not None) > 1 or (named and self.modality is not None):
+            raise typer.BadParameter(
+                "use one of --text-column, --image-column, and --column with --modality."
+            )
+        kind: Any = next(iter(named), self.modality)
+        column = next(iter(named.values()), self.column)
+        return SourceSpec(path, kind, column, self.id_column, self.chunk_rows)
 
 
 @dataclass(frozen=True)
@@ -58,7 +79,7 @@ class WorkOptions:
 
     workers: int = option("Number of processes; several have one thread each.", 1, min=1)
     ray_address: RayAddress = None
-    batch: int = option("Inputs per call of the model.", 128, min=1)
+    batch: int = option("Inputs per call of the model; try more on a GPU.", 64, min=1)
     decoders: int = option("Decoding threads per worker, in parallel with the model.", 1, min=1)
     commit_seconds: float = option("Seconds between commits to the table.", 2.0, min=0)
 
@@ -68,26 +89,27 @@ def embed(
     source: Annotated[
         str,
         Argument(
-            help="Folder of pictures, .parquet, .arrow, .lance or .tar file, or a folder of such files."
+            help="Folder of pictures, table (.csv, .jsonl, .parquet, .lance, ...), .tar file, or a folder of these."
         ),
-    ],
-    encoder: Annotated[
-        Path, model_option("Folder of a saved encoder, pipeline or head, or minilm-captions.")
     ],
     out: Annotated[str, Option(help="Table to write, NAME.lance.", metavar="ADDRESS")],
     inputs: InputOptions,
     work: WorkOptions,
+    encoder: EncoderSpec = None,
+    head: OptionalHead = None,
     as_json: AsJson = False,
 ) -> None:
     """Embed and print; ``HELP`` is the text users see."""
     shown = not is_quiet(as_json=as_json)
+    if encoder is None and head is None:
+        raise typer.BadParameter("name an --encoder, a --head, or both.")
+    spec = inputs.source(source)
     # Ray reports dead workers on standard output, which is for the result alone
     with redirect_stdout(sys.stderr), embed_bar("embedding", shown=shown) as observer:
         report = embed_source(
-            SourceSpec(source, inputs.modality, inputs.column, inputs.id_column, inputs.chunk_rows),
-            encoder,
+            spec,
+            ModelSpec(encoder, head, inputs.normalized),
             out,
-            normalized=inputs.normalized,
             workers=work.workers,
             address=work.ray_address,
             options=EmbedOptions(work.batch, work.decoders, work.commit_seconds),

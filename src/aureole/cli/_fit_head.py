@@ -1,16 +1,20 @@
-"""``aureole fit-head``: fit a head on a table of vectors; resumes after an interruption."""
+"""``aureole fit-head``: fit a head on a table, and on request score its rows and write a page."""
 
 import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from rich.console import Console
 from typer import Option
 
+from aureole.cli._inputs import IMAGE, InputOptions, default_group, is_pictures
 from aureole.cli._options import (
     AsJson,
     GroupedVectors,
@@ -20,25 +24,55 @@ from aureole.cli._options import (
     option,
     run_digest,
 )
-from aureole.cli._output import coverage_table, is_quiet, print_json, rows_bar, table, training_bar
-from aureole.data import ARRAYS, read_groups, read_pairs, read_vectors, table_files
-from aureole.errors import InvalidInputError
-from aureole.training import FrozenHead
+from aureole.cli._output import (
+    coverage_table,
+    is_quiet,
+    print_json,
+    print_text,
+    table,
+    training_bar,
+)
+from aureole.cli._score import row_numbers, scored_columns
+from aureole.data import (
+    ARRAYS,
+    ColumnWriter,
+    Groups,
+    check_columns,
+    read_groups,
+    read_pairs,
+    scan_column,
+    table_files,
+)
+from aureole.errors import EncoderError, InvalidInputError
+from aureole.explorer import check_page, write_head_report
+from aureole.training import FrozenHead, assess, check_fabric, kappas
 
-HELP = r"""Fit a head that predicts how certain each vector of a table is, from positives, and save it.
+HELP = r"""Fit a head that predicts how certain each row of a table is, from positives, and save it.
 
-Positives are rows that share a group (a label, a photo with several captions), or that a table of pairs names.
-Vectors are a column of lists of floats in Parquet or Arrow files, or an .npy or .safetensors file, of any size.
-If the command is interrupted, even killed, run it again to resume.
+Rows are vectors (a column of lists of floats, an .npy or .safetensors file), or texts or pictures that --encoder turns
+into vectors. Positives are rows that share a group (a label, a photo with several captions, the class folder of a
+picture), or that a table of pairs names. If the command is interrupted, even killed, run it again to resume.
+
+With --report, a share of the groups is held out of the fit, and the page shows the head's quality on them, and the most
+and the least certain of all rows. --scores writes the kappa of every row.
 
 Examples:
 
+    aureole fit-head captions.csv --text-column caption --group-column photo \
+      --encoder sentence-transformers:all-MiniLM-L6-v2 --out head \
+      --report page.html --scores scored.csv
+    aureole fit-head photos/ --encoder timm:resnet50 --out head --report p.html
     aureole fit-head vectors.parquet --group-column photo --out head
     aureole fit-head vectors.npy --columns-from labels.csv \
       --group-column label --out head
     aureole fit-head vectors.parquet --pairs clicks.parquet \
       --left query --right item --id-column id --out head
 """
+
+
+_HELD_OUT_ADVICE = (
+    "--report holds out some groups: give more rows, a smaller --test-share, or no --report."
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +82,9 @@ class PairOptions:
     pairs: Path | None = option("Table of pairs of positives, instead of groups.")
     left: str = option("First column of the pairs.", "left")
     right: str = option("Second column of the pairs.", "right")
-    id_column: str | None = option("Column of the ids in the pairs (default: row numbers from 0).")
+    id_column: str | None = option(
+        "Column of ids, for --pairs and --scores (default: row numbers from 0)."
+    )
 
 
 @dataclass(frozen=True)
@@ -69,68 +105,218 @@ class FitOptions:
         return FrozenHead(**{name: value for name, value in given.items() if value is not None})
 
 
+@dataclass(frozen=True)
+class OutputOptions:
+    """What to write."""
+
+    overwrite: bool = option("Replace an existing head.", False, "--overwrite")
+    report: Path | None = option(
+        "HTML page: quality on held-out groups, most and least certain rows."
+    )
+    test_share: float = option("With --report: share of the groups to hold out.", 0.2)
+    scores: Path | None = option("Kappa of every row: .parquet, .csv or .jsonl.")
+
+    def check(self, *, grouped: bool) -> None:
+        """Raise for options that cannot be used together and for missing packages, before anything is computed."""
+        check_fabric()
+        if self.report is not None and not grouped:
+            raise typer.BadParameter("--report needs groups: it measures the head on some of them.")
+        if not 0 < self.test_share < 1:
+            raise typer.BadParameter(
+                f"--test-share must be between 0 and 1, not {self.test_share}."
+            )
+        if self.scores is not None:
+            ColumnWriter(self.scores)  # raises for an unknown ending
+        if self.report is not None:
+            check_page()  # raises if its packages are missing
+
+
 @expanded
 def fit_head(
     vectors: Vectors,
     out: Annotated[Path, Option(help="Folder to save the head in.")],
     columns: GroupedVectors,
+    inputs: InputOptions,
     pairing: PairOptions,
     fit: FitOptions,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing head.")] = False,
+    reports: OutputOptions,
     as_json: AsJson = False,
 ) -> None:
     """Fit and save a head; ``HELP`` is the text users see."""
     started = time.monotonic()
-    check_out(out, "head", overwrite=overwrite)
+    check_out(out, "head", overwrite=reports.overwrite)
     others, pairs = columns.columns_from or vectors, pairing.pairs
     in_array = columns.columns_from is not None and others.suffix in ARRAYS
-    grouped = columns.group_column is not None or in_array
+    group_column = columns.group_column
+    if pairs is None:
+        group_column = default_group(others, group_column)
+    grouped = group_column is not None or in_array
     if grouped == (pairs is not None):
         raise typer.BadParameter("use either --group-column or --pairs.")
+    reports.check(grouped=grouped)
+    shown_from = others if inputs.encoder is None else vectors
+    inputs.check(shown_from, vector_column=columns.vector_column)
+    check_columns(others, pairing.id_column)
     head, shown = fit.head(), not is_quiet(as_json=as_json)
-    groups = read_groups(others, columns.group_column) if grouped else None
+    groups = read_groups(others, group_column) if grouped else None
     ids = (others, pairing.id_column) if pairing.id_column else None
     partners = read_pairs(pairs, (pairing.left, pairing.right), ids=ids) if pairs else None
+    encoder = inputs.load()
+    held = _held_out(groups, reports, fit.seed)
     files = [file for path in (vectors, others, pairs) if path for file in table_files(path)]
-    names = (columns.vector_column, columns.group_column)
-    names += (pairing.left, pairing.right, pairing.id_column)
-    digest = run_digest([*names, head.get_params()], files)
-    partial = out.with_name(f"{out.name}.partial-{digest}")
-    with rows_bar("reading", shown=shown) as observer:
-        rows = read_vectors(vectors, columns.vector_column, work=partial, observer=observer)
-    if groups is not None and len(groups) != len(rows):
-        raise InvalidInputError(
-            f"there are {len(rows)} vectors, but {len(groups)} groups: the files do not match row by row."
+    settings = [vars(columns), vars(pairing), inputs.column(vectors), inputs.normalized]
+    settings += [encoder and encoder.fingerprint, head.get_params(), held and reports.test_share]
+    partial = out.with_name(f"{out.name}.partial-{run_digest(settings, files)}")
+    with _resumable(partial):
+        rows = inputs.vectors(
+            vectors,
+            encoder,
+            columns.vector_column,
+            work=partial,
+            resume=partial / "vectors",
+            shown=shown,
         )
-    if partners is not None and (partners >= len(rows)).any():
-        row = int((partners >= len(rows)).any(1).argmax())
+        _check_rows(len(rows), groups, partners, pairs)
+        labels = groups if held is None else held.training
+        try:
+            with training_bar("fitting", shown=shown) as observer:
+                checkpoint = partial / "checkpoint.safetensors"
+                head.fit(rows, labels, pairs=partners, checkpoint=checkpoint, observer=observer)
+        except InvalidInputError as error:
+            if held is None:
+                raise
+            raise InvalidInputError(f"{error} {_HELD_OUT_ADVICE}") from error
+    if encoder is not None:
+        head.fingerprint_ = encoder.fingerprint
+    head.save(out)
+    facts: dict[str, Any] = {"head": str(out), "rows": len(rows)}
+    if held is not None and reports.report is not None:
+        facts |= _write_report(head, rows, held, inputs, reports.report, shown_from)
+    if reports.scores is not None:
+        facts |= _write_scores(head, rows, reports.scores, others, pairing.id_column)
+    shutil.rmtree(partial, ignore_errors=True)
+    if as_json:
+        facts |= {} if groups is None else {"groups": len(np.unique(groups))}
+        facts |= {} if partners is None else {"pairs": len(partners)}
+        print_json(facts | _facts(head) | {"seconds": time.monotonic() - started})
+        return
+    _show(head, len(rows), out)
+    for name in ("report", "scores"):
+        if name in facts:
+            print_text(f"{name} written to {facts[name]}")
+
+
+@contextmanager
+def _resumable(partial: Path) -> Iterator[None]:
+    """Keep the work of a run that the same command can resume; remove it if the input has to change."""
+    try:
+        yield
+    except EncoderError as error:
+        if not (partial / "vectors").is_file():
+            raise
+        raise EncoderError(
+            f"{error} The rows encoded so far are in {partial}: run the same command again to resume."
+        ) from error
+    except InvalidInputError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        if partial.is_dir() and not any(partial.iterdir()):
+            partial.rmdir()
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    """Groups for the fit and for the page; a row that does not take part has a group of its own."""
+
+    training: np.ndarray
+    testing: np.ndarray
+    groups: int
+    rows: int
+
+
+def _held_out(groups: np.ndarray | None, reports: OutputOptions, seed: int) -> _HeldOut | None:
+    """The split of the groups for a page; None without one."""
+    if groups is None or reports.report is None:
+        return None
+    rng = torch.Generator().manual_seed(seed)
+    _, held = Groups.of(groups).split(reports.test_share, rng)
+    chosen = np.zeros(len(groups), bool)
+    chosen[held.members.numpy()] = True
+    alone = groups.max() + 1 + np.arange(len(groups))  # rows without a partner are left out
+    return _HeldOut(
+        np.where(chosen, alone, groups),
+        np.where(chosen, groups, alone),
+        len(np.unique(groups)),
+        int(chosen.sum()),
+    )
+
+
+def _check_rows(
+    rows: int, groups: np.ndarray | None, partners: np.ndarray | None, pairs: Path | None
+) -> None:
+    """Raise unless groups and pairs match the vectors."""
+    if groups is not None and len(groups) != rows:
         raise InvalidInputError(
-            f"row {row} of {pairs} (counted from 0) refers to row {partners[row].max()}, but there are {len(rows)} "
+            f"there are {rows} vectors, but {len(groups)} groups: the files do not match row by row."
+        )
+    if partners is not None and (partners >= rows).any():
+        row = int((partners >= rows).any(1).argmax())
+        raise InvalidInputError(
+            f"row {row} of {pairs} (counted from 0) refers to row {partners[row].max()}, but there are {rows} "
             "vectors."
         )
-    with training_bar("fitting", shown=shown) as observer:
-        checkpoint = partial / "checkpoint.safetensors"
-        head.fit(rows, groups, pairs=partners, checkpoint=checkpoint, observer=observer)
-    head.save(out)
-    shutil.rmtree(partial)
-    if not as_json:
-        _show(head, len(rows), out)
-        return
-    print_json(
-        {
-            "head": str(out),
-            "rows": len(rows),
-            **({"groups": len(np.unique(groups))} if groups is not None else {}),
-            **({"pairs": len(partners)} if partners is not None else {}),
-            "dim": head.dim_,
-            "kappa_pos": head.kappa_pos_,
-            "information": head.information_,
-            "dims": [{"dim": d, "information": v} for d, v in head.dims_.items()],
-            "profile": [{"kappa_pos": k, "information": v} for k, v in head.profile_.items()],
-            "coverage": [{"mass": m, "measured": share} for m, share in head.coverage_.items()],
-            "seconds": time.monotonic() - started,
-        }
-    )
+
+
+def _write_report(
+    head: FrozenHead,
+    rows: np.ndarray,
+    held: _HeldOut,
+    inputs: InputOptions,
+    report: Path,
+    table: Path,
+) -> dict[str, Any]:
+    """Write the page, and return its path and the metrics on it."""
+    result = replace(assess(head, rows, held.testing), groups=held.groups)
+    note = f"The metrics are from {held.rows:,} held-out rows; the head was fitted on the groups of the others."
+    galleries = inputs.galleries(result.kappa, table)
+    write_head_report(result, report, source=table.name, galleries=galleries, note=note)
+    return {
+        "report": str(report),
+        "test": {
+            "rows": held.rows,
+            "information": result.information,
+            "recall_at_1": result.recall,
+            "area": result.area,
+            "area_best": result.area_best,
+            "auroc": result.auroc,
+        },
+    }
+
+
+def _write_scores(
+    head: FrozenHead, rows: np.ndarray, out: Path, table: Path, id_column: str | None
+) -> dict[str, Any]:
+    """Write the kappa of every row, as ``aureole score`` does, and return the path."""
+    if id_column is None and is_pictures(table):
+        id_column = IMAGE
+    ids = row_numbers(len(rows)) if id_column is None else scan_column(table, id_column)
+    with ColumnWriter(out) as writer:
+        for part in scored_columns(head, rows, kappas(head, rows), 0.9, ids=ids):
+            writer.write(part)
+    return {"scores": str(out)}
+
+
+def _facts(head: FrozenHead) -> dict[str, Any]:
+    """Facts about a head as JSON values."""
+    return {
+        "dim": head.dim_,
+        "kappa_pos": head.kappa_pos_,
+        "information": head.information_,
+        "dims": [{"dim": d, "information": v} for d, v in head.dims_.items()],
+        "profile": [{"kappa_pos": k, "information": v} for k, v in head.profile_.items()],
+        "coverage": [{"mass": m, "measured": share} for m, share in head.coverage_.items()],
+    }
 
 
 def _dim(text: str) -> int | str:

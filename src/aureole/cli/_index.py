@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Any, Literal
@@ -15,6 +15,7 @@ import torch
 import typer
 from typer import Argument, Option
 
+from aureole.cli._inputs import IMAGE, EncoderSpec, InputOptions, is_pictures
 from aureole.cli._options import (
     AsJson,
     ColumnsFrom,
@@ -22,6 +23,7 @@ from aureole.cli._options import (
     IdColumn,
     IndexSizes,
     KappaPos,
+    Normalized,
     OptionalHead,
     RayAddress,
     VectorColumn,
@@ -29,8 +31,9 @@ from aureole.cli._options import (
     option,
 )
 from aureole.cli._output import is_quiet, print_json, print_text, rows_bar
-from aureole.data import Groups, read_column, read_groups, read_vectors
+from aureole.data import Groups, check_columns, read_column, read_groups
 from aureole.distributions import VonMisesFisher
+from aureole.encoders import Encoder
 from aureole.errors import InvalidInputError
 from aureole.models import WEIGHTS
 from aureole.records import file_hash
@@ -38,6 +41,7 @@ from aureole.retrieval import (
     ConformalMass,
     CredibleIndex,
     Origin,
+    SearchOptions,
     check_ids,
     engine_of,
     is_local,
@@ -57,7 +61,7 @@ Examples:
     aureole index append new.parquet --head head --to gallery.lance
     aureole index info gallery.lance
 """
-BUILD = r"""Build a gallery from a table of vectors and a head, or from a table of mu and kappa.
+BUILD = r"""Build a gallery from a table of vectors, texts or pictures and a head, or from a table of mu and kappa.
 
 Rows are processed in chunks, so the table may be larger than memory. A folder is written atomically. For a database,
 put the password in PGPASSWORD or ~/.pgpass, not in the address.
@@ -66,6 +70,11 @@ Examples:
 
     aureole index build items.parquet --head head --id-column id \
       --payload-column price --out gallery.lance
+    aureole index build captions.csv --text-column caption --head head \
+      --encoder sentence-transformers:all-MiniLM-L6-v2 \
+      --payload-column caption --out captions.lance
+    aureole index build photos/ --encoder timm:resnet50 --head head \
+      --payload-column label --out photos.lance
     aureole index build scored.parquet --id-column id --out gallery.faiss
     aureole index build items.parquet --head head --out gallery.lance \
       --conformal heldout.parquet --group-column g
@@ -105,7 +114,7 @@ _QUERIES = 20  # rows of the gallery that measure the recall of an approximate i
 _GOOD_RECALL = 0.99  # below it the output suggests what to change
 
 index = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="markdown")
-Table = Annotated[Path, Argument(help="Table: a file, or a folder of files.")]
+Table = Annotated[Path, Argument(help="Table: a file, a folder of files, or a folder of pictures.")]
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,10 @@ class TableColumns:
     """How to read posteriors, ids and payload from a table."""
 
     head: OptionalHead = None
+    encoder: EncoderSpec = None
+    text_column: str | None = option("With --encoder: column of texts.")
+    image_column: str | None = option("With --encoder: column of pictures, bytes or paths.")
+    normalized: Normalized = None
     vector_column: VectorColumn = None
     mu_column: str = option("Without --head: column of mu (score --with-mu).", "mu")
     kappa_column: str = option("Without --head: column of kappa.", "kappa")
@@ -122,6 +135,24 @@ class TableColumns:
         "Column to store with the rows, for filters and display; repeatable.",
         metavar="COLUMN|NAME=COLUMN",
     )
+
+    @property
+    def inputs(self) -> InputOptions:
+        """The options of the encoder."""
+        return InputOptions(self.encoder, self.text_column, self.image_column, self.normalized)
+
+    def check(self, table: Path) -> None:
+        """Raise for options that contradict each other and columns that do not exist."""
+        if self.encoder is not None and self.head is None:
+            raise typer.BadParameter(
+                "--encoder needs --head. For a model that returns posteriors, use aureole embed."
+            )
+        if self.encoder is None and (self.text_column or self.image_column):
+            raise typer.BadParameter("--text-column and --image-column need --encoder.")
+        if self.encoder is not None:
+            self.inputs.check(table, vector_column=self.vector_column)
+        payload = [text.partition("=")[2] or text for text in self.payload_column or []]
+        check_columns(self.columns_from or table, self.id_column, *payload)
 
 
 @dataclass(frozen=True)
@@ -150,17 +181,19 @@ class TablePosteriors:
         path: Path,
         columns: TableColumns,
         *,
+        encoder: Encoder | None = None,
         work: Path | None = None,
-        observer: Callable[[int], None] | None = None,
+        shown: bool = False,
     ) -> None:
         self._head = None if columns.head is None else FrozenHead.load(columns.head)
         name = columns.mu_column if self._head is None else columns.vector_column
-        self.work = work
-        self._vectors = read_vectors(path, name, work=work, observer=observer)
+        self.work, self.encoder = work, encoder
+        inputs = columns.inputs
+        self._vectors = inputs.vectors(path, encoder, name, work=work, shown=shown)
         self.kappa = np.zeros(0, np.float32)
         if self._head is None:
             name = columns.kappa_column
-            values = _complete(path, name, len(self._vectors))
+            values = _complete(path, name, len(self._vectors), numbers=True)
             if values.dtype.kind not in "fiu":
                 raise InvalidInputError(
                     f"kappa must be a column of numbers, but {name!r} of {path} has type {values.dtype}."
@@ -213,14 +246,18 @@ def build(
     if calibrate.conformal is not None and calibrate.group_column is None:
         raise typer.BadParameter("--conformal needs --group-column, which defines the positives.")
     given = sizes.given(approximate)
+    columns.check(table)
     origin = _head_origin(columns.head)
     if calibrate.kappa_pos is not None:
-        origin = Origin(calibrate.kappa_pos, origin.weights)
+        origin = replace(origin, kappa_pos=calibrate.kappa_pos)
     if calibrate.group_column is not None and origin.kappa_pos is None:
         raise typer.BadParameter("a calibration needs --kappa-pos, or --head, which has one.")
     shown = not is_quiet(as_json=as_json)
+    encoder = columns.inputs.load(columns.head)
+    if encoder is not None:
+        origin = replace(origin, encoder=encoder.fingerprint)
     with _staged(out) as place:
-        source, ids, payload = _read(table, columns, out, shown=shown)
+        source, ids, payload = _read(table, columns, out, encoder, shown=shown)
         with rows_bar("scoring", len(source), shown=shown) as observer:
             typical = source.typical_kappa(observer)
         made = None
@@ -256,11 +293,15 @@ def append(
     """Append to a gallery; ``APPEND`` is the text users see."""
     started = time.monotonic()
     shown = not is_quiet(as_json=as_json)
+    columns.check(table)
     with CredibleIndex.open(gallery) as opened:
+        encoder = columns.inputs.load(columns.head)
         if columns.head is not None:
-            weights = _head_origin(columns.head).weights or ""
-            opened.origin.check_same(weights, f"the head in {columns.head}")
-        source, ids, payload = _read(table, columns, gallery, shown=shown)
+            own = _head_origin(columns.head)
+            fingerprint = own.encoder if encoder is None else encoder.fingerprint
+            who = f"the head in {columns.head}"
+            opened.origin.check_same(own.weights or "", who, encoder=fingerprint)
+        source, ids, payload = _read(table, columns, gallery, encoder, shown=shown)
         for rows, part in _parts(gallery, len(source), payload, shown=shown):
             try:
                 opened.append(source[rows], ids[rows], part)
@@ -315,19 +356,21 @@ def approximate(
 
 
 def _read(
-    table: Path, columns: TableColumns, gallery: str, *, shown: bool
+    table: Path, columns: TableColumns, gallery: str, encoder: Encoder | None, *, shown: bool
 ) -> tuple[TablePosteriors, list[str], dict[str, list[Any]]]:
     """The posteriors, ids (row numbers if there is no column of ids) and payload of a table."""
     others = columns.columns_from or table
     work = Path(gallery).parent if is_local(gallery) else None
-    with rows_bar("reading", shown=shown) as observer:
-        source = TablePosteriors(table, columns, work=work, observer=observer)
+    source = TablePosteriors(table, columns, encoder=encoder, work=work, shown=shown)
     ids = [str(row) for row in range(len(source))]
-    if columns.id_column is not None:
-        values = _complete(others, columns.id_column, len(source))
+    id_column = columns.id_column
+    if id_column is None and columns.columns_from is None and is_pictures(table):
+        id_column = IMAGE
+    if id_column is not None:
+        values = _complete(others, id_column, len(source))
         if values.dtype.kind not in "OUiu":
             raise InvalidInputError(
-                f"ids must be strings or integers, but the column {columns.id_column!r} of {others} has type "
+                f"ids must be strings or integers, but the column {id_column!r} of {others} has type "
                 f"{values.dtype}."
             )
         ids = check_ids([str(value) for value in values.tolist()])
@@ -336,7 +379,7 @@ def _read(
         name, _, column = text.partition("=")  # NAME=COLUMN stores a column under another name
         if name in payload:
             raise InvalidInputError(f"the payload column {name!r} is given twice.")
-        payload[name] = _complete(others, column or name, len(source)).tolist()
+        payload[name] = _complete(others, column or name, len(source), numbers=True).tolist()
     return source, ids, payload
 
 
@@ -362,7 +405,8 @@ def _calibrate(
     """Calibrate the gallery on one random pair of each of some random groups of the held-out table, or of its own."""
     held_out = source
     if options.conformal is not None:
-        held_out = TablePosteriors(options.conformal, columns, work=source.work)
+        encoder, work = source.encoder, source.work
+        held_out = TablePosteriors(options.conformal, columns, encoder=encoder, work=work)
     groups = read_groups(options.conformal or columns.columns_from or table, options.group_column)
     if len(groups) != len(held_out):
         raise InvalidInputError(f"there are {len(held_out)} rows, but {len(groups)} groups.")
@@ -380,7 +424,8 @@ def _sample_ids(opened: CredibleIndex) -> list[str]:
     """The rows nearest to a few random directions."""
     rng = torch.Generator().manual_seed(0)
     mu = normalize(torch.randn(_QUERIES, opened.schema.dim, generator=rng))
-    hits = opened.search(VonMisesFisher(mu, 0.0), 1.0, limit=1, exact=True)
+    anywhere, options = VonMisesFisher(mu, 0.0), SearchOptions(kind="credible")
+    hits = opened.search(anywhere, 1.0, limit=1, exact=True, options=options)
     assert isinstance(hits, list)
     return sorted({nearest.ids[0] for nearest in hits})
 
@@ -420,7 +465,8 @@ def _head_origin(folder: Path | None) -> Origin:
     """The provenance of a gallery whose posteriors come from the head in a folder; unknown without one."""
     if folder is None:
         return Origin()
-    return Origin(FrozenHead.load(folder).kappa_pos_, file_hash(folder / WEIGHTS))
+    head = FrozenHead.load(folder)
+    return Origin(head.kappa_pos_, file_hash(folder / WEIGHTS), head.fingerprint_)
 
 
 @contextmanager
@@ -466,12 +512,13 @@ def _facts(index: CredibleIndex, where: str) -> dict[str, Any]:
         "conformal": calibrated,
         "kappa_pos": origin.kappa_pos,
         "head": origin.weights,
+        "encoder": origin.encoder,
     }
 
 
-def _complete(path: Path, column: str, rows: int) -> np.ndarray:
-    """A column, which must have a value in every row."""
-    values = read_column(path, column)
+def _complete(path: Path, column: str, rows: int, *, numbers: bool = False) -> np.ndarray:
+    """A column, which must have a value in every row; ``numbers`` as in ``read_column``."""
+    values = read_column(path, column, numbers=numbers)
     if len(values) != rows:
         raise InvalidInputError(
             f"there are {rows} vectors, but the column {column!r} of {path} has {len(values)} values: the files do "

@@ -89,7 +89,10 @@ _HEAD = model_option("Folder of a head saved by fit-head, or minilm-captions.")
 Head = Annotated[Path, _HEAD]
 OptionalHead = Annotated[Path | None, _HEAD]
 Gallery = Annotated[str, Argument(help="Address of the gallery.", metavar="ADDRESS")]
-Vectors = Annotated[Path, Argument(help="Table of vectors: a file, or a folder of files.")]
+Vectors = Annotated[
+    Path,
+    Argument(help="Table: a file, a folder of files, or a folder of pictures.", metavar="TABLE"),
+]
 _VECTORS = Option(help="Column of vectors (default: the only one that holds lists).")
 VectorColumn = Annotated[str | None, _VECTORS]
 IdColumn = Annotated[str | None, Option(help="Column of ids (default: row numbers from 0).")]
@@ -99,7 +102,7 @@ AsJson = Annotated[bool, Option("--json", help="Print the results as one JSON ob
 RayAddress = Annotated[str | None, Option(help="Address of a Ray cluster (default: this machine).")]
 _KAPPA_POS = "Concentration of positives around a latent (default: the head's)."
 KappaPos = Annotated[float | None, Option(min=0, help=_KAPPA_POS)]
-_UNIT = "Whether a head on MiniLM takes unit vectors (default: as it was fitted)."
+_UNIT = "Scale the encoder's vectors to unit length, or not (default: as the head was fitted)."
 Normalized = Annotated[bool | None, Option("--normalized/--not-normalized", help=_UNIT)]
 
 
@@ -152,4 +155,4 @@ def run_digest(settings: list[Any], files: Iterable[Path]) -> str:
     for file in dict.fromkeys(files):
         stat = file.stat()
         state.append([str(file.resolve()), stat.st_size, stat.st_mtime_ns])
-    return hashlib.sha256(json.dumps([state, settings]).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([state, settings], default=str).encode()).hexdigest()[:12]

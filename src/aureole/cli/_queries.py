@@ -7,16 +7,15 @@ from typing import Any, Literal
 
 import torch
 
+from aureole.cli._inputs import EncoderSpec
 from aureole.cli._options import KEY, KappaPos, Normalized, OptionalHead, option
-from aureole.data import pick_rows, pick_vector
+from aureole.data import pick_inputs, pick_rows, pick_vector, read_rgb
 from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.encoders import check_text
 from aureole.errors import InvalidInputError
-from aureole.models import WEIGHTS, CifarResNet, PosteriorEncoder, ResNet18
-from aureole.records import file_hash
 from aureole.retrieval import CredibleIndex, Explanation, Hits, Schema, explain_hits, parse_filter
-from aureole.scale import load_embedder, prepare_picture, prepare_text
+from aureole.scale import Modality, ModelSpec
 from aureole.serve import Client
-from aureole.training import FrozenHead
 
 _MAX_SERVED = 1000  # hits that a service returns at most
 
@@ -27,11 +26,13 @@ class QueryOptions:
 
     item: str | None = option("Query with an item of the gallery.", None, "--id")
     vector_from: Path | None = option(
-        "Query with a row of this table: a vector with --head, or mu and kappa."
+        "Query with a row of this table: a vector with --head, a text or picture with --encoder, or mu and kappa."
     )
     row: int | None = option("Row number, from 0.", min=0)
-    text: str | None = option("Query with a text, encoded by MiniLM and --head, or by --encoder.")
-    image: Path | None = option("Query with a picture, encoded by --encoder.")
+    text: str | None = option(
+        "Query with a text, encoded by --encoder and, if it gives vectors, --head."
+    )
+    image: Path | None = option("Query with a picture, encoded like a text.")
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class ModelOptions:
     """The model of the query, or the columns of its table."""
 
     head: OptionalHead = None
-    encoder: Path | None = option("Folder of a saved PosteriorEncoder or pipeline.")
+    encoder: EncoderSpec = None
     normalized: Normalized = None
+    text_column: str | None = option("With --encoder: column of texts of --vector-from.")
+    image_column: str | None = option("With --encoder: column of pictures of --vector-from.")
     vector_column: str | None = option("With --head: column of vectors.")
     mu_column: str = option("Without --head: column of mu.", "mu")
     kappa_column: str = option("Without --head: column of kappa.", "kappa")
@@ -52,18 +55,13 @@ class CapOptions:
 
     mass: float = option("Probability mass of the cap, between 0 and 1.", 0.95)
     kind: Literal["credible", "predictive"] | None = option(
-        "What the cap covers: the query's own latent (default), or the mu of positives."
+        "What the cap covers: the mu of positives (default if kappa_pos is known), or the query's own latent."
     )
     kappa_pos: KappaPos = None
     guarantee: Literal["conformal"] | None = option(
         "Guarantee the coverage of the predictive cap by the calibration."
     )
     widest: float | None = option("Degrees: abstain if the cap is wider than this.", min=0, max=180)
-
-    @property
-    def kind_used(self) -> Literal["credible", "predictive"]:
-        """The kind of the cap: credible, or predictive where a guarantee is requested."""
-        return self.kind or ("predictive" if self.guarantee else "credible")
 
 
 @dataclass(frozen=True)
@@ -110,23 +108,36 @@ def build_query(index: CredibleIndex, query: QueryOptions, model: ModelOptions) 
     if query.item is not None:
         stored, _ = index.fetch([query.item])
         return Query(_single(stored), f"item {query.item[:60]!r}", item=query.item)
-    if query.vector_from is not None:
-        path, row = query.vector_from, query.row or 0
-        about = f"row {row} of {path}"
-        if model.head is None:
-            return Query(_row_posterior(path, row, model), about)
-        vector = pick_vector(path, model.vector_column, row)[None]
-        head = FrozenHead.load(model.head)
-        _check_weights(index, model.head / WEIGHTS)
-        return Query(_single(head.predict(vector)), about, head.kappa_pos_)
-    folder = model.encoder or model.head
-    assert folder is not None  # the options were checked
+    about, kind, raw = _raw_query(query, model)
+    if kind is None:
+        assert query.vector_from is not None
+        return Query(_row_posterior(query.vector_from, query.row or 0, model), about)
+    spec = ModelSpec(model.encoder, model.head, model.normalized)
+    embedder = spec.load(kind)
+    names = (name for name in (model.encoder, model.head) if name is not None)
+    who = f"the model {' with '.join(map(str, names))}"
+    index.origin.check_same(embedder.weights, who, encoder=embedder.fingerprint)
+    return Query(_single(embedder.posterior(raw)), about, embedder.kappa_pos)
+
+
+def _raw_query(query: QueryOptions, model: ModelOptions) -> tuple[str, Modality | None, Any]:
+    """(A description, the modality, the input) of a query; without modality, its table has mu and kappa."""
+    if query.text is not None:
+        text = check_text(query.text)  # before a model is loaded
+        return f"text {text[:60]!r}", "text", text
     if query.image is not None:
-        return _image_query(index, query.image, folder)
-    text = prepare_text(query.text)  # checked before a model is loaded
-    embedder = load_embedder(folder, "text", normalized=model.normalized)
-    index.origin.check_same(embedder.weights, f"the model in {folder}")
-    return Query(_single(embedder([text])), f"text {text[:60]!r}", embedder.kappa_pos)
+        read_rgb(query.image)  # raises before a model is loaded
+        return f"picture {query.image}", "image", query.image
+    assert query.vector_from is not None  # the options were checked
+    path, row = query.vector_from, query.row or 0
+    about = f"row {row} of {path}"
+    column = model.text_column or model.image_column
+    if column is not None:
+        kind: Any = "text" if model.text_column else "image"
+        return about, kind, pick_inputs(path, column, kind, [row])[row]
+    if model.head is None:
+        return about, None, None
+    return about, "vector", pick_vector(path, model.vector_column, row)
 
 
 def _row_posterior(path: Path, row: int, model: ModelOptions) -> VonMisesFisher:
@@ -137,25 +148,6 @@ def _row_posterior(path: Path, row: int, model: ModelOptions) -> VonMisesFisher:
         got = str(kappa)[:60]
         raise InvalidInputError(f"kappa must be a number, but row {row} of {path} has {got!r}.")
     return VonMisesFisher(mu, torch.tensor(float(kappa)))
-
-
-def _image_query(index: CredibleIndex, path: Path, folder: Path) -> Query:
-    """The posterior of the central square of a picture, by a saved encoder."""
-    encoder = PosteriorEncoder.load(folder)
-    if not isinstance(encoder.backbone, CifarResNet | ResNet18):
-        raise InvalidInputError(
-            f"the encoder in {folder} has the backbone {type(encoder.backbone).__name__}, but only CifarResNet and "
-            "ResNet18 take pictures. For other encoders, write mu and kappa to a table and use --vector-from."
-        )
-    _check_weights(index, folder / WEIGHTS)
-    with torch.inference_mode():
-        posterior = encoder(prepare_picture(path).unsqueeze(0))
-    return Query(_single(posterior), f"picture {path}", encoder.card.kappa_pos)
-
-
-def _check_weights(index: CredibleIndex, weights: Path) -> None:
-    """Raise if the gallery is known to come from another model."""
-    index.origin.check_same(file_hash(weights), f"the model in {weights.parent}")
 
 
 def _single(posterior: VonMisesFisher | MixtureVMF) -> VonMisesFisher | MixtureVMF:
@@ -191,7 +183,7 @@ def ask_service(
             filter=parse_filter(results.filters or [], schema),
             limit=results.limit or _MAX_SERVED,
             mass=cap.mass,
-            kind=cap.kind_used,
+            kind=cap.kind,
             prior=results.prior,
             rank=results.rank,
             guarantee=cap.guarantee or "model",

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from typer import Option
 
+from aureole.cli._inputs import IMAGE, InputOptions, is_pictures
 from aureole.cli._options import Head, VectorColumn, Vectors, expanded, option
 from aureole.cli._output import (
     about_kappa,
@@ -19,11 +20,11 @@ from aureole.cli._output import (
     print_text,
     rows_bar,
 )
-from aureole.data import ARRAYS, ColumnWriter, read_vectors, scan_column
+from aureole.data import ARRAYS, ColumnWriter, check_columns, scan_column
 from aureole.errors import InvalidInputError
 from aureole.training import CHUNK, FrozenHead, kappas, partner_cosines
 
-HELP = """Write the certainty (kappa) of every row of a table of vectors.
+HELP = r"""Write the certainty (kappa) of every row of a table of vectors, texts or pictures.
 
 The columns are id (the row number, unless you name an --id-column), kappa, and cosine_90: a positive of the row has at
 least this cosine to its mu with probability 90 %, if it is as certain as the median row. Rows are read and written in
@@ -33,7 +34,9 @@ Examples:
 
     aureole score vectors.parquet --head head --id-column id --out scored.csv
     aureole score vectors.npy --head head --with-mu --out scored.parquet
-    aureole score vectors.npy --head head --mass 0.95 --out scored.csv
+    aureole score captions.csv --text-column caption --head head \
+      --encoder sentence-transformers:all-MiniLM-L6-v2 --out scored.csv
+    aureole score photos/ --encoder timm:resnet50 --head head --out scored.csv
 """
 
 
@@ -54,6 +57,7 @@ def score(
     head: Head,
     out: Annotated[Path, Option(help="File to write or replace: .parquet, .csv or .jsonl.")],
     columns: ColumnOptions,
+    inputs: InputOptions,
     mass: Annotated[float, Option(help="Probability that a positive is within the cosine.")] = 0.9,
     with_mu: Annotated[bool, Option("--with-mu", help="Also write mu.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print a summary as one JSON object.")] = False,
@@ -66,22 +70,24 @@ def score(
     for path in (vectors, ids_from):
         if out.resolve() == path.resolve():
             raise InvalidInputError(f"--out would overwrite the input {path}. Choose another file.")
+    inputs.check(vectors, columns.vector_column, vector_column=columns.vector_column)
+    id_column = columns.id_column
+    if id_column is None and columns.columns_from is None and is_pictures(vectors):
+        id_column = IMAGE
+    if id_column is not None:
+        check_columns(ids_from, id_column)
     table = ColumnWriter(out)
-    fitted = FrozenHead.load(head)
+    fitted, encoder = FrozenHead.load(head), inputs.load(head)
     shown = not is_quiet(as_json=as_json)
-    with rows_bar("reading", shown=shown) as observer:
-        rows = read_vectors(vectors, columns.vector_column, work=out.parent, observer=observer)
+    rows = inputs.vectors(vectors, encoder, columns.vector_column, work=out.parent, shown=shown)
     with rows_bar("scoring", len(rows), shown=shown) as observer:
         kappa = kappas(fitted, rows, observer=observer)
     in_array = columns.columns_from is not None and ids_from.suffix in ARRAYS
-    if columns.id_column is not None or in_array:
-        ids = scan_column(ids_from, columns.id_column)
-    else:
-        starts = range(0, len(rows), CHUNK)
-        ids = (np.arange(first, min(first + CHUNK, len(rows))) for first in starts)
+    named = id_column is not None or in_array
+    ids = scan_column(ids_from, id_column) if named else row_numbers(len(rows))
     with table, rows_bar("writing", len(rows), shown=shown) as observer:
         done = 0
-        for part in _columns(fitted, rows, kappa, mass, with_mu=with_mu, ids=ids):
+        for part in scored_columns(fitted, rows, kappa, mass, ids=ids, with_mu=with_mu):
             done += len(part["id"])
             if done > len(rows):
                 break
@@ -102,14 +108,20 @@ def score(
     print_json(summary | {"seconds": time.monotonic() - started})
 
 
-def _columns(
+def row_numbers(rows: int) -> Iterator[np.ndarray]:
+    """The numbers of rows from 0, in chunks."""
+    starts = range(0, rows, CHUNK)
+    return (np.arange(first, min(first + CHUNK, rows)) for first in starts)
+
+
+def scored_columns(
     head: FrozenHead,
     rows: np.ndarray,
     kappa: np.ndarray,
     mass: float,
     *,
-    with_mu: bool,
-    ids: Iterator[np.ndarray],
+    ids: Iterator[Any],
+    with_mu: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """The columns to write, for as many rows at a time as there are ids in a part."""
     concentrations = {"kappa_other": float(np.median(kappa)), "kappa_pos": head.kappa_pos_}

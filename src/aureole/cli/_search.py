@@ -27,6 +27,7 @@ from aureole.retrieval import (
     Explanation,
     Hits,
     SearchOptions,
+    cap_kind,
     describe_cap,
     explain_hits,
     parse_filter,
@@ -44,6 +45,7 @@ Examples:
     aureole search gallery.lance --vector-from queries.parquet --row 3 \
       --head head --filter price=10..20
     aureole search gallery.lance --text "red shoes" --head head \
+      --encoder sentence-transformers:all-MiniLM-L6-v2 \
       --guarantee conformal --widest 60 --explain
     aureole search gallery.lance --image shoe.jpg --encoder encoder \
       --filter colour=red,blue --json
@@ -109,14 +111,22 @@ def _check_query(query: QueryOptions, model: ModelOptions, server: str | None) -
         if model.head is not None or model.encoder is not None:
             raise typer.BadParameter("--head and --encoder are set by the service.")
         return
-    if query.text is not None and (model.head is None) == (model.encoder is None):
-        raise typer.BadParameter("--text needs either --head (on MiniLM's vectors) or --encoder.")
-    if query.image is not None and model.encoder is None:
-        raise typer.BadParameter("--image needs --encoder, a saved PosteriorEncoder.")
-    if model.head is not None and (query.item is not None or query.image is not None):
-        raise typer.BadParameter("--head is only for --vector-from and --text.")
-    if model.encoder is not None and (query.item is not None or query.vector_from is not None):
-        raise typer.BadParameter("--encoder is only for --text and --image.")
+    if model.text_column and model.image_column:
+        raise typer.BadParameter("use either --text-column or --image-column, not both.")
+    column = model.text_column or model.image_column
+    if column is not None and (query.vector_from is None or model.vector_column is not None):
+        raise typer.BadParameter(
+            "--text-column and --image-column are for --vector-from, without --vector-column."
+        )
+    raw = query.text is not None or query.image is not None or column is not None
+    if raw and model.encoder is None:
+        raise typer.BadParameter("a text or a picture needs --encoder.")
+    if model.encoder is not None and not raw:
+        raise typer.BadParameter(
+            "--encoder is only for --text, --image, and --vector-from with --text-column or --image-column."
+        )
+    if model.head is not None and query.item is not None:
+        raise typer.BadParameter("--head is not for --id: the gallery has the item's posterior.")
 
 
 def _search(
@@ -130,7 +140,7 @@ def _search(
     explain: bool,
 ) -> Answer:
     """Search a gallery; only the first ``shown`` hits (None: all) have an explanation."""
-    kind, limit = cap.kind_used, results.limit
+    limit = results.limit
     with warnings.catch_warnings(record=True) as caught, CredibleIndex.open(gallery) as index:
         warnings.simplefilter("always", AureoleWarning)
         conditions = parse_filter(results.filters or [], index.schema)
@@ -138,6 +148,7 @@ def _search(
         kappa_pos = cap.kappa_pos
         if kappa_pos is None and cap.guarantee is None:
             kappa_pos = index.origin.kappa_pos if built.kappa_pos is None else built.kappa_pos
+        kind = cap_kind(cap.kind, kappa_pos, cap.guarantee)
         hits = index.search(
             built.posterior,
             cap.mass,

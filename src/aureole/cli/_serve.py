@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from aureole.cli._options import KEY, Normalized, expanded, model_option, option
+from aureole.cli._inputs import EncoderSpec
+from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex
 
@@ -30,8 +31,8 @@ Examples:
 
     aureole serve --index gallery.lance --encoder encoder \
       --images pictures --label-column label
-    aureole serve --index gallery.lance --encoder head --modality text \
-      --text-column caption --port 8000
+    aureole serve --index gallery.lance --text-column caption --head head \
+      --encoder sentence-transformers:all-MiniLM-L6-v2 --port 8000
     aureole serve --index gallery.faiss --host 0.0.0.0 \
       --api-key-file key.txt --rate 20
 """
@@ -41,12 +42,10 @@ Examples:
 class EncoderOptions:
     """The model that embeds queries."""
 
-    encoder: Annotated[
-        Path | None,
-        model_option("Folder of the model that produced the gallery, or minilm-captions."),
-    ] = None
+    encoder: EncoderSpec = None
+    head: OptionalHead = None
     modality: Literal["image", "text", "vector"] | None = option(
-        "Kind of query; a head on MiniLM's vectors can also take texts."
+        "Kind of query (default: what the encoder takes; vectors for a head alone)."
     )
     normalized: Normalized = None
 
@@ -110,10 +109,11 @@ def serve(
         warning = f"other machines can reach {address.host}, and no API key is set."
         typer.echo(f"warning: {warning}", err=True)
     with CredibleIndex.open(index) as opened, ExitStack() as stack:
+        opened.schema.check_columns(items.label_column, items.text_column)
         embedder = None
-        if model.encoder is not None:
-            unit = model.normalized
-            embedder = SubprocessEmbedder(model.encoder, model.modality, normalized=unit)
+        if model.encoder is not None or model.head is not None:
+            options = {"head": model.head, "normalized": model.normalized}
+            embedder = SubprocessEmbedder(model.encoder, model.modality, **options)
             stack.callback(embedder.close)
         service = Service(
             opened,

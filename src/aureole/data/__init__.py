@@ -1,17 +1,11 @@
 """Data: positive pairs, tables of vectors, image files, and synthetic data whose truth is known."""
 
 from aureole.data._array_files import ARRAYS
-from aureole.data._arrow_files import (
-    PARQUET,
-    RangeReader,
+from aureole.data._arrow_columns import (
     columns_of,
     compute_package,
-    count_rows,
     fitting,
-    listed,
-    pyarrow_package,
-    read_schema,
-    short,
+    holds_paths,
     values_of,
 )
 from aureole.data._image_files import (
@@ -20,6 +14,7 @@ from aureole.data._image_files import (
     list_pictures,
     read_picture,
     read_pictures,
+    read_rgb,
     read_square,
     read_thumbnail,
     write_picture,
@@ -45,9 +40,25 @@ from aureole.data._processes import (
     draw_generator,
 )
 from aureole.data._synthetic_shapes import KINDS, DrawnShapes, drawn_shapes
+from aureole.data._table_files import (
+    FILES,
+    PARQUET,
+    Part,
+    RangeReader,
+    is_picture_folder,
+    listed,
+    pyarrow_package,
+    reading,
+    require_columns,
+    short,
+    table_parts,
+    walk,
+)
 from aureole.data._tables import (
     ColumnWriter,
     as_vectors,
+    check_columns,
+    pick_inputs,
     pick_rows,
     pick_vector,
     read_column,
@@ -55,6 +66,7 @@ from aureole.data._tables import (
     read_pairs,
     read_vectors,
     scan_column,
+    scan_inputs,
     table_files,
     write_columns,
 )

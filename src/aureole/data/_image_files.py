@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # decoders of others m
 _WARNINGS = Lock()
 _LONGEST_NAME = 1024  # bytes, the limit for ids
 _LARGEST_FILE = 2**28  # bytes
+_LARGEST_AREA = 2**22  # pixels of a picture that is not reduced
 
 
 def read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
@@ -33,17 +35,30 @@ def read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def read_thumbnail(path: Path, side: int) -> bytes:
-    """A JPEG of the image in a file, at most ``side`` pixels wide and high."""
-    with _opened(path) as picture:
+def read_thumbnail(source: Path | bytes, side: int) -> bytes:
+    """A JPEG of the image in a file, or of its bytes, at most ``side`` pixels wide and high."""
+    with _opened(source) as picture:
         picture.thumbnail((side, side))
         buffer = io.BytesIO()
         picture.convert("RGB").save(buffer, "JPEG", quality=85)
     return buffer.getvalue()
 
 
-def read_square(source: Path | bytes, side: int) -> UInt8[Tensor, "3 side side"]:
-    """The central square of an untrusted image file, or of its bytes, in RGB, scaled to ``side`` pixels."""
+def read_rgb(source: Any) -> Any:
+    """An untrusted image file, its bytes, a Pillow image or an array [h, w, 3] as a Pillow image in RGB.
+
+    Pictures of more than 4 megapixels are first reduced by a whole factor, which bounds memory.
+    """
+    with _opened(source) as picture:
+        factor = math.ceil(math.sqrt(picture.width * picture.height / _LARGEST_AREA))
+        rgb = picture.convert("RGB")
+        return rgb.reduce(factor) if factor > 1 else rgb
+
+
+def read_square(source: Any, side: int) -> UInt8[Tensor, "3 side side"]:
+    """The central square of an image as in ``read_rgb``, scaled to ``side`` pixels; such a square is returned as is."""
+    if isinstance(source, Tensor) and source.shape == (3, side, side):
+        return source
     with _opened(source) as picture:
         short = min(picture.size)
         left, top = ((length - short) // 2 for length in picture.size)
@@ -138,9 +153,19 @@ def read_pictures(
 
 
 @contextmanager
-def _opened(source: Path | bytes) -> Iterator[Any]:
+def _opened(source: Any) -> Iterator[Any]:
     """An image of a known format whose size fits memory; decoding errors name the file."""
     image = _pillow()
+    if isinstance(source, image.Image):
+        yield source
+        return
+    if isinstance(source, np.ndarray) and source.dtype == np.uint8 and source.shape[2:] == (3,):
+        yield image.fromarray(source)
+        return
+    if not isinstance(source, bytes | Path):
+        raise InvalidInputError(
+            f"a picture must be the bytes of a file or a path, not {type(source).__name__}."
+        )
     bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
     name = "the input" if isinstance(source, bytes) else source
     try:

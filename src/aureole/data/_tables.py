@@ -1,8 +1,8 @@
-"""Tables: vectors, groups, pairs and ids in Parquet, Arrow, CSV and array files, and a writer of columns.
+"""Tables: vectors, inputs, groups, pairs and ids of any table that ``_table_files`` reads, and a writer of columns.
 
-Vectors are read in bounded memory: they are streamed to an unnamed temporary file, which is memory-mapped and deleted
-with the array. A vector has at most 65,536 entries. Other columns are held in memory if they are needed as a whole, up
-to 2 GiB; ids are streamed. Nothing is ever unpickled.
+A table is a path, or a DataFrame of pandas, polars or pyarrow. Vectors are read in bounded memory: they are streamed to
+an unnamed temporary file, which is memory-mapped and deleted with the array. A vector has at most 65,536 entries. Other
+columns are held in memory if they are needed as a whole, up to 2 GiB; ids are streamed. Nothing is ever unpickled.
 """
 
 import json
@@ -17,17 +17,17 @@ import numpy as np
 from torch import Tensor
 
 from aureole._io import atomic_file
-from aureole.data import _arrow_files as arrow
+from aureole.data import _arrow_columns as arrow, _table_files as files
 from aureole.data._array_files import ARRAYS, map_array, map_vectors
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 
-_JSON = (".jsonl", ".ndjson")
+_CSV, _JSON = (".csv",), (".jsonl", ".ndjson")
 _PIECE_ROWS, _PIECE_BYTES = 65_536, 2**26
 _LARGEST_COLUMN = 2**31  # bytes of a column held in memory
 
 
 def read_vectors(
-    path: Path | str,
+    path: Any,
     column: str | None = None,
     *,
     work: Path | None = None,
@@ -38,8 +38,8 @@ def read_vectors(
     Parameters
     ----------
     path
-        A Parquet, Arrow or Feather file, a folder of them (rows in the order of the files' names), ``.npy``, or
-        ``.safetensors``.
+        A table: a Parquet, Arrow, Feather or JSON-lines file, a Lance table, a folder of such files (rows in the order
+        of the files' names), a saved Hugging Face dataset, a DataFrame; or ``.npy`` or ``.safetensors``.
     column
         Name of the column or tensor (default: the only one of a suitable type).
     work
@@ -55,9 +55,8 @@ def read_vectors(
     >>> read_vectors(path, "v").shape, read_groups(path, "g").tolist()
     ((3, 3), [1, 0, 1])
     """
-    path = Path(path)
-    if path.suffix in ARRAYS:
-        return map_vectors(path, column)
+    if _is_array(path):
+        return map_vectors(Path(path), column)
     name = _only_lists(path) if column is None else column
     total, dim, kind = 0, None, np.dtype(np.float32)
     with _staging(work) as file:
@@ -71,36 +70,95 @@ def read_vectors(
             if observer is not None:
                 observer(total)
         if dim is None:
-            raise InvalidInputError(f"{path} has no rows.")
+            raise InvalidInputError(f"{_name(path)} has no rows.")
         file.flush()
         return np.memmap(file, kind, "c", shape=(total, dim))
 
 
-def read_column(path: Path | str, column: str | None = None) -> np.ndarray:
+def read_column(path: Any, column: str | None = None, *, numbers: bool = False) -> np.ndarray:
     """The values [n] of a column of numbers, strings or times, with None for missing values.
 
-    ``path`` is as in ``read_vectors``, or a CSV file with a header, whose values are all strings.
+    ``path`` is as in ``read_vectors``, or a CSV or TSV file with a header, whose values are all strings, unless
+    ``numbers`` is true and all are numbers.
     """
-    path = Path(path)
-    if path.suffix in ARRAYS:
-        return _array_column(path, column)
+    if _is_array(path):
+        return _array_column(Path(path), column)
     values = _whole_column(path, column)
+    if numbers and not files.table_parts(path)[0].typed:
+        values = arrow.numbers(values)
     if not values.null_count:
         return values.to_numpy()
     return np.fromiter(values.to_pylist(), object, len(values))
 
 
-def read_groups(path: Path | str, column: str | None = None) -> np.ndarray:
+def scan_inputs(path: Any, column: str, kind: arrow.InputKind) -> Iterator[tuple[str, Any]]:
+    """(Where, input) of each row of a column of texts or pictures: a str, bytes or a path, None if it is missing.
+
+    ``where`` names the row in error messages. Relative paths of pictures refer to the folder of the table.
+
+    Examples
+    --------
+    >>> path = Path(tempfile.mkdtemp()) / "texts.csv"
+    >>> _ = write_columns(path, {"group": np.array([1]), "text": np.array(["a dog"])})
+    >>> [value for _, value in scan_inputs(path, "text", "text")]
+    ['a dog']
+    """
+    for part in files.table_parts(path):
+        type = files.require_columns(part, [column]).field(column).type
+        if not arrow.fitting(type, kind) and not arrow.holds_paths(type, kind):
+            raise MissingInputError(
+                f"the column {files.short(column)} of {part} has type {type}, which does not hold {kind}s."
+            )
+        row = 0
+        with files.reading(part):
+            for batch in part.batches([column], rows=256):
+                for value in arrow.values_of(batch.column(column), kind, part.folder):
+                    yield f"row {row} of {part} (counted from 0)", value
+                    row += 1
+
+
+def pick_inputs(
+    path: Any, column: str, kind: arrow.InputKind, rows: Iterable[int]
+) -> dict[int, Any]:
+    """The inputs of some rows of a column of texts or pictures, as in ``scan_inputs``, by row number."""
+    wanted, first = sorted(set(rows)), 0
+    inputs: dict[int, Any] = {}
+    for part in files.table_parts(path):
+        files.require_columns(part, [column])
+        with files.reading(part):
+            for batch in part.batches([column], rows=256):
+                start, stop = (bisect_left(wanted, first + n) for n in (0, len(batch)))
+                here = wanted[start:stop]
+                if here:
+                    chosen = batch.column(column).take([row - first for row in here])
+                    values = arrow.values_of(chosen, kind, part.folder)
+                    inputs |= zip(here, values, strict=True)
+                first += len(batch)
+    absent = [row for row in wanted if row not in inputs]
+    if absent:
+        raise _no_row(path, first, absent[0])
+    return inputs
+
+
+def check_columns(path: Any, *columns: str | None) -> None:
+    """Raise if a table does not exist or does not have these columns; None is ignored. No row is read."""
+    if not _is_array(path):
+        for part in files.table_parts(path):
+            files.require_columns(part, columns)
+    elif not Path(path).is_file():
+        raise MissingInputError(f"{path} does not exist. Check the path.")
+
+
+def read_groups(path: Any, column: str | None = None) -> np.ndarray:
     """Group numbers [n]: the rank of each row's value among the sorted distinct values. None may be missing."""
-    path = Path(path)
-    if path.suffix in ARRAYS:
-        labels = _array_column(path, column)
+    if _is_array(path):
+        labels = _array_column(Path(path), column)
         codes = np.unique(labels, return_inverse=True)[1]
         missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
     else:
         codes, missing = arrow.ordered_codes(_whole_column(path, column))
     if missing.any():
-        place = f"{path}" if column is None else f"the column {column!r} of {path}"
+        place = _name(path) if column is None else f"the column {column!r} of {_name(path)}"
         raise InvalidInputError(
             f"row {int(missing.argmax())} (counted from 0) of {place} has no group. Drop such rows, or give each its "
             "own group."
@@ -109,48 +167,62 @@ def read_groups(path: Path | str, column: str | None = None) -> np.ndarray:
 
 
 def read_pairs(
-    path: Path | str, columns: tuple[str, str], *, ids: tuple[Path, str] | None = None
+    path: Any, columns: tuple[str, str], *, ids: tuple[Any, str] | None = None
 ) -> np.ndarray:
     """Pairs of rows [p, 2] from two columns: row numbers from 0, or ids to look up in the column ``ids``.
 
     ``ids`` is (table, column); its values must be unique.
     """
-    path = Path(path)
     known = None if ids is None else _whole_column(*ids).combine_chunks()
     if ids and known is not None and len(known.unique()) < len(known):
-        raise InvalidInputError(f"ids must be unique, but {ids[0]} has duplicates in {ids[1]!r}.")
+        raise InvalidInputError(
+            f"ids must be unique, but {_name(ids[0])} has duplicates in {ids[1]!r}."
+        )
     sides = []
     for column in columns:
         values = _whole_column(path, column)
         try:
             rows = arrow.row_numbers(values, known)
         except InvalidInputError as error:
-            raise InvalidInputError(f"in the column {column!r} of {path}, {error}") from error
+            raise InvalidInputError(
+                f"in the column {column!r} of {_name(path)}, {error}"
+            ) from error
         if (rows < 0).any():
             row = int((rows < 0).argmax())
             expected = "a row number" if known is None else "an id of the vectors"
             raise InvalidInputError(
-                f"row {row} of {path} (counted from 0) has {arrow.short(values[row].as_py())} as {column!r}, which "
-                f"is not {expected}."
+                f"row {row} of {_name(path)} (counted from 0) has {files.short(values[row].as_py())} as {column!r}, "
+                f"which is not {expected}."
             )
         sides.append(rows)
     return np.stack(sides, 1)
 
 
 def table_files(path: Path | str) -> list[Path]:
-    """The files of a path: the file itself, or those of a folder in reading order."""
+    """The files of a path: the file itself, or those of a folder or Lance table in reading order."""
     path = Path(path)
-    return [path] if path.suffix in ARRAYS and path.is_file() else arrow.files(path)
+    if _is_array(path) and path.is_file():
+        return [path]
+    parts = files.table_parts(path)
+    folders = (files.LancePart, files.PicturePart)
+    return [
+        file
+        for part in parts
+        for file in (
+            [part.path / name for name in files.walk(part.path, ("",))]
+            if isinstance(part, folders)
+            else [part.path]
+        )
+    ]
 
 
-def scan_column(path: Path | str, column: str | None = None) -> Iterator[Any]:
+def scan_column(path: Any, column: str | None = None) -> Iterator[Any]:
     """The values of a column in pieces of about 65,536 rows or 64 MiB: Arrow or numpy arrays of one type."""
-    path = Path(path)
-    if path.suffix in ARRAYS:
-        values = _array_column(path, column)
+    if _is_array(path):
+        values = _array_column(Path(path), column)
         yield from (values[i : i + _PIECE_ROWS] for i in range(0, len(values), _PIECE_ROWS))
         return
-    join = arrow.pyarrow_package().chunked_array
+    join = files.pyarrow_package().chunked_array
     arrays, rows, size = [], 0, 0
     for array in _scalar_pieces(path, column):
         arrays.append(array)
@@ -162,7 +234,7 @@ def scan_column(path: Path | str, column: str | None = None) -> Iterator[Any]:
         yield join(arrays)
 
 
-def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict[int, Any]:
+def pick_rows(path: Any, column: str | None, rows: Iterable[int]) -> dict[int, Any]:
     """The values of some rows of a column, by row number."""
     rows = list(rows)
     wanted, first = sorted(set(rows)), 0
@@ -178,11 +250,11 @@ def pick_rows(path: Path | str, column: str | None, rows: Iterable[int]) -> dict
     return {row: values[row] for row in rows}
 
 
-def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
+def pick_vector(path: Any, column: str | None, row: int) -> np.ndarray:
     """The vector [d] of one row, counted from 0; rows after it are not read."""
-    path, first = Path(path), 0
-    if path.suffix in ARRAYS:
-        vectors = map_vectors(path, column, rows=slice(row, row + 1))
+    first = 0
+    if _is_array(path):
+        vectors = map_vectors(Path(path), column, rows=slice(row, row + 1))
         if 0 <= row < len(vectors):
             return vectors[row]
         first = len(vectors)
@@ -196,8 +268,20 @@ def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
     raise _no_row(path, first, row)
 
 
-def _no_row(path: Path | str, rows: int, row: int) -> InvalidInputError:
-    return InvalidInputError(f"{path} has {rows} rows, so there is no row {row} (counted from 0).")
+def _is_array(path: Any) -> bool:
+    """Whether a source is a file with a single array instead of a table."""
+    return isinstance(path, str | Path) and Path(path).suffix in ARRAYS
+
+
+def _name(path: Any) -> str:
+    """A table for an error message."""
+    return str(path) if isinstance(path, str | Path) else "the table in memory"
+
+
+def _no_row(path: Any, rows: int, row: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"{_name(path)} has {rows} rows, so there is no row {row} (counted from 0)."
+    )
 
 
 def as_vectors(vectors: Any) -> Tensor | np.ndarray:
@@ -235,7 +319,7 @@ class ColumnWriter:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        if self.path.suffix not in (*arrow.PARQUET, *arrow.CSV, *_JSON):
+        if self.path.suffix not in (*files.PARQUET, *_CSV, *_JSON):
             raise InvalidInputError(f"{self.path} must end in .parquet, .csv or .jsonl.")
         self._stack = ExitStack()
         self._file: Any = None
@@ -250,7 +334,7 @@ class ColumnWriter:
 
     def write(self, columns: Mapping[str, Any]) -> None:
         """Append rows; the columns must be the same each time."""
-        csv = self.path.suffix in arrow.CSV
+        csv = self.path.suffix in _CSV
         batch = arrow.arrow_table(columns, flat=csv)
         if self.path.suffix in _JSON:
             for row in batch.to_pylist():
@@ -273,32 +357,36 @@ def write_columns(path: Path | str, columns: Mapping[str, Any]) -> Path:
     return Path(path)
 
 
-def _only_lists(path: Path) -> str:
+def _only_lists(path: Any) -> str:
     """The name of the only column of lists."""
     names = arrow.list_columns(path)
     if len(names) != 1:
         kind = "several columns" if names else "no column"
-        raise InvalidInputError(
-            f"{path} has {kind} of lists, so the column of vectors must be named; "
-            f"{arrow.listed(arrow.column_names(path))}."
+        raise MissingInputError(
+            f"{_name(path)} has {kind} of lists, so the column of vectors must be named (texts and pictures need an "
+            f"--encoder); {_listed(path)}."
         )
     return names[0]
 
 
-def _scalar_pieces(path: Path, column: str | None) -> Iterator[Any]:
+def _listed(path: Any) -> str:
+    """The columns of a table, for an error message."""
+    return files.listed(files.require_columns(files.table_parts(path)[0], []).names)
+
+
+def _scalar_pieces(path: Any, column: str | None) -> Iterator[Any]:
     """Arrow arrays of a column with one scalar per row."""
     if column is None:
-        names = arrow.listed(arrow.column_names(path))
-        raise InvalidInputError(f"name a column of {path}; {names}.")
+        raise MissingInputError(f"name a column of {_name(path)}; {_listed(path)}.")
     for where, _, array in arrow.pieces(path, column):
-        if arrow.pyarrow_package().types.is_nested(array.type):
+        if files.pyarrow_package().types.is_nested(array.type):
             raise InvalidInputError(
                 f"the column {column!r} of {where} has {array.type}, but one scalar per row is needed."
             )
         yield array
 
 
-def _whole_column(path: Path, column: str | None) -> Any:
+def _whole_column(path: Any, column: str | None) -> Any:
     """A column of scalars in memory, as an Arrow chunked array."""
     arrays, size = [], 0
     for array in _scalar_pieces(path, column):
@@ -306,12 +394,12 @@ def _whole_column(path: Path, column: str | None) -> Any:
         size += array.nbytes
         if size > _LARGEST_COLUMN:
             raise InvalidInputError(
-                f"the column {column!r} of {path} has more than {_LARGEST_COLUMN >> 30} GiB, the limit for a column "
-                "held in memory. Use shorter values, such as numbers."
+                f"the column {column!r} of {_name(path)} has more than {_LARGEST_COLUMN >> 30} GiB, the limit for a "
+                "column held in memory. Use shorter values, such as numbers."
             )
     if not sum(map(len, arrays)):
-        raise InvalidInputError(f"{path} has no rows.")
-    return arrow.pyarrow_package().chunked_array(arrays)
+        raise InvalidInputError(f"{_name(path)} has no rows.")
+    return files.pyarrow_package().chunked_array(arrays)
 
 
 def _array_column(path: Path, name: str | None) -> np.ndarray:

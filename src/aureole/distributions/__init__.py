@@ -18,6 +18,12 @@ from aureole.distributions._mixture import (
 from aureole.distributions._uniform import (
     SphereUniform,
 )
+from aureole.distributions._values import (
+    as_tensor,
+    cat,
+    from_state,
+    stack,
+)
 from aureole.distributions._von_mises_fisher import (
     VonMisesFisher,
 )

@@ -9,11 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily
 
+from aureole.distributions._values import BatchValue, as_tensor, kappa_range, loadable
 from aureole.distributions._von_mises_fisher import VonMisesFisher
 from aureole.errors import ConvergenceWarning, InvalidInputError
 
 
-class MixtureVMF(MixtureSameFamily):
+@loadable
+class MixtureVMF(BatchValue, MixtureSameFamily):
     r"""The mixture :math:`p(z) = \sum_j w_j\,\mathrm{vMF}(z; \mu_j, \kappa_j)` with k components.
 
     Parameters
@@ -34,15 +36,21 @@ class MixtureVMF(MixtureSameFamily):
     tensor([0., 1.])
     """
 
+    _names = ("mu", "kappa", "weights")
+
     def __init__(
-        self, weights: Tensor, mu: Tensor, kappa: Tensor | float, validate_args: bool | None = None
+        self, weights: Any, mu: Any, kappa: Any, validate_args: bool | None = None
     ) -> None:
+        mu = as_tensor(mu)
+        weights = as_tensor(weights, like=mu)
+        if mu.is_meta:
+            validate_args = False  # Categorical would read the weights
         components = VonMisesFisher(mu, kappa, validate_args=validate_args)
         if not components.batch_shape or weights.shape[-1:] != components.batch_shape[-1:]:
             raise InvalidInputError(
                 "weights, mu and kappa must agree in the number of components k: shapes (..., k), (..., k, dim) "
                 f"and (..., k), but got {tuple(weights.shape)}, {tuple(mu.shape)} and "
-                f"{tuple(torch.as_tensor(kappa).shape)}."
+                f"{tuple(as_tensor(kappa).shape)}."
             )
         shape = torch.broadcast_shapes(weights.shape, components.batch_shape)
         super().__init__(
@@ -52,6 +60,20 @@ class MixtureVMF(MixtureSameFamily):
             components.expand(shape),
             validate_args=validate_args,
         )
+
+    def _parts(self) -> dict[str, Tensor]:
+        return {"mu": self.mu, "kappa": self.kappa, "weights": self.weights}
+
+    def _batch(self) -> Tensor:
+        return self.kappa[..., 0]
+
+    def _from_parts(self, parts: dict[str, Tensor]) -> "MixtureVMF":
+        mu = parts["mu"]
+        mu = mu if mu.dtype == self.mu.dtype else torch.nn.functional.normalize(mu, dim=-1)
+        new = type(self)(parts["weights"], mu, parts["kappa"], validate_args=False)
+        new._validate_args = self._validate_args
+        new.components._validate_args = self.components._validate_args
+        return new
 
     @property
     def components(self) -> VonMisesFisher:
@@ -91,6 +113,10 @@ class MixtureVMF(MixtureSameFamily):
         """The same distribution with its batch expanded, without copying."""
         new = self._get_checked_instance(MixtureVMF, _instance)
         return cast(MixtureVMF, super().expand(batch_shape, _instance=new))
+
+    def log_prob(self, value: Any) -> Float[Tensor, "..."]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The log density at unit vectors ``[..., D]``: a tensor, an array or lists."""
+        return super().log_prob(as_tensor(value, like=self.mu))
 
     @torch.no_grad()
     def sample(
@@ -161,8 +187,8 @@ class MixtureVMF(MixtureSameFamily):
         return best[1]
 
     def __repr__(self) -> str:
-        k = self.mixture_distribution.probs.shape[-1]
-        return f"MixtureVMF(batch_shape={tuple(self.batch_shape)}, k={k}, dim={self.dim})"
+        shape, k = tuple(self.batch_shape), self.weights.shape[-1]
+        return f"MixtureVMF(batch_shape={shape}, k={k}, dim={self.dim}, {kappa_range(self.kappa)})"
 
 
 def _run(

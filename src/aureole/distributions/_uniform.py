@@ -5,14 +5,17 @@ from typing import Any, ClassVar, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 
 from aureole._validation import check_dim
 from aureole.distributions._constraint import check_points, unit_sphere
+from aureole.distributions._values import BatchValue, as_tensor, loadable
+from aureole.errors import InvalidInputError
 from aureole.sphere import log_sphere_area, normalize
 
 
-class SphereUniform(Distribution):
+@loadable
+class SphereUniform(BatchValue):
     """The uniform distribution on the unit sphere in R^dim: vMF with kappa = 0, without a mu.
 
     Examples
@@ -28,6 +31,8 @@ class SphereUniform(Distribution):
     support = unit_sphere  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
     has_rsample = True
 
+    _names = ("dim",)
+
     def __init__(
         self,
         dim: int,
@@ -38,13 +43,40 @@ class SphereUniform(Distribution):
         validate_args: bool | None = None,
     ) -> None:
         self.dim = check_dim(dim)
-        self.dtype, self.device = dtype, torch.device(device)
+        self._dtype, self._device = dtype, torch.device(device)
         super().__init__(torch.Size(batch_shape), torch.Size([dim]), validate_args=validate_args)
+
+    def _batch(self) -> Tensor:
+        return torch.zeros((), dtype=self._dtype, device=self._device).expand(self.batch_shape)
+
+    def _parts(self) -> dict[str, Tensor]:
+        return {"batch": self._batch()}  # it has no parameters, but a shape, a dtype and a device
+
+    def _from_parts(self, parts: dict[str, Tensor]) -> "SphereUniform":
+        batch = parts["batch"]
+        given = {"dtype": batch.dtype, "device": batch.device, "validate_args": self._validate_args}
+        return type(self)(self.dim, batch.shape, **given)
+
+    def _columns(self) -> dict[str, Tensor]:
+        return {"dim": torch.full(self.batch_shape, self.dim)}
+
+    @classmethod
+    def _from_columns(cls, columns: dict[str, Tensor]) -> "SphereUniform":
+        dims = columns["dim"]
+        if not dims.numel() or bool((dims != dims.flatten()[0]).any()):
+            raise InvalidInputError("the column 'dim' must hold one number, the same in every row.")
+        return cls(int(dims.flatten()[0]), dims.shape)
+
+    def _state(self) -> dict[str, Any]:
+        names = ("dim", "batch_shape", "dtype", "device")
+        return {name: getattr(self, name) for name in names} | {
+            "validate_args": self._validate_args
+        }
 
     def expand(self, batch_shape: Any, _instance: "SphereUniform | None" = None) -> "SphereUniform":
         """The same distribution with its batch expanded."""
         new = cast(SphereUniform, self._get_checked_instance(SphereUniform, _instance))
-        new.dim, new.dtype, new.device = self.dim, self.dtype, self.device
+        new.dim, new._dtype, new._device = self.dim, self.dtype, self.device
         super(SphereUniform, new).__init__(
             torch.Size(batch_shape), self.event_shape, validate_args=False
         )
@@ -65,15 +97,17 @@ class SphereUniform(Distribution):
         """The differential entropy, the log of the sphere's area."""
         return self._full(log_sphere_area(self.dim))
 
-    def log_prob(self, value: Float[Tensor, "... dim"]) -> Float[Tensor, "..."]:
+    def log_prob(self, value: Any) -> Float[Tensor, "..."]:
         """The log density at unit vectors, minus the log of the sphere's area."""
+        value = as_tensor(value)
         if self._validate_args:
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         return torch.full(shape, -log_sphere_area(self.dim), dtype=self.dtype, device=value.device)
 
     def _validate_sample(self, value: Tensor) -> None:
-        check_points(value, self.batch_shape, self.dim)
+        if not value.is_meta:
+            check_points(value, self.batch_shape, self.dim)
 
     def rsample(
         self, sample_shape: Any = (), *, generator: torch.Generator | None = None

@@ -1,5 +1,6 @@
 """The von Mises-Fisher distribution on the unit sphere, correct from D = 2 to 4096 and kappa from 0 to inf."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import torch
@@ -10,20 +11,24 @@ from torch.distributions import Distribution, constraints
 from aureole import sphere
 from aureole._validation import check_dim
 from aureole.distributions._constraint import check_kappa, check_points, check_unit, unit_sphere
+from aureole.distributions._values import BatchValue, as_tensor, kappa_range, loadable
 from aureole.errors import InvalidInputError
 from aureole.sphere import place, predictive_angle, random_height, wrap
 
 
-class VonMisesFisher(Distribution):
+@loadable
+class VonMisesFisher(BatchValue):
     r"""The von Mises-Fisher distribution :math:`p(z) = C_D(\kappa)\,e^{\kappa \mu^T z}` on the unit sphere in R^D.
 
     kappa = 0 is the uniform distribution and kappa = inf the point mu. ``rsample`` inverts the distribution function
     of the angle to mu: a fixed cost and the exact pathwise gradient in mu and kappa. ``sample`` draws it by rejection.
 
+    A batch works like a tensor: ``len(q)``, ``q[3]``, ``q.to("cuda")``, ``torch.cat([q, q])``, and so on.
+
     Parameters
     ----------
     mu
-        Mean directions, unit vectors ``[*batch, D]``.
+        Mean directions, unit vectors ``[*batch, D]``: a tensor, an array or lists.
     kappa
         Concentrations ``[*batch]``, or one number. Batch shapes broadcast. Both are promoted to one dtype of at
         least float32. Where that widens mu it is normalised again, since its rounding takes it off the sphere.
@@ -53,13 +58,12 @@ class VonMisesFisher(Distribution):
     support = unit_sphere  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
     has_rsample = True
 
+    _names = ("mu", "kappa")
     mu: Tensor
     kappa: Tensor
 
-    def __init__(
-        self, mu: Tensor, kappa: Tensor | float, validate_args: bool | None = None
-    ) -> None:
-        given = mu
+    def __init__(self, mu: Any, kappa: Any, validate_args: bool | None = None) -> None:
+        mu = given = as_tensor(mu)
         mu, kappa = _promote(mu, kappa)
         if mu.dim() == 0:
             raise InvalidInputError("mu must have a last dimension of at least 2, but is a scalar.")
@@ -72,7 +76,7 @@ class VonMisesFisher(Distribution):
                 "broadcast: kappa holds one number per mean direction, without the last dimension."
             ) from error
         validate = validate_args if validate_args is not None else Distribution._validate_args
-        if validate:
+        if validate and not mu.is_meta:
             # in the precision of mu as given, which for half precision says too little
             check_unit("mu", mu if torch.finfo(given.dtype).bits < 32 else given)
             check_kappa(kappa)
@@ -85,6 +89,20 @@ class VonMisesFisher(Distribution):
     def dim(self) -> int:
         """The ambient dimension D."""
         return self.mu.shape[-1]
+
+    def _parts(self) -> dict[str, Tensor]:
+        return {"mu": self.mu, "kappa": self.kappa}
+
+    def _batch(self) -> Tensor:
+        return self.kappa
+
+    def _from_parts(self, parts: dict[str, Tensor]) -> "VonMisesFisher":
+        mu = parts["mu"]
+        # rounding in the old dtype takes a widened mu off the sphere
+        mu = mu if mu.dtype == self.mu.dtype else torch.nn.functional.normalize(mu, dim=-1)
+        new = type(self)(mu, parts["kappa"], validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
     def expand(
         self, batch_shape: Any, _instance: "VonMisesFisher | None" = None
@@ -132,12 +150,13 @@ class VonMisesFisher(Distribution):
         r"""The differential entropy :math:`-\log C_D(\kappa) - \kappa A(\kappa)` in nats; -inf for kappa = inf."""
         return sphere.entropy(self.kappa, self.dim)
 
-    def log_prob(self, value: Float[Tensor, "... dim"]) -> Float[Tensor, "..."]:
+    def log_prob(self, value: Any) -> Float[Tensor, "..."]:
         r"""The log density at unit vectors, :math:`-\kappa |\mu - z|^2/2 + \log C_D(\kappa) + \kappa`.
 
         In this form it keeps its digits at kappa = 1e6, where :math:`\kappa \mu^T z - \kappa` would not. For kappa =
-        inf it is inf at mu and -inf elsewhere.
+        inf it is inf at mu and -inf elsewhere. ``value`` is a tensor, an array or lists ``[..., D]``.
         """
+        value = as_tensor(value, like=self.mu)
         if self._validate_args:
             self._validate_sample(value)
         gap = 0.5 * (self.mu - value).square().sum(-1)
@@ -148,7 +167,8 @@ class VonMisesFisher(Distribution):
         return torch.where(infinite, point, finite)
 
     def _validate_sample(self, value: Tensor) -> None:
-        check_points(value, self.batch_shape, self.dim)
+        if not value.is_meta:
+            check_points(value, self.batch_shape, self.dim)
 
     def rsample(
         self, sample_shape: Any = (), *, generator: torch.Generator | None = None
@@ -180,7 +200,7 @@ class VonMisesFisher(Distribution):
             cosine, sine = 1 - height, torch.sqrt(height * (2 - height))
             return place(tangent, norm, cosine.to(norm.dtype), sine.to(norm.dtype), self.mu)[0]
 
-    def transport(self, cube: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
+    def transport(self, cube: Any) -> Float[Tensor, "... dim"]:
         """Draws from points of the unit cube ``[*sample, *batch, D]``: for Sobol points or common random numbers.
 
         The first coordinate gives the angle to mu, the others the direction around it. Coordinates at 0 and 1 are
@@ -193,7 +213,7 @@ class VonMisesFisher(Distribution):
         >>> q.transport(points).mean(0) / q.mean
         tensor([1.0000, 1.0000])
         """
-        cube = cube.double()
+        cube = as_tensor(cube, like=self.mu).double()
         if bool(((cube < 0) | (cube > 1)).any()):
             raise InvalidInputError(
                 f"cube must hold points of the unit cube, but its values run from {cube.min():.6g} to "
@@ -208,19 +228,32 @@ class VonMisesFisher(Distribution):
         angle = sphere.cap_angle(mass, self.kappa, self.dim).to(self.mu.dtype)
         return wrap(normals, angle, self.mu)
 
-    def credible_cosine(self, mass: Tensor | float) -> Float[Tensor, "..."]:
+    def credible_cosine(self, mass: Any) -> Float[Tensor, "..."]:
         r"""The cosine t with :math:`P(\mu^T z \ge t)` = ``mass``: the edge of the credible cap around mu.
 
         The cap covers the latent z. At large kappa t crowds at 1: ``credible_height`` keeps the digits.
+
+        Parameters
+        ----------
+        mass
+            A probability; a list of them for a result ``[len(mass), *batch]``; or a tensor or an array that broadcasts
+            with the batch.
+
+        Examples
+        --------
+        >>> q = VonMisesFisher(torch.eye(3), torch.tensor([5.0, 50.0, 500.0]))
+        >>> q.credible_cosine(mass=[0.5, 0.9])
+        tensor([[0.8614, 0.9861, 0.9986],
+                [0.5396, 0.9539, 0.9954]])
         """
         return torch.cos(self._credible_angle(mass)).to(self.mu.dtype)
 
-    def credible_height(self, mass: Tensor | float) -> Float[Tensor, "..."]:
+    def credible_height(self, mass: Any) -> Float[Tensor, "..."]:
         """The height 1 - t of the credible cap of ``mass``, with all its digits for every kappa."""
         return (2 * torch.sin(self._credible_angle(mass) / 2).square()).to(self.mu.dtype)
 
     def predictive_cosine(
-        self, mass: Tensor | float, kappa_pos: float, kappa_other: Tensor | float
+        self, mass: Any, kappa_pos: float, kappa_other: Any
     ) -> Float[Tensor, "..."]:
         r"""The cosine t with :math:`P(\mu^T \mu^+ \ge t)` = ``mass``: the edge of the predictive cap around mu.
 
@@ -238,26 +271,29 @@ class VonMisesFisher(Distribution):
         angle = predictive_angle(level, self.kappa.double(), other, kappa_pos, self.dim)
         return torch.cos(angle).to(self.mu.dtype)
 
-    def _credible_angle(self, mass: Tensor | float) -> Tensor:
+    def _credible_angle(self, mass: Any) -> Tensor:
         return sphere.cap_angle(self._checked_mass(mass), self.kappa, self.dim)
 
-    def _checked_mass(self, mass: Tensor | float) -> Tensor:
-        low, high = (
-            (mass.min().item(), mass.max().item()) if isinstance(mass, Tensor) else (mass, mass)
-        )
+    def _checked_mass(self, mass: Any) -> Tensor:
+        """The mass as a tensor that broadcasts with the batch; a list gets dimensions of its own before it."""
+        level = torch.as_tensor(mass, dtype=torch.float64, device=self.mu.device)
+        if isinstance(mass, Sequence):
+            level = level.reshape(*level.shape, *(1 for _ in self.batch_shape))
+        if isinstance(mass, int | float):  # without a look at the device
+            low, high = mass, mass
+        elif level.is_meta or not level.numel():
+            return level
+        else:
+            low, high = level.min().item(), level.max().item()
         if not (low >= 0 and high <= 1):
             raise InvalidInputError(
                 f"mass must be a probability between 0 and 1, but runs from {low:.6g} to {high:.6g}."
             )
-        return torch.as_tensor(mass, dtype=torch.float64, device=self.mu.device)
+        return level
 
     @classmethod
-    def fit(
-        cls,
-        samples: Float[Tensor, "n *batch dim"],
-        weights: Float[Tensor, "n *batch"] | None = None,
-    ) -> "VonMisesFisher":
-        r"""The maximum-likelihood distribution of weighted unit vectors along the first dimension.
+    def fit(cls, samples: Any, weights: Any = None) -> "VonMisesFisher":
+        r"""The maximum-likelihood distribution of unit vectors ``[n, *batch, D]`` with weights ``[n, *batch]``.
 
         mu is the direction of the weighted mean and kappa solves :math:`A(\kappa)` = its length. The estimate of kappa
         is biased upward when n is not large against D.
@@ -269,6 +305,7 @@ class VonMisesFisher(Distribution):
         >>> VonMisesFisher.fit(draws).kappa
         tensor(39.2...)
         """
+        samples = as_tensor(samples)
         if samples.dim() < 2 or samples.shape[0] == 0:
             raise InvalidInputError(
                 f"fit needs samples of shape (n, ..., dim) with n > 0, but got {tuple(samples.shape)}."
@@ -276,6 +313,7 @@ class VonMisesFisher(Distribution):
         check_unit("samples", samples)
         if weights is None:
             weights = torch.ones_like(samples[..., 0])
+        weights = as_tensor(weights, like=samples)
         if bool((~(weights >= 0)).any()) or bool((weights.sum(0) <= 0).any()):
             raise InvalidInputError("weights must be nonnegative and have a positive sum.")
         weights = (weights / weights.sum(0)).unsqueeze(-1)
@@ -290,20 +328,16 @@ class VonMisesFisher(Distribution):
         return cls(mu, kappa.clamp(min=0))
 
     def __repr__(self) -> str:
-        if self.kappa.numel() == 0:
-            spread = "no kappa"
-        else:
-            low, high = self.kappa.min().item(), self.kappa.max().item()
-            spread = f"kappa {low:.6g}" if low == high else f"kappa in [{low:.6g}, {high:.6g}]"
-        return f"VonMisesFisher(batch_shape={tuple(self.batch_shape)}, dim={self.dim}, {spread})"
+        shape, kappa = tuple(self.batch_shape), kappa_range(self.kappa)
+        return f"VonMisesFisher(batch_shape={shape}, dim={self.dim}, {kappa})"
 
 
-def _promote(mu: Tensor, kappa: Tensor | float) -> tuple[Tensor, Tensor]:
+def _promote(mu: Tensor, kappa: Any) -> tuple[Tensor, Tensor]:
     """Both in one floating dtype of at least float32, on mu's device; a widened mu is normalised again."""
-    if not isinstance(mu, Tensor) or not mu.is_floating_point():
-        kind = mu.dtype if isinstance(mu, Tensor) else type(mu).__name__
-        raise InvalidInputError(f"mu must be a floating-point tensor, but is {kind}.")
+    if not mu.is_floating_point():
+        raise InvalidInputError(f"mu must be a floating-point tensor, but is {mu.dtype}.")
     dtype = torch.promote_types(mu.dtype, torch.float32)
+    kappa = kappa if isinstance(kappa, float | int) else as_tensor(kappa, like=mu)
     if isinstance(kappa, Tensor) and kappa.is_floating_point():
         dtype = torch.promote_types(dtype, kappa.dtype)
     kappa = torch.as_tensor(kappa, dtype=dtype, device=mu.device)

@@ -12,6 +12,7 @@ from aureole.evaluation._calibration import (
     partner_coverage,
     predictive_coverage,
 )
+from aureole.evaluation._diagnosis import Diagnosis, diagnose
 from aureole.evaluation._rank_correlation import (
     average_ranks,
     bootstrap,
@@ -64,6 +65,7 @@ __all__ = [
     "CAP_MASSES",
     "RAUROC",
     "Calibration",
+    "Diagnosis",
     "RankCorrelation",
     "RecallAt1",
     "RejectionArea",
@@ -74,6 +76,7 @@ __all__ = [
     "average_precision",
     "average_ranks",
     "bootstrap",
+    "diagnose",
     "divergence",
     "fit_calibration",
     "latent_coverage",

@@ -22,7 +22,13 @@ from aureole.explorer._figures import (
     place,
     sheet,
 )
-from aureole.explorer._head import extremes, picture_items, text_items, write_head_report
+from aureole.explorer._head import (
+    extremes,
+    picture_items,
+    text_items,
+    write_head_report,
+    write_kappa_report,
+)
 from aureole.explorer._page import (
     Gallery,
     Item,
@@ -31,6 +37,7 @@ from aureole.explorer._page import (
     Run,
     Section,
     Table,
+    check_page,
     format_number,
     render,
 )

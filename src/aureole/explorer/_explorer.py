@@ -24,6 +24,7 @@ from aureole.evaluation import SAMPLED, kappa_rejection
 from aureole.retrieval import (
     CredibleIndex,
     Hits,
+    SearchOptions,
     cap_cosine,
     exact_cosines,
     log_hit_positivity,
@@ -39,6 +40,7 @@ _SCORED = 48  # pairs of an item whose positivity is kept
 _SIDE = 96  # pixels of a picture
 _BYTES = 7_000_000  # of all pictures, so that the file stays below 10 MB
 _MAX_TEXT = 2000  # characters
+_CREDIBLE = SearchOptions(kind="credible")
 
 Progress = Callable[[int, int], None]
 
@@ -234,7 +236,7 @@ def _with_neighbours(index: CredibleIndex, picked: list[str]) -> list[str]:
         return []
     posterior, _ = index.fetch(picked)
     wide = VonMisesFisher(posterior.mu, torch.zeros_like(posterior.kappa), validate_args=False)
-    found = index.search(wide, 1.0, limit=_NEIGHBOURS + 1)
+    found = index.search(wide, 1.0, limit=_NEIGHBOURS + 1, options=_CREDIBLE)
     assert isinstance(found, list)
     names = dict.fromkeys(picked)
     for rank in range(_NEIGHBOURS + 1):
@@ -279,7 +281,7 @@ def _counts(
     counts = np.zeros(caps.shape, np.int32)
     for i in range(len(caps)):
         query = VonMisesFisher(posterior.mu[i], posterior.kappa[i], validate_args=False)
-        hits = index.search(query, MASSES[-1], exact=True)
+        hits = index.search(query, MASSES[-1], exact=True, options=_CREDIBLE)
         assert isinstance(hits, Hits)
         cosine = np.sort(hits.cosine.numpy())
         counts[i] = len(cosine) - np.searchsorted(cosine, caps[i])

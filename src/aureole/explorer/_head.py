@@ -28,11 +28,13 @@ from aureole.training import Assessment
 _SHOWN = 12  # items of each gallery
 _MAX_TEXT = 300  # characters of a text
 _SIDE = 192  # pixels of a thumbnail
+_NOTHING = 0.01  # nats, below which the page speaks of no information
+_WEAK = 0.55  # AUROC of kappa, below which the page says that it hardly helps
 
 _READING = (
-    "Every row has a direction μ, what it is, and a concentration κ, how precisely its vector determines that. High κ: "
-    "matching rows are close to it. Low κ: they may be far away, so look at more of them, ask for a "
-    "better query, or let a person decide.",
+    "Every row has a direction μ, which encodes what it is, and a concentration κ, which says how precisely its vector "
+    "determines that. High κ: matching rows are close to it. Low κ: they may be far away, so look at more of them, ask "
+    "for a better query, or let a person decide.",
     "κ is not a probability, and is relative to κ_pos, the closeness of partners that the head assumes. You can "
     "compare the κ of rows under one head, but not across heads.",
     "Recall@1 is the share of rows whose nearest other row belongs to the same group. If κ is informative, rejecting "
@@ -40,12 +42,17 @@ _READING = (
     "best order, which uses the answers.",
     "Coverage: the 90 % cap of a row should contain the direction of a partner nine times out of ten. Above the "
     "diagonal the caps are wider than needed, below it they are too narrow to rely on.",
-    "The numbers are only valid for rows that the head was not fitted on.",
+    "The metrics are only valid if they come from rows that the head was not fitted on.",
 )
 
 
 def write_head_report(
-    found: Assessment, out: Path, *, source: str, galleries: Sequence[Gallery] = ()
+    found: Assessment,
+    out: Path,
+    *,
+    source: str,
+    galleries: Sequence[Gallery] = (),
+    note: str = "",
 ) -> Path:
     """Write the page on an assessment atomically, and return its path.
 
@@ -59,27 +66,58 @@ def write_head_report(
         What was assessed, such as the name of a file.
     galleries
         The least and the most certain rows, from ``text_items`` or ``picture_items`` (default: none).
+    note
+        A sentence on which rows the metrics are from (default: none).
     """
-    return atomic_write(out, head_page(found, source=source, galleries=galleries))
+    return atomic_write(out, head_page(found, source=source, galleries=galleries, note=note))
 
 
-def head_page(found: Assessment, *, source: str, galleries: Sequence[Gallery] = ()) -> str:
+def head_page(
+    found: Assessment, *, source: str, galleries: Sequence[Gallery] = (), note: str = ""
+) -> str:
     """The page on an assessment as HTML; ``source`` names what was assessed."""
-    import aureole
-
     reading = Section("reading", "How to read this", "\n\n".join(_READING), (), ())
-    sections = [reading, _certainty(found, galleries), _rejection(found), _coverage(found)]
+    sections = [reading, _certainty(found.kappa, galleries), _rejection(found), _coverage(found)]
     if found.profile:
         sections.append(_profile(found))
-    versions = f"aureole {aureole.__version__}, torch {torch.__version__}, Python {platform.python_version()}."
+    about = f"{source}: {len(found.kappa):,} rows in {found.groups:,} groups; posteriors of {found.dim} dimensions."
     return render(
-        "How certain are these vectors?",
+        "How certain are these rows?",
         sections,
-        about=f"{source}: {len(found.kappa):,} rows in {found.groups:,} groups; posteriors of {found.dim} dimensions.",
+        about=f"{about} {note}".strip(),
         results=_results(found),
-        footer=[f"Written by aureole evaluate. Versions: {versions}"],
+        footer=[_versions()],
         footer_title="How this page was made",
     )
+
+
+def write_kappa_report(
+    kappa: np.ndarray, out: Path, *, source: str, galleries: Sequence[Gallery] = ()
+) -> Path:
+    """Write a page on the kappa of rows without groups: their distribution, and the most and the least certain."""
+    low, median, high = np.quantile(kappa.astype(np.float64), (0.05, 0.5, 0.95))
+    page = render(
+        "How certain are these rows?",
+        [
+            Section("reading", "How to read this", "\n\n".join(_READING[:2]), (), ()),
+            _certainty(kappa, galleries),
+        ],
+        about=f"{source}: {len(kappa):,} rows.",
+        results=[
+            f"90 % of the rows have a κ from {format_number(low)} to {format_number(high)}; the median is "
+            f"{format_number(median)}."
+        ],
+        footer=[_versions()],
+        footer_title="How this page was made",
+    )
+    return atomic_write(out, page)
+
+
+def _versions() -> str:
+    import aureole
+
+    python = platform.python_version()
+    return f"Written by aureole {aureole.__version__} with torch {torch.__version__} and Python {python}."
 
 
 def extremes(kappa: np.ndarray, count: int = _SHOWN) -> tuple[np.ndarray, np.ndarray]:
@@ -101,19 +139,23 @@ def text_items(kappa: np.ndarray, texts: Mapping[int, Any]) -> tuple[Gallery, ..
     return _galleries(kappa, lambda row: Item(_cut(texts[row]), _note(float(kappa[row]), row)))
 
 
-def picture_items(kappa: np.ndarray, paths: Mapping[int, Any], folder: Path) -> tuple[Gallery, ...]:
-    """Galleries of the least and the most certain pictures, by paths relative to the folder.
+def picture_items(
+    kappa: np.ndarray, pictures: Mapping[int, Any], folder: Path = Path()
+) -> tuple[Gallery, ...]:
+    """Galleries of the least and the most certain pictures: paths, relative to the folder, or the bytes of files.
 
     A picture that cannot be read is replaced by a message.
     """
 
     def item(row: int) -> Item:
-        name, note = str(paths[row]), _note(float(kappa[row]), row)
+        source, note = pictures[row], _note(float(kappa[row]), row)
+        name = "" if isinstance(source, bytes) else "/".join(Path(str(source)).parts[-2:])
         try:
-            content = base64.b64encode(read_thumbnail(folder / name, _SIDE)).decode()
+            source = source if isinstance(source, bytes) else folder / str(source)
+            content = base64.b64encode(read_thumbnail(source, _SIDE)).decode()
         except InvalidInputError:
             return Item(f"{_cut(name)} cannot be read as a picture", note)
-        return Item(_cut(Path(name).name), note, f"data:image/jpeg;base64,{content}")
+        return Item(_cut(name), note, f"data:image/jpeg;base64,{content}")
 
     return _galleries(kappa, item)
 
@@ -142,9 +184,20 @@ def _results(found: Assessment) -> list[str]:
     """The main results, one sentence each."""
     low, median, high = np.quantile(found.kappa.astype(np.float64), (0.05, 0.5, 0.95))
     half, gain = float(found.kept[len(found.kept) // 2]), found.area_best - found.recall
+    nats = f"{found.information:.2f} nats"
+    carried = (
+        f"A posterior carries {nats} of information about a partner: it narrows the search "
+        f"{np.exp(found.information):.3g}-fold."
+    )
+    if abs(found.information) < _NOTHING:
+        carried = f"The posteriors carry no information about a partner ({nats})."
+    elif found.information < 0:
+        carried = (
+            f"The calibrated posteriors carry no information about a partner on average ({nats}): partners far outside "
+            "of the caps cost more than the others gain. The order of the rows by κ does not depend on this."
+        )
     results = [
-        f"A posterior carries {found.information:.2f} nats of information about a partner: it narrows the search "
-        f"{np.exp(found.information):.3g}-fold.",
+        carried,
         f"90 % of the rows have a κ from {format_number(low)} to {format_number(high)}; "
         f"the median is {format_number(median)}.",
         f"The nearest other row is in the same group for {format_share(found.recall)} of {found.asked:,} rows, and for "
@@ -153,17 +206,23 @@ def _results(found: Assessment) -> list[str]:
     if gain > 0:
         share = format_share((found.area - found.recall) / gain)
         results.append(
-            f"Averaged over all rejected shares, κ gains {share} of what the best order would."
+            f"Rejecting rows by κ gains {share} of what the best order would, averaged over all rejected shares."
+        )
+    if found.auroc is not None and found.auroc < _WEAK:
+        results.append(
+            f"κ hardly separates right from wrong rows here (AUROC {found.auroc:.2f}; 0.5 is chance). More groups may "
+            "help, or the vectors do not show which rows are ambiguous."
         )
     if 0.9 in found.coverage:
-        results.append(f"Caps of mass 90 % contain a partner in {100 * found.coverage[0.9]:.1f} %.")
+        measured = f"{100 * found.coverage[0.9]:.1f} %"
+        results.append(f"A cap of mass 90 % contains the partner in {measured} of the pairs.")
     return results
 
 
-def _certainty(found: Assessment, galleries: Sequence[Gallery]) -> Section:
+def _certainty(kappa: np.ndarray, galleries: Sequence[Gallery]) -> Section:
     figure = Picture(
-        figures.kappa_figure(found.kappa),
-        f"κ of all {len(found.kappa):,} rows. A single narrow peak would mean that the vectors do not show which "
+        figures.kappa_figure(kappa),
+        f"κ of all {len(kappa):,} rows. A single narrow peak would mean that the vectors do not show which "
         "rows are ambiguous.",
         "Histogram of κ over the rows",
     )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from aureole.errors import MissingPackageError
@@ -112,6 +113,17 @@ def render(
     parts = {"title": title, "sections": sections, "about": about, "results": results}
     footers = {"footer": footer, "footer_title": footer_title}
     return environment.get_template("page.html.jinja").render(**parts, **footers)
+
+
+def check_page() -> None:
+    """Raise if a package that pages need is not installed."""
+    try:
+        import_module("jinja2")
+        import_module("matplotlib")
+    except ImportError as error:
+        raise MissingPackageError(
+            f"pages need jinja2 and matplotlib ({error}): pip install 'aureole[reports]'."
+        ) from error
 
 
 def format_number(value: float, decimals: int | None = None) -> str:

@@ -45,7 +45,7 @@ from aureole.models import (
     whiten_last_layer,
 )
 from aureole.records import Record, file_hash, read_record, write_record
-from aureole.retrieval import CredibleIndex, Origin
+from aureole.retrieval import CredibleIndex, Origin, SearchOptions
 from aureole.training import FitOptions, Observer, Phase, fit
 
 EXTRAS = "pip install 'aureole[train,reports,images,retrieval]'"
@@ -142,7 +142,7 @@ def train(
         ClosedFormInfoNCE(kappa_pos=setting.kappa_pos),
         _Batches(setting, shapes),
         phases=[Phase("joint", setting.steps, setting.lr)],
-        options=FitOptions(seed=seed, average=0.99, checkpoint_seconds=10.0),
+        options=FitOptions(seed=seed, average=0.99, checkpoint_seconds=10.0, diagnose=False),
         checkpoint=checkpoint,
         observer=observer,
     )
@@ -301,7 +301,7 @@ def two_searches(
         mu = index.fetch(names)[0].mu.double()
         for title, picture in (("sharp", sharp), ("blurred", blurred)):
             posterior = embed(encoder, picture[None])
-            results = index.search(posterior, setting.mass)
+            results = index.search(posterior, setting.mass, options=SearchOptions(kind="credible"))
             assert isinstance(results, list)
             (hits,) = results
             cosines = (mu @ posterior.mu[0].double()).clamp(-1, 1)

@@ -7,9 +7,6 @@ from aureole.losses._closed_form import (
     ClosedFormInfoNCE,
     closed_form_infonce,
 )
-from aureole.losses._compiled import (
-    operator as operator,
-)
 from aureole.losses._contrastive import (
     ContrastiveLoss,
     PositivityLoss,

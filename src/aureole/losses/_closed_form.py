@@ -124,7 +124,8 @@ class ClosedFormInfoNCE(PositivityLoss):
     static
         Never read a value back from the device: for accelerators, with posteriors of ``validate_args=False``. The
         loss is then the series in float64, where a positivity below 1e-14 of the largest possible counts as that much:
-        right unless kappa_pos is large for the dimension. Nothing is checked. ``among`` ignores it.
+        right unless kappa_pos is large for the dimension. Nothing is checked. ``among`` ignores it, and so does
+        ``torch.compile``, under which the loss is one operator that reads values back and checks no input.
     learn_kappa_pos, in_batch, gather, reduction
         See ``PositivityLoss``.
 
@@ -142,7 +143,7 @@ class ClosedFormInfoNCE(PositivityLoss):
         centring: float = 0.0,
         static: bool = False,
         learn_kappa_pos: bool = False,
-        in_batch: InBatch = "next",
+        in_batch: InBatch = "both",
         gather: bool = False,
         reduction: Literal["mean", "none"] = "mean",
     ) -> None:
@@ -162,7 +163,7 @@ class ClosedFormInfoNCE(PositivityLoss):
         """The loss of each anchor."""
         if torch.compiler.is_compiling():
             parts = [x for q in (anchor, positive, negatives.posterior) for x in (q.mu, q.kappa)]
-            value = torch.ops.aureole.closed_form_infonce(parts, self.kappa_pos, negatives.excluded)
+            value = _compiled(parts, self.kappa_pos, negatives.excluded)
         elif self.static:
             value = _by_series(anchor, positive, negatives, self.kappa_pos, self.known_kappa_pos())
         else:
@@ -197,3 +198,57 @@ class ClosedFormInfoNCE(PositivityLoss):
         if not self.centring:
             return value
         return value + self.centring * pool.mu.flatten(0, -2).mean(0).square().sum()
+
+
+@torch.library.custom_op("aureole::closed_form_infonce", mutates_args=())
+def _compiled(posteriors: list[Tensor], kappa_pos: Tensor, excluded: Tensor | None) -> Tensor:
+    """``closed_form_infonce`` for torch.compile, which calls it as one operator and does not look inside."""
+    return _of_tensors(posteriors, kappa_pos, excluded)
+
+
+@_compiled.register_fake
+def _(posteriors: list[Tensor], kappa_pos: Tensor, excluded: Tensor | None) -> Tensor:  # noqa: ARG001
+    return posteriors[0].new_empty(posteriors[0].shape[0])
+
+
+@torch.library.custom_op("aureole::closed_form_infonce_backward", mutates_args=())
+def _compiled_backward(
+    grad: Tensor, posteriors: list[Tensor], kappa_pos: Tensor, excluded: Tensor | None
+) -> list[Tensor]:
+    key = torch._C.DispatchKey.AutogradFunctionality  # off inside an operator, and needed here
+    with torch._C._SetExcludeDispatchKeyGuard(key, False), torch.enable_grad():
+        leaves = [x.detach().clone().requires_grad_() for x in (*posteriors, kappa_pos)]
+        value = _of_tensors(leaves[:-1], leaves[-1], excluded)
+        return [x.clone() for x in torch.autograd.grad(value, leaves, grad)]
+
+
+@_compiled_backward.register_fake
+def _(
+    grad: Tensor,  # noqa: ARG001
+    posteriors: list[Tensor],
+    kappa_pos: Tensor,
+    excluded: Tensor | None,  # noqa: ARG001
+) -> list[Tensor]:
+    return [torch.empty_like(x) for x in (*posteriors, kappa_pos)]
+
+
+def _compiled_context(ctx, inputs, output) -> None:  # noqa: ARG001
+    posteriors, kappa_pos, excluded = inputs
+    ctx.save_for_backward(*posteriors, kappa_pos, excluded)
+
+
+def _compiled_gradients(ctx, grad: Tensor) -> tuple[list[Tensor], Tensor, None]:
+    *posteriors, kappa_pos, excluded = ctx.saved_tensors
+    *found, last = _compiled_backward(grad, posteriors, kappa_pos, excluded)
+    return found, last, None
+
+
+_compiled.register_autograd(_compiled_gradients, setup_context=_compiled_context)
+
+
+def _of_tensors(posteriors: list[Tensor], kappa_pos: Tensor, excluded: Tensor | None) -> Tensor:
+    anchor, positive, rest = (
+        VonMisesFisher(mu, kappa, validate_args=False)
+        for mu, kappa in zip(posteriors[::2], posteriors[1::2], strict=True)
+    )
+    return closed_form_infonce(anchor, positive, Negatives(rest, excluded), kappa_pos=kappa_pos)

@@ -25,8 +25,8 @@ class ContrastiveLoss(nn.Module):
     Parameters
     ----------
     in_batch
-        Where negatives come from when none are given: the partner of the "next" anchor (the paper's M = 0) or of "all"
-        others. Fresh negatives from the data's marginal are better.
+        Where negatives come from when none are given: "both" is all other anchors and their partners, "all" their
+        partners alone, "next" the partner of the next anchor (the paper's M = 0).
     gather
         Whether shared and in-batch negatives come from all ranks of torch.distributed.
     reduction
@@ -36,15 +36,15 @@ class ContrastiveLoss(nn.Module):
     def __init__(
         self,
         *,
-        in_batch: InBatch = "next",
+        in_batch: InBatch = "both",
         gather: bool = False,
         reduction: Literal["mean", "none"] = "mean",
     ) -> None:
         super().__init__()
-        if in_batch not in ("next", "all") or reduction not in ("mean", "none"):
+        if in_batch not in ("both", "next", "all") or reduction not in ("mean", "none"):
             raise InvalidInputError(
-                f"in_batch must be 'next' or 'all' and reduction 'mean' or 'none', but they are {in_batch!r} and "
-                f"{reduction!r}."
+                f"in_batch must be 'both', 'next' or 'all' and reduction 'mean' or 'none', but they are {in_batch!r} "
+                f"and {reduction!r}."
             )
         self.in_batch: InBatch = in_batch
         self.gather = gather
@@ -209,7 +209,7 @@ class PositivityLoss(ContrastiveLoss):
         kappa_pos: float,
         *,
         learn_kappa_pos: bool = False,
-        in_batch: InBatch = "next",
+        in_batch: InBatch = "both",
         gather: bool = False,
         reduction: Literal["mean", "none"] = "mean",
     ) -> None:
@@ -269,7 +269,7 @@ class TemperatureLoss(ContrastiveLoss):
         *,
         temperature: float | None = None,
         learn_temperature: bool = False,
-        in_batch: InBatch = "next",
+        in_batch: InBatch = "both",
         gather: bool = False,
         reduction: Literal["mean", "none"] = "mean",
     ) -> None:

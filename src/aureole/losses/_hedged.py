@@ -90,7 +90,7 @@ class HedgedInstance(ContrastiveLoss):
         a: float = 1.0,
         b: float = 0.0,
         n_samples: int = 64,
-        in_batch: InBatch = "next",
+        in_batch: InBatch = "both",
         gather: bool = False,
         reduction: Literal["mean", "none"] = "mean",
     ) -> None:

@@ -96,7 +96,7 @@ class MCInfoNCE(PositivityLoss):
         *,
         quasi: bool = False,
         learn_kappa_pos: bool = False,
-        in_batch: InBatch = "next",
+        in_batch: InBatch = "both",
         gather: bool = False,
         reduction: Literal["mean", "none"] = "mean",
     ) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 
-InBatch = Literal["next", "all"]
+InBatch = Literal["both", "next", "all"]
 Posterior = TypeVar("Posterior", VonMisesFisher, MixtureVMF)
 
 
@@ -52,13 +52,14 @@ def resolve_negatives(
     positive: VonMisesFisher,
     negative: VonMisesFisher | None,
     *,
-    in_batch: InBatch = "next",
+    in_batch: InBatch = "both",
     gather: bool = False,
 ) -> Negatives:
     """The negatives of a batch of B anchors.
 
-    Given ones [M] or [B, M] are taken as they are. Without any, ``in_batch="next"`` gives each anchor the partner of
-    the next (the paper's M = 0) and ``"all"`` the partners of all others. With ``gather`` they come from all ranks.
+    Given ones [M] or [B, M] are taken as they are. Without any, ``in_batch="both"`` gives each anchor all other anchors
+    and their partners, ``"all"`` the partners alone, and ``"next"`` the partner of the next (the paper's M = 0). With
+    ``gather`` they come from all ranks.
     """
     n = anchor.batch_shape[0]
     if negative is not None:
@@ -78,7 +79,11 @@ def resolve_negatives(
         return Negatives(VonMisesFisher(mu, kappa, validate_args=False), pool=everyone)
     excluded = torch.zeros(n, total, dtype=torch.bool, device=own.device)
     excluded.scatter_(1, own.unsqueeze(1), True)
-    return Negatives(everyone, excluded, partner=own)
+    if in_batch == "all":
+        return Negatives(everyone, excluded, partner=own)
+    anchors = gather_posteriors(anchor) if gather else anchor
+    mu, kappa = torch.cat([anchors.mu, everyone.mu]), torch.cat([anchors.kappa, everyone.kappa])
+    return Negatives(VonMisesFisher(mu, kappa, validate_args=False), excluded.repeat(1, 2))
 
 
 def gather_posteriors(posterior: Posterior) -> Posterior:

@@ -81,13 +81,12 @@ def _fit(dim: int) -> _Fit:
 def _fitted(dim: int, part: int) -> list[float]:
     between = _nodes(199)
     truth = _targets(between, dim)[part]
-    fitted = np.zeros(1)
     for degree in _DEGREES:
         nodes = _nodes(degree + 1)
         fitted = chebyshev.chebfit(nodes, _targets(nodes, dim)[part], degree)
         if np.abs(chebyshev.chebval(between, fitted) - truth).max() < _TOLERANCE:
-            break
-    return chebyshev.cheb2poly(fitted)[::-1].tolist()
+            return chebyshev.cheb2poly(fitted)[::-1].tolist()
+    raise ArithmeticError(f"no polynomial of log F reaches {_TOLERANCE:g} at D = {dim}.")
 
 
 def _nodes(count: int) -> np.ndarray:

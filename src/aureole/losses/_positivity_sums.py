@@ -14,15 +14,13 @@ from torch import Tensor
 
 from aureole.sphere import (
     MAX_TERMS,
-    has_native,
-    has_triton,
+    has_row_sums,
     interpolated_log_positivity,
     log_coefficients,
     log_positivity_by_integral,
     log_series,
     n_terms,
-    native_row_sums,
-    triton_row_sums,
+    row_sums,
     unit_coefficients,
     unit_cosine,
     zonal_basis,
@@ -37,6 +35,7 @@ _ROUNDING = {torch.float32: 6e-8, torch.float64: 1.2e-16}
 _UNDERFLOW = {torch.float32: 1e-30, torch.float64: 1e-290}
 _TAIL = {torch.float32: 1e-9, torch.float64: 1e-17}
 _TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-10}
+_SHORT = 32  # terms up to which the recurrence's errors add up to less than a rounding of the sizes
 _WORTH = 0.5  # the share of rows that float32 must get right to be used at all
 _BINS = 64  # of the cosine, in which the polynomials' sizes are bounded
 _FLOOR = 1e-14  # of the largest possible positivity: below, the series in float64 is rounding
@@ -152,8 +151,8 @@ def log_sums_by_series(
     rest_terms = rest_terms * torch.exp(rest_scale - top).unsqueeze(-1)
     if rest.mu.dim() == 3:
         total = _series(mu.unsqueeze(1), rest_mu, terms.unsqueeze(1) * rest_terms, own.dim).sum(-1)
-    elif has_native(mu):
-        total, _ = native_row_sums(mu @ rest_mu.T, terms, rest_terms, own.dim, excluded)
+    elif has_row_sums(mu):
+        total, _ = row_sums(mu @ rest_mu.T, terms, rest_terms, own.dim, excluded)
     else:
         values = zonal_sum(mu @ rest_mu.T, terms, rest_terms, own.dim)
         total = (values if excluded is None else values.masked_fill(excluded, 0.0)).sum(-1)
@@ -206,10 +205,10 @@ class _Rows:
         cosine = self.cosines(dtype)
         weights, top = self.column_weights(rest_scale, dtype)
         sizes = None
-        if has_native(cosine) or has_triton(cosine):
-            row_sums = native_row_sums if has_native(cosine) else triton_row_sums
+        if has_row_sums(cosine):
             rest = rest * weights.unsqueeze(-1)
             total, sizes = row_sums(cosine, own, rest, self.own.dim, self.excluded)
+            sizes = sizes * max(1.0, own.shape[-1] / _SHORT)
         else:
             values = zonal_sum(cosine, own, rest, self.own.dim, symmetric=self.symmetric)
             if self.excluded is not None:

@@ -9,7 +9,7 @@ from aureole.models._encoders import (
     SharedEncoder,
 )
 from aureole.models._feature_extractors import ImageFeatures, TextFeatures, mean_pool
-from aureole.models._heads import KappaFromNorm, KappaFromPrototypes, MixtureHead
+from aureole.models._heads import KappaFromNorm, KappaFromPrototypes, MixtureHead, PosteriorHead
 from aureole.models._networks import (
     MEAN,
     STD,
@@ -26,7 +26,9 @@ from aureole.models._pretrained import MINILM_CAPTIONS, find_model, from_pretrai
 from aureole.models._saving import (
     CARD,
     CONFIG,
-    HEADS,
+    PIPELINE_FORMAT,
+    PIPELINE_HEAD,
+    PIPELINE_HEADS,
     WEIGHTS,
     build,
     check_weights,
@@ -34,6 +36,7 @@ from aureole.models._saving import (
     format_of,
     load_classifier,
     load_folder,
+    load_pipeline_head,
     save_folder,
 )
 
@@ -51,6 +54,7 @@ __all__ = [
     "MixtureHead",
     "PaperEncoder",
     "PosteriorEncoder",
+    "PosteriorHead",
     "ResNet18",
     "ResidualMLP",
     "SharedEncoder",

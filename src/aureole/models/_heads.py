@@ -8,18 +8,92 @@ from torch import Tensor, nn
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.models._networks import at_least_float32, whiten_last_layer
+from aureole.models._networks import at_least_float32, hold_statistics, whiten_last_layer
 from aureole.sphere import normalize
 
 MAX_LOG_KAPPA = math.log(1e8)  # beyond this, a larger kappa does not change any digit of a loss
 _APART = 0.3  # how far a new component's offset moves it from the first
 
 
+class PosteriorHead(nn.Module):
+    r"""The default head: :math:`\hat\mu` is linear in standardised features, :math:`\log\hat\kappa` a small network.
+
+    Features are standardised by a batch norm. The last layer of the network starts at 0, so that every kappa starts at
+    one value: its order has to be learned from the pairs and cannot start reversed. A batch norm on several ranks sees
+    only a part of each batch: call ``initialise`` first, which holds its statistics.
+
+    Parameters
+    ----------
+    n_in, dim
+        Number of features, and the ambient dimension D of the sphere.
+    width
+        Hidden units of the network for kappa (default 64).
+    kappa
+        Initial kappa of all inputs (default 2 D).
+
+    Examples
+    --------
+    >>> head = PosteriorHead(64, 16)
+    >>> head(torch.randn(5, 64))
+    VonMisesFisher(batch_shape=(5,), dim=16, kappa 32)
+    """
+
+    def __init__(self, n_in: int, dim: int, *, width: int = 64, kappa: float | None = None) -> None:
+        super().__init__()
+        kappa = 2.0 * dim if kappa is None else kappa
+        if not 0 < kappa < math.inf:
+            raise InvalidInputError(f"kappa must be positive and finite, but is {kappa!r}.")
+        self.norm: nn.BatchNorm1d = nn.BatchNorm1d(n_in, affine=False)
+        self.location = nn.Linear(n_in, dim)
+        self.hidden = nn.Linear(n_in, width)
+        self.certainty = nn.Linear(width, 1)
+        nn.init.zeros_(self.certainty.weight)
+        nn.init.constant_(self.certainty.bias, math.log(kappa))
+
+    def forward(self, features: Float[Tensor, "*batch n_in"]) -> VonMisesFisher:
+        """The posteriors of features, in float32, or in float64 after ``double()``."""
+        with torch.autocast(features.device.type, enabled=False):
+            standard = self._standardise(features)
+            hidden = nn.functional.silu(_linear(self.hidden, standard))
+            log_kappa = _linear(self.certainty, hidden).squeeze(-1)
+            kappa = torch.exp(log_kappa.clamp(max=MAX_LOG_KAPPA))
+            mu = normalize(_linear(self.location, standard))
+            return VonMisesFisher(mu, kappa, validate_args=False)
+
+    def _standardise(self, features: Tensor) -> Tensor:
+        """The features with mean 0 and variance 1: over the batch in training, else over what training has seen."""
+        mean, variance = (self.norm.get_buffer(f"running_{name}") for name in ("mean", "var"))
+        rows = features.reshape(-1, features.shape[-1])
+        if self.norm.training and len(rows) > 1:
+            rows = at_least_float32(self.norm(rows.to(mean.dtype)))
+        else:  # one row alone has no variance
+            mean, variance = at_least_float32(mean), at_least_float32(variance)
+            rows = (rows.to(mean.dtype) - mean) / (variance + self.norm.eps).sqrt()
+        return rows.view(features.shape)
+
+    @torch.no_grad()
+    def initialise(self, features: Float[Tensor, "n n_in"], *, kappa: float | None = None) -> None:
+        """Hold the statistics of a sample of features for all training, whiten mu on it, and set every kappa.
+
+        Not required. It helps where features do not change, or where batches are small or spread over ranks.
+        """
+        mean, variance = (self.norm.get_buffer(f"running_{name}") for name in ("mean", "var"))
+        rows = features.to(mean)
+        mean.copy_(rows.mean(0))
+        variance.copy_(rows.var(0))
+        hold_statistics(self)
+        whiten_last_layer(self.location, self._standardise(rows))
+        if kappa is not None:
+            self.certainty.bias.fill_(math.log(kappa))
+
+
 class KappaFromNorm(nn.Module):
     r"""A linear layer to e(x), with :math:`\hat\mu = e/|e|` and :math:`\hat\kappa = s\,|e|` (the paper's section 5.2).
 
     Inputs that show little have weak features, so e is short and kappa small: the features of a pretrained network
-    already carry some uncertainty before the first training step. ``initialise`` sets s.
+    already carry some uncertainty before the first training step. ``initialise`` sets s. In a network trained
+    from scratch on inputs with added noise, where features may grow with the noise, kappa ended with the wrong order:
+    use ``PosteriorHead`` there.
 
     Examples
     --------
@@ -154,7 +228,7 @@ class MixtureHead(nn.Module):
     --------
     >>> head = MixtureHead(64, 16, n_components=2)
     >>> head(torch.randn(5, 64))
-    MixtureVMF(batch_shape=(5,), k=2, dim=16)
+    MixtureVMF(batch_shape=(5,), k=2, dim=16, kappa 10)
     """
 
     def __init__(self, n_in: int, dim: int, *, n_components: int = 2, kappa: float = 10.0) -> None:

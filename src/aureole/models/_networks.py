@@ -1,6 +1,7 @@
 """Networks: MLPs for vectors, residual networks for small images, and tools to prepare them for training."""
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -168,9 +169,9 @@ def hold_statistics(network: nn.Module) -> nn.Module:
     """Freeze the running statistics of all batch norms, in training mode too, and return the network."""
     for module in network.modules():
         for name, child in module.named_children():
-            if type(child) is nn.BatchNorm2d:
+            if type(child) in _HELD:
                 like = child.state_dict().get("running_mean", torch.empty(()))
-                held = _HeldBatchNorm(child.num_features, eps=child.eps, affine=child.affine)
+                held = _HELD[type(child)](child.num_features, eps=child.eps, affine=child.affine)
                 held.to(like).load_state_dict(child.state_dict())
                 setattr(module, name, held.eval())
     return network
@@ -178,17 +179,28 @@ def hold_statistics(network: nn.Module) -> nn.Module:
 
 def holds_statistics(network: nn.Module) -> bool:
     """Whether all batch norms' statistics are frozen; raises if only some are."""
-    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
-    held = sum(isinstance(m, _HeldBatchNorm) for m in norms)
+    norms = [m for m in network.modules() if isinstance(m, tuple(_HELD))]
+    held = sum(isinstance(m, tuple(_HELD.values())) for m in norms)
     if held not in (0, len(norms)):
         counts = f"{held} of {len(norms)}"
         raise InvalidInputError(f"{counts} batch norms have frozen statistics: freeze all or none.")
     return held > 0
 
 
-class _HeldBatchNorm(nn.BatchNorm2d):
-    def train(self, mode: bool = True) -> "_HeldBatchNorm":  # noqa: ARG002
+class _HeldBatchNorm1d(nn.BatchNorm1d):
+    def train(self, mode: bool = True) -> "_HeldBatchNorm1d":  # noqa: ARG002
         return super().train(False)
+
+
+class _HeldBatchNorm2d(nn.BatchNorm2d):
+    def train(self, mode: bool = True) -> "_HeldBatchNorm2d":  # noqa: ARG002
+        return super().train(False)
+
+
+_HELD: dict[type[nn.Module], Any] = {
+    nn.BatchNorm1d: _HeldBatchNorm1d,
+    nn.BatchNorm2d: _HeldBatchNorm2d,
+}
 
 
 @torch.no_grad()

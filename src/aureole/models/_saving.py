@@ -18,7 +18,12 @@ from torch import Tensor, nn
 
 from aureole._io import atomic_write
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.models._heads import KappaFromNorm, KappaFromPrototypes, MixtureHead
+from aureole.models._heads import (
+    KappaFromNorm,
+    KappaFromPrototypes,
+    MixtureHead,
+    PosteriorHead,
+)
 from aureole.models._networks import (
     CifarResNet,
     ImageNetwork,
@@ -31,6 +36,10 @@ from aureole.models._networks import (
 CONFIG, WEIGHTS, CARD = "config.json", "weights.safetensors", "README.md"
 CUSTOM = "custom"  # the kind of a network that cannot be rebuilt from numbers
 LARGEST_LAYER = 65_536  # the widest layer of a network that is built
+PIPELINE_HEAD = (
+    "posterior"  # subfolder of the head in the folder of a sentence-transformers pipeline
+)
+PIPELINE_FORMAT = "aureole-sentence-posterior-1"
 _LARGEST_CONFIG = 1_000_000  # bytes
 _COUNTER = "num_batches_tracked"  # of a batch norm; files may omit it
 _CLASSIFIER = ("linear.weight", "linear.bias")  # the last layer of a classifier
@@ -142,6 +151,12 @@ class NetworkKind:
 
 _LINEAR = {"n_in": "linear.in_features", "dim": "linear.out_features"}
 HEADS: Mapping[str, NetworkKind] = {
+    "PosteriorHead": NetworkKind(
+        PosteriorHead,
+        {"n_in": "location.in_features", "dim": "location.out_features"}
+        | {"width": "hidden.out_features"},
+        batch_norms=True,
+    ),
     "KappaFromNorm": NetworkKind(KappaFromNorm, _LINEAR),
     "KappaFromPrototypes": NetworkKind(
         KappaFromPrototypes, _LINEAR | {"n_prototypes": "votes.out_features"}
@@ -150,6 +165,8 @@ HEADS: Mapping[str, NetworkKind] = {
         MixtureHead, {"n_in": "location.in_features", "dim": "dim", "n_components": "n_components"}
     ),
 }
+# a pipeline has one embedding per sentence, so its head has one mode
+PIPELINE_HEADS = {name: kind for name, kind in HEADS.items() if name != "MixtureHead"}  # one mode
 _MLP = {"n_in": "first.in_features", "n_out": "last.out_features"}
 _MLP |= {"width": "first.out_features", "n_blocks": "n_blocks"}
 BACKBONES: Mapping[str, NetworkKind] = {
@@ -211,6 +228,16 @@ def build(
     with torch.random.fork_rng(devices=[]), torch.device(device) if device else nullcontext():
         network = kind.network(**arguments)
         return hold_statistics(network) if held else network
+
+
+def load_pipeline_head(folder: Path | str) -> nn.Module:
+    """The head of a sentence-transformers pipeline; its weights are checked before they are used."""
+    config, weights = load_folder(folder, format=PIPELINE_FORMAT)
+    description = config.get("head")
+    check_weights(weights, build(description, PIPELINE_HEADS, device="meta").state_dict())
+    head = build(description, PIPELINE_HEADS)
+    head.load_state_dict(weights)
+    return head
 
 
 def _signature(network: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:

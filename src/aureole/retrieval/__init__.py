@@ -1,9 +1,10 @@
 """Credible retrieval: the uncertainty of a query decides how many results it gets, on real vector engines."""
 
+from aureole.retrieval._cap_tables import credible_cosines
 from aureole.retrieval._caps import (
     cap_cosine,
+    cap_kind,
     class_entropy,
-    credible_cosines,
     exact_cosines,
     latent_in_cap,
     log_hit_positivity,
@@ -24,6 +25,7 @@ from aureole.retrieval._lance import (
     table_exists,
     to_arrow,
 )
+from aureole.retrieval._match import MatchCalibrator, MatchQuality
 from aureole.retrieval._postgres import settings
 from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
 from aureole.retrieval._store import check_build, default_lists, is_local, shown_address
@@ -33,6 +35,8 @@ __all__ = [
     "CredibleIndex",
     "Explanation",
     "Hits",
+    "MatchCalibrator",
+    "MatchQuality",
     "Origin",
     "Recall",
     "SearchOptions",

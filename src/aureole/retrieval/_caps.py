@@ -6,7 +6,8 @@ A cap is the set of directions whose cosine with the query's mu is at least t. T
 - ``predictive``: :math:`P(\mu^T \mu^+ \ge t) = p` for the mu+ of a partner with concentration ``kappa_other``. It is
   wider, by the partner's posterior and by kappa_pos, and is the only one that can be checked on real data.
 
-A mixture needs a union of caps, one per component. All thresholds are float64.
+A search uses predictive caps whenever kappa_pos is known. A mixture needs a union of caps, one per component. All
+thresholds are float64.
 
 Membership in a cap is decided by one cosine: float64, of the float32 directions as stored, each divided by its own
 norm, and summed in an order that depends on the dimension alone. So the result depends neither on the engine that
@@ -14,8 +15,7 @@ returned a row nor on the batch, and the cosine of a direction with itself is ex
 """
 
 import math
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 from aureole._validation import check_dim
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
+from aureole.retrieval._cap_tables import PartnerLaw, credible_cosines, predictive_cosines
 from aureole.sphere import (
     cap_angle,
     cap_mass,
@@ -34,19 +35,13 @@ from aureole.sphere import (
     log_hyp0f1_scaled,
     log_positivity,
     log_scaled_normalizer,
-    predictive_angle,
 )
 
 Kind = Literal["credible", "predictive"]
 Posterior = VonMisesFisher | MixtureVMF
+POINT = 1e30  # a typical kappa that is infinite is stored as this
 _CELLS, _STEPS = 32, 12  # the bracket of a level is cut into cells 12 times: 2^-60 of it remains
 _ENTRIES = 2**15  # positivities per block, so that the terms of their series fit in memory
-_DEGREES = (192, 768)  # of the polynomials in tables of caps; the second is for D < 6
-_TABULATED_MASSES = (1e-3, 1 - 1e-4)
-_MAX_KAPPA = 1e8  # caps of larger kappas are solved for
-_TABLE_TAIL = 1e-11  # largest of the last coefficients of a table that is used
-_TABLE_MARGIN = 1e-9  # relative widening of tabulated angles, more than their error
-_ROUNDING = 1e-13  # coefficients at the end of a table that are smaller are left out
 _PANELS = 24
 _NODES, _WEIGHTS = gauss_legendre(16)
 _TAIL = 1e-13
@@ -64,10 +59,10 @@ def cap_cosine(
 
     At mass 1 the cap is the whole sphere (cosine -1), except for a point mass (kappa = inf), whose cap is a point. A
     component of a mixture may have no cap: its threshold is then inf. The predictive kind needs ``kappa_pos`` and
-    ``kappa_other``; it costs 384 positivities, about a tenth of a second, for each kappa that is not cached yet.
+    ``kappa_other``.
 
-    Credible caps of single posteriors come from the tables of :func:`credible_cosines`. A kappa that requires a
-    gradient is solved for instead, and the result is differentiable in it.
+    Caps come from the tables of :func:`credible_cosines` and :func:`predictive_cosines`. A credible cap whose kappa
+    requires a gradient is solved for instead, and the result is differentiable in it.
 
     Examples
     --------
@@ -100,102 +95,14 @@ def cap_cosine(
         raise InvalidInputError(
             f"kappa_pos and kappa_other must be at least 0, but are {kappa_pos} and {kappa_other}."
         )
-    distinct, place = torch.unique(posterior.kappa.double(), return_inverse=True)
-    cosines = [
-        _predictive_cosine(mass, k, float(kappa_other), float(kappa_pos), posterior.dim)
-        for k in distinct.tolist()
-    ]
-    thresholds = torch.tensor(cosines, dtype=torch.float64)[place]
+    values = posterior.kappa.numpy(force=True).astype(np.float64)
+    other = math.inf if kappa_other >= POINT else float(kappa_other)
+    law = PartnerLaw(other, float(kappa_pos), posterior.dim)
+    cosines = predictive_cosines(values.reshape(-1), mass, law).reshape(values.shape)
+    thresholds = torch.from_numpy(cosines)
     if isinstance(posterior, MixtureVMF):  # a component of weight 0 has no cap
         thresholds = torch.where(posterior.weights > 0, thresholds, torch.inf)
     return thresholds
-
-
-def credible_cosines(
-    kappa: Float[np.ndarray, " n"], masses: tuple[float, ...], dim: int
-) -> Float[np.ndarray, "n m"]:
-    r"""The smallest cosine inside the credible caps of some masses, a row per kappa, from a cached table.
-
-    Per mass, :math:`\log\theta(\kappa)` is a polynomial in :math:`\log(\kappa + D/2)`, in which it is nearly linear at
-    both ends, through Chebyshev points for kappa from 0 to 1e8. The first call for some masses computes the table, at
-    about twice the cost of solving for one kappa with ``sphere.cap_angle``; later calls take microseconds per kappa.
-
-    A tabulated angle is never smaller than the solution, and larger by at most 2e-9 of it. Masses below 0.001 or above
-    0.9999 (except 1), kappas above 1e8 and masses whose polynomial would be less accurate are solved for.
-
-    Examples
-    --------
-    >>> credible_cosines(np.array([24.0, 200.0]), (0.5, 0.9), dim=10).round(4)
-    array([[0.8391, 0.7176],
-           [0.9793, 0.9636]])
-    """
-    cosines = np.empty((len(kappa), len(masses)))
-    inside = (kappa >= 0) & (kappa <= _MAX_KAPPA)
-    if not inside.all():
-        cosines[inside] = credible_cosines(kappa[inside], masses, dim)
-        cosines[~inside] = _solved_cosines(kappa[~inside], masses, dim)
-        return cosines
-    tables = _cap_tables(masses, dim)
-    low, half = _table_span(dim)
-    x = (np.log(kappa + dim / 2) - low) / half - 1
-    unsolved = []
-    for column, table in enumerate(tables):
-        if table:
-            log_angle = _chebyshev_sum(x.item() if len(x) == 1 else x, table)
-            cosines[:, column] = np.cos(np.minimum(np.exp(log_angle), math.pi))
-        else:
-            unsolved.append(column)
-    if unsolved:
-        cosines[:, unsolved] = _solved_cosines(kappa, tuple(masses[i] for i in unsolved), dim)
-    return cosines
-
-
-def _chebyshev_sum(x: Any, coefficients: list[float]) -> Any:
-    """Clenshaw's recurrence; the same bits for a float, which is faster, as for an entry of an array."""
-    first = second = 0.0 * x
-    twice = 2.0 * x
-    for c in reversed(coefficients):
-        first, second = c + (twice * first - second), first
-    return first - x * second
-
-
-def _solved_cosines(kappa: np.ndarray, masses: tuple[float, ...], dim: int) -> np.ndarray:
-    """The same without a table."""
-    with torch.no_grad():
-        levels = torch.tensor(masses, dtype=torch.float64)
-        return torch.cos(cap_angle(levels[:, None], torch.from_numpy(kappa), dim)).T.numpy()
-
-
-@lru_cache(maxsize=2**8)
-def _cap_tables(masses: tuple[float, ...], dim: int) -> list[list[float]]:
-    """For each mass, the Chebyshev coefficients of the log angle plus the margin; none if not accurate enough."""
-    low, half = _table_span(dim)
-    levels = torch.tensor(masses, dtype=torch.float64)
-    first, last = _TABULATED_MASSES
-    tabulated = ((levels >= first) & (levels <= last) | (levels == 1)).numpy()
-    found: list[list[float]] = [[] for _ in masses]
-    for degree in _DEGREES if tabulated.any() else ():
-        orders = np.arange(degree + 1)
-        nodes = (orders + 0.5) * np.pi / (degree + 1)
-        kappa = torch.from_numpy(np.exp(low + half * (np.cos(nodes) + 1)) - dim / 2).clamp_min(0)
-        with torch.no_grad():
-            log_angle = torch.log(cap_angle(levels[:, None], kappa, dim)).numpy()
-        log_angle[~tabulated] = 0.0  # of mass 0 it is -inf
-        tables = 2 / (degree + 1) * log_angle @ np.cos(np.outer(nodes, orders))
-        tables[:, 0] = tables[:, 0] / 2 + _TABLE_MARGIN
-        accurate = tabulated & (np.abs(tables[:, -8:]).max(-1) <= _TABLE_TAIL)
-        for row in np.flatnonzero(accurate).tolist():
-            needed = np.flatnonzero(np.abs(tables[row]) > _ROUNDING)[-1] + 1
-            found[row] = found[row] or tables[row, :needed].tolist()
-        if (accurate | ~tabulated).all():
-            break
-    return found
-
-
-def _table_span(dim: int) -> tuple[float, float]:
-    """(Lower end, half the length) of the range of log(kappa + D/2) of a table."""
-    low = math.log(dim / 2)
-    return low, (math.log(_MAX_KAPPA + dim / 2) - low) / 2
 
 
 def union_cosines(posterior: MixtureVMF, mass: float) -> Float[Tensor, "*batch k"]:
@@ -251,6 +158,21 @@ def union_cosines(posterior: MixtureVMF, mass: float) -> Float[Tensor, "*batch k
     return torch.where(height >= 0, 1 - height, torch.inf)
 
 
+def cap_kind(kind: Kind | None, kappa_pos: float | None, guarantee: str | None = None) -> Kind:
+    """The kind of cap that a search uses: the requested one, else predictive if ``kappa_pos`` is known.
+
+    A conformal guarantee is one of predictive caps.
+
+    Examples
+    --------
+    >>> cap_kind(None, 20.0), cap_kind(None, None), cap_kind("credible", 20.0)
+    ('predictive', 'credible', 'credible')
+    """
+    if kind is not None:
+        return kind
+    return "predictive" if guarantee is not None or kappa_pos is not None else "credible"
+
+
 def too_wide(
     posterior: Posterior,
     mass: float,
@@ -289,18 +211,6 @@ def check_mass(mass: float) -> float:
     if isinstance(mass, Tensor) or not 0 <= mass <= 1:
         raise InvalidInputError(f"mass must be one number between 0 and 1, but is {mass!r}.")
     return float(mass)
-
-
-@lru_cache(maxsize=2**16)
-def _predictive_cosine(
-    mass: float, kappa: float, kappa_other: float, kappa_pos: float, dim: int
-) -> float:
-    """Cached: expensive, and queries repeat. Mass 1 is the whole sphere, not where the density underflows."""
-    if mass == 1:
-        return -1.0
-    own, other = (torch.tensor([k], dtype=torch.float64) for k in (kappa, kappa_other))
-    with torch.no_grad():
-        return math.cos(predictive_angle(mass, own, other, kappa_pos, dim).item())
 
 
 def stored_direction(mu: Float[Tensor, "*batch dim"]) -> np.ndarray:

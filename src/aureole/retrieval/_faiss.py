@@ -11,7 +11,7 @@ one of each; 0.1.0 wrote one per change. Files are safetensors: loading them run
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -435,7 +435,8 @@ class VectorIndex:
                 return
             index = approximation.index
             parameters = approximation.parameters
-        ends, scores, places = index.range_search(mu, radius, params=parameters)
+        search = unpatched(index, "range_search")
+        ends, scores, places = search(mu, radius, params=parameters)
         for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             yield places[start:end], scores[start:end]
 
@@ -448,7 +449,8 @@ class VectorIndex:
         if allowed is not None:
             selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
         if approximation is None or exact:
-            return self.flat.search(query, k, params=faiss.SearchParameters(sel=selector))
+            parameters = faiss.SearchParameters(sel=selector)
+            return unpatched(self.flat, "search")(query, k, params=parameters)
         index, sizes = approximation.index, approximation.sizes
         if approximation.kind == "ivf":
             probes = probes_of(sizes, index.nlist)
@@ -456,7 +458,7 @@ class VectorIndex:
         else:
             width = max(width_of(sizes), 2 * k)
             parameters = faiss.SearchParametersHNSW(efSearch=width, sel=selector)
-        return index.search(query, k, params=parameters)
+        return unpatched(index, "search")(query, k, params=parameters)
 
     def _graph_within(
         self, query: np.ndarray, radius: float, graph: Approximation
@@ -471,7 +473,8 @@ class VectorIndex:
             inside = scores >= radius
             return places[inside], scores[inside]
         parameters = self.faiss.SearchParametersHNSW(efSearch=4 * width)
-        _, scores, places = graph.index.range_search(query, radius, params=parameters)
+        search = unpatched(graph.index, "range_search")
+        _, scores, places = search(query, radius, params=parameters)
         if len(places) > 8 * width:  # more than the search can keep track of
             _, scores, places = self.flat.range_search(query, radius)
         return places, scores
@@ -581,3 +584,11 @@ def _missing(folder: Path) -> MissingInputError:
     return MissingInputError(
         f"{folder} holds no gallery: {_MANIFEST} is missing. `aureole index build` creates one."
     )
+
+
+def unpatched(index: Any, method: str) -> Callable[..., Any]:
+    """``search`` or ``range_search`` of an index, with search parameters and NumPy arrays.
+
+    ``faiss.contrib.torch_utils`` replaces them by methods that take no parameters, and keeps the originals.
+    """
+    return getattr(index, f"{method}_numpy", getattr(index, method))

@@ -36,7 +36,7 @@ class Hits:
     Attributes
     ----------
     ids
-        Ids of the items.
+        Ids of the items: strings, or what the engine of a wrapped index has.
     cosine
         Exact float64 cosines of the stored mu; for a mixture, to its nearest component.
     kappa
@@ -53,7 +53,7 @@ class Hits:
         True if the cap was wider than ``widest``. Nothing was searched then; ask the user for a better query.
     """
 
-    ids: list[str]
+    ids: list[Any]
     cosine: Float[Tensor, " n"]
     kappa: Float[Tensor, " n"]
     threshold: Float[Tensor, " k"]
@@ -309,7 +309,8 @@ def _order(key: np.ndarray, cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
     order = np.lexsort((-cosine, -key))
     tied = (np.diff(key[order]) == 0) & (np.diff(cosine[order]) == 0)
     if tied.any():
-        by_id = np.array(sorted(range(len(ids)), key=ids.tolist().__getitem__), dtype=np.int64)
+        names = [(isinstance(name, str), name) for name in ids.tolist()]  # Qdrant mixes types
+        by_id = np.array(sorted(range(len(ids)), key=names.__getitem__), dtype=np.int64)
         order = by_id[np.lexsort((-cosine[by_id], -key[by_id]))]
     return order
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning, InvalidInputError
-from aureole.retrieval._caps import Kind, Posterior, cap_cosine
+from aureole.retrieval._caps import Kind, Posterior, cap_cosine, cap_kind
 from aureole.retrieval._conformal import ConformalMass
 from aureole.retrieval._faiss import FaissStore
 from aureole.retrieval._filters import check_filter
@@ -21,6 +21,8 @@ from aureole.retrieval._lance import LanceStore
 from aureole.retrieval._postgres import PostgresStore
 from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
 from aureole.retrieval._store import Approximate, Selection, Store, check_address, shown_address
+from aureole.retrieval._wrap import Names, WrappedStore
+from aureole.retrieval._wrap_sources import wrapped_store
 
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
 
@@ -46,10 +48,12 @@ class SearchOptions:
     Parameters
     ----------
     kind
-        'credible': the cap holds the query's own latent. 'predictive': it holds the mu of a partner, and needs
-        ``kappa_pos``.
+        'predictive': the cap holds the mu of a partner, and needs ``kappa_pos``. 'credible': it holds the query's own
+        latent; it is smaller, often so small that it holds the query alone. Default: predictive if ``kappa_pos`` is
+        known, else credible.
     kappa_pos
-        How close the latents of two partners are. With it, hits have their expected positivity.
+        How close the latents of two partners are (default: that of the index's ``origin``, unless ``kind`` is
+        'credible'). With it, hits have their expected positivity.
     kappa_other
         Concentration of the partner in predictive caps (default: the gallery's typical kappa).
     prior
@@ -62,7 +66,7 @@ class SearchOptions:
         Angle in radians. A query whose cap is wider gets no hits, and its ``asks_back`` is set.
     """
 
-    kind: Kind = "credible"
+    kind: Kind | None = None
     kappa_pos: float | None = None
     kappa_other: float | None = None
     prior: float | None = None
@@ -74,7 +78,7 @@ class SearchOptions:
         if self.rank not in ("cosine", "positivity"):
             raise InvalidInputError(f"rank must be 'cosine' or 'positivity', but is {self.rank!r}.")
         if self.guarantee is not None:
-            if self.guarantee != "conformal" or self.kind != "predictive":
+            if self.guarantee != "conformal" or self.kind == "credible":
                 raise InvalidInputError(
                     "guarantee must be 'conformal', which needs kind='predictive', but is "
                     f"{self.guarantee!r} with kind={self.kind!r}."
@@ -90,8 +94,9 @@ class CredibleIndex:
     """A gallery of posteriors on LanceDB, FAISS or PostgreSQL, searched by credible caps.
 
     The address selects the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory) or
-    ``postgresql://…#table``. In exact mode, the default until ``build`` is called, all engines return the same hits:
-    the items whose stored float32 mu has a float64 cosine at or above the threshold. Not thread-safe.
+    ``postgresql://…#table``. :meth:`wrap` searches an index that you have already. In exact mode, the default until
+    ``build`` is called, all engines return the same hits: the items whose stored float32 mu has a float64 cosine at or
+    above the threshold. Not thread-safe.
 
     Ids are distinct strings of at most 1,024 bytes, stored verbatim. Payload columns hold str, int, float or bool, and
     searches can filter by them: ``{"shop": "north", "price": (10, None)}``.
@@ -138,6 +143,63 @@ class CredibleIndex:
         """Open the index at an address."""
         return cls(engine_of(os.fspath(where)).open(os.fspath(where)))
 
+    @classmethod
+    def wrap(
+        cls,
+        source: Any,
+        collection: str | tuple[str, str] | None = None,
+        *,
+        vector: str | None = None,
+        id: str | None = None,
+        kappa: Any = None,
+        columns: Sequence[str] = (),
+        kappa_pos: float | None = None,
+    ) -> "CredibleIndex":
+        """A read-only index around vectors that you have already; none are copied.
+
+        The directions of queries must lie in the space of these vectors. Their kappa is enough: with ``kappa_pos``,
+        searches use predictive caps. The vectors must have length 1 (within 0.001) unless the engine compares cosines:
+        all vectors of a FAISS index are checked, of other engines the first 1,000 and those that a search returns.
+
+        Searches are exact if the engine is: they use an approximate index that it has, unless ``exact=True``. Filters
+        are applied to the members of the cap. ``conformal`` and ``origin`` are kept in memory. Ids are what the engine
+        has, such as integers.
+
+        Parameters
+        ----------
+        source
+            A ``faiss.Index`` (Flat, IVFFlat or HNSWFlat, also in an IDMap), a LanceDB table, a ``LanceDataset`` or a
+            path that ends in ``.lance``, a ``QdrantClient``, a ``MilvusClient``, or an address
+            ``postgresql://user@host/database#table``.
+        collection
+            Name of the collection (Qdrant, Milvus) or table (PostgreSQL; a tuple has the schema first).
+        vector
+            Column, field or name of the vectors (default: the only one).
+        id
+            Column of distinct ids (default: the primary key; in Lance, ``id``).
+        kappa
+            Concentrations of the items: a column, one number for all, a mapping by id, or an array whose i-th
+            entry belongs to the id i. By default the items are points, kappa = inf.
+        columns
+            Columns of str, int, float or bool that searches can return and filter by.
+        kappa_pos
+            How close the latents of two partners are, for predictive caps and positivity.
+
+        Examples
+        --------
+        >>> import faiss
+        >>> mine = faiss.IndexFlatIP(3)
+        >>> mine.add(torch.eye(3).numpy())
+        >>> index = CredibleIndex.wrap(mine, kappa_pos=20.0)
+        >>> query = VonMisesFisher(torch.tensor([0.8, 0.6, 0.0]), 5.0)
+        >>> index.search(query, mass=0.9).ids
+        [0, 1]
+        """
+        names = Names(collection, vector, id, tuple(columns))
+        index = cls(wrapped_store(source, names, kappa))
+        index.origin = Origin(kappa_pos)
+        return index
+
     def __repr__(self) -> str:
         columns = list(self.schema.columns)
         return f"CredibleIndex({self.engine}, dim={self.schema.dim}, columns={columns})"
@@ -161,16 +223,16 @@ class CredibleIndex:
         self._store.append(check_rows(posteriors, ids, payload, self.schema))
 
     def fetch(
-        self, ids: Sequence[str], *, columns: Sequence[str] = ()
+        self, ids: Sequence[Any], *, columns: Sequence[str] = ()
     ) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
         """(The stored posteriors of some ids, in their order, and their payload); raise if an id does not exist."""
-        names = check_ids(ids)
+        names = list(ids) if isinstance(self._store, WrappedStore) else check_ids(ids)
         self._check_columns(columns)
         rows = self._store.fetch(names, columns)
         place = {name: i for i, name in enumerate(rows.ids.tolist())}
         missing = next((name for name in names if name not in place), None)
         if missing is not None:
-            raise InvalidInputError(f"id {missing[:60]!r} does not exist in the gallery.")
+            raise InvalidInputError(f"id {repr(missing)[:60]} does not exist in the gallery.")
         order = [place[name] for name in names]
         mu, kappa = torch.from_numpy(rows.mu[order]), torch.from_numpy(rows.kappa[order])
         payload = {name: column[order].tolist() for name, column in rows.payload.items()}
@@ -178,7 +240,7 @@ class CredibleIndex:
 
     def scan(
         self, *, columns: Sequence[str] = ()
-    ) -> Iterator[tuple[list[str], Float[np.ndarray, " n"], dict[str, list[Any]]]]:
+    ) -> Iterator[tuple[list[Any], Float[np.ndarray, " n"], dict[str, list[Any]]]]:
         """(Ids, kappa, payload) of all rows, in batches, in any order.
 
         Cost: one pass over these columns; mu is not read.
@@ -269,7 +331,8 @@ class CredibleIndex:
         exact
             Scan all rows even if an approximate index exists.
         options
-            How caps are built and hits are scored (default: credible caps, ranked by cosine).
+            How caps are built and hits are scored (default: predictive caps if the ``origin`` of the index has a
+            ``kappa_pos``, else credible ones; ranked by cosine).
         **deprecated
             The fields of ``SearchOptions`` as keywords, as in 0.1.0.
         """
@@ -282,11 +345,12 @@ class CredibleIndex:
         if columns:
             self._check_columns(columns)
         mass, options = self._calibrated(mass, options)
-        kappa_pos, kappa_other = options.kappa_pos, options.kappa_other
+        kind, kappa_pos, kappa_other = options.kind, options.kappa_pos, options.kappa_other
+        assert kind is not None
         if kappa_other is None:
             kappa_other = schema.typical_kappa
         threshold = cap_cosine(
-            posterior, mass, kind=options.kind, kappa_pos=kappa_pos, kappa_other=kappa_other
+            posterior, mass, kind=kind, kappa_pos=kappa_pos, kappa_other=kappa_other
         )
         queries = Queries.of(posterior, threshold, options.widest)
         complete = {}
@@ -334,9 +398,13 @@ class CredibleIndex:
         return recall
 
     def _calibrated(self, mass: float, options: SearchOptions) -> tuple[float, SearchOptions]:
-        """(Mass, options) after applying the calibration, if a guarantee was requested."""
+        """(Mass, options) with kind and kappa_pos, after applying the calibration if a guarantee was requested."""
         if options.guarantee is None:
-            return mass, options
+            kappa_pos = options.kappa_pos
+            if kappa_pos is None and options.kind != "credible":
+                kappa_pos = self.origin.kappa_pos
+            kind = cap_kind(options.kind, kappa_pos)
+            return mass, replace(options, kind=kind, kappa_pos=kappa_pos)
         calibration = self.conformal
         if calibration is None:
             raise InvalidInputError(
@@ -350,7 +418,7 @@ class CredibleIndex:
                     f"{given:g}. Omit {name}, or calibrate again."
                 )
         kappas = {"kappa_pos": calibration.kappa_pos, "kappa_other": calibration.kappa_other}
-        return calibration.level(mass), replace(options, **kappas)
+        return calibration.level(mass), replace(options, kind="predictive", **kappas)
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         unknown = [name for name in columns if name not in self.schema.columns]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError
-from aureole.retrieval._caps import stored_direction
+from aureole.errors import EncoderError, InvalidInputError, MissingInputError
+from aureole.retrieval._caps import POINT, stored_direction
 
 MAX_ID_BYTES = 1024
 MAX_TEXT_BYTES = 1_000_000
@@ -36,6 +36,14 @@ class Schema:
     dim: int
     columns: dict[str, str] = field(default_factory=dict)
     typical_kappa: float = 1.0
+
+    def check_columns(self, *names: str | None) -> None:
+        """Raise if a payload column does not exist; None is ignored."""
+        for name in names:
+            if name is not None and name not in self.columns:
+                raise MissingInputError(
+                    f"payload column {name!r} not found; the gallery has {sorted(self.columns)}."
+                )
 
     def to_json(self) -> dict[str, Any]:
         """The schema as a JSON object."""
@@ -61,16 +69,18 @@ class Schema:
 class Origin:
     """The ``kappa_pos`` of the model that produced a gallery's posteriors, and the SHA-256 of its weights, if known.
 
-    Queries must come from the same weights: the directions of two different heads are unrelated.
+    Queries must come from the same weights: the directions of two different heads are unrelated. ``encoder`` is the
+    fingerprint of the encoder whose vectors the head takes, if known. Both are only compared.
 
     Examples
     --------
     >>> Origin.from_json(Origin(64.0).to_json())
-    Origin(kappa_pos=64.0, weights=None)
+    Origin(kappa_pos=64.0, weights=None, encoder=None)
     """
 
     kappa_pos: float | int | None = None  # stored as a float
     weights: str | None = None
+    encoder: str | None = None
 
     def __post_init__(self) -> None:
         if self.kappa_pos is not None:
@@ -82,11 +92,18 @@ class Origin:
             object.__setattr__(self, "kappa_pos", float(self.kappa_pos))
         if not isinstance(self.weights, str | None):
             raise InvalidInputError(f"weights must be a string or None, but is {self.weights!r}.")
+        if not isinstance(self.encoder, str | None):
+            raise InvalidInputError(f"encoder must be a string or None, but is {self.encoder!r}.")
 
-    def check_same(self, weights: str, who: str) -> None:
-        """Raise if these weights are known to differ from the gallery's; ``who`` names the model in the error."""
+    def check_same(self, weights: str, who: str, *, encoder: str | None = None) -> None:
+        """Raise if these weights, or this encoder, are known to differ from the gallery's; ``who`` names the model."""
+        if None not in (self.encoder, encoder) and encoder != self.encoder:
+            raise EncoderError(
+                f"{who} takes the vectors of another encoder than the one that produced this gallery (their "
+                "fingerprints differ). Use the encoder that the gallery was built with, or rebuild the gallery."
+            )
         if self.weights is not None and weights != self.weights:
-            raise InvalidInputError(
+            raise EncoderError(
                 f"{who} is not the model that produced this gallery (its weights differ), so their directions are "
                 "unrelated. Use the model that the gallery was built with, or rebuild the gallery."
             )
@@ -102,7 +119,7 @@ class Origin:
             values = json.loads(text)
             if values["format"] != _ORIGIN_FORMAT:
                 raise ValueError("another format")
-            return cls(values["kappa_pos"], values["weights"])
+            return cls(values["kappa_pos"], values["weights"], values.get("encoder"))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(f"not a saved origin: {error!r}.") from error
 
@@ -191,7 +208,7 @@ def schema_of(
         typical_kappa = float(kappa.median()) if kappa.numel() else 1.0
     elif not typical_kappa >= 0:
         raise InvalidInputError(f"typical_kappa must be at least 0, but is {typical_kappa}.")
-    return Schema(posteriors.dim, columns, typical_kappa if np.isfinite(typical_kappa) else 1e30)
+    return Schema(posteriors.dim, columns, min(typical_kappa, POINT))
 
 
 def check_ids(ids: Sequence[str]) -> list[str]:

@@ -4,9 +4,10 @@ from aureole.scale._embed import EmbedOptions, EmbedReport, Progress, embed
 from aureole.scale._embedder import (
     Embedder,
     Modality,
+    ModelSpec,
+    fit_to_head,
+    is_head,
     load_embedder,
-    prepare_picture,
-    prepare_text,
     prepare_vector,
 )
 from aureole.scale._parallel import Failure, launch, sweep
@@ -19,6 +20,7 @@ __all__ = [
     "EmbedReport",
     "Embedder",
     "Failure",
+    "ModelSpec",
     "SourceSpec",
     "build_lists",
     "embed",

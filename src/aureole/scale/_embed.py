@@ -4,19 +4,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from aureole.errors import InvalidInputError
 from aureole.retrieval import Origin, is_local
-from aureole.scale._embedder import Embedder, Modality, load_embedder, modality_of
+from aureole.scale._embedder import Embedder, ModelSpec
 from aureole.scale._posterior_table import (
     Done,
     PosteriorTable,
     absolute_address,
+    check_address,
     exclusive,
     table_address,
 )
-from aureole.scale._ray import map_chunks
-from aureole.scale._sources import Chunk, Source, SourceSpec, guess_modality, open_source
+from aureole.scale._ray import check_parallel, map_chunks
+from aureole.scale._sources import Chunk, Source, SourceSpec, check_source, open_source
 from aureole.scale._worker import ChunkWorker, WorkOrder
 
 
@@ -27,14 +29,14 @@ class EmbedOptions:
     Attributes
     ----------
     batch
-        Inputs per call of the model (default 128).
+        Inputs per call of the model (default 64; more is slower on a CPU, and may be faster on a GPU).
     decoders
         Threads per worker that decode inputs in parallel with the model (default 1).
     commit_seconds
         Seconds between commits (default 2): a crash loses the uncommitted chunks.
     """
 
-    batch: int = 128
+    batch: int = 64
     decoders: int = 1
     commit_seconds: float = 2.0
 
@@ -87,10 +89,9 @@ class EmbedReport:
 
 def embed(
     source: str | Path | SourceSpec,
-    encoder: str | Path,
+    model: Any,
     out: str | Path,
     *,
-    normalized: bool | None = None,
     workers: int = 1,
     address: str | None = None,
     options: EmbedOptions | None = None,
@@ -107,8 +108,9 @@ def embed(
     ----------
     source
         What to embed: a path, or a ``SourceSpec`` to name columns, the modality or the chunk size.
-    encoder, normalized
-        The folder of a saved model: see ``load_embedder``.
+    model
+        What to embed with: a ``ModelSpec`` of an encoder and a head, or an encoder or head alone: see
+        ``load_embedder``. Python objects need one worker.
     out
         The address of the table; its name ends in ``.lance``.
     workers, address
@@ -125,34 +127,57 @@ def embed(
         if value is not None and value < 1:
             raise InvalidInputError(f"{name} must be 1 or more, but is {value}.")
     spec = replace(spec, path=absolute_address(spec.path))
-    modality = spec.modality or _modality(spec, Path(encoder))
-    embedder = load_embedder(encoder, modality, normalized=normalized)
+    model = (model if isinstance(model, ModelSpec) else ModelSpec(model)).absolute()
+    parallel = workers > 1 or address is not None
     target = str(out)
+    # all that can be refused is refused before a model is loaded and before anything is written
+    guessed = check_source(spec)
+    check_address(target)
+    if parallel:
+        check_parallel(model)
+    embedder = model.load(spec.modality, guessed)
+    spec = replace(spec, modality=embedder.modality)
+    held = PosteriorTable.held_job(target, embedder.weights) or {}
+    opened = open_source(
+        replace(spec, rows_per_chunk=spec.rows_per_chunk or held.get("rows_per_chunk"))
+    )
+    # the first run fixes the chunk size, so that a source that grew keeps its chunks
+    spec = replace(spec, rows_per_chunk=getattr(opened, "rows_per_chunk", None))
     with exclusive(table_address(target, embedder.weights)):
-        held = PosteriorTable.held_job(target, embedder.weights) or {}
-        chunk = spec.rows_per_chunk or held.get("rows_per_chunk")
-        opened = open_source(replace(spec, modality=modality, rows_per_chunk=chunk))
-        # the first run fixes the chunk size, so that a source that grew keeps its chunks
-        chunk = getattr(opened, "rows_per_chunk", None)
-        spec = replace(spec, modality=modality, rows_per_chunk=chunk)
-        path = str(Path(spec.path).resolve()) if is_local(spec.path) else spec.path
-        job = {**asdict(spec), "path": path, "normalized": normalized}
-        origin = Origin(embedder.kappa_pos, embedder.weights)
-        table = PosteriorTable.open(target, embedder.dim, origin, job)
-        done = table.recover()
-        order = WorkOrder(
-            spec, str(Path(encoder).absolute()), normalized, table.from_anywhere(),
-            options.batch, options.decoders, _moved(opened, table, done),
-        )  # fmt: skip
-        run = _Run(table, opened, done, workers=workers, observer=observer)
-        if workers == 1 and address is None:
-            results = ChunkWorker(order, embedder).run(run.missing())
-        else:
-            results = map_chunks(order, run.missing(), workers=workers, address=address)
-        run.commit_all(results, options.commit_seconds)
+        table = PosteriorTable.open(
+            target, embedder.dim, _origin(embedder), _job(spec, model, embedder)
+        )
+        try:
+            done = table.recover()
+            order = WorkOrder(
+                spec, model, table.from_anywhere(),
+                options.batch, options.decoders, _moved(opened, table, done),
+            )  # fmt: skip
+            run = _Run(table, opened, done, workers=workers, observer=observer)
+            if parallel:
+                results = map_chunks(order, run.missing(), workers=workers, address=address)
+            else:
+                results = ChunkWorker(order, embedder).run(run.missing())
+            run.commit_all(results, options.commit_seconds)
+        except BaseException:
+            table.remove_if_new()
+            raise
         table.finish()
         check_ids = spec.id_column is not None and run.rows > 0
         return run.report(embedder, table.repeated() if check_ids else None)
+
+
+def _origin(embedder: Embedder) -> Origin:
+    return Origin(embedder.kappa_pos, embedder.weights, embedder.fingerprint)
+
+
+def _job(spec: SourceSpec, model: ModelSpec, embedder: Embedder) -> dict[str, Any]:
+    """What a later run must repeat to add rows to the same table."""
+    path = str(Path(spec.path).resolve()) if is_local(spec.path) else spec.path
+    job = {**asdict(spec), "path": path, "normalized": model.normalized}
+    if embedder.fingerprint is not None:
+        job["encoder"] = embedder.fingerprint
+    return job
 
 
 class _Run:
@@ -238,9 +263,3 @@ def _moved(source: Source, table: PosteriorTable, done: set[str]) -> frozenset[s
             "alone. Choose an --id-column and another --out."
         )
     return frozenset(table.ids(foreign))
-
-
-def _modality(spec: SourceSpec, encoder: Path) -> Modality:
-    """What the model takes, except that a head on a source of texts takes texts."""
-    own = modality_of(encoder)
-    return "text" if own == "vector" and guess_modality(spec.path, spec.column) == "text" else own

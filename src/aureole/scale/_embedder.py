@@ -1,58 +1,27 @@
-"""Embedders: a saved model behind one call that turns raw pictures, texts or vectors into posteriors."""
+"""Embedders: an encoder, a head, or both behind one call that turns pictures, texts or vectors into posteriors."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from aureole.data import read_square
-from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError, MissingInputError
-from aureole.models import CONFIG, WEIGHTS, CifarResNet, PosteriorEncoder, ResNet18, format_of
-from aureole.records import file_hash
-from aureole.training import (
-    HEAD_FORMAT,
-    POSTERIOR,
-    FrozenHead,
-    encode_posterior,
-    load_pipeline,
-    minilm_folder,
-    pooling_pipeline,
+from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.encoders import (
+    Encoder,
+    PosteriorModel,
+    absolute_spec,
+    is_spec,
+    load as load_encoder,
 )
+from aureole.errors import EncoderError, InvalidInputError, MissingInputError
+from aureole.models import WEIGHTS, format_of
+from aureole.records import file_hash
+from aureole.training import HEAD_FORMAT, FrozenHead
 
 Modality = Literal["image", "text", "vector"]
-_SIDE = 32  # pixels; the input size of this library's image networks
-_MINILM_DIM = 384
-_MAX_CHARACTERS = 100_000  # MiniLM reads the first 256 tokens
-
-
-def prepare_picture(raw: Any) -> Tensor:
-    """Decode the central square of a picture, given as bytes or as a path, to uint8 [3, 32, 32]."""
-    if not isinstance(raw, bytes | Path):
-        got = type(raw).__name__
-        raise InvalidInputError(f"a picture must be the bytes of a file or a path, not {got}.")
-    return read_square(raw, _SIDE)
-
-
-def prepare_text(raw: Any) -> str:
-    """Check that a text is a non-blank string of acceptable length, and return it unchanged.
-
-    Examples
-    --------
-    >>> prepare_text("  ")
-    Traceback (most recent call last):
-    aureole.errors.InvalidInputError: a text must have 1 to 100000 characters that are not all blank, not 2 characters.
-    """
-    if not isinstance(raw, str) or not raw.strip() or len(raw) > _MAX_CHARACTERS:
-        got = f"{len(raw)} characters" if isinstance(raw, str) else type(raw).__name__
-        raise InvalidInputError(
-            f"a text must have 1 to {_MAX_CHARACTERS} characters that are not all blank, not {got}."
-        )
-    return raw
 
 
 def prepare_vector(raw: Any, features: int) -> np.ndarray:
@@ -74,8 +43,8 @@ def prepare_vector(raw: Any, features: int) -> np.ndarray:
     return vector
 
 
-class Embedder(ABC):
-    """A model that maps one kind of input to posteriors.
+class Embedder:
+    """Maps one kind of input to posteriors: an encoder and a head, a head alone, or a model that returns posteriors.
 
     ``prepare`` checks and decodes one input. It does not use the model, so it can run in parallel with it. ``embed``
     computes the posteriors of a batch of prepared inputs. The posterior of an input does not depend on its batch, up
@@ -90,9 +59,15 @@ class Embedder(ABC):
     kappa_pos
         The concentration of positives the model was trained with, where it is known.
     weights
-        The SHA-256 of the weights: embedders with the same hash give the same posteriors.
+        The SHA-256 of the weights of the head, or of the model that returns posteriors.
+    fingerprint
+        The fingerprint of the encoder whose vectors the head takes, where it is known.
     features
-        The length of the input vectors, if the model takes vectors.
+        The length of the input vectors, if it takes vectors.
+    resolution
+        The side in pixels at which it sees pictures, if that is known.
+    squares
+        Whether pictures are prepared as their central squares, uint8 [3, resolution, resolution].
     group
         The number of batches to pass at once, so that texts of similar length can share a batch.
     """
@@ -101,130 +76,130 @@ class Embedder(ABC):
     dim: int
     kappa_pos: float | None
     weights: str
+    fingerprint: str | None = None
     features: int | None = None
+    resolution: int | None = None
+    squares: bool = False
     group: int = 1
 
-    @abstractmethod
-    def prepare(self, raw: Any) -> Tensor | str | np.ndarray:
-        """Decode one input to the form that ``embed`` takes; raises ``InvalidInputError`` if it is not valid."""
+    def __init__(self, encoder: Encoder | None, head: Path | None = None) -> None:
+        self._encoder, self._head = encoder, None if head is None else FrozenHead.load(head)
+        if self._head is not None and head is not None:
+            self.kappa_pos, self.dim = self._head.kappa_pos_, self._head.dim_
+            self.weights, self.fingerprint = file_hash(head / WEIGHTS), self._head.fingerprint_
+        elif isinstance(encoder, PosteriorModel):
+            self.kappa_pos, self.dim = encoder.kappa_pos, encoder.dim
+            self.weights = encoder.weights
+        else:
+            raise EncoderError(
+                f"{encoder} gives vectors, not posteriors: add --head, a head that `aureole fit-head` fitted on them."
+            )
+        self.modality = "vector" if encoder is None else encoder.kind
+        if encoder is not None:
+            self.resolution, self.group = encoder.resolution, encoder.group
+            self.squares = isinstance(encoder, PosteriorModel) and encoder.kind == "image"
+            self.fingerprint = None if self._head is None else encoder.fingerprint
+        elif self._head is not None:
+            self.features = self._head.n_features_in_
 
-    @abstractmethod
+    def prepare(self, raw: Any) -> Any:
+        """Decode one input to the form that ``embed`` takes; raises ``InvalidInputError`` if it is not valid."""
+        if self._encoder is not None:
+            return self._encoder.prepare(raw)
+        return prepare_vector(raw, self.features or 0)
+
     def embed(self, prepared: Sequence[Any], *, batch: int | None = None) -> VonMisesFisher:
         """The posteriors [n] of n prepared inputs, float32 on the CPU, computed ``batch`` at a time (default: all)."""
+        size = batch or max(1, len(prepared))
+        if self._head is not None:  # the encoder sorts texts by length, so it gets all of them
+            return _plain(self._posteriors(prepared, size))
+        parts = [
+            self._posteriors(prepared[i : i + size], size) for i in range(0, len(prepared), size)
+        ]
+        mu, kappa = torch.cat([p.mu for p in parts]), torch.cat([p.kappa for p in parts])
+        return _plain(VonMisesFisher(mu, kappa, validate_args=False))
 
     def __call__(self, raw: Sequence[Any]) -> VonMisesFisher:
         """The posteriors of raw inputs."""
         return self.embed([self.prepare(one) for one in raw])
+
+    def posterior(self, raw: Any) -> VonMisesFisher | MixtureVMF:
+        """The posterior of one raw input, with batch shape (1,); the only call that allows mixtures."""
+        prepared = [self.prepare(raw)]
+        if self._head is None and isinstance(self._encoder, PosteriorModel):
+            return self._encoder.posteriors(prepared)
+        return self.embed(prepared)
+
+    def _posteriors(self, prepared: Sequence[Any], batch: int) -> VonMisesFisher:
+        if self._head is None:
+            assert isinstance(self._encoder, PosteriorModel)
+            posterior = self._encoder.posteriors(prepared)
+            if isinstance(posterior, MixtureVMF):
+                raise InvalidInputError(
+                    "this encoder gives mixtures, but a table of posteriors stores one mu and kappa per row."
+                )
+            return posterior
+        if self._encoder is None:
+            return self._head.predict(np.stack(list(prepared)))
+        return self._head.predict(self._encoder.vectors(prepared, batch=batch))
 
     def __repr__(self) -> str:
         known = {"dim": self.dim, "kappa_pos": self.kappa_pos, "weights": self.weights[:12]}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in known.items())})"
 
 
-class ImageEmbedder(Embedder):
-    """A saved ``PosteriorEncoder`` of pictures; the central square of each is scaled to 32 pixels."""
+@dataclass(frozen=True)
+class ModelSpec:
+    """An encoder and a head in plain values, so that each worker can load them for itself.
 
-    modality = "image"
+    Attributes
+    ----------
+    encoder, head, normalized
+        As in ``load_embedder``.
+    """
 
-    def __init__(self, folder: Path) -> None:
-        self._encoder = PosteriorEncoder.load(folder)
-        if not isinstance(self._encoder.backbone, CifarResNet | ResNet18):
-            raise InvalidInputError(
-                f"the encoder in {folder} has the backbone {type(self._encoder.backbone).__name__}, but only "
-                "CifarResNet and ResNet18 take pictures. For other encoders, write their vectors to a table and fit a "
-                "head on them."
-            )
-        kappa_pos = self._encoder.card.kappa_pos
-        self.kappa_pos = None if kappa_pos is None else float(kappa_pos)
-        self.weights = file_hash(folder / WEIGHTS)
-        self.dim = int(self.embed([torch.zeros(3, _SIDE, _SIDE, dtype=torch.uint8)]).dim)
+    encoder: Any = None
+    head: str | Path | None = None
+    normalized: bool | None = None
 
-    def prepare(self, raw: Any) -> Tensor:
-        """See ``prepare_picture``."""
-        return prepare_picture(raw)
+    def load(self, modality: Modality | None = None, guess: Modality | None = None) -> "Embedder":
+        """The embedder; ``guess`` is the modality of a Python function that does not say what it takes."""
+        if modality is None and not isinstance(self.encoder, str | Path | Encoder):
+            modality = guess if self.encoder is not None else None
+        elif modality is None and str(self.encoder).startswith("python:"):
+            modality = guess
+        options = {"head": self.head, "normalized": self.normalized}
+        return load_embedder(self.encoder, modality, **options)
 
-    @torch.inference_mode()
-    def embed(self, prepared: Sequence[Tensor], *, batch: int | None = None) -> VonMisesFisher:
-        """The posteriors of pictures [3, 32, 32]."""
-        return _joined(lambda part: self._encoder(torch.stack(part)), prepared, batch)
-
-
-class TextEmbedder(Embedder):
-    """A saved sentence-transformers pipeline with a posterior, or MiniLM followed by a head on its pooled vectors."""
-
-    modality = "text"
-    group = 8
-
-    def __init__(self, folder: Path, *, normalized: bool | None = None) -> None:
-        self._head: FrozenHead | None = None
-        if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
-            self._head = FrozenHead.load(folder)
-            if self._head.n_features_in_ != _MINILM_DIM:
-                raise InvalidInputError(
-                    f"MiniLM gives {_MINILM_DIM} dimensions, but the head in {folder} was fitted on vectors of "
-                    f"{self._head.n_features_in_}. Pass vectors of your own encoder instead of texts."
-                )
-            self._normalized = self._head.takes_unit_vectors if normalized is None else normalized
-            self._pipeline = pooling_pipeline(minilm_folder())
-            self.kappa_pos, self.dim = self._head.kappa_pos_, self._head.dim_
-            self.weights = file_hash(folder / WEIGHTS)
-            return
-        self._pipeline = load_pipeline(folder, device="cpu")
-        self.kappa_pos = None
-        self.weights = file_hash(folder / POSTERIOR / WEIGHTS)
-        self.dim = int(self.embed(["a"]).dim)
-
-    def prepare(self, raw: Any) -> str:
-        """See ``prepare_text``."""
-        return prepare_text(raw)
-
-    @torch.inference_mode()
-    def embed(self, prepared: Sequence[str], *, batch: int | None = None) -> VonMisesFisher:
-        """The posteriors of texts; texts of similar length share a batch, as a batch is padded to its longest text."""
-        options = {"show_progress_bar": False, "batch_size": batch or max(1, len(prepared))}
-        if self._head is None:
-            return _plain(encode_posterior(self._pipeline, list(prepared), **options))
-        vectors = torch.from_numpy(self._pipeline.encode(list(prepared), **options)).float()
-        if self._normalized:
-            vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        return _plain(self._head.predict(vectors))
-
-
-class VectorEmbedder(Embedder):
-    """A saved ``FrozenHead`` on the vectors of another encoder."""
-
-    modality = "vector"
-
-    def __init__(self, folder: Path) -> None:
-        self._head = FrozenHead.load(folder)
-        self.kappa_pos, self.dim = self._head.kappa_pos_, self._head.dim_
-        self.weights, self.features = file_hash(folder / WEIGHTS), self._head.n_features_in_
-
-    def prepare(self, raw: Any) -> np.ndarray:
-        """See ``prepare_vector``."""
-        return prepare_vector(raw, self._head.n_features_in_)
-
-    def embed(self, prepared: Sequence[np.ndarray], *, batch: int | None = None) -> VonMisesFisher:
-        """The posteriors of vectors."""
-        return _joined(lambda part: self._head.predict(np.stack(part)), prepared, batch)
+    def absolute(self) -> "ModelSpec":
+        """The same with absolute paths, as workers run in another working directory."""
+        encoder, head = self.encoder, self.head
+        if isinstance(encoder, str | Path):
+            encoder = absolute_spec(str(encoder))
+        return replace(
+            self, encoder=encoder, head=None if head is None else str(Path(head).absolute())
+        )
 
 
 def load_embedder(
-    folder: Path | str, modality: Modality | None = None, *, normalized: bool | None = None
+    encoder: Any,
+    modality: Modality | None = None,
+    *,
+    head: Path | str | None = None,
+    normalized: bool | None = None,
 ) -> Embedder:
-    """Load the model in a folder for one kind of input.
-
-    A saved ``PosteriorEncoder`` takes pictures, a sentence-transformers pipeline texts, and a ``FrozenHead`` vectors.
+    """Load an encoder and a head, or a model that returns posteriors, for one kind of input.
 
     Parameters
     ----------
-    folder
-        The folder of a saved model.
+    encoder
+        As in ``aureole.encoders.load``; or the folder of a ``FrozenHead``, or None with ``head``, for vectors.
     modality
-        The kind of input; default: what the model takes. With "text", a head fitted on MiniLM's 384 dimensions takes
-        texts.
+        The kind of input; default: what the model takes.
+    head
+        The folder of a ``FrozenHead`` on the encoder's vectors.
     normalized
-        Whether such a head was fitted on unit vectors; default: as the head recorded when it was fitted.
+        Whether the head takes unit vectors; default: as the head recorded when it was fitted.
 
     Examples
     --------
@@ -233,40 +208,60 @@ def load_embedder(
     >>> embedder.modality, embedder.dim, embedder([np.ones(384) / 384**0.5]).kappa.shape
     ('vector', 32, torch.Size([1]))
     """
-    folder = Path(folder)
-    own = modality_of(folder)
-    wanted = modality or own
-    if wanted == "text" and own in ("vector", "text"):
-        return TextEmbedder(folder, normalized=normalized)
-    if wanted != own:
-        raise InvalidInputError(f"the model in {folder} takes {own}s, but {wanted}s were passed.")
-    return ImageEmbedder(folder) if own == "image" else VectorEmbedder(folder)
+    if head is None and is_head(encoder):
+        encoder, head = None, encoder
+    if encoder is None and head is None:
+        raise InvalidInputError("name an encoder, a head, or both.")
+    folder = None if head is None else Path(head)
+    if encoder is None:
+        own = Embedder(None, folder)
+        if modality not in (None, "vector"):
+            raise EncoderError(
+                f"the head in {folder} takes vectors, not {modality}s: name the encoder of the vectors with --encoder."
+            )
+        return own
+    loaded = load_encoder(encoder, _kind(modality))
+    if folder is not None:
+        fit_to_head(loaded, folder, normalized)
+    own = Embedder(loaded, folder)
+    if modality is not None and own.modality != modality:
+        raise EncoderError(f"{loaded} takes {own.modality}s, but {modality}s were passed.")
+    return own
 
 
-def modality_of(folder: Path) -> Modality:
-    """The kind of input that the model in a folder takes, by the files in the folder."""
-    if (folder / "modules.json").is_file():
-        return "text"
-    if not (folder / WEIGHTS).is_file():
-        raise MissingInputError(
-            f"{folder / WEIGHTS} is missing: {folder} holds no saved model. "
-            "Save one with `aureole fit-head` or `aureole train`."
+def fit_to_head(encoder: Encoder, folder: Path, normalized: bool | None = None) -> None:
+    """Let an encoder return vectors as a head takes them; raises if the head was fitted on those of another."""
+    head = FrozenHead.load(folder)
+    if head.n_features_in_ != encoder.dim:
+        raise EncoderError(
+            f"{encoder} gives vectors of {encoder.dim} dimensions, but the head in {folder} was fitted on vectors of "
+            f"{head.n_features_in_}. Use the encoder that the head was fitted on."
         )
-    return "vector" if format_of(folder) == HEAD_FORMAT else "image"
-
-
-def _joined(
-    model: Callable[..., Any], prepared: Sequence[Any], batch: int | None
-) -> VonMisesFisher:
-    """The posteriors of all inputs, computed batch by batch."""
-    size = batch or max(1, len(prepared))
-    parts = [model(list(prepared[i : i + size])) for i in range(0, len(prepared), size)]
-    if not all(isinstance(part, VonMisesFisher) for part in parts):
-        raise InvalidInputError(
-            "this encoder gives mixtures, but a table of posteriors stores one mu and kappa per row."
+    if head.fingerprint_ is not None and head.fingerprint_ != encoder.fingerprint:
+        raise EncoderError(
+            f"the head in {folder} was fitted on the vectors of another encoder than {encoder} (their fingerprints "
+            "differ). Use the encoder that the head was fitted on, or fit a new head."
         )
-    mu, kappa = torch.cat([p.mu for p in parts]), torch.cat([p.kappa for p in parts])
-    return _plain(VonMisesFisher(mu, kappa, validate_args=False))
+    if normalized is not None:
+        encoder.normalized = normalized
+    elif encoder.normalizes:
+        encoder.normalized = head.takes_unit_vectors
+    elif head.square_length_ is not None and abs(head.square_length_ - 1) < 1e-3:
+        encoder.normalized = True
+
+
+def is_head(folder: Any) -> bool:
+    """Whether a path is the folder of a saved head, which takes vectors."""
+    if not isinstance(folder, str | Path) or is_spec(str(folder)):
+        return False
+    path = Path(folder)
+    if not path.exists():
+        raise MissingInputError(f"{path} does not exist. Check the name of the model.")
+    return (path / WEIGHTS).is_file() and format_of(path) == HEAD_FORMAT
+
+
+def _kind(modality: Modality | None) -> Any:
+    return None if modality == "vector" else modality
 
 
 def _plain(posterior: VonMisesFisher) -> VonMisesFisher:

@@ -8,6 +8,8 @@ second table first; if the process dies in between, the next run drops them and 
 
 import fcntl
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -79,12 +81,17 @@ def errors_address(where: str) -> str:
     return f"{where.removesuffix('/').removesuffix('.lance')}.errors.lance"
 
 
-def table_address(out: str, weights: str) -> str:
-    """The address of a model's rows: ``out`` for the first model, ``out-HASH`` for any other."""
+def check_address(out: str) -> None:
+    """Raise unless an address can be that of a table of posteriors."""
     if not out.removesuffix("/").endswith(".lance") or out.endswith(".errors.lance"):
         raise InvalidInputError(
             f"the name of the output table must end in .lance, but is {shown_address(out)}."
         )
+
+
+def table_address(out: str, weights: str) -> str:
+    """The address of a model's rows: ``out`` for the first model, ``out-HASH`` for any other."""
+    check_address(out)
     if not table_exists(out):
         return out
     store = LanceStore.open(out)
@@ -108,6 +115,7 @@ class PosteriorTable:
     def __init__(self, where: str, schema: Schema, weights: str) -> None:
         self.where, self.errors = where, errors_address(where)
         self._schema, self._weights = schema, weights
+        self._is_new = False
 
     @classmethod
     def open(cls, out: str, dim: int, origin: Origin, job: dict[str, Any]) -> "PosteriorTable":
@@ -115,7 +123,8 @@ class PosteriorTable:
         weights = origin.weights or ""
         where = table_address(out, weights)
         schema = Schema(dim, COLUMNS)
-        if not table_exists(where):
+        is_new = not table_exists(where)
+        if is_new:
             mu, kappa = np.zeros((0, dim), np.float32), np.zeros(0, np.float32)
             texts = np.zeros(0, object)
             no_rows = Rows(texts, mu, kappa, dict.fromkeys(COLUMNS, texts))
@@ -137,7 +146,15 @@ class PosteriorTable:
             if models.get(weights) != Path(where).name:
                 models[weights] = Path(where).name
                 first.write_note(_MODELS, json.dumps(models))
-        return cls(where, store.schema, weights)
+        table = cls(where, store.schema, weights)
+        table._is_new = is_new
+        return table
+
+    def remove_if_new(self) -> None:
+        """Remove a local table that this run created and that has neither rows nor faults."""
+        if self._is_new and is_local(self.where) and not any(self.counts()):
+            shutil.rmtree(self.where, ignore_errors=True)
+            Path(f"{self.where.removesuffix('/')}.lock").unlink(missing_ok=True)
 
     @staticmethod
     def held_job(out: str, weights: str) -> dict[str, Any] | None:
@@ -283,15 +300,27 @@ def exclusive(where: str) -> Iterator[None]:
     if not is_local(where):
         yield
         return
-    Path(where).parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{where.removesuffix('/')}.embed.lock", "a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InvalidInputError(
-                f"another aureole embed is writing to {where}. Wait until it ends, or stop it."
-            ) from error
-        yield
+    path = Path(f"{where.removesuffix('/')}.embed.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with open(path, "a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InvalidInputError(
+                    f"another aureole embed is writing to {where}. Wait until it ends, or stop it."
+                ) from error
+            try:
+                held = os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+            except FileNotFoundError:
+                held = False
+            if not held:  # its last holder has removed it meanwhile
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
 
 
 def _distinct(table: Any, where: str | None) -> set[str]:

@@ -22,6 +22,7 @@ from aureole.errors import (
     error_to_dict,
 )
 from aureole.retrieval import LanceStore, check_build, default_lists, shown_address
+from aureole.scale._embedder import ModelSpec
 from aureole.scale._posterior_table import Done, absolute_address
 from aureole.scale._sources import Chunk
 from aureole.scale._worker import ChunkWorker, WorkOrder
@@ -53,6 +54,20 @@ def run_tasks(
             except RayError as error:
                 result, death = None, error
             yield job, result, death
+
+
+def check_parallel(model: ModelSpec) -> None:
+    """Raise if Ray is missing, or if workers could not load the model."""
+    try:
+        import ray  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(
+            "several workers need Ray: pip install 'aureole[scale]'."
+        ) from error
+    if not isinstance(model.encoder, str | None):
+        raise InvalidInputError(
+            "several workers cannot share an encoder object: name it, as in python:MODULE:FUNCTION."
+        )
 
 
 def map_chunks(

@@ -5,8 +5,6 @@ worker can read it on its own, and its key identifies its contents.
 """
 
 import io
-import json
-import os
 import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -21,21 +19,23 @@ import numpy as np
 
 from aureole.data import (
     ENDINGS,
-    PARQUET,
+    FILES,
     RangeReader,
     columns_of,
-    count_rows,
     fitting,
+    holds_paths,
     listed,
-    read_schema,
+    reading,
+    require_columns,
     short,
+    table_parts,
     values_of,
+    walk,
 )
 from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval import lance_package, shown_address, table_exists
 from aureole.scale._embedder import Modality
 
-TABLES = (*PARQUET, ".arrow", ".feather")
 SHARDS = (".tar", ".tar.gz", ".tgz")
 MAX_INPUT_BYTES = 256 * 2**20
 _SHARD_ENDINGS = {"image": ENDINGS, "text": (".txt", ".text"), "vector": (".npy",)}
@@ -49,8 +49,8 @@ class SourceSpec:
     Attributes
     ----------
     path
-        A folder of pictures, a ``.parquet``, ``.arrow`` or ``.lance`` table, a folder of such files, a dataset saved to
-        disk by ``datasets``, or the ``.tar`` files of a WebDataset.
+        A folder of pictures, a CSV, TSV, JSON-lines, Parquet, Arrow or Lance table, a folder of such files, a dataset
+        saved to disk by ``datasets``, or the ``.tar`` files of a WebDataset.
     modality
         "image", "text" or "vector"; default: whatever the model takes.
     column
@@ -129,12 +129,23 @@ def open_source(spec: SourceSpec) -> Source:
         raise InvalidInputError(
             f"{spec.path} has no columns: it is not a table, ids are file names."
         )
-    if kind == "folder" and (modality != "image" or spec.column is not None):
+    if kind == "folder" and (modality != "image" or spec.column not in (None, "image")):
         raise InvalidInputError(
             f"{spec.path} is a folder of pictures, but {modality}s were requested. Put them in a table."
         )
     sources = {"lance": LanceSource, "table": TableSource, "shards": ShardSource}
     return sources.get(kind, FolderSource)(spec)
+
+
+def check_source(spec: SourceSpec) -> Modality | None:
+    """The modality of a source where it is unambiguous; raises if it does not exist or lacks a named column."""
+    guess = spec.modality or guess_modality(spec.path, spec.column)
+    named = (spec.column, spec.id_column)
+    if any(named) and kind_of(spec.path) == "table":
+        require_columns(table_parts(spec.path)[0], named)
+    elif any(named) and kind_of(spec.path) == "lance":
+        _require(lance_package().dataset(spec.path).schema, spec)
+    return guess
 
 
 def kind_of(path: str) -> str:
@@ -148,20 +159,20 @@ def kind_of(path: str) -> str:
     place = Path(path)
     if place.is_file():
         name = place.name.lower()
-        if not name.endswith((*SHARDS, *TABLES)):
+        if not name.endswith((*SHARDS, *FILES)):
             raise InvalidInputError(
-                f"{path} is not a supported file type; supported: {', '.join((*TABLES, *SHARDS, '.lance'))}."
+                f"{path} is not a supported file type; supported: {', '.join((*FILES, *SHARDS, '.lance'))}."
             )
     elif place.is_dir():
-        first = next(walk(place, (*TABLES, *SHARDS, *ENDINGS)), None)
+        first = next(walk(place, (*FILES, *SHARDS, *ENDINGS)), None)
         if first is None:
             raise InvalidInputError(
-                f"{path} contains no supported files; supported: {', '.join((*ENDINGS, *TABLES, *SHARDS))}."
+                f"{path} contains no supported files; supported: {', '.join((*ENDINGS, *FILES, *SHARDS))}."
             )
         name = first.lower()
     else:
         raise MissingInputError(f"{shown_address(path)} does not exist. Check the name.")
-    return "shards" if name.endswith(SHARDS) else "table" if name.endswith(TABLES) else "folder"
+    return "shards" if name.endswith(SHARDS) else "table" if name.endswith(FILES) else "folder"
 
 
 def guess_modality(path: str, column: str | None) -> Modality | None:
@@ -173,7 +184,7 @@ def guess_modality(path: str, column: str | None) -> Modality | None:
         schema = lance_package().dataset(path).schema
     else:
         place = Path(path)
-        schema = read_schema(place if place.is_file() else place / next(walk(place, TABLES)))
+        schema = require_columns(table_parts(place)[0], [])
     columns = {kind: columns_of(schema, kind) for kind in get_args(Modality)}
     fit = [kind for kind, names in columns.items() if column in names or (names and not column)]
     return fit[0] if len(fit) == 1 else None
@@ -209,12 +220,11 @@ class FolderSource(Source):
 class _ColumnSource(Source):
     """What the two table sources share: the column of inputs, the column of ids, and the size of chunks."""
 
+    _folder = Path()  # relative paths of pictures refer to it
+
     def _set_columns(self, spec: SourceSpec, schema: Any) -> None:
         self._spec = spec
-        for name in (spec.column, spec.id_column):
-            if name is not None and name not in schema.names:
-                names = listed(schema.names)
-                raise InvalidInputError(f"{spec.path} has no column {short(name)}; {names}.")
+        _require(schema, spec)
         self.column = _pick_column(spec, schema)
         self.named = spec.id_column is not None
         self._columns = [self.column] + ([] if spec.id_column is None else [spec.id_column])
@@ -222,7 +232,8 @@ class _ColumnSource(Source):
 
     def _pairs(self, batch: Any, prefix: str, first: int) -> Iterator[tuple[str, Any]]:
         """(Id, input) of the rows of an Arrow batch, whose first row has the number ``first``."""
-        inputs = values_of(batch.column(self.column), self._spec.modality or "image")
+        column, kind = batch.column(self.column), self._spec.modality or "image"
+        inputs = values_of(column, kind, self._folder)
         rows = [f"{prefix}{first + i}" for i in range(len(inputs))]
         if self._spec.id_column is None:
             yield from zip(rows, inputs, strict=True)
@@ -237,26 +248,33 @@ class _ColumnSource(Source):
 
 
 class TableSource(_ColumnSource):
-    """The rows of a Parquet or Arrow file, or of all such files in a folder or saved Hugging Face dataset.
+    """The rows of a file, or of all table files in a folder or saved Hugging Face dataset.
 
-    Ids are a column, or ``file:row``; for a single file without an id column, row numbers from 0.
+    Ids are a column, or ``file:row``; for a single file without an id column, row numbers from 0. CSV and JSON lines
+    are read from their start to reach a row, so many workers are faster on Parquet.
     """
 
     def __init__(self, spec: SourceSpec) -> None:
         path = Path(spec.path)
-        self._root = path.parent if path.is_file() else path
-        self._files = [path.name] if path.is_file() else _table_files(path)
         self._single = path.is_file()
-        self._set_columns(spec, read_schema(self._root / self._files[0]))
+        root = path.parent if self._single else path
+        self._parts = {part.path.relative_to(root).as_posix(): part for part in table_parts(path)}
+        first = next(iter(self._parts.values()))
+        self._folder = root
+        self._set_columns(spec, require_columns(first, []))
         self._reader: tuple[str, RangeReader] | None = None
 
     @cached_property
-    def _counts(self) -> list[int]:
-        return [count_rows(self._root / name) for name in self._files]
+    def _counts(self) -> dict[str, int]:
+        counts = {}
+        for name, part in self._parts.items():
+            with reading(part):
+                counts[name] = part.count()
+        return counts
 
     def chunks(self) -> Iterator[Chunk]:
         """``rows_per_chunk`` rows of one file each; the key has the file's name, its row count and the first row."""
-        for name, rows in zip(self._files, self._counts, strict=True):
+        for name, rows in self._counts.items():
             for first in range(0, rows, self.rows_per_chunk):
                 key = f"{_digest(name, str(rows))[:16]}-{first}"
                 count = min(self.rows_per_chunk, rows - first)
@@ -266,7 +284,8 @@ class TableSource(_ColumnSource):
         """(Id, input) of each row."""
         name, first, count = chunk.place
         if self._reader is None or self._reader[0] != name:
-            self._reader = (name, RangeReader(self._root / name, self._columns))
+            require_columns(self._parts[name], self._columns)
+            self._reader = (name, RangeReader(self._parts[name], self._columns))
         prefix = "" if self._single else f"{_printable(name)}:"
         for batch in self._reader[1].read(first, count):
             yield from self._pairs(batch, prefix, first)
@@ -274,7 +293,7 @@ class TableSource(_ColumnSource):
 
     def rows(self) -> int:
         """The number of rows."""
-        return sum(self._counts)
+        return sum(self._counts.values())
 
 
 class LanceSource(_ColumnSource):
@@ -377,25 +396,6 @@ class ShardSource(Source):
             return Broken(f"{member.name.split('/')[-1]} cannot be read: {error}.")
 
 
-def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[str]:
-    """Sorted paths, below a folder, of the files with these endings; links to folders are not followed."""
-
-    def below(place: str, prefix: str) -> Iterator[str]:
-        with os.scandir(place) as scan:
-            entries = sorted(
-                (entry.name, entry.is_dir(follow_symlinks=False))
-                for entry in scan
-                if not entry.name.startswith(".")
-            )
-        for name, is_folder in entries:
-            if is_folder:
-                yield from below(f"{place}/{name}", f"{prefix}{name}/")
-            elif name.lower().endswith(endings):
-                yield prefix + name
-
-    yield from below(str(folder), "")
-
-
 def too_large(size: int) -> str:
     """The reason why a file of this size is not read."""
     return f"the file has {size:,} bytes; the limit is {MAX_INPUT_BYTES:,}."
@@ -411,44 +411,32 @@ def _printable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
+def _require(schema: Any, spec: SourceSpec) -> None:
+    """Raise if a schema lacks a named column."""
+    for name in (spec.column, spec.id_column):
+        if name is not None and name not in schema.names:
+            names = listed(schema.names)
+            place = shown_address(spec.path)
+            raise MissingInputError(f"{place} has no column {short(name)}; {names}.")
+
+
 def _pick_column(spec: SourceSpec, schema: Any) -> str:
     """The column of inputs: the one named, or the only one with a fitting type."""
     kind: Any = spec.modality
     if spec.column is not None:
-        if not fitting(schema.field(spec.column).type, kind):
-            raise InvalidInputError(
-                f"the column {short(spec.column)} of {spec.path} has type {schema.field(spec.column).type}, "
-                f"which does not hold {kind}s."
+        type = schema.field(spec.column).type
+        if not fitting(type, kind) and not holds_paths(type, kind):
+            raise MissingInputError(
+                f"the column {short(spec.column)} of {spec.path} has type {type}, which does not hold {kind}s."
             )
         return spec.column
     names = [name for name in columns_of(schema, kind) if name != spec.id_column]
     if len(names) != 1:
         choices = f"candidates: {', '.join(map(short, names))}" if names else listed(schema.names)
-        raise InvalidInputError(
+        raise MissingInputError(
             f"cannot infer which column of {spec.path} holds the {kind}s. Name it with --column; {choices}."
         )
     return names[0]
-
-
-def _table_files(folder: Path) -> list[str]:
-    """The table files below a folder, by name; of a saved dataset those that its state.json lists, not its caches."""
-    files = list(walk(folder, TABLES))
-    datasets = {name.rpartition("/")[0] for name in walk(folder, ("state.json",))}
-    if not datasets:
-        return files
-    listed_files = []
-    for place in sorted(datasets):
-        path = folder / place / "state.json"
-        try:
-            names = [entry["filename"] for entry in json.loads(path.read_text())["_data_files"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidInputError(f"{path} lists no files of a dataset: {error!r}.") from error
-        listed_files += [f"{place}/{name}" if place else str(name) for name in names]
-    known = set(files)  # excludes names that point outside the folder
-    missing = [name for name in listed_files if name not in known]
-    if missing:
-        raise InvalidInputError(f"{folder / missing[0]} is missing: the dataset is incomplete.")
-    return listed_files
 
 
 def _split(name: str) -> tuple[str, str]:

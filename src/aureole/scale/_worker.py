@@ -2,20 +2,19 @@
 
 import os
 import stat
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from aureole.errors import AureoleError, InvalidInputError
+from aureole.encoders import ahead
+from aureole.errors import AureoleError, EncoderError, InvalidInputError
 from aureole.retrieval import MAX_ID_BYTES, stored_direction
-from aureole.scale._embedder import Embedder, load_embedder
+from aureole.scale._embedder import Embedder, ModelSpec
 from aureole.scale._posterior_table import Done, Fault, PosteriorTable
 from aureole.scale._sources import (
     MAX_INPUT_BYTES,
@@ -28,10 +27,6 @@ from aureole.scale._sources import (
 
 _BUFFERED_ROWS = 65_536  # in memory before they are written
 _MAX_REASON = 500  # characters
-_PREFETCHED = 2  # batches decoded ahead of the model
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -39,8 +34,7 @@ class WorkOrder:
     """Everything a worker needs, in plain values: the source, the model, the table, sizes, and ids to skip."""
 
     source: SourceSpec
-    encoder: str
-    normalized: bool | None
+    model: ModelSpec
     table: PosteriorTable
     batch: int
     decoders: int = 1
@@ -53,9 +47,7 @@ class ChunkWorker:
     def __init__(self, order: WorkOrder, embedder: Embedder | None = None) -> None:
         self._order = order
         self._source = open_source(order.source)
-        self._embedder = embedder or load_embedder(
-            order.encoder, order.source.modality, normalized=order.normalized
-        )
+        self._embedder = embedder or order.model.load(order.source.modality)
 
     def __call__(self, chunk: Chunk) -> Done:
         """Embed one chunk: the fragments with its rows, and its faults."""
@@ -68,9 +60,9 @@ class ChunkWorker:
         buffer, rows = _Buffer(), 0
         for batch in ahead(self._decode, self._pieces(chunks), self._order.decoders):
             faults += batch.faults
-            if batch.inputs:
-                mu, kappa = self._embedded(batch, faults)
-                buffer.add(batch, mu, kappa)
+            for part in self._embeddable(batch, faults) if batch.inputs else ():
+                mu, kappa = self._checked(part, faults)
+                buffer.add(part, mu, kappa)
             if buffer.ids and (batch.last or len(buffer.ids) >= _BUFFERED_ROWS):
                 rows += len(buffer.ids)
                 fragments += buffer.write(self._order.table, batch.chunk)
@@ -113,7 +105,8 @@ class ChunkWorker:
                 digest = _digest(data)
                 prepared = self._embedder.prepare(data)
             except Exception as error:
-                if isinstance(error, AureoleError) and not isinstance(error, InvalidInputError):
+                fault = isinstance(error, InvalidInputError) and not isinstance(error, EncoderError)
+                if isinstance(error, AureoleError) and not fault:
                     raise  # such as a missing package: not a fault of this input
                 # decoders raise almost anything on malformed files
                 batch.faults.append(Fault(name, _reason(error), digest))
@@ -123,10 +116,24 @@ class ChunkWorker:
             batch.inputs.append(prepared)
         return batch
 
-    def _embedded(self, batch: "_Batch", faults: list[Fault]) -> tuple[np.ndarray, np.ndarray]:
+    def _embeddable(self, batch: "_Batch", faults: list[Fault]) -> Iterator["_Batch"]:
+        """The batch with its posteriors; if the model refuses an input, inputs one by one and a fault for that one."""
+        try:
+            batch.posterior = self._embedder.embed(batch.inputs, batch=self._order.batch)
+        except EncoderError:
+            raise
+        except InvalidInputError as error:
+            if len(batch.inputs) == 1:
+                faults.append(Fault(batch.ids[0], _reason(error), batch.sources[0]))
+                return
+            for single in batch.singles():
+                yield from self._embeddable(single, faults)
+            return
+        yield batch
+
+    def _checked(self, batch: "_Batch", faults: list[Fault]) -> tuple[np.ndarray, np.ndarray]:
         """Directions [n, D] and kappa [n] of a batch; rows where the model gave no valid posterior become faults."""
-        posterior = self._embedder.embed(batch.inputs, batch=self._order.batch)
-        mu, kappa = stored_direction(posterior.mu), posterior.kappa.numpy()
+        mu, kappa = stored_direction(batch.posterior.mu), batch.posterior.kappa.numpy()
         length = np.linalg.norm(mu.astype(np.float64), axis=-1)
         good = (np.abs(length - 1) < 1e-4) & (kappa >= 0)
         for row in np.flatnonzero(~good).tolist():
@@ -158,6 +165,12 @@ class _Batch:
     ids: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
+    posterior: Any = None
+
+    def singles(self) -> Iterator["_Batch"]:
+        """Batches of one input each."""
+        for name, source, one in zip(self.ids, self.sources, self.inputs, strict=True):
+            yield _Batch(self.chunk, [], False, [name], [source], [one])
 
 
 @dataclass
@@ -178,37 +191,6 @@ class _Buffer:
     def write(self, table: PosteriorTable, key: str) -> list[str]:
         posterior = np.concatenate(self.mu), np.concatenate(self.kappa)
         return table.write(key, self.ids, posterior, self.sources)
-
-
-def ahead(
-    function: Callable[[Item], Result], items: Iterable[Item], threads: int = 1
-) -> Iterator[Result]:
-    """Map a function over items in threads, in order, a few items ahead of the consumer.
-
-    An error raised by the items iterator comes after the results of the items before it.
-    """
-    waiting: deque[Future[Result]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-    broken: Exception | None = None
-    try:
-        iterator = iter(items)
-        while True:
-            try:
-                item = next(iterator)
-            except StopIteration:
-                break
-            except Exception as error:
-                broken = error
-                break
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > threads + _PREFETCHED - 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-        if broken is not None:
-            raise broken
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _loaded(raw: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aureole.data import blur_pictures, deteriorate
+from aureole.data import blur_pictures, deteriorate, read_square
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex, Hits, SearchOptions, credible_cosines, pick_hits
@@ -26,6 +26,10 @@ from aureole.serve._model_process import ModelProcessError, SubprocessEmbedder
 from aureole.serve._neighbourhood_map import SUMMARY_MASSES
 
 MAX_COUNT = 10_000  # items of a cap that are counted, and ranked by positivity
+BLUR_UNITS = (
+    32  # a blur of 1 is this fraction of the side, so that it means the same for all encoders
+)
+_SIDE = 224  # pixels of a degraded picture, where the encoder's resolution is unknown
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -368,10 +372,16 @@ class Encoder:
         self.queue.close()
         self._decoder.shutdown(wait=False, cancel_futures=True)
 
-    def _prepare_picture(self, text: str, crop: float, blur: float) -> Tensor:
-        picture = self.embedder.prepare(decode_picture(text))
-        assert isinstance(picture, Tensor)
-        return degrade(picture, crop, blur)
+    def _prepare_picture(self, text: str, crop: float, blur: float) -> Any:
+        data, embedder = decode_picture(text), self.embedder
+        if embedder.squares:
+            return degrade(embedder.prepare(data), crop, blur)
+        if crop >= 1 and blur <= 0:
+            return embedder.prepare(data)
+        side = embedder.resolution or _SIDE
+        square = degrade(read_square(data, side), crop, blur * side / BLUR_UNITS)
+        pixels = square.permute(1, 2, 0).contiguous().numpy()
+        return embedder.prepare(pixels)
 
     def _work(self, prepared: list[Any]) -> list[Embedding | BaseException]:
         """The embeddings of a batch; if it fails, each input is retried alone."""

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aureole.errors import InvalidInputError
+from aureole.errors import EncoderError, InvalidInputError
 from aureole.serve._response_models import to_json
 
 LOG = logging.getLogger("aureole.serve")
@@ -77,9 +77,10 @@ def map_failures(component: str) -> Iterator[None]:
         yield
     except (ApiError, asyncio.CancelledError):
         raise
-    except InvalidInputError as error:
-        raise ApiError("invalid_input", str(error)) from error
     except Exception as error:
+        # an encoder that fails, such as an API that is down, is not the client's fault
+        if isinstance(error, InvalidInputError) and not isinstance(error, EncoderError):
+            raise ApiError("invalid_input", str(error)) from error
         LOG.error("the %s failed", component, exc_info=error)
         message = f"the {component} failed on this request; see the service's log. Try again."
         raise ApiError("unavailable", message, retry_after=1) from error

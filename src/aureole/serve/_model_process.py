@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -23,23 +24,21 @@ import torch
 from safetensors.numpy import load, save
 from torch import Tensor
 
+from aureole.data import read_rgb, read_square
 from aureole.distributions import VonMisesFisher
+from aureole.encoders import check_text
 from aureole.errors import AureoleError, error_from_dict, error_to_dict
 from aureole.retrieval import credible_cosines
-from aureole.scale import (
-    Embedder,
-    Modality,
-    load_embedder,
-    prepare_picture,
-    prepare_text,
-    prepare_vector,
-)
+from aureole.scale import Embedder, Modality, ModelSpec, prepare_vector
 from aureole.serve._neighbourhood_map import SUMMARY_MASSES
 
 LOG = logging.getLogger("aureole.serve")
 _HEADER = struct.Struct("<cQ")  # format of the content, and its length in bytes
 _JSON, _ARRAYS = b"J", b"A"
-_ATTRIBUTES = ("modality", "dim", "kappa_pos", "weights", "features")
+_LOADING = 1800.0  # seconds to load a model: an API that does not answer is tried for minutes
+_SIMILAR = 8  # texts of similar length per call of a local model: on a CPU, padding costs more than small batches
+_ATTRIBUTES = ("modality", "dim", "kappa_pos", "weights", "fingerprint")
+_ATTRIBUTES += ("features", "resolution", "squares")
 
 
 class ModelProcessError(AureoleError):
@@ -47,7 +46,7 @@ class ModelProcessError(AureoleError):
 
 
 class SubprocessEmbedder(Embedder):
-    """The model in a folder, run in a separate process; inputs are prepared in this one.
+    """An encoder and a head, run in a separate process; inputs are checked and decoded in this one.
 
     Thread-safe: while one batch is computed the next is already in the pipe, so the model never waits for this process.
     If the process dies, its batches fail and the next call starts a new one. ``close`` ends it; so does the end of this
@@ -55,22 +54,24 @@ class SubprocessEmbedder(Embedder):
 
     Parameters
     ----------
-    folder, modality, normalized
+    encoder, modality, head, normalized
         As for ``load_embedder``.
     timeout
-        Seconds per batch, after which the process is considered stuck and killed (default 120).
+        Seconds per batch, after which the process is considered stuck and killed (default 120); loading the model
+        may take longer.
     """
 
     def __init__(
         self,
-        folder: Path | str,
+        encoder: Path | str | None,
         modality: Modality | None = None,
         *,
+        head: Path | str | None = None,
         normalized: bool | None = None,
         timeout: float = 120.0,
     ) -> None:
-        path = str(Path(folder).absolute())
-        self._model = {"folder": path, "modality": modality, "normalized": normalized}
+        self._model = asdict(ModelSpec(encoder, head, normalized).absolute())
+        self._model["modality"] = modality
         self._timeout = timeout
         self._starting = threading.Lock()
         self._process: _Process | None = None
@@ -84,11 +85,11 @@ class SubprocessEmbedder(Embedder):
         return None if process is None or process.dead else process.popen.pid
 
     def prepare(self, raw: Any) -> Any:
-        """Validate and decode one input, in this process."""
+        """Validate and decode one input, in this process; the model's process applies the encoder's own transform."""
         if self.modality == "image":
-            return prepare_picture(raw)
+            return read_square(raw, self.resolution or 0) if self.squares else read_rgb(raw)
         if self.modality == "text":
-            return prepare_text(raw)
+            return check_text(raw)
         return prepare_vector(raw, self.features or 0)
 
     def embed(self, prepared: Sequence[Any], *, batch: int | None = None) -> VonMisesFisher:
@@ -128,7 +129,7 @@ class SubprocessEmbedder(Embedder):
         """Start a process and return ``_ATTRIBUTES`` of its model; only then do other threads see the process."""
         process = _Process()
         try:
-            about = _checked(process.request(self._model, self._timeout))
+            about = _checked(process.request(self._model, max(_LOADING, self._timeout)))
         except BaseException:
             process.close()
             raise
@@ -226,11 +227,23 @@ def _read(stream: IO[bytes], count: int) -> bytes:
 
 
 def pack_inputs(prepared: Sequence[Any]) -> Any:
-    """Prepared inputs as one message: texts as a list, pictures and vectors stacked."""
+    """Prepared inputs as one message: texts as a list, squares and vectors stacked, pictures one by one."""
     if isinstance(prepared[0], str):
         return list(prepared)
-    arrays = [one.numpy() if isinstance(one, Tensor) else one for one in prepared]
+    arrays = [one.numpy() if isinstance(one, Tensor) else np.asarray(one) for one in prepared]
+    if arrays[0].shape[2:] == (3,):  # pictures of several sizes
+        return {str(i): np.ascontiguousarray(one) for i, one in enumerate(arrays)}
     return {"inputs": np.ascontiguousarray(np.stack(arrays))}
+
+
+def unpack_inputs(message: Any, embedder: Embedder) -> list[Any]:
+    """The inputs of a message, as ``embedder.embed`` takes them."""
+    if isinstance(message, list):
+        return message
+    if "inputs" not in message:
+        return [embedder.prepare(message[str(i)]) for i in range(len(message))]
+    inputs = list(message["inputs"])
+    return [torch.from_numpy(one) for one in inputs] if embedder.squares else inputs
 
 
 def main() -> None:
@@ -246,19 +259,19 @@ def main() -> None:
 def _serve(stdin: BinaryIO, out: BinaryIO) -> None:
     model = read_message(stdin)
     try:
-        embedder = load_embedder(model["folder"], model["modality"], normalized=model["normalized"])
+        modality = model.pop("modality")
+        embedder = ModelSpec(**model).load(modality)
     except Exception as error:
         write_message(out, error_to_dict(error))
         return
     write_message(out, {name: getattr(embedder, name) for name in _ATTRIBUTES})
     credible_cosines(np.ones(1), SUMMARY_MASSES, embedder.dim)  # fills the cache
+    local = embedder.modality == "text" and not str(model["encoder"]).startswith("openai:")
+    size = _SIMILAR if local and not torch.cuda.is_available() else None
     while True:
         message = read_message(stdin)
-        inputs = list(message["inputs"]) if isinstance(message, dict) else message
         try:
-            if embedder.modality == "image":
-                inputs = [torch.from_numpy(one) for one in inputs]
-            posterior = embedder.embed(inputs)
+            posterior = embedder.embed(unpack_inputs(message, embedder), batch=size)
             answer: dict[str, Any] = {
                 "mu": np.ascontiguousarray(posterior.mu.numpy()),
                 "kappa": posterior.kappa.numpy(),

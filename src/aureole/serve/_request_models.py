@@ -19,8 +19,8 @@ from pydantic import (
 )
 
 from aureole.distributions import VonMisesFisher
-from aureole.retrieval import SearchOptions
-from aureole.serve._batching import SearchPlan
+from aureole.retrieval import SearchOptions, cap_kind
+from aureole.serve._batching import BLUR_UNITS, SearchPlan
 from aureole.serve._errors import ApiError
 
 _MAX_NUMBERS = 16_384
@@ -45,13 +45,14 @@ class RequestModel(BaseModel):
 
 
 class View(RequestModel):
-    """Degrades a picture before it is embedded, at the encoder's resolution of 32 pixels."""
+    """Degrades the central square of a picture before it is embedded, at the encoder's resolution."""
 
     crop: Annotated[
         Number, Field(ge=1 / 32, le=1, description="Fraction of each side kept by a centre crop.")
     ] = 1.0
     blur: Annotated[
-        Number, Field(ge=0, le=16, description="Sigma of a Gaussian blur, in pixels.")
+        Number,
+        Field(ge=0, le=16, description=f"Sigma of a Gaussian blur, in 1/{BLUR_UNITS} of the side."),
     ] = 0.0
 
 
@@ -154,7 +155,7 @@ class SearchRequest(RequestModel):
     mass: Mass = 0.95
     kind: Annotated[
         Literal["credible", "predictive"] | None,
-        Field(description="Default: credible, or predictive with the conformal guarantee."),
+        Field(description="Default: predictive if kappa_pos is known, else credible."),
     ] = None
     limit: Annotated[StrictInt, Field(ge=1, le=1000)] = 100
     rank: Literal["cosine", "positivity"] = "cosine"
@@ -233,7 +234,7 @@ def search_plan(
             "matching pairs, and --conformal TABLE, rows that the head was not trained on.",
             field="guarantee",
         )
-    kind = request.kind or ("predictive" if guarantee else "credible")
+    kind = cap_kind(request.kind, kappa_pos, guarantee)
     if guarantee and kind != "predictive":
         raise ApiError(
             "invalid_input",

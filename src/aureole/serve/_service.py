@@ -13,6 +13,8 @@ from aureole.evaluation import SAMPLED, kappa_rejection
 from aureole.explorer import MASSES
 from aureole.retrieval import (
     CredibleIndex,
+    SearchOptions,
+    cap_kind,
     class_entropy,
     credible_cosines,
     describe_cap,
@@ -68,13 +70,9 @@ class Service:
         batches: BatchOptions | None = None,
     ) -> None:
         schema, origin = index.schema, index.origin
-        for name in (label_column, text_column):
-            if name is not None and name not in schema.columns:
-                raise InvalidInputError(
-                    f"payload column {name!r} not found; the gallery has {sorted(schema.columns)}."
-                )
+        schema.check_columns(label_column, text_column)
         if embedder is not None:
-            origin.check_same(embedder.weights, "the encoder")
+            origin.check_same(embedder.weights, "the encoder", encoder=embedder.fingerprint)
             if embedder.dim != schema.dim:
                 raise InvalidInputError(
                     f"the gallery has dimension {schema.dim}, but the encoder has dimension {embedder.dim}."
@@ -176,7 +174,7 @@ class Service:
             await loop.run_in_executor(self._pool, add_explanations, entries, hits, posterior)
         cap = describe_cap(
             plan.mass,
-            plan.options.kind,
+            cap_kind(plan.options.kind, self.kappa_pos),
             kappa_pos=self.kappa_pos,
             typical_kappa=self._typical_kappa,
             conformal=self._calibration if plan.options.guarantee else None,
@@ -198,7 +196,8 @@ class Service:
         """Items around a query on an azimuthal map, with its cap as a circle."""
         predictive = request.kind == "predictive"
         kappa_pos = require_kappa_pos(self.kappa_pos) if predictive else None
-        plan = SearchPlan(1.0, MAX_COUNT, count=False, columns=tuple(self.columns))
+        everything = SearchOptions(kind="credible")
+        plan = SearchPlan(1.0, MAX_COUNT, everything, count=False, columns=tuple(self.columns))
         about, outcome = await self._search(plan, request.query)
         hits, own = outcome.hits, outcome.posterior
         if kappa_pos is None:

@@ -35,7 +35,6 @@ from aureole.sphere._interpolation import (
 from aureole.sphere._native import (
     has_native,
     native_instructions,
-    native_row_sums,
 )
 from aureole.sphere._normalizer import (
     entropy,
@@ -67,12 +66,12 @@ from aureole.sphere._predictive import (
     predictive_log_pdf,
     predictive_mass,
 )
+from aureole.sphere._row_sums import (
+    has_row_sums,
+    row_sums,
+)
 from aureole.sphere._sampling import (
     random_height,
-)
-from aureole.sphere._triton import (
-    has_triton,
-    triton_row_sums,
 )
 from aureole.sphere._zonal import (
     zonal_basis,

@@ -1,6 +1,7 @@
 r"""Unit vectors: normalising, tangents turned to a pole, and two point sets aligned up to an orthogonal map."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -66,10 +67,9 @@ def unit_cosine(
     >>> unit_cosine(torch.tensor([0.6, 0.8]), torch.tensor([1.0, 0.0]))
     tensor(0.6000, dtype=torch.float64)
     """
-    first, second = (
-        v.double() / torch.linalg.vector_norm(v.double(), dim=-1, keepdim=True)
-        for v in (first, second)
-    )
+    # widened once each: of two gradients that cancel, each must not be rounded to float32 alone
+    first, second = first.double(), second.double()
+    first, second = (v / torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (first, second))
     return (first * second).sum(-1).clamp(-1, 1)
 
 
@@ -261,7 +261,7 @@ class _ForwardWrap(_Wrap):
 
 
 def batches_first(
-    info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Tensor, ...]
+    info: Any, in_dims: Sequence[int | None], inputs: Sequence[Tensor]
 ) -> list[Tensor]:
     """The inputs of a vmap rule with their batch dimension in front."""
     return [

@@ -1,7 +1,7 @@
 """Zonal series in compiled code, where the package ``aureole-native`` is installed.
 
-Each function has a twin in torch, which gives the same to rounding and second derivatives: ``zonal_sum``,
-``bessel_steps``, ``zonal_basis``.
+Each function has a twin in torch, ``zonal_sum``, ``bessel_steps`` or ``zonal_basis``, which gives the same to rounding,
+and second derivatives.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch._C._functorch import (
     is_functorch_wrapped_tensor,
 )
 
 from aureole.sphere._bessel import bessel_steps, top_ratio
-from aureole.sphere._zonal import zonal_basis, zonal_sum
+from aureole.sphere._zonal import zonal_basis
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
@@ -46,20 +46,29 @@ def has_native(tensor: Tensor) -> bool:
     return usable and forward_ad._current_level < 0
 
 
-def native_row_sums(
-    cosine: Float[Tensor, "n m"],
-    left: Float[Tensor, "n terms"],
-    right: Float[Tensor, "m terms"],
-    dim: int,
-    excluded: Bool[Tensor, "n m"] | None = None,
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    r"""(:math:`\sum_{jl} a_{il}\,b_{jl}\,G_l(c_{ij})` over the columns that are not excluded, the sums of sizes).
+def row_moments(
+    cosine: Tensor, left: Tensor, right: Tensor, dim: int, excluded: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    r"""(The sums :math:`\sum_j b_{jl}\,G_l(c_{ij})` [n, terms], the rows' sums of sizes [n]), in float64."""
+    (n, m), terms = cosine.shape, left.shape[-1]
+    moments, sizes = (torch.empty(*s, dtype=torch.float64) for s in ((n, terms), (n,)))
+    arguments = (n, m, terms, dim, torch.get_num_threads())
+    name = f"rows_{_SUFFIX[cosine.dtype]}"
+    _call(name, [cosine, left, right, excluded], arguments, [moments, sizes])
+    return moments, sizes
 
-    Both are in float64; neither ``left`` nor ``right`` may be negative. A rounding of the second is the error of the
-    first. Cost n m terms; memory n m for the gradient of the cosines.
-    """
-    total, sizes = _RowSums.apply(cosine, left, right, dim, excluded)
-    return total, sizes
+
+def row_gradients(
+    cosine: Tensor, left: Tensor, right: Tensor, dim: int, excluded: Tensor | None, grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of row sums in ``cosine`` and ``right``, given those of the sums [n]."""
+    (n, m), terms = cosine.shape, left.shape[-1]
+    into_cosine, into_right = torch.empty_like(cosine), torch.empty_like(right)
+    arguments = (n, m, terms, dim, torch.get_num_threads())
+    name = f"rows_backward_{_SUFFIX[cosine.dtype]}"
+    inputs = [cosine, left, right, excluded, grad]
+    _call(name, inputs, arguments, [into_cosine, into_right])
+    return into_cosine, into_right
 
 
 def native_log_ratios(
@@ -75,39 +84,6 @@ def native_series(
     r"""(Sums :math:`\sum_l e^{t_l - s} G_l(c)`, sums of sizes, scales s, the largest logs t), all in float64."""
     total, sizes, scales = _Series.apply(cosine, logs, dim)
     return total, sizes, scales
-
-
-class _RowSums(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, cosine: Tensor, left: Tensor, right: Tensor, dim: int, excluded: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        cosine, left, right = (x.contiguous() for x in (cosine, left, right))
-        excluded = None if excluded is None else excluded.contiguous()
-        (n, m), terms = cosine.shape, left.shape[-1]
-        moments, sizes = (torch.empty(*s, dtype=torch.float64) for s in ((n, terms), (n,)))
-        arguments = (n, m, terms, dim, torch.get_num_threads())
-        name = f"rows_{_SUFFIX[cosine.dtype]}"
-        _call(name, [cosine, left, right, excluded], arguments, [moments, sizes])
-        ctx.save_for_backward(cosine, left, right, excluded, moments)
-        ctx.dim = dim
-        ctx.mark_non_differentiable(sizes)
-        return (left.double() * moments).sum(-1), sizes
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        cosine, left, right, excluded, moments = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a graph of the gradient is wanted
-            return row_sum_graph([cosine, left, right], ctx.dim, excluded, grads[0])
-        (n, m), terms = cosine.shape, left.shape[-1]
-        grad = grads[0].to(cosine.dtype).contiguous()
-        into_cosine, into_right = torch.empty_like(cosine), torch.empty_like(right)
-        arguments = (n, m, terms, ctx.dim, torch.get_num_threads())
-        name = f"rows_backward_{_SUFFIX[cosine.dtype]}"
-        inputs = [cosine, left, right, excluded, grad]
-        _call(name, inputs, arguments, [into_cosine, into_right])
-        into_left = (moments * grads[0].unsqueeze(-1)).to(left.dtype)
-        return into_cosine, into_left, into_right, None, None
 
 
 class _LogRatios(torch.autograd.Function):
@@ -131,7 +107,7 @@ class _LogRatios(torch.autograd.Function):
                 steps = bessel_steps(ctx.order, kappa, slopes.shape[-1] - 1)
                 return torch.nn.functional.pad(torch.log(steps).cumsum(-1), (1, 0))
 
-            return (*_graph(twin, [kappa], grads[0]), None, None)
+            return (*gradients_of_twin(twin, [kappa], grads[0]), None, None)
         return (grads[0] * slopes).sum(-1), None, None
 
 
@@ -157,24 +133,11 @@ class _Series(torch.autograd.Function):
                 terms = torch.exp(logs - scales.unsqueeze(-1))
                 return (terms * zonal_basis(cosine, ctx.dim, logs.shape[-1])).sum(-1)
 
-            return (*_graph(twin, [cosine, logs], grads[0]), None)
+            return (*gradients_of_twin(twin, [cosine, logs], grads[0]), None)
         return grads[0] * slopes, grads[0].unsqueeze(-1) * parts, None
 
 
-def row_sum_graph(
-    inputs: Sequence[Tensor], dim: int, excluded: Tensor | None, grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    """The gradients of row sums by ``zonal_sum``, with their graph."""
-
-    def twin(cosine: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        values = zonal_sum(cosine, left, right, dim)
-        values = values if excluded is None else values.masked_fill(excluded, 0.0)
-        return values.sum(-1).double()
-
-    return (*_graph(twin, inputs, grad), None, None)
-
-
-def _graph(
+def gradients_of_twin(
     twin: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor
 ) -> list[Tensor | None]:
     """The gradients of a twin in torch, with their graph; None for inputs that need none."""

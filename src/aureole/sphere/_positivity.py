@@ -27,7 +27,7 @@ them (the log is -7e9 at c = -1/2 and concentrations of 1e10, so 2e-6 there):
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -43,8 +43,8 @@ from aureole.sphere._bessel import (
     log_hyp0f1_of_square,
     log_hyp0f1_scaled,
 )
-from aureole.sphere._geometry import batches_first
 from aureole.sphere._native import has_native, native_log_ratios, native_series
+from aureole.sphere._opaque import in_transform, opaque
 from aureole.sphere._zonal import log_zonal_weights, zonal_basis, zonal_sum
 
 MAX_TERMS = 1024  # beyond, the integral is cheaper than the series
@@ -123,10 +123,11 @@ def _by_region(
 ) -> Tensor:
     """The log, where all three concentrations are finite and positive by the given function."""
     dim = check_dim(dim)
-    if _in_transform():
+    if in_transform():
         wide = (torch.as_tensor(x, dtype=torch.float64, device=cosine.device) for x in named)
         inputs = torch.broadcast_tensors(cosine.double(), *wide)
-        return _LogPositivity.apply(*inputs, dim, finite).to(cosine.dtype)
+        value = opaque(lambda c, *kappas: _by_region(c, [*kappas], dim, finite), inputs)
+        return value.to(cosine.dtype)
     kappa1, kappa2, kappa_pos = (
         torch.as_tensor(k, dtype=torch.float64, device=cosine.device) for k in named
     )
@@ -148,117 +149,6 @@ def _by_region(
             picked = [x[mask] for x in (c, large, middle, small)]
             value = value.index_put((mask.nonzero()[:, 0],), function(*picked, dim=dim))
     return value.reshape(shape).to(cosine.dtype)
-
-
-def _in_transform() -> bool:
-    """Whether a transform of torch.func is running, under which no branch can depend on a value."""
-    stack = torch._C._functorch.peek_interpreter_stack()  # pyright: ignore[reportAttributeAccessIssue]
-    return stack is not None
-
-
-class _LogPositivity(torch.autograd.Function):
-    """The log of float64 tensors of one shape for the transforms of torch.func, which cannot follow its branches."""
-
-    @staticmethod
-    def forward(
-        c: Tensor, k1: Tensor, k2: Tensor, pos: Tensor, dim: int, finite: Callable[..., Tensor]
-    ) -> Tensor:
-        with torch.no_grad():
-            return _by_region(c, [k1, k2, pos], dim, finite)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.rest = inputs[4:]
-        ctx.save_for_backward(*inputs[:4])
-        ctx.save_for_forward(*inputs[:4])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        slopes = _LogPositivitySlopes.apply(*ctx.saved_tensors, *ctx.rest)
-        return (*(grads[0] * slope for slope in slopes), None, None)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        slopes = _LogPositivitySlopes.apply(*ctx.saved_tensors, *ctx.rest)
-        return (slopes * torch.stack(tangents[:4])).sum(0)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        leaves = batches_first(info, in_dims, inputs[:4])
-        return _LogPositivity.apply(*leaves, *inputs[4:]), 0
-
-
-class _LogPositivitySlopes(torch.autograd.Function):
-    """The slopes [4, ...] of the log in the cosine and the three concentrations."""
-
-    @staticmethod
-    def forward(
-        c: Tensor, k1: Tensor, k2: Tensor, pos: Tensor, dim: int, finite: Callable[..., Tensor]
-    ) -> Tensor:
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in (c, k1, k2, pos)]
-            value = _by_region(leaves[0], [*leaves[1:]], dim, finite)
-            return torch.stack(_slopes_of(value.sum(), leaves))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.rest = inputs[4:]
-        ctx.save_for_backward(*inputs[:4])
-        ctx.save_for_forward(*inputs[:4])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        found = _LogPositivityCurvature.apply(*ctx.saved_tensors, grads[0], *ctx.rest)
-        return (*found, None, None)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        vector = torch.stack(tangents[:4])
-        return _LogPositivityCurvature.apply(*ctx.saved_tensors, vector, *ctx.rest)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        leaves = batches_first(info, in_dims, inputs[:4])
-        return _LogPositivitySlopes.apply(*leaves, *inputs[4:]), 1
-
-
-class _LogPositivityCurvature(torch.autograd.Function):
-    """The second derivatives times a vector [4, ...]. Third derivatives raise an error."""
-
-    @staticmethod
-    def forward(
-        c: Tensor,
-        k1: Tensor,
-        k2: Tensor,
-        pos: Tensor,
-        vector: Tensor,
-        dim: int,
-        finite: Callable[..., Tensor],
-    ) -> Tensor:
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in (c, k1, k2, pos)]
-            value = _by_region(leaves[0], [*leaves[1:]], dim, finite)
-            slopes = _slopes_of(value.sum(), leaves, create_graph=True)
-            product = sum(s * v for s, v in zip(slopes, vector.detach(), strict=True))
-            return torch.stack(_slopes_of(torch.as_tensor(product).sum(), leaves))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        *leaves, vector = batches_first(info, in_dims, inputs[:5])
-        found = _LogPositivityCurvature.apply(*leaves, vector.movedim(0, 1), *inputs[5:])
-        return found, 1
-
-
-def _slopes_of(
-    total: Tensor, leaves: Sequence[Tensor], *, create_graph: bool = False
-) -> tuple[Tensor, ...]:
-    if not total.requires_grad:  # no entries
-        return tuple(torch.zeros_like(x) for x in leaves)
-    return torch.autograd.grad(total, leaves, create_graph=create_graph, materialize_grads=True)
 
 
 def check_concentrations(**named: Float[Tensor, "..."]) -> None:

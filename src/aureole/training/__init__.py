@@ -1,5 +1,6 @@
 """Training: fit encoders and frozen heads, and use the losses in the training loops of other libraries."""
 
+from aureole.evaluation import Diagnosis, diagnose
 from aureole.training._assessment import (
     CHUNK,
     Assessment,
@@ -11,14 +12,12 @@ from aureole.training._assessment import (
 from aureole.training._config import EXAMPLES, KEYS, Config, read_config
 from aureole.training._distributed import STORE, from_first, is_first, joined, launched
 from aureole.training._fit import (
-    Diagnosis,
     DivergenceError,
     Fit,
     FitOptions,
     Observer,
     best_start,
     check_fabric,
-    diagnose,
     fit,
 )
 from aureole.training._frozen_head import HEAD_FORMAT, FrozenHead, NotFittedError, pair_rows
@@ -27,7 +26,6 @@ from aureole.training._metric_learning import MetricLearningLoss, posterior_from
 from aureole.training._recipes import check_ranks, keyed, train
 from aureole.training._schedule import Phase, paper_phases, three_phases, two_phases
 from aureole.training._sentence_transformers import (
-    POSTERIOR,
     SentencePairLoss,
     SentencePosterior,
     encode_posterior,
@@ -38,11 +36,11 @@ from aureole.training._sentence_transformers import (
     posterior_of,
     save_pipeline,
 )
+from aureole.training._two_towers import TwoTowerHead
 
 __all__ = [
     "Assessment",
     "Config",
-    "Diagnosis",
     "DivergenceError",
     "Fit",
     "FitOptions",
@@ -54,9 +52,9 @@ __all__ = [
     "Phase",
     "SentencePairLoss",
     "SentencePosterior",
+    "TwoTowerHead",
     "assess",
     "best_start",
-    "diagnose",
     "encode_posterior",
     "fit",
     "load_pipeline",

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from aureole.data import PairBatch, Triplets
@@ -123,6 +124,17 @@ def objective(
     return loss(*_triplets(everyone, batch)), everyone
 
 
+def posterior_and_pairs(
+    encoder: nn.Module, batch: Batch, device: torch.device
+) -> tuple[Posterior, Int[Tensor, "p 2"]]:
+    """The posteriors of a batch's inputs, and which of them are pairs."""
+    if isinstance(batch, PairBatch):
+        return encoder(batch.inputs.to(device)), batch.pairs
+    n = torch.arange(len(batch.anchor))
+    inputs = torch.cat([batch.anchor, batch.positive]).to(device)
+    return encoder(inputs), torch.stack([n, n + len(n)], 1)
+
+
 def shared_objective(
     module: nn.Module, loss: ContrastiveLoss, batch: Batch, device: torch.device, *, seed: int
 ) -> tuple[Tensor, Posterior]:
@@ -141,7 +153,7 @@ def shared_objective(
     with seeded(seed + 1 + rank(), device):
         own = module(inputs[rows].to(device))
     gathered = gather_posteriors(own)
-    everyone = _take(gathered, slice(0, n))
+    everyone = gathered[:n]
     with seeded(seed, device):
         if isinstance(batch, PairBatch):
             part = part_of(len(batch.inputs))
@@ -190,10 +202,3 @@ def _triplets(everyone: Any, batch: Triplets) -> tuple[Any, Any, Any]:
         shape = batch.negative.shape[: batch.negative.dim() - batch.anchor.dim() + 1]
         negative = take(slice(2 * n, None), *shape)
     return take(slice(0, n), n), take(slice(n, 2 * n), n), negative
-
-
-def _take(posterior: Posterior, rows: slice) -> Posterior:
-    mu, kappa = posterior.mu[rows], posterior.kappa[rows]
-    if isinstance(posterior, MixtureVMF):
-        return MixtureVMF(posterior.weights[rows], mu, kappa, validate_args=False)
-    return VonMisesFisher(mu, kappa, validate_args=False)

@@ -25,7 +25,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from aureole._io import atomic_file
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleError, AureoleWarning, InvalidInputError, MissingPackageError
-from aureole.losses import ContrastiveLoss, n_ranks, rank
+from aureole.evaluation import Diagnosis, diagnose
+from aureole.losses import ContrastiveLoss, InfoNCE, PositivityLoss, n_ranks, rank
 from aureole.models import bfloat16_in_hardware
 from aureole.training._distributed import (
     Batch,
@@ -33,6 +34,7 @@ from aureole.training._distributed import (
     check_same_step,
     from_first,
     objective,
+    posterior_and_pairs,
     refuse_batch_norms,
     seeded,
     shared_objective,
@@ -44,8 +46,6 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 DrawBatch = Callable[[int, torch.Generator], Batch]
 _FORMAT = "aureole-checkpoint-1"
 _MISSING = "training needs Lightning Fabric: pip install 'aureole[train]'."
-_ONE_SPOT = 0.98  # length of the mean of mu above which mu has collapsed
-_FLAT = 0.01  # standard deviation of log kappa below which kappa has collapsed
 _COMPARED = 16  # batches by which starts are compared; all see the same ones
 
 
@@ -75,6 +75,10 @@ class FitOptions:
         Steps between two evaluations; 0 evaluates only at the end.
     select
         A metric of ``evaluate``: return the encoder with its highest value instead of the last one.
+    patience
+        End the training after so many evaluations without a new highest value; 0 for never.
+    diagnose
+        Whether to diagnose the result on one more batch, and to warn of problems.
     """
 
     seed: int = 0
@@ -85,33 +89,22 @@ class FitOptions:
     checkpoint_seconds: float = 30.0
     evaluate_every: int = 0
     select: str | None = None
+    patience: int = 0
+    diagnose: bool = True
 
 
 @dataclass
 class Fit:
-    """A fitted encoder, its learning curve (one dict per evaluation) and the training time in seconds."""
+    """A fitted encoder, its learning curve (one dict per evaluation) and the training time in seconds.
+
+    ``diagnosis`` is that of the encoder on one more batch, on the first rank, unless a checkpoint was complete before.
+    It has no information and no coverage for mixtures and for losses without kappa_pos.
+    """
 
     encoder: nn.Module
     curve: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Statistics of a batch of posteriors that reveal collapse.
-
-    ``mean_length`` is ``|E mu|``: 0 for a centred cloud, 1 when all mu agree. If it grows while the loss stands still,
-    the solution tilts: all mu lean towards an unused direction and kappa is inflated. ``smallest_eigenvalue`` is that
-    of E[mu mu^T] times D: 1 for an isotropic cloud, 0 when a direction is unused. ``kappa_low`` and ``kappa_high`` are
-    the 5 % and 95 % quantiles.
-    """
-
-    mean_length: float
-    smallest_eigenvalue: float
-    kappa_low: float
-    kappa_median: float
-    kappa_high: float
-    log_kappa_spread: float
+    diagnosis: Diagnosis | None = None
 
 
 @runtime_checkable
@@ -175,8 +168,8 @@ def fit(
         check_same_step(run.step, str(checkpoint))
         first = rank() == 0
         saved = shown = started = time.monotonic()
-        spent, every = run.seconds, options.evaluate_every
-        while run.step < total:
+        spent, every, stepped = run.seconds, options.evaluate_every, run.step < total
+        while run.step < total and not run.stale():
             value, posterior, phase = run.advance(draw_batch)
             now = time.monotonic()
             run.seconds = spent + now - started
@@ -188,16 +181,18 @@ def fit(
                 point: dict[str, Any] = {}
                 if first:
                     state = diagnose(posterior)
-                    warn_of_collapse(state, learns_kappa=run.step == total and phase.part != "mu")
                     scores = {} if evaluate is None else evaluate(run.averaged().to(run.home))
-                    point = {"step": run.step, "loss": value, **asdict(state), **scores}
+                    point = {"step": run.step, "loss": value, **state.statistics(), **scores}
                 run.curve.append(from_first(point))
                 run.keep_best()
             late = now - saved > options.checkpoint_seconds
             if first and checkpoint is not None and (due or late):
                 save_checkpoint(checkpoint, *run.snapshot())
                 saved = now
-        return Fit(run.best_encoder().to(run.home), run.curve, run.seconds)
+        best = run.best_encoder().to(run.home)
+        diagnosed = options.diagnose and first and stepped
+        diagnosis = final_diagnosis(run, best, draw_batch) if diagnosed else None
+        return Fit(best, run.curve, run.seconds, diagnosis)
     finally:
         run.encoder.to(run.home)
         run.loss.to(run.home)
@@ -223,7 +218,7 @@ def best_start(
     ``starts`` times the phase.
     """
     trained: list[tuple[float, nn.Module]] = []
-    options = FitOptions(seed=seed)
+    options = FitOptions(seed=seed, diagnose=False)
     for k in range(starts):
         path = None if checkpoint is None else checkpoint.with_suffix(f".{k}.safetensors")
         start = fit(
@@ -246,44 +241,23 @@ def best_start(
 
 
 @torch.no_grad()
-def diagnose(posterior: VonMisesFisher | MixtureVMF) -> Diagnosis:
-    """Statistics of a batch of posteriors that reveal collapse of mu or kappa.
+def final_diagnosis(run: "_Run", encoder: nn.Module, draw_batch: DrawBatch) -> Diagnosis:
+    """The diagnosis of the fitted encoder on a batch of another seed, with warnings.
 
-    Examples
-    --------
-    >>> diagnose(VonMisesFisher(torch.eye(4), torch.tensor([1.0, 2.0, 4.0, 8.0]))).mean_length
-    0.5
+    Cost: one batch without gradients, and six losses of at most 1,024 of its items.
     """
-    mu, kappa = posterior.mu.float().flatten(0, -2), posterior.kappa.float().flatten()
-    moment = mu.T @ mu / len(mu)
-    low, median, high = torch.quantile(kappa, kappa.new_tensor([0.05, 0.5, 0.95])).tolist()
-    return Diagnosis(
-        mean_length=mu.mean(0).norm().item(),
-        smallest_eigenvalue=torch.linalg.eigvalsh(moment)[0].item() * posterior.dim,
-        kappa_low=low,
-        kappa_median=median,
-        kappa_high=high,
-        log_kappa_spread=kappa.log().std().item(),
-    )
-
-
-def warn_of_collapse(diagnosis: Diagnosis, *, learns_kappa: bool) -> None:
-    """Warn if all mu agree, or if all kappa are equal although kappa was trained."""
-    if diagnosis.mean_length > _ONE_SPOT:
-        warnings.warn(
-            f"mu has collapsed: the mean of mu has length {diagnosis.mean_length:.3f}, so all inputs get the same "
-            "mu. Call encoder.initialise(inputs) before training, lower the learning rate, or check the pairs.",
-            AureoleWarning,
-            stacklevel=2,
-        )
-    if learns_kappa and diagnosis.log_kappa_spread < _FLAT:
-        warnings.warn(
-            f"kappa has collapsed: it is {diagnosis.kappa_median:.4g} for nearly all inputs (standard deviation of "
-            f"log kappa {diagnosis.log_kappa_spread:.1e}). Either all inputs are equally certain, or kappa was not "
-            "trained for long enough.",
-            AureoleWarning,
-            stacklevel=2,
-        )
+    batch = draw_batch(run.step - 1, _generator(~run.seed, run.step))
+    posterior, pairs = posterior_and_pairs(encoder, batch, run.home)
+    loss, known = run.loss, isinstance(posterior, VonMisesFisher) and len(posterior) > 2
+    if known and len(pairs) and isinstance(loss, PositivityLoss):
+        found = diagnose(posterior, pairs, kappa_pos=loss.kappa_pos.item(), warn=False)
+    else:
+        found = diagnose(posterior)
+    trained = run.phases[run.phase_index].part != "mu" and not isinstance(loss, InfoNCE)
+    for problem in found.problems:
+        if trained or not problem.startswith("kappa"):
+            warnings.warn(problem, AureoleWarning, stacklevel=4)  # at the caller of fit
+    return found
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -411,9 +385,21 @@ class _Run:
             raise InvalidInputError(
                 f"cannot select by {name!r}: evaluate returned {', '.join(self.curve[-1])}."
             )
-        values = [-math.inf if math.isnan(point[name]) else point[name] for point in self.curve]
+        values = self._values(name)
         if not self.best or values[-1] > max(values[:-1]):
             self.best = {k: v.clone() for k, v in self.averaged().state_dict().items()}
+
+    def stale(self) -> bool:
+        """Whether the best point of the curve is so many evaluations old that the training is to end."""
+        name = self.options.select
+        if not self.options.patience or name is None or not self.curve:
+            return False
+        values = self._values(name)
+        return len(values) - 1 - values.index(max(values)) >= self.options.patience
+
+    def _values(self, name: str) -> list[float]:
+        """A metric at each point of the curve; NaN is the worst."""
+        return [-math.inf if math.isnan(point[name]) else point[name] for point in self.curve]
 
     def best_encoder(self) -> nn.Module:
         """The averaged encoder: the one that ``keep_best`` stored, or the last one without selection."""

@@ -4,44 +4,57 @@ A head needs to know which vectors match: a group label per row, or pairs of row
 so they may be a memory-mapped array that is larger than the memory.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from aureole.data import Groups, PairBatch, PairIndex, as_vectors
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
-from aureole.evaluation import CAP_MASSES, Calibration, fit_calibration, predictive_coverage
+from aureole.evaluation import (
+    CAP_MASSES,
+    Calibration,
+    Diagnosis,
+    diagnose,
+    fit_calibration,
+    predictive_coverage,
+)
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import (
     Card,
     IndependentEncoder,
-    ResidualMLP,
     check_weights,
     load_folder,
     model_card,
     save_folder,
 )
 from aureole.training._fit import Fit, FitOptions, Observer, fit
+from aureole.training._head_network import (
+    CHUNK,
+    PATIENCE,
+    Vectors,
+    best_information,
+    check_vectors,
+    choose_dim,
+    head_encoder,
+    head_network,
+    information,
+    take,
+    try_dims,
+)
 from aureole.training._schedule import Phase
 
-Vectors = Tensor | np.ndarray
 Partners = Groups | PairIndex
 HEAD_FORMAT = "aureole-frozen-head-2"
 _PARAMETERS = ("dim", "kappa_pos", "width", "steps", "items", "lr", "held_out", "seed")
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
-_HELD_OUT_ITEMS, _PAIRS, _CHUNK = 2048, 4096, 2048
-_SAMPLE = 20_000  # rows from which the initial weights are computed
+_HELD_OUT_ITEMS, _PAIRS = 2048, 4096
 _ROUNDS = 4  # pairs per group at most, when pairs are sampled
-_DIMS = (8, 16, 32, 64)  # tried by dim="auto", each for a fifth of the steps
-_GAIN = 0.02  # nats of held-out information that justify a larger dim
 _LARGEST = 65_536  # features, dimensions or hidden units of a head that is loaded
 _USAGE = (
     "import aureole as au",
@@ -75,7 +88,7 @@ class FrozenHead:
     width
         Hidden units of the kappa network (default 128).
     steps
-        Number of training steps (default 400).
+        Number of training steps (default 400); fewer where the held-out information has long stopped growing.
     items
         Vectors per batch (default 1,024). Larger batches contain harder negatives, which separate a large kappa from a
         very large one; the cost grows with the square.
@@ -102,6 +115,11 @@ class FrozenHead:
         Mean squared length of held-out vectors: 1 for unit vectors.
     coverage_
         Share of held-out partners in predictive caps of 50, 80, 90 and 95 %, after calibration.
+    fingerprint_
+        Fingerprint of the encoder of the vectors (``aureole.encoders``), or None; set it before ``save``. It is only
+        ever compared.
+    diagnosis_
+        What ``diagnose`` found on held-out pairs; not saved.
 
     Examples
     --------
@@ -115,6 +133,8 @@ class FrozenHead:
     >>> head
     FrozenHead(dim=4, steps=30, items=128, fitted: 8 -> 4 dimensions)
     """
+
+    fingerprint_: str | None = None
 
     def __init__(
         self,
@@ -155,8 +175,8 @@ class FrozenHead:
         self,
         vectors: Any,
         groups: Sequence[Any] | Vectors | None = None,
-        *,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
+        *,
         calibrate: bool = True,
         checkpoint: Path | None = None,
         observer: Observer | None = None,
@@ -169,13 +189,17 @@ class FrozenHead:
         """
         vectors = as_vectors(vectors)
         check_vectors(vectors)
+        if len(getattr(groups, "shape", ())) == 2:
+            raise InvalidInputError(
+                "groups have two dimensions. For vectors of two encoders, use TwoTowerHead.fit(images, texts, pairs)."
+            )
         rng = torch.Generator().manual_seed(self.seed)
         training, held = partners_of(vectors, groups, pairs).split(self.held_out, rng)
         selecting, calibrating = halves(held, rng)
         probe = draw_batch(vectors, selecting, _HELD_OUT_ITEMS, rng)
 
         def train(dim: int, steps: int, path: Path | None) -> Fit:
-            encoder = head_encoder(vectors, training, dim, width=self.width, seed=self.seed)
+            encoder = head_encoder(vectors, training.members, dim, width=self.width, seed=self.seed)
             loss, judge = (ClosedFormInfoNCE(self._kappa_pos(dim)) for _ in range(2))
             return fit(
                 encoder,
@@ -187,6 +211,8 @@ class FrozenHead:
                     average=0.99,
                     evaluate_every=max(1, steps // 20),
                     select="information",
+                    patience=PATIENCE,
+                    diagnose=False,  # held-out pairs are better, below
                 ),
                 checkpoint=path,
                 evaluate=lambda model: {"information": information(model, judge, probe)},
@@ -215,7 +241,15 @@ class FrozenHead:
         self.coverage_ = predictive_coverage(
             query, partner, kappa_pos=self.kappa_pos_, masses=CAP_MASSES
         )
+        self.diagnosis_ = self._diagnosed(probe)
         return self
+
+    def _diagnosed(self, probe: PairBatch) -> Diagnosis | None:
+        """The diagnosis of held-out posteriors, which warns; None if none of them match."""
+        if not len(probe.pairs) or len(probe.inputs) < 3:
+            return None
+        posterior = self._model(probe.inputs)
+        return diagnose(posterior, probe.pairs, kappa_pos=self.kappa_pos_, seed=self.seed)
 
     @torch.no_grad()
     def predict(self, vectors: Any) -> VonMisesFisher:
@@ -224,8 +258,8 @@ class FrozenHead:
         self._check_fitted(vectors)
         mu = torch.empty(len(vectors), self.dim_)
         kappa = torch.empty(len(vectors))
-        for start in range(0, len(vectors), _CHUNK):
-            rows = slice(start, start + _CHUNK)
+        for start in range(0, len(vectors), CHUNK):
+            rows = slice(start, start + CHUNK)
             part = self.encoder_(take(vectors, rows))
             mu[rows], kappa[rows] = part.mu, part.kappa
         overflow = torch.nonzero(~(torch.isfinite(kappa) & torch.isfinite(mu).all(-1)))
@@ -330,6 +364,7 @@ class FrozenHead:
             "kappa_pos": self.kappa_pos_,
             "n_features_in": self.n_features_in_,
             "square_length": self.square_length_,
+            "encoder": self.fingerprint_,
             "information": self.information_,
             "calibration": asdict(self.calibration_),
             "profile": list(self.profile_.items()),
@@ -412,12 +447,15 @@ def read_head(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
             "kappa_pos_": float(config["kappa_pos"]),
             "n_features_in_": int(config["n_features_in"]),
             "square_length_": None if square is None else float(square),
+            "fingerprint_": config.get("encoder"),  # compared, never loaded
             "information_": float(config["information"]),
             "calibration_": Calibration(**config["calibration"]),
             "profile_": {float(k): float(v) for k, v in config["profile"]},
             "dims_": {int(k): float(v) for k, v in config["dims"]},
             "coverage_": {float(k): float(v) for k, v in config["coverage"]},
         }
+        if not isinstance(fitted["fingerprint_"], str | None):
+            raise TypeError("encoder is not a fingerprint")
         sizes = (fitted["n_features_in_"], fitted["dim_"], int(parameters["width"]))
     except (KeyError, TypeError, ValueError, OverflowError, InvalidInputError) as error:
         raise InvalidInputError(f"the config in {folder} is damaged: {error!r}.") from error
@@ -435,114 +473,6 @@ def read_head(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
     encoder = head_network(*sizes)
     encoder.load_state_dict(weights)
     return parameters, {**fitted, "encoder_": encoder.requires_grad_(False).eval()}
-
-
-def head_network(n_in: int, dim: int, width: int) -> IndependentEncoder:
-    """The network of a head, with torch's initial weights: a linear map for mu, a small residual network for kappa."""
-    kappa = ResidualMLP(n_in, 1, width=width, n_blocks=2)
-    return IndependentEncoder(nn.Linear(n_in, dim), kappa, n_in=n_in)
-
-
-def head_encoder(
-    vectors: Vectors, partners: Partners, dim: int, *, width: int, seed: int
-) -> IndependentEncoder:
-    """A network whose mu is initialised with the whitened principal directions of a sample."""
-    n_in = int(vectors.shape[1])
-    if not 2 <= dim <= n_in:
-        raise InvalidInputError(
-            f"dim must be between 2 and {n_in}, the dimension of the vectors, but is {dim}."
-        )
-    rng = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(partners.members), generator=rng)[:_SAMPLE]
-    sample = take(vectors, partners.members[order].sort().values)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        encoder = head_network(n_in, dim, width)
-    standard = encoder.standardise(sample)
-    _, directions = torch.linalg.eigh(torch.cov(standard.T).double())
-    assert isinstance(encoder.location, nn.Linear)
-    with torch.no_grad():
-        encoder.location.weight.copy_(directions[:, -dim:].T)
-    encoder.initialise(sample)
-    return encoder
-
-
-def try_dims(
-    train: Callable[[int, int, Path | None], Fit],
-    largest: int,
-    steps: int,
-    checkpoint: Path | None = None,
-) -> dict[int, float]:
-    """The held-out information by dim, smallest first, until it no longer grows.
-
-    ``train`` takes a dim, a number of steps and a checkpoint, and returns a fit with "information" on its curve.
-    """
-    dims: dict[int, float] = {}
-    for dim in (d for d in _DIMS if d <= largest):
-        path = checkpoint and checkpoint.with_name(f"{checkpoint.stem}-{dim}{checkpoint.suffix}")
-        dims[dim] = best_information(train(dim, max(1, steps // 5), path))
-        if choose_dim(dims) != dim:
-            break
-    if not dims:
-        raise InvalidInputError(f'dim="auto" needs vectors of at least {_DIMS[0]} dimensions.')
-    return dims
-
-
-def choose_dim(dims: dict[int, float]) -> int:
-    """The smallest dim after which the information grows by less than 0.02 nats.
-
-    Examples
-    --------
-    >>> choose_dim({8: 1.0, 16: 1.5, 32: 1.51, 64: 1.9})
-    16
-    """
-    chosen, *larger = sorted(dims)
-    for dim in larger:
-        if dims[dim] < dims[chosen] + _GAIN:
-            break
-        chosen = dim
-    return chosen
-
-
-def best_information(fitted: Fit) -> float:
-    """The highest "information" on the curve of a fit, ignoring NaN.
-
-    Examples
-    --------
-    >>> from torch import nn
-    >>> best_information(Fit(nn.Identity(), [{"information": v} for v in (math.nan, 1.5, 1.25)]))
-    1.5
-    """
-    values = [point["information"] for point in fitted.curve]
-    return max((v for v in values if not math.isnan(v)), default=math.nan)
-
-
-def check_vectors(vectors: Vectors) -> None:
-    """Raise an error unless vectors have the shape [n, d]."""
-    if len(vectors.shape) != 2 or 0 in vectors.shape:
-        raise InvalidInputError(
-            f"vectors must have the shape [n, d], but have {tuple(vectors.shape)}."
-        )
-
-
-def take(vectors: Vectors, rows: Int[Tensor, " n"] | slice) -> Float[Tensor, "n d"]:
-    """Rows as float32 on the CPU; they must be finite."""
-    if isinstance(vectors, Tensor):
-        chosen = vectors[rows].cpu()
-    else:
-        picked = vectors[rows if isinstance(rows, slice) else rows.numpy()]
-        array = np.ascontiguousarray(picked, dtype=np.float32)
-        chosen = torch.from_numpy(array if array.flags.writeable else array.copy())
-    chosen = chosen.float()
-    if not bool(torch.isfinite(chosen.sum())):  # one pass; the slow search only if it failed
-        bad = ~torch.isfinite(chosen).all(-1)
-        if bool(bad.any()):
-            first = int(bad.int().argmax())
-            row = (rows.start or 0) + first if isinstance(rows, slice) else int(rows[first])
-            raise InvalidInputError(
-                f"vectors[{row}] contains NaN or infinity (or a number beyond float32). Drop such rows first."
-            )
-    return chosen
 
 
 def partners_of(
@@ -594,12 +524,3 @@ def pair_rows(
     unique = torch.cat(drawn).unique(dim=0)
     left, right = unique[torch.randperm(len(unique), generator=rng)[:most]].T
     return left, right
-
-
-@torch.no_grad()
-def information(
-    model: Callable[[Tensor], VonMisesFisher], loss: ClosedFormInfoNCE, batch: PairBatch
-) -> float:
-    """The information of the posteriors about a partner, in nats: the log number of candidates minus the loss."""
-    value = loss.among(model(batch.inputs), batch.pairs).item()
-    return math.log(len(batch.inputs) - 1) - value

@@ -2,15 +2,20 @@
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import VonMisesFisher, cat
 from aureole.errors import InvalidInputError
 from aureole.losses import ContrastiveLoss, check_posteriors, resolve_negatives
-from aureole.training._metric_learning import Head, posterior_from_norm, posteriors_of
+from aureole.training._metric_learning import (
+    Head,
+    WatchedLoss,
+    posterior_from_norm,
+    posteriors_of,
+)
 
 
-class LightlyLoss(nn.Module):
+class LightlyLoss(WatchedLoss):
     r"""An aureole loss with the interface of lightly: ``loss(out0, out1)``, where rows i are two views of one item.
 
     The value is the mean of loss(q0, q1) and loss(q1, q0), where the negatives of an anchor are the n - 1 other
@@ -55,6 +60,8 @@ class LightlyLoss(nn.Module):
         first = posteriors_of("out0", out0, self.head)
         second = posteriors_of("out1", out1, self.head)
         check_posteriors(first, second, None)
+        rows = torch.arange(len(first))
+        self.watch(cat([first, second]), torch.stack([rows, rows + len(rows)], 1))
         with torch.autocast(out0.device.type, enabled=False):
             value = (self._one_way(first, second) + self._one_way(second, first)) / 2
         return value if self.loss.reduction == "none" else value.mean()

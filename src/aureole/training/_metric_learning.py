@@ -1,5 +1,6 @@
 """Adapter to pytorch-metric-learning: use any aureole loss as ``loss(embeddings, labels, indices_tuple=None)``."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -8,11 +9,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError
-from aureole.losses import ContrastiveLoss, Negatives, check_posteriors
+from aureole.errors import AureoleWarning, InvalidInputError
+from aureole.evaluation import Diagnosis, diagnose
+from aureole.losses import ContrastiveLoss, Negatives, PositivityLoss, check_posteriors
 from aureole.sphere import normalize
 
 Head = Callable[[Tensor], VonMisesFisher]
+_FIRST_LOOK = 100  # steps before the first diagnosis
 
 
 def posterior_from_norm(embeddings: Float[Tensor, "*batch dim"]) -> VonMisesFisher:
@@ -47,7 +50,38 @@ def posteriors_of(name: str, embeddings: Tensor, head: Head) -> VonMisesFisher:
     return posterior
 
 
-class MetricLearningLoss(nn.Module):
+class WatchedLoss(nn.Module):
+    """Base of the adapters: diagnoses the batch of training steps 100, 200, 400 and so on, and warns of problems.
+
+    Loops of other libraries do not report their end; this way the last diagnosis is of the last half of the training.
+    The cost grows with the log of the number of steps. ``diagnosis`` is the last one; it is of a training batch, so
+    ``aureole.diagnose`` with held-out pairs is more reliable.
+    """
+
+    loss: ContrastiveLoss
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_steps = 0
+        self.diagnosis: Diagnosis | None = None
+
+    def watch(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> None:
+        """Count a training step, and diagnose it if it is one of those."""
+        if not (self.training and torch.is_grad_enabled()):
+            return
+        self.n_steps += 1
+        due, rest = divmod(self.n_steps, _FIRST_LOOK)
+        if rest or due & (due - 1) or not isinstance(self.loss, PositivityLoss):
+            return
+        if len(pairs) and len(posterior) > 2:
+            kappa_pos = self.loss.kappa_pos.item()
+            self.diagnosis = diagnose(posterior, pairs.cpu(), kappa_pos=kappa_pos, warn=False)
+            for problem in self.diagnosis.problems:
+                text = f"in training step {self.n_steps}, {problem}"
+                warnings.warn(text, AureoleWarning, stacklevel=3)
+
+
+class MetricLearningLoss(WatchedLoss):
     r"""An aureole loss with the interface of pytorch-metric-learning: ``loss(embeddings, labels, indices_tuple=None)``.
 
     Every pair of an anchor i and a partner p is contrasted with the negatives of i:
@@ -137,6 +171,8 @@ class MetricLearningLoss(nn.Module):
         else:
             same = labels.unsqueeze(1) == ref_labels
             pairs = _drawn_pairs(same, within=within, generator=self.generator)
+        if within:
+            self.watch(query, torch.stack([pairs.anchor, pairs.partner], 1))
         value = self._per_pair(query, reference, pairs)
         return value if self.loss.reduction == "none" else value.sum() / max(len(value), 1)
 
@@ -148,9 +184,9 @@ class MetricLearningLoss(nn.Module):
         contrasted = (pairs.times > 0).any(1)[pairs.anchor]
         if bool(contrasted.any()):
             rows = pairs.anchor[contrasted]
-            anchor, positive = _take(query, rows), _take(reference, pairs.partner[contrasted])
+            anchor, positive = query[rows], reference[pairs.partner[contrasted]]
             columns, excluded = _columns(pairs.times[rows])
-            negatives = Negatives(_take(reference, columns), excluded)
+            negatives = Negatives(reference[columns], excluded)
             check_posteriors(anchor, positive, negatives.posterior)
             with torch.autocast(anchor.mu.device.type, enabled=False):
                 losses = self.loss.per_anchor(anchor, positive, negatives)
@@ -215,10 +251,6 @@ def _columns(
     columns = torch.repeat_interleave(most)
     copy = torch.arange(len(columns), device=times.device) - (most.cumsum(0) - most)[columns]
     return columns, times[:, columns] <= copy
-
-
-def _take(posterior: VonMisesFisher, index: Int[Tensor, " k"]) -> VonMisesFisher:
-    return VonMisesFisher(posterior.mu[index], posterior.kappa[index], validate_args=False)
 
 
 def _check_labels(name: str, labels: Tensor | None, n: int, device: torch.device) -> Tensor | None:

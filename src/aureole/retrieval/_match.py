@@ -1,0 +1,634 @@
+"""Match probabilities: which results are good enough, for the vectors you already have.
+
+A cosine means something else for every query and every item: a vague query is close to many items, and some items are
+close to every query. ``MatchCalibrator`` corrects for both and learns, from queries with known matches, the probability
+that an item matches a query. Vectors and database stay as they are; the calibrator keeps one number per item.
+"""
+
+import json
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from safetensors.numpy import load_file, save_file
+
+from aureole._io import atomic_write
+from aureole.errors import AureoleWarning, InvalidInputError, MissingInputError
+from aureole.retrieval._match_regression import (
+    Weights,
+    fit_weights,
+    increasing_curve,
+    interpolate,
+    sigmoid,
+)
+from aureole.retrieval._risk_control import last_safe
+
+_FORMAT = "aureole-match-1"
+_BLOCK = 1024  # rows whose cosines are in memory at a time
+_FEWEST = 20  # labelled queries
+_MOST_FITTED = 4000  # labelled queries in the regression; the hubness uses all of them
+_MOST_HELD_OUT = 2000
+_GRID = 200  # thresholds that are tested
+# New queries are reported as drift from so many on, if levels differ by so many standard errors and deviations.
+_DRIFT_QUERIES, _DRIFT, _SHIFT = 30, 4.0, 0.5
+
+
+@dataclass(frozen=True)
+class MatchQuality:
+    """What a threshold gives on the held-out queries; the intervals hold 90 % of bootstrap samples of queries."""
+
+    threshold: float
+    precision: float
+    precision_interval: tuple[float, float]
+    recall: float
+    recall_interval: tuple[float, float]
+    results: float  # per query, of its candidates
+    queries: int
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of labelled queries, of their candidates and of all their matches, and their best wrong cosine."""
+
+    candidates: Float[np.ndarray, "n k"]
+    labels: Bool[np.ndarray, "n k"]
+    matches: Float[np.ndarray, " all"]
+    owners: np.ndarray  # the query of each match
+    best_wrong: Float[np.ndarray, " n"]
+    levels: Float[np.ndarray, " n"]
+
+
+class MatchCalibrator:
+    r"""The probability that an item matches a query, learned from queries with known matches.
+
+    .. math:: \log\frac{P}{1 - P} = g\big(w_1 \cos(q, x) - w_2\, r(q) - w_3\, h(x)\big)
+
+    r(q), the level of a query, is the mean of its ten highest cosines in the gallery; h(x), the hubness of an item, is
+    the mean of its ten highest cosines with queries that it does not match. With :math:`w = (2, 1, 1)` this is CSLS
+    (Conneau et al., 2018); with few labelled queries the weights stay near it. g is increasing, so the probability
+    increases with the cosine.
+
+    Half of the labelled queries, at most 2,000, are held out of the regression and of the hubness. They shape g, and
+    thresholds get their guarantee from them.
+
+    Cost of ``fit``: two products of all queries with the gallery, n m dim. It keeps one number per item.
+
+    Parameters
+    ----------
+    neighbours
+        Cosines that are averaged in the level and the hubness (default 10).
+    candidates
+        Items per query in the regression (default 100).
+    limit
+        Largest number of results per query that a precision threshold is made for (default 10).
+    confidence
+        Of the guarantees (default 0.9).
+    seed
+        Of the split into fitted and held-out queries (default 0).
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> gallery = rng.standard_normal((500, 16))
+    >>> right = rng.integers(500, size=600)
+    >>> noise = rng.uniform(0.2, 1.2, (600, 1)) * rng.standard_normal((600, 16))
+    >>> queries = gallery[right] + noise
+    >>> calibrator = MatchCalibrator().fit(queries[:500], gallery, [[row] for row in right[:500]])
+    >>> threshold = calibrator.threshold(precision=0.8)
+    >>> cosines, items = nearest(queries[500:], gallery, 100)  # or what your database returns
+    >>> kept = calibrator.probability(cosines, items) >= threshold
+    >>> bool((items == right[500:, None])[kept].mean() > 0.8)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        neighbours: int = 10,
+        candidates: int = 100,
+        limit: int = 10,
+        confidence: float = 0.9,
+        seed: int = 0,
+    ) -> None:
+        self.neighbours, self.candidates, self.limit = neighbours, candidates, limit
+        self.confidence, self.seed = confidence, seed
+
+    def fit(
+        self,
+        queries: Any,
+        gallery: Any,
+        matches: Sequence[Sequence[Any]],
+        *,
+        ids: Sequence[Any] | None = None,
+        other_queries: Any = None,
+        encoder: str | None = None,
+    ) -> "MatchCalibrator":
+        """Learn from labelled queries.
+
+        Parameters
+        ----------
+        queries, gallery
+            Vectors, one per row; they are normalised here.
+        matches
+            For each query, the ids of the items that match it.
+        ids
+            Of the items (default: their row numbers).
+        other_queries
+            Vectors of queries without labels, which improve the hubness.
+        encoder
+            Fingerprint of the encoder. It is stored, and compared by the commands.
+        """
+        queries, gallery = unit_rows(queries, "queries"), unit_rows(gallery, "gallery")
+        others = None if other_queries is None else unit_rows(other_queries, "other_queries")
+        _check_sizes(queries, gallery, matches, others)
+        self.ids_ = None if ids is None else list(ids)
+        self._row_of = _rows_by_id(self.ids_, len(gallery))
+        rows = [np.array([self._row(item) for item in group], dtype=np.int64) for group in matches]
+        order = np.random.default_rng(self.seed).permutation(len(queries))
+        held, fitted = np.split(order, [min(len(order) // 2, _MOST_HELD_OUT)])
+        reference = queries[fitted] if others is None else np.concatenate([queries[fitted], others])
+        best = self._item_cosines(gallery, reference, [rows[i] for i in fitted])
+        self.hubness_ = _mean_of_best(best[:, : self.neighbours]).astype(np.float32)
+        self.reference_ = reference
+        self.encoder_ = encoder
+        chosen = fitted[:_MOST_FITTED]
+        self.weights_ = self._regression(queries[chosen], gallery, [rows[i] for i in chosen], best)
+        self.fitted_ = self._scored(queries[chosen], gallery, [rows[i] for i in chosen])
+        self.held_out_ = self._scored(queries[held], gallery, [rows[i] for i in held])
+        self.curve_ = increasing_curve(self.held_out_.candidates, self.held_out_.labels)
+        return self
+
+    def probability(
+        self, cosines: Any, items: Any, *, level: Any = None
+    ) -> Float[np.ndarray, "..."]:
+        """The probability that each item matches its query.
+
+        Parameters
+        ----------
+        cosines
+            The highest cosines of one query, shape (k,), or of several, (n, k). At least ``neighbours`` of them, from
+            an unfiltered search, unless ``level`` is given.
+        items
+            The ids of these items, of the same shape.
+        level
+            The level of each query, from :meth:`level` (default: that of ``cosines``). Pass it if the search was
+            filtered or returned few results.
+        """
+        cosines = _cosines(cosines)
+        level = self.level(cosines) if level is None else np.asarray(level, dtype=np.float64)
+        self._warn_of_drift(level)
+        return self._to_probability(self._score(cosines, np.asarray(items), level))
+
+    def level(self, cosines: Any) -> Float[np.ndarray, "..."]:
+        """The mean of the ``neighbours`` highest cosines of each query; they must come from an unfiltered search."""
+        cosines = _cosines(cosines)
+        needed = min(self.neighbours, len(self.hubness_))
+        if cosines.shape[-1] < needed:
+            raise InvalidInputError(
+                f"the level of a query needs its {needed} highest cosines, but got {cosines.shape[-1]}. Retrieve more, "
+                "or pass level."
+            )
+        return _mean_of_best(-np.sort(-cosines, axis=-1)[..., :needed])
+
+    def radius(self, threshold: float, level: Any) -> Float[np.ndarray, "..."]:
+        """The smallest cosine with which any item can reach a probability, for a database's range search.
+
+        It is a lower bound for the items with the lowest hubness: the range holds every item at or above the threshold
+        and others, so apply :meth:`probability` to what the search returns.
+        """
+        level = np.asarray(level, dtype=np.float64)
+        score = self._to_score(threshold)
+        hubness = self.hubness_.min() if self.weights_.hubness >= 0 else self.hubness_.max()
+        rest = self.weights_.score(np.zeros_like(level), level, float(hubness))
+        return np.asarray(np.clip((score - rest) / self.weights_.cosine, -1.0, 1.0))
+
+    def threshold(
+        self, *, precision: float | None = None, recall: float | None = None, f1: bool = False
+    ) -> float:
+        """The probability at which to cut results, by exactly one of three aims.
+
+        - ``precision``: of all results with at least this probability, at most ``limit`` per query, this share matches.
+        - ``recall``: of the matches of a query, this share has at least this probability, on average over queries.
+        - ``f1``: the best balance of the two on the held-out queries, without a guarantee.
+
+        Precision and recall are controlled by Learn-then-Test: with probability ``confidence`` over the held-out
+        queries, the expected precision or recall for new queries of the same kind is at least the one asked for. If
+        there are too few held-out queries to show this for any threshold, it warns and returns 1 (no results) for
+        precision and 0 (all results) for recall.
+        """
+        if (precision is not None) + (recall is not None) + f1 != 1:
+            raise InvalidInputError("threshold takes exactly one of precision, recall and f1.")
+        if precision is not None:
+            score = self._precision_score(_share(precision, "precision"))
+        elif recall is not None:
+            score = self._recall_score(_share(recall, "recall"))
+        else:
+            score = _best_f1(self.held_out_)
+        return float(self._to_probability(np.array(score)))
+
+    def quality(self, threshold: float, *, bootstrap: int = 200) -> MatchQuality:
+        """Precision, recall and number of results on the held-out queries."""
+        held, score = self.held_out_, self._to_score(threshold)
+        kept = held.candidates >= score
+        right, returned = (kept & held.labels).sum(1), kept.sum(1)
+        found = _recalls(held, np.array([score]))[0]
+        rng = np.random.default_rng(self.seed)
+        draws = rng.integers(len(right), size=(bootstrap, len(right)))
+        with np.errstate(invalid="ignore"):
+            precisions = right[draws].sum(1) / returned[draws].sum(1)
+        recalls = found[rng.integers(len(found), size=(bootstrap, len(found)))].mean(1)
+        return MatchQuality(
+            threshold=float(threshold),
+            precision=float(right.sum() / returned.sum()) if returned.any() else math.nan,
+            precision_interval=_interval(precisions),
+            recall=float(found.mean()),
+            recall_interval=_interval(recalls),
+            results=float(returned.mean()),
+            queries=len(right),
+        )
+
+    def no_match_p_value(self, cosines: Any) -> Float[np.ndarray, "..."]:
+        """How often a query whose matches are missing from the gallery has a highest cosine at least as high.
+
+        From the held-out queries with their matches removed. Return no results where it exceeds 0.05, and at most one
+        query in twenty without a match gets some. Many queries with a match exceed it too if wrong items are often as
+        close, so choose the cut on your own queries. The highest cosine is used because it separates such queries
+        better than the probability does, which is corrected for the level of the query. It describes the gallery,
+        unlike kappa, which describes the query alone.
+        """
+        highest = _cosines(cosines).max(axis=-1).astype(np.float32)
+        null = np.sort(self.held_out_.best_wrong)
+        above = len(null) - np.searchsorted(null, highest, side="left")
+        return np.asarray((1 + above) / (len(null) + 1))
+
+    def append(self, vectors: Any, ids: Sequence[Any] | None = None) -> None:
+        """Add items to the gallery: their hubness is computed, and nothing else changes."""
+        vectors = unit_rows(vectors, "vectors")
+        if (ids is None) != (self.ids_ is None) or (ids is not None and len(ids) != len(vectors)):
+            raise InvalidInputError(
+                "append needs one id for each vector if fit had ids, and none otherwise."
+            )
+        best = self._item_cosines(vectors, self.reference_, [])
+        hubness = _mean_of_best(best[:, : self.neighbours]).astype(np.float32)
+        if ids is not None and self.ids_ is not None:
+            merged = [*self.ids_, *ids]
+            self._row_of, self.ids_ = _rows_by_id(merged, len(merged)), merged
+        self.hubness_ = np.concatenate([self.hubness_, hubness])
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``match.json`` and ``match.safetensors``."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        described = {
+            "format": _FORMAT,
+            "options": options,
+            "weights": asdict(self.weights_),
+            "encoder": self.encoder_,
+            "ids": self.ids_,
+        }
+        arrays = {
+            "hubness": self.hubness_,
+            "reference": self.reference_,
+            "curve": self.curve_,
+            **{f"fitted.{k}": v for k, v in asdict(self.fitted_).items()},
+            **{f"held_out.{k}": v for k, v in asdict(self.held_out_).items()},
+        }
+        part = folder / "match.safetensors.part"
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part)
+        part.replace(folder / "match.safetensors")
+        atomic_write(folder / "match.json", json.dumps(described))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "MatchCalibrator":
+        """Read a saved calibrator; the files may be untrusted."""
+        folder = Path(folder)
+        if not (folder / "match.json").is_file():
+            raise MissingInputError(f"{folder} holds no calibrator: match.json not found.")
+        try:
+            described = json.loads((folder / "match.json").read_text())
+            if described["format"] != _FORMAT:
+                raise ValueError(described["format"])
+            arrays = load_file(folder / "match.safetensors")
+            self = cls(**{name: described["options"][name] for name in _OPTIONS})
+            self.weights_ = Weights(**{k: float(v) for k, v in described["weights"].items()})
+            self.encoder_, self.ids_ = described["encoder"], described["ids"]
+            self.hubness_, self.reference_ = arrays["hubness"], arrays["reference"]
+            self.curve_ = arrays["curve"]
+            self.fitted_, self.held_out_ = (
+                Scored(**{name: arrays[f"{part}.{name}"] for name in Scored.__annotations__})
+                for part in ("fitted", "held_out")
+            )
+            self._row_of = _rows_by_id(self.ids_, len(self.hubness_))
+        except Exception as error:
+            raise InvalidInputError(f"{folder} holds no valid calibrator: {error!r}.") from error
+        return self
+
+    def _item_cosines(
+        self, items: np.ndarray, queries: np.ndarray, matches: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """The highest ``neighbours`` + 1 cosines of each item with queries that it does not match, descending."""
+        count = min(self.neighbours + 1, len(queries))
+        owners = np.repeat(np.arange(len(matches)), [len(group) for group in matches])
+        matched = np.concatenate(matches) if matches else np.zeros(0, np.int64)
+        order = np.argsort(matched, kind="stable")
+        owners, matched = owners[order], matched[order]
+        parts = []
+        for start in range(0, len(items), _BLOCK):
+            cosines = items[start : start + _BLOCK] @ queries.T
+            low, high = np.searchsorted(matched, [start, start + len(cosines)])
+            cosines[matched[low:high] - start, owners[low:high]] = -np.inf
+            best = np.partition(cosines, cosines.shape[1] - count, axis=1)[:, -count:]
+            parts.append(-np.sort(-best, axis=1))
+        return np.concatenate(parts)
+
+    def _regression(
+        self,
+        queries: np.ndarray,
+        gallery: np.ndarray,
+        matches: Sequence[np.ndarray],
+        best: np.ndarray,
+    ) -> Weights:
+        """Logistic regression on candidates, with a prior around CSLS.
+
+        A query of the regression is also one of the hubness: its own cosine is left out of that of its candidates.
+        """
+        cosines, rows = nearest(queries, gallery, self.candidates)
+        labels = _labels(rows, matches)
+        around = best[rows]
+        own = cosines >= around[..., -1]
+        hubness = _mean_of_best(around[..., : self.neighbours])
+        without = (np.where(np.isfinite(around), around, 0.0).sum(-1) - cosines) / self.neighbours
+        if best.shape[1] == self.neighbours + 1:
+            hubness = np.where(own & ~labels, without, hubness)
+        level = np.broadcast_to(self._level(cosines)[:, None], cosines.shape)
+        features = np.stack([cosines, -level, -hubness], axis=-1)
+        return fit_weights(features[np.isfinite(hubness)], labels[np.isfinite(hubness)])
+
+    def _scored(
+        self, queries: np.ndarray, gallery: np.ndarray, matches: Sequence[np.ndarray]
+    ) -> Scored:
+        cosines, rows = nearest(queries, gallery, self.candidates)
+        labels = _labels(rows, matches)
+        level = self._level(cosines)
+        scores = self.weights_.score(cosines, level[:, None], self.hubness_[rows])
+        owners = np.repeat(np.arange(len(matches)), [len(group) for group in matches])
+        matched = np.concatenate(matches) if len(owners) else np.zeros(0, np.int64)
+        own = np.einsum("nd,nd->n", queries[owners], gallery[matched])
+        return Scored(
+            candidates=scores.astype(np.float32),
+            labels=labels,
+            matches=self.weights_.score(own, level[owners], self.hubness_[matched]).astype("f4"),
+            owners=owners,
+            best_wrong=np.where(labels, -1.0, cosines).max(1).astype(np.float32),
+            levels=level.astype(np.float32),
+        )
+
+    def _score(self, cosines: np.ndarray, items: np.ndarray, level: np.ndarray) -> np.ndarray:
+        if items.shape != cosines.shape:
+            raise InvalidInputError(
+                f"cosines and items must have the same shape, but have {cosines.shape} and {items.shape}."
+            )
+        return self.weights_.score(cosines, level[..., None], self._hubness_of(items))
+
+    def _level(self, cosines: np.ndarray) -> np.ndarray:
+        return _mean_of_best(-np.sort(-cosines, axis=-1)[..., : self.neighbours])
+
+    def _precision_score(self, precision: float) -> float:
+        """The lowest score whose results are shown to be precise, starting where the fitted queries show it best."""
+        bounds = {"most": precision * self.limit, "least": -(1 - precision) * self.limit}
+        fitted, held = (_best(scored, self.limit) for scored in (self.fitted_, self.held_out_))
+        grid = np.quantile(self.fitted_.matches, np.linspace(1, 0, _GRID))
+        margins = [_margin(_precision_losses(*fitted, score, precision)) for score in grid]
+        start = int(np.argmax(margins))
+        losses = (_precision_losses(*held, score, precision) for score in grid[start:])
+        last = last_safe(losses, 0.0, error=1 - self.confidence, **bounds)
+        if last is None:
+            self._warn_of_too_few(f"precision {precision:g}", "no result is returned")
+            return math.inf
+        return float(grid[start + last])
+
+    def _recall_score(self, recall: float) -> float:
+        """The highest score that is shown to keep this share of matches."""
+        grid = np.quantile(self.fitted_.matches, np.linspace(0, 1, _GRID))
+        losses = 1 - _recalls(self.held_out_, grid)
+        last = last_safe(losses, 1 - recall, most=1.0, error=1 - self.confidence)
+        if last is None:
+            self._warn_of_too_few(f"recall {recall:g}", "every result is returned")
+            return -math.inf
+        return float(grid[last])
+
+    def _warn_of_too_few(self, aim: str, outcome: str) -> None:
+        warnings.warn(
+            f"{len(self.held_out_.levels)} held-out queries do not show {aim} at any threshold with confidence "
+            f"{self.confidence:g}: {outcome}. Ask for less, or label more queries.",
+            AureoleWarning,
+            stacklevel=4,
+        )
+
+    def _warn_of_drift(self, level: np.ndarray) -> None:
+        known = self.held_out_.levels
+        if level.size < _DRIFT_QUERIES:
+            return
+        error = math.sqrt(1 / level.size + 1 / len(known))
+        if abs(level.mean() - known.mean()) > max(_DRIFT * error, _SHIFT) * known.std():
+            warnings.warn(
+                f"the highest cosines of these queries average {level.mean():.3f}, but {known.mean():.3f} when the "
+                "calibrator was fitted: they may be of another kind or another encoder. Fit again on such queries.",
+                AureoleWarning,
+                stacklevel=3,
+            )
+
+    def _to_probability(self, score: np.ndarray) -> np.ndarray:
+        return sigmoid(interpolate(self.curve_[0], self.curve_[1], score))
+
+    def _to_score(self, probability: float) -> float:
+        if not 0 <= probability <= 1:
+            raise InvalidInputError(f"threshold must be between 0 and 1, but is {probability!r}.")
+        if probability in (0, 1):
+            return -math.inf if probability == 0 else math.inf
+        odds = np.array(math.log(probability) - math.log1p(-probability))
+        return float(interpolate(self.curve_[1], self.curve_[0], odds))
+
+    def _hubness_of(self, items: np.ndarray) -> np.ndarray:
+        if self.ids_ is None and items.dtype.kind in "iu":
+            if items.size and not (items.min() >= 0 and items.max() < len(self.hubness_)):
+                raise InvalidInputError(
+                    f"items has rows from {items.min()} to {items.max()}, but the calibrator knows "
+                    f"{len(self.hubness_)} items. Call append for new ones."
+                )
+            return self.hubness_[items]
+        rows = [self._row(item) for item in items.ravel().tolist()]
+        return self.hubness_[np.array(rows, dtype=np.int64)].reshape(items.shape)
+
+    def _row(self, item: Any) -> int:
+        row = (
+            self._row_of.get(item)
+            if isinstance(self._row_of, dict)
+            else _valid_row(item, self._row_of)
+        )
+        if row is None:
+            raise InvalidInputError(
+                f"item {str(item)[:60]!r} is not in the gallery of the calibrator. Call append for new items."
+            )
+        return row
+
+
+_OPTIONS = ("neighbours", "candidates", "limit", "confidence", "seed")
+
+
+def nearest(queries: Any, gallery: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """(Cosines, rows) of the k items nearest to each query, in descending order, by brute force."""
+    queries, gallery = unit_rows(queries, "queries"), unit_rows(gallery, "gallery")
+    k = min(k, len(gallery))
+    cosines = np.empty((len(queries), k), np.float32)
+    rows = np.empty((len(queries), k), np.int64)
+    for part in _blocks(len(queries)):
+        products = queries[part] @ gallery.T
+        best = np.argpartition(products, products.shape[1] - k, axis=1)[:, -k:]
+        values = np.take_along_axis(products, best, 1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        rows[part] = np.take_along_axis(best, order, 1)
+        cosines[part] = np.take_along_axis(values, order, 1)
+    return cosines, rows
+
+
+def unit_rows(vectors: Any, name: str) -> Float[np.ndarray, "n dim"]:
+    """The rows as float32 of length 1; raise if they are no finite, non-zero vectors."""
+    array = np.asarray(vectors.detach().cpu() if hasattr(vectors, "detach") else vectors)
+    if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
+        raise InvalidInputError(
+            f"{name} must be numbers of shape (n, dim), but has shape {array.shape} and type {array.dtype}."
+        )
+    length = np.linalg.norm(array.astype(np.float64), axis=1)
+    wrong = ~(np.isfinite(length) & (length > 0))
+    if wrong.any():
+        raise InvalidInputError(f"row {int(wrong.argmax())} of {name} is zero or not finite.")
+    return (array / length[:, None]).astype(np.float32)
+
+
+def _check_sizes(
+    queries: np.ndarray, gallery: np.ndarray, matches: Sequence[Any], others: np.ndarray | None
+) -> None:
+    if len(queries) != len(matches):
+        raise InvalidInputError(
+            f"matches must have one list of ids per query, but there are {len(matches)} lists and {len(queries)} "
+            "queries."
+        )
+    if len(queries) < _FEWEST:
+        raise InvalidInputError(
+            f"fit needs at least {_FEWEST} labelled queries, but got {len(queries)}."
+        )
+    dims = {queries.shape[1], gallery.shape[1], *(() if others is None else (others.shape[1],))}
+    if len(dims) > 1:
+        raise InvalidInputError(
+            f"queries have dimension {queries.shape[1]}, but the gallery has {gallery.shape[1]}"
+            + ("." if others is None else f" and other_queries have {others.shape[1]}.")
+        )
+
+
+def _rows_by_id(ids: Sequence[Any] | None, count: int) -> dict[Any, int] | int:
+    """The row of each id; without ids, the number of rows."""
+    if ids is None:
+        return count
+    rows = {name: row for row, name in enumerate(ids)}
+    if len(ids) != count or len(rows) != count:
+        raise InvalidInputError(
+            f"the gallery has {count} items, but there are {len(ids)} ids, {len(rows)} of them distinct."
+        )
+    return rows
+
+
+def _valid_row(item: Any, count: int) -> int | None:
+    whole = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
+    return int(item) if whole and 0 <= item < count else None
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    for start in range(0, count, _BLOCK):
+        yield slice(start, start + _BLOCK)
+
+
+def _labels(rows: np.ndarray, matches: Sequence[np.ndarray]) -> np.ndarray:
+    return np.stack([np.isin(own, group) for own, group in zip(rows, matches, strict=True)])
+
+
+def _mean_of_best(values: np.ndarray) -> np.ndarray:
+    """The mean of the finite values along the last axis."""
+    finite = np.isfinite(values)
+    total = np.where(finite, values, 0.0).sum(-1, dtype=np.float64)
+    return np.asarray(total / np.maximum(finite.sum(-1), 1))
+
+
+def _cosines(cosines: Any) -> np.ndarray:
+    array = np.asarray(cosines, dtype=np.float64)
+    if array.ndim not in (1, 2) or not array.shape[-1] or not (np.abs(array) <= 1.001).all():
+        raise InvalidInputError(
+            f"cosines must lie between -1 and 1 and have shape (k,) or (n, k), but have shape {array.shape}. Convert "
+            "distances first: 1 - distance for cosine distances."
+        )
+    return array
+
+
+def _share(value: float, name: str) -> float:
+    if not 0 < value < 1:
+        raise InvalidInputError(f"{name} must lie between 0 and 1, but is {value!r}.")
+    return float(value)
+
+
+def _best(scored: Scored, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """(Scores, labels) of the ``limit`` best candidates of each query."""
+    order = np.argsort(-scored.candidates, axis=1, kind="stable")[:, :limit]
+    return (
+        np.take_along_axis(scored.candidates, order, 1),
+        np.take_along_axis(scored.labels, order, 1),
+    )
+
+
+def _precision_losses(
+    scores: np.ndarray, labels: np.ndarray, score: float, precision: float
+) -> Float[np.ndarray, " n"]:
+    """Per query, wrong results minus (1 - precision) times all results: the mean is below 0 if precision is kept."""
+    kept = scores >= score
+    right, returned = (kept & labels).sum(1), kept.sum(1)
+    return returned - right - (1 - precision) * returned
+
+
+def _margin(losses: Float[np.ndarray, " n"]) -> float:
+    """How many standard deviations the mean loss is below 0; -inf if nothing is returned."""
+    if not losses.any():
+        return -math.inf
+    spread = float(losses.std())
+    return -float(losses.mean()) / spread if spread else math.copysign(math.inf, -losses.mean())
+
+
+def _recalls(scored: Scored, grid: np.ndarray) -> Float[np.ndarray, "scores n"]:
+    """For each score, the share of each query's matches at or above it, for the queries that have any."""
+    total = np.bincount(scored.owners, minlength=len(scored.levels))
+    with_match = total > 0
+    shares = []
+    for score in grid:
+        hit = np.bincount(scored.owners[scored.matches >= score], minlength=len(total))
+        shares.append(hit[with_match] / total[with_match])
+    return np.array(shares)
+
+
+def _best_f1(scored: Scored) -> float:
+    """The score with the highest F1 over all pairs of the held-out queries."""
+    scores, labels = scored.candidates.ravel(), scored.labels.ravel()
+    order = np.argsort(-scores, kind="stable")
+    right = np.cumsum(labels[order])
+    f1 = 2 * right / (np.arange(1, len(order) + 1) + len(scored.matches))
+    return float(scores[order[int(np.argmax(f1))]])
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    values = values[np.isfinite(values)]
+    return (
+        tuple(np.quantile(values, [0.05, 0.95]).tolist()) if len(values) else (math.nan, math.nan)
+    )

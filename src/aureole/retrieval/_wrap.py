@@ -1,0 +1,327 @@
+"""Wrapped indexes: credible search in an index, table or collection that exists already, without copying its vectors.
+
+An adapter (``Source``) per engine reads rows; ``WrappedStore`` turns them into a read-only ``Store``. It adds kappa,
+from a column, by id, or one for all, applies filters, and checks the vectors: engines that compare cosines take any
+length but 0, while inner products and distances rank by cosine only if all vectors have length 1.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from aureole.errors import InvalidInputError
+from aureole.retrieval._caps import POINT
+from aureole.retrieval._filters import Condition, matches
+from aureole.retrieval._schema import NO_MU, Rows, Schema, no_rows
+from aureole.retrieval._store import Selection, slack
+
+UNIT_TOLERANCE = 1e-3  # of the length of vectors that are compared by inner product or distance
+_SAMPLE = 1000  # rows that are checked when an index is wrapped
+_FIRST_NEAREST = 256
+_TYPES = {str: "text", int: "integer", float: "number", bool: "boolean"}
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the rows of a source are called: the collection, its vector and id columns, and other columns to read."""
+
+    collection: str | tuple[str, ...] | None = None
+    vector: str | None = None
+    id: str | None = None
+    columns: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Source(Protocol):
+    """What an adapter must provide. Rows have their vectors as mu, no kappa, and columns as payload.
+
+    - ``unit``: the engine compares inner products or distances, so that vectors must have length 1.
+    - ``check_all``: whether to check all vectors when it is wrapped, or only the first 1,000.
+    - ``within`` returns all rows whose cosine with a query is at least a bound; an approximate index may miss some
+      unless ``exact``.
+    - ``nearest`` returns the k rows with the highest cosines.
+    - ``scan`` yields all rows in batches, with or without their vectors.
+    """
+
+    engine: str
+    dim: int
+    unit: bool
+    check_all: bool
+
+    def count(self) -> int: ...
+
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows: ...
+
+    def scan(self, columns: Sequence[str], *, vectors: bool) -> Iterator[Rows]: ...
+
+    def within(
+        self, query: np.ndarray, bound: float, columns: Sequence[str], *, exact: bool
+    ) -> Rows: ...
+
+    def nearest(
+        self, query: np.ndarray, k: int, columns: Sequence[str], *, exact: bool
+    ) -> Rows: ...
+
+    def approximate(self) -> dict[str, Any] | None: ...
+
+    def close(self) -> None: ...
+
+
+class WrappedStore:
+    """A read-only ``Store`` around a source; notes are kept in memory."""
+
+    schema: Schema
+
+    def __init__(self, source: Source, names: Names, kappa: Any) -> None:
+        self._source, self._kappa = source, kappa
+        self._notes: dict[str, str] = {}
+        self.engine = source.engine
+        self._column = kappa if isinstance(kappa, str) else None
+        wanted = self._with_kappa(names.columns)
+        values: dict[str, list[Any]] = {name: [] for name in wanted}
+        for rows in _first(
+            source.scan(wanted, vectors=True), None if source.check_all else _SAMPLE
+        ):
+            self._complete(rows, ())
+            for name in wanted:
+                values[name] += rows.payload[name].tolist()[: _SAMPLE - len(values[name])]
+        typical = self._typical_kappa(values.get(self._column or ""))
+        columns = {name: _type_of(values[name], name) for name in names.columns}
+        self.schema = Schema(source.dim, columns, min(typical, POINT))
+
+    def append(self, rows: Rows) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("append to it")
+
+    def delete(self, ids: list[str]) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("delete from it")
+
+    def build(self, kind: str, **sizes: int) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("build an approximate index")
+
+    def count(self) -> int:
+        """The number of rows."""
+        return self._source.count()
+
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
+        """The rows with some ids; mu has length 1."""
+        rows = self._complete(self._source.fetch(ids, self._with_kappa(columns)), columns)
+        length = np.linalg.norm(rows.mu.astype(np.float64), axis=-1, keepdims=True)
+        return replace(rows, mu=(rows.mu / length).astype(np.float32))
+
+    def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
+        """All rows without mu."""
+        for rows in self._source.scan(self._with_kappa(columns), vectors=False):
+            yield self._complete(rows, columns, checked=False)
+
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]:
+        """All rows within each query's bound; the filter is applied to what the engine returns."""
+        filtered = [condition.column for condition in selection.conditions]
+        columns = self._with_kappa(dict.fromkeys([*selection.columns, *filtered]))
+        margin = slack(self._source.dim) + (2 * UNIT_TOLERANCE if self._source.unit else 0.0)
+        for query, bound in zip(mu, bounds.tolist(), strict=True):
+            lowest = max(bound - margin, -1.0 - margin)
+            rows = self._source.within(query, lowest, columns, exact=selection.exact)
+            rows = _pick(rows, _selected(rows, selection.conditions))
+            yield self._complete(rows, selection.columns)
+
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
+        """The k nearest rows of each query; none with a filter, which engines apply before or after in many ways."""
+        columns, k = self._with_kappa(selection.columns), min(k, self.count())
+        for query in mu:
+            if selection.conditions or k == 0:
+                yield no_rows(selection.columns, self._source.dim)
+                continue
+            rows = self._source.nearest(query, k, columns, exact=selection.exact)
+            yield self._complete(rows, selection.columns)
+
+    def approximate(self) -> dict[str, Any] | None:
+        """The approximate index that the engine has, or None."""
+        return self._source.approximate()
+
+    def read_note(self, name: str) -> str | None:
+        """A note, or None."""
+        return self._notes.get(name)
+
+    def write_note(self, name: str, text: str) -> None:
+        """Keep a note in memory."""
+        self._notes[name] = text
+
+    def close(self) -> None:
+        """Close what was opened; your own index or client stays open."""
+        self._source.close()
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise InvalidInputError(
+            f"a wrapped index is read-only: use {self.engine} itself to {what}, then search again."
+        )
+
+    def _with_kappa(self, columns: Sequence[str] | dict[str, None]) -> list[str]:
+        """The columns to read, with that of kappa."""
+        return list(dict.fromkeys([*columns, *([self._column] if self._column else [])]))
+
+    def _complete(self, rows: Rows, columns: Sequence[str], *, checked: bool = True) -> Rows:
+        """Rows with kappa, and with these columns alone."""
+        if checked:
+            rows = self._check(rows)
+        kappa = self._kappas(rows)
+        bad = np.flatnonzero(~(kappa >= 0))
+        if len(bad):
+            raise InvalidInputError(
+                f"id {rows.ids[bad[0]]!r} has kappa {kappa[bad[0]]:g} in the wrapped index; kappa must be at least 0."
+            )
+        payload = {name: rows.payload[name] for name in columns}
+        return Rows(rows.ids, rows.mu, kappa, payload)
+
+    def _check(self, rows: Rows, *, every: bool = False) -> Rows:
+        """Rows whose vectors have a direction; raise if their length is not what the engine's metric needs."""
+        if rows.mu.shape[1:] != (self._source.dim,):
+            raise InvalidInputError(
+                f"the wrapped index has vectors of {self._source.dim} dimensions, but returned {rows.mu.shape[1:]}."
+            )
+        length = np.linalg.norm(rows.mu.astype(np.float64), axis=-1)
+        wrong = ~np.isfinite(length)
+        if self._source.unit:
+            wrong = ~(np.abs(length - 1) <= UNIT_TOLERANCE)
+        if wrong.any():
+            first = int(wrong.argmax())
+            raise InvalidInputError(
+                f"id {rows.ids[first]!r} has a vector of length {length[first]:.4g}, but {self.engine} compares inner "
+                "products or distances here, which rank by cosine only if all lengths are 1. Normalise the vectors, or "
+                "use the engine's cosine metric."
+            )
+        return rows if every or length.all() else _pick(rows, length > 0)
+
+    def _kappas(self, rows: Rows) -> np.ndarray:
+        if self._column is not None:
+            values = rows.payload[self._column]
+        elif self._kappa is None:
+            return np.full(len(rows), np.inf, np.float32)
+        elif isinstance(self._kappa, Mapping | np.ndarray):
+            values = [_entry(self._kappa, name) for name in rows.ids]
+            if any(value is None for value in values):
+                missing = rows.ids[next(i for i, value in enumerate(values) if value is None)]
+                raise InvalidInputError(
+                    f"kappa has no entry for id {missing!r}. Give one for each id of the wrapped index."
+                )
+        else:
+            return np.full(len(rows), self._kappa, np.float32)
+        try:
+            return np.array([np.nan if v is None else v for v in values], np.float32)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"kappa must be numbers, but column {self._column!r} holds others: {error}."
+            ) from error
+
+    def _typical_kappa(self, stored: list[Any] | None) -> float:
+        """The median of a sample: of the column's first rows, or of all given values."""
+        if self._kappa is None:
+            return POINT
+        if isinstance(self._kappa, float):
+            return self._kappa
+        values = stored
+        if isinstance(self._kappa, Mapping):
+            values = list(self._kappa.values())
+        elif isinstance(self._kappa, np.ndarray):
+            values = self._kappa.tolist()
+        known = [v for v in values or [] if isinstance(v, int | float) and v >= 0]
+        return float(np.median(known)) if known else 1.0
+
+
+def check_kappa(kappa: Any) -> Any:
+    """Kappa as a column name, a number, a mapping by id, an array by id, or None."""
+    if kappa is None or isinstance(kappa, str | Mapping):
+        return kappa
+    values = np.asarray(kappa.detach().cpu() if isinstance(kappa, torch.Tensor) else kappa)
+    if values.dtype.kind not in "fiu" or values.ndim > 1:
+        raise InvalidInputError(
+            "kappa must be the name of a column, one number, a mapping from id to kappa, or an array [n] whose i-th "
+            f"entry belongs to the id i, but is {type(kappa).__name__} of shape {values.shape}."
+        )
+    if not (values >= 0).all():
+        raise InvalidInputError("kappa must be at least 0 everywhere, and not NaN.")
+    return values if values.ndim else float(values)
+
+
+def the_only(candidates: Sequence[str], given: str | None, what: str, where: str) -> str:
+    """The given name if it is a candidate, or the only candidate; raise otherwise."""
+    if given is not None:
+        if given in candidates:
+            return given
+        raise InvalidInputError(f"{where} has no {what} {given!r}. Found: {sorted(candidates)}.")
+    if len(candidates) == 1:
+        return candidates[0]
+    found = f"it has {sorted(candidates)}" if candidates else "it has none"
+    raise InvalidInputError(f"{where} needs the name of its {what}: {found}.")
+
+
+def grow(nearest: Any, bound: float, total: int, query: np.ndarray) -> Rows | None:
+    """The rows of ``nearest(k)`` for growing k until one is below the bound; None if all would be needed."""
+    k = _FIRST_NEAREST
+    while k < total:
+        rows = nearest(k)
+        length = np.linalg.norm(rows.mu, axis=-1)
+        cosine = rows.mu @ query / np.where(length > 0, length, 1.0)
+        if len(rows) < k or cosine.min() < bound:
+            return rows
+        k *= 4
+    return None
+
+
+def _first(batches: Iterator[Rows], most: int | None) -> Iterator[Rows]:
+    """Batches until they have ``most`` rows; all of them if it is None."""
+    seen = 0
+    for rows in batches:
+        yield rows
+        seen += len(rows)
+        if most is not None and seen >= most:
+            break
+
+
+def _type_of(values: list[Any], name: str) -> str:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        kinds = {float}
+    if not kinds:
+        return "text"
+    (kind, *more) = kinds
+    if more or kind not in _TYPES:
+        got = ", ".join(sorted(k.__name__ for k in kinds))
+        raise InvalidInputError(
+            f"column {name!r} holds {got}, but payload columns hold one of str, int, float or bool. Leave it out, and "
+            "look it up by id."
+        )
+    return _TYPES[kind]
+
+
+def _selected(rows: Rows, conditions: Sequence[Condition]) -> np.ndarray:
+    """Which rows meet all conditions; a missing value meets none."""
+    kept = np.ones(len(rows), bool)
+    for condition in conditions:
+        kept &= np.array([value is not None for value in rows.payload[condition.column]], bool)
+    places = np.flatnonzero(kept)
+    payload = {c.column: rows.payload[c.column][places] for c in conditions}
+    kept[places] = matches(conditions, payload, len(places))
+    return kept
+
+
+def _pick(rows: Rows, kept: np.ndarray) -> Rows:
+    if kept.all():
+        return rows
+    payload = {name: column[kept] for name, column in rows.payload.items()}
+    mu = rows.mu[kept] if len(rows.mu) else NO_MU
+    return Rows(rows.ids[kept], mu, rows.kappa[kept], payload)
+
+
+def _entry(kappa: Any, name: Any) -> Any:
+    """The kappa of an id; None if it has none."""
+    if isinstance(kappa, Mapping):
+        return kappa.get(name)
+    return kappa[name] if isinstance(name, int) and 0 <= name < len(kappa) else None
