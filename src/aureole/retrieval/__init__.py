@@ -25,7 +25,9 @@ from aureole.retrieval._lance import (
     table_exists,
     to_arrow,
 )
-from aureole.retrieval._match import MatchCalibrator, MatchQuality
+from aureole.retrieval._match import MatchCalibrator
+from aureole.retrieval._match_filter import Matches, MatchFilter
+from aureole.retrieval._match_quality import MatchQuality
 from aureole.retrieval._postgres import settings
 from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
 from aureole.retrieval._store import check_build, default_lists, is_local, shown_address
@@ -36,7 +38,9 @@ __all__ = [
     "Explanation",
     "Hits",
     "MatchCalibrator",
+    "MatchFilter",
     "MatchQuality",
+    "Matches",
     "Origin",
     "Recall",
     "SearchOptions",
