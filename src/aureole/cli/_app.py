@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 import aureole
 from aureole.cli import (
+    _calibrate as calibrate,
     _doctor as doctor,
     _embed as embed,
     _evaluate as evaluate,
@@ -80,6 +81,7 @@ app.command("train", help=train.HELP)(train.train)
 app.command("fit-head", help=fit_head.HELP)(fit_head.fit_head)
 app.command("score", help=score.HELP)(score.score)
 app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
+app.command("calibrate", help=calibrate.HELP)(calibrate.calibrate)
 app.command("embed", help=embed.HELP)(embed.embed)
 app.add_typer(index.index, name="index")
 app.command("search", help=search.HELP)(search.search)

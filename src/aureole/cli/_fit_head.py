@@ -2,8 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +12,7 @@ import typer
 from rich.console import Console
 from typer import Option
 
-from aureole.cli._inputs import IMAGE, InputOptions, default_group, is_pictures
+from aureole.cli._inputs import IMAGE, InputOptions, default_group, is_pictures, resumable
 from aureole.cli._options import (
     AsJson,
     GroupedVectors,
@@ -43,7 +41,7 @@ from aureole.data import (
     scan_column,
     table_files,
 )
-from aureole.errors import EncoderError, InvalidInputError
+from aureole.errors import InvalidInputError
 from aureole.explorer import check_page, write_head_report
 from aureole.training import FrozenHead, assess, check_fabric, kappas
 
@@ -167,7 +165,7 @@ def fit_head(
     settings = [vars(columns), vars(pairing), inputs.column(vectors), inputs.normalized]
     settings += [encoder and encoder.fingerprint, head.get_params(), held and reports.test_share]
     partial = out.with_name(f"{out.name}.partial-{run_digest(settings, files)}")
-    with _resumable(partial):
+    with resumable(partial):
         rows = inputs.vectors(
             vectors,
             encoder,
@@ -204,25 +202,6 @@ def fit_head(
     for name in ("report", "scores"):
         if name in facts:
             print_text(f"{name} written to {facts[name]}")
-
-
-@contextmanager
-def _resumable(partial: Path) -> Iterator[None]:
-    """Keep the work of a run that the same command can resume; remove it if the input has to change."""
-    try:
-        yield
-    except EncoderError as error:
-        if not (partial / "vectors").is_file():
-            raise
-        raise EncoderError(
-            f"{error} The rows encoded so far are in {partial}: run the same command again to resume."
-        ) from error
-    except InvalidInputError:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    finally:
-        if partial.is_dir() and not any(partial.iterdir()):
-            partial.rmdir()
 
 
 @dataclass(frozen=True)

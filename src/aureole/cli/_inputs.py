@@ -1,6 +1,8 @@
 """Rows of a table as vectors: a column of vectors, or texts or pictures that an encoder turns into vectors."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +16,7 @@ from aureole.cli._options import Normalized, option
 from aureole.cli._output import rows_bar
 from aureole.data import check_columns, is_picture_folder, pick_inputs, read_vectors, scan_inputs
 from aureole.encoders import Encoder, Kind, encode_all, is_spec, load
+from aureole.errors import EncoderError, InvalidInputError
 from aureole.explorer import Gallery, extremes, picture_items, text_items
 from aureole.models import find_model
 from aureole.scale import fit_to_head
@@ -113,6 +116,25 @@ class InputOptions:
         inputs = pick_inputs(table, column, self.kind, rows)
         show: Callable[..., tuple[Gallery, ...]] = text_items if self.text_column else picture_items
         return show(kappa, inputs)
+
+
+@contextmanager
+def resumable(partial: Path) -> Iterator[None]:
+    """Keep the work of a run that the same command can resume; remove it if the input has to change."""
+    try:
+        yield
+    except EncoderError as error:
+        if not (partial.is_dir() and any(partial.iterdir())):
+            raise
+        raise EncoderError(
+            f"{error} The rows encoded so far are in {partial}: run the same command again to resume."
+        ) from error
+    except InvalidInputError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        if partial.is_dir() and not any(partial.iterdir()):
+            partial.rmdir()
 
 
 @lru_cache(maxsize=8)  # a folder may have millions of files

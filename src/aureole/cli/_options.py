@@ -135,11 +135,11 @@ class IndexSizes:
         return sizes
 
 
-def check_out(out: Path, what: str, *, overwrite: bool) -> None:
-    """Raise if ``out`` holds anything but a model to be overwritten."""
+def check_out(out: Path, what: str, *, overwrite: bool, file: str = "config.json") -> None:
+    """Raise if ``out`` holds anything but a model to be overwritten, which has this file."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not (out / "config.json").is_file():
+    if not (out / file).is_file():
         raise InvalidInputError(
             f"{out} already exists and is not a saved {what}. Choose another folder for --out."
         )

@@ -1,4 +1,4 @@
-"""Pages and figures: the explorer of a gallery, the report of a head, the quickstart."""
+"""Pages and figures: the explorer of a gallery, the reports of a head and of a match calibrator, the quickstart."""
 
 from aureole.explorer._explorer import (
     MASSES,
@@ -29,6 +29,15 @@ from aureole.explorer._head import (
     write_head_report,
     write_kappa_report,
 )
+from aureole.explorer._match_report import (
+    MADE,
+    Aim,
+    percent_range,
+    radius_verdict,
+    threshold_aims,
+    usage_code,
+    write_match_report,
+)
 from aureole.explorer._page import (
     Gallery,
     Item,
@@ -57,5 +66,6 @@ __all__ = [
     "record_rows",
     "write_explorer",
     "write_head_report",
+    "write_match_report",
     "write_record_table",
 ]

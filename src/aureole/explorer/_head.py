@@ -86,7 +86,7 @@ def head_page(
         sections,
         about=f"{about} {note}".strip(),
         results=_results(found),
-        footer=[_versions()],
+        footer=[versions()],
         footer_title="How this page was made",
     )
 
@@ -107,13 +107,14 @@ def write_kappa_report(
             f"90 % of the rows have a κ from {format_number(low)} to {format_number(high)}; the median is "
             f"{format_number(median)}."
         ],
-        footer=[_versions()],
+        footer=[versions()],
         footer_title="How this page was made",
     )
     return atomic_write(out, page)
 
 
-def _versions() -> str:
+def versions() -> str:
+    """The versions of the packages behind a page, as a sentence."""
     import aureole
 
     python = platform.python_version()

@@ -63,9 +63,9 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: an anchor, a title, a text, tables, pictures, the runs they show, and galleries.
+    """A part of the page: an anchor, a title, a text, tables, pictures, the runs they show, galleries, and code.
 
-    An empty line in the text starts a new paragraph.
+    An empty line in the text starts a new paragraph. The code follows the text.
     """
 
     anchor: str
@@ -75,6 +75,7 @@ class Section:
     figures: tuple[Picture, ...]
     runs: tuple[Run, ...] = ()
     galleries: tuple[Gallery, ...] = ()
+    code: str = ""
 
 
 @dataclass(frozen=True)

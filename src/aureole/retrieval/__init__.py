@@ -28,6 +28,7 @@ from aureole.retrieval._lance import (
 from aureole.retrieval._match import MatchCalibrator
 from aureole.retrieval._match_filter import Matches, MatchFilter
 from aureole.retrieval._match_quality import MatchQuality
+from aureole.retrieval._match_sets import RuleSizes, SetSizes, compare_set_sizes
 from aureole.retrieval._postgres import settings
 from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
 from aureole.retrieval._store import check_build, default_lists, is_local, shown_address
@@ -44,8 +45,10 @@ __all__ = [
     "Origin",
     "Recall",
     "SearchOptions",
+    "SetSizes",
     "cap_cosine",
     "class_entropy",
+    "compare_set_sizes",
     "explain_hits",
     "latent_in_cap",
     "parse_filter",

@@ -138,6 +138,7 @@ class MatchCalibrator:
         rows = [np.array([self._row(item) for item in group], dtype=np.int64) for group in matches]
         order = np.random.default_rng(self.seed).permutation(len(queries))
         held, fitted = np.split(order, [min(len(order) // 2, _MOST_HELD_OUT)])
+        self.held_out_rows_ = held  # of the queries; not saved
         self.map_ = None
         if self.query_map:
             groups = [rows[i] for i in fitted]
@@ -304,6 +305,7 @@ class MatchCalibrator:
         }
         part = folder / "match.safetensors.part"
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part)
+        part.chmod(0o644)
         part.replace(folder / "match.safetensors")
         atomic_write(folder / "match.json", json.dumps(described))
 

@@ -1,0 +1,321 @@
+"""``aureole calibrate``: from queries with known matches to a match calibrator and a page, in one command."""
+
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from typer import Argument, Option
+
+from aureole.cli._calibrate_inputs import GalleryOptions, QueryOptions, Sources
+from aureole.cli._inputs import EncoderSpec, InputOptions, resumable
+from aureole.cli._labelled_queries import Items, Labels
+from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
+from aureole.cli._output import (
+    is_quiet,
+    print_json,
+    print_text,
+    rows_bar,
+    table as text_table,
+    training_bar,
+)
+from aureole.data import read_vectors, scan_inputs
+from aureole.encoders import Encoder, encode_all
+from aureole.errors import EncoderError
+from aureole.explorer import (
+    MADE,
+    Aim,
+    check_page,
+    percent_range,
+    radius_verdict,
+    threshold_aims,
+    usage_code,
+    write_match_report,
+)
+from aureole.retrieval import MatchCalibrator, SetSizes, compare_set_sizes
+
+HELP = r"""Learn which search results are good enough, from queries with known matches.
+
+Writes a folder with a MatchCalibrator, which turns the cosines of your database into match probabilities, and a page
+with thresholds and what they give. Your vectors stay as they are. If the command is interrupted, run it again to
+resume.
+
+The table has one query per row, or one query and one match per row. Matches are ids of the --gallery, or texts;
+without --gallery, the distinct matching texts are the gallery. Without labels, --made makes queries from the texts.
+
+Examples:
+
+    aureole calibrate pairs.csv --text-column question \
+      --match-text-column answer --out calibrator \
+      --encoder sentence-transformers:all-MiniLM-L6-v2
+    aureole calibrate questions.csv --text-column question \
+      --match-column answers --gallery answers.csv --gallery-column text \
+      --id-column id --encoder sentence-transformers:all-MiniLM-L6-v2 \
+      --precision 0.8 --out calibrator
+    aureole calibrate queries.parquet --vector-column v \
+      --match-column items --gallery items.npy --out calibrator
+    aureole calibrate answers.csv --made --text-column text --id-column id \
+      --encoder sentence-transformers:all-MiniLM-L6-v2 --out calibrator
+"""
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class AimOptions:
+    """What to ask for."""
+
+    precision: list[float] | None = option(
+        "Share of results that should match; repeatable (default: several)."
+    )
+    recall: list[float] | None = option(
+        "Share of matches that should be returned; repeatable (default: several)."
+    )
+    query_map: bool = option(
+        "Also learn a linear map of the queries, to search with.", False, "--query-map"
+    )
+    seed: int = option("Random seed of the held-out split and of --made.", 0, min=0)
+    overwrite: bool = option("Replace an existing calibrator.", False, "--overwrite")
+
+    def check(self) -> None:
+        """Raise for shares that are not between 0 and 1."""
+        for name, shares in (("precision", self.precision), ("recall", self.recall)):
+            for share in shares or ():
+                if not 0 < share < 1:
+                    raise typer.BadParameter(f"--{name} must be between 0 and 1, not {share}.")
+
+    def aims(self, calibrator: MatchCalibrator) -> list[Aim]:
+        """The thresholds that were asked for, or several."""
+        if not self.precision and not self.recall:
+            return threshold_aims(calibrator)
+        return threshold_aims(calibrator, self.precision or (), self.recall or ())
+
+
+@expanded
+def calibrate(
+    table: Annotated[
+        Path,
+        Argument(
+            help="Table of queries with their matches; with --made, of texts.", metavar="TABLE"
+        ),
+    ],
+    out: Annotated[Path, Option(help="Folder to save the calibrator and its page in.")],
+    queries: QueryOptions,
+    gallery: GalleryOptions,
+    aims: AimOptions,
+    encoder: EncoderSpec = None,
+    as_json: AsJson = False,
+) -> None:
+    """Calibrate and save; ``HELP`` is the text users see."""
+    started = time.monotonic()
+    check_out(out, "calibrator", overwrite=aims.overwrite, file="match.json")
+    check_page()
+    aims.check()
+    queries.check(encoder, gallery)
+    inputs = InputOptions(encoder, queries.text_column, queries.image_column)
+    sources = Sources(table, queries, gallery, inputs)
+    sources.check()
+    items, labels = sources.read(aims.seed)
+    model = inputs.load()
+    settings = [vars(queries), vars(gallery), aims.seed, model and model.fingerprint]
+    partial = out.with_name(f"{out.name}.partial-{run_digest(settings, sources.files())}")
+    with resumable(partial):
+        vectors = _Vectors(sources, model, partial, shown=not is_quiet(as_json=as_json))
+        item_vectors = vectors.of_items(items)
+        query_vectors, others = vectors.of_queries(labels, item_vectors.shape[1])
+        with training_bar("calibrating", shown=vectors.shown) as bar:
+            bar.part("fitting", 0, 2)
+            calibrator = MatchCalibrator(seed=aims.seed, query_map=aims.query_map)
+            calibrator.fit(
+                query_vectors,
+                item_vectors,
+                labels.matches if items.ids is None else _named(labels.matches, items.ids),
+                ids=items.ids,
+                other_queries=others if len(others) else None,
+                encoder=None if model is None else model.fingerprint,
+            )
+            bar.part("measuring", 1, 2)
+            held = calibrator.held_out_rows_
+            right = [labels.matches[row] for row in held]
+            sizes = compare_set_sizes(calibrator, query_vectors[held], item_vectors, right)
+            shown = aims.aims(calibrator)
+            _save(calibrator, partial / "calibrator", out, sources, shown, sizes)
+    shutil.rmtree(partial, ignore_errors=True)
+    if as_json:
+        facts = _facts(calibrator, out, items, labels, shown, sizes)
+        print_json(facts | {"made": queries.made, "seconds": time.monotonic() - started})
+        return
+    _show(calibrator, items, labels, shown)
+    for sentence in ([MADE] if queries.made else []) + [radius_verdict(sizes)]:
+        _print_wrapped(f"\n{sentence}")
+    _show_usage(calibrator, out, shown)
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """Reads and encodes: vectors that were encoded before an interruption are used again."""
+
+    sources: Sources
+    encoder: Encoder | None
+    partial: Path
+    shown: bool
+
+    def of_items(self, items: Items) -> np.ndarray:
+        """The vectors of the gallery."""
+        path = self.sources.gallery.gallery
+        if path is None:
+            assert items.texts is not None
+            return self._encoded(
+                ((f"item {i}", text) for i, text in enumerate(items.texts)), "gallery"
+            )
+        column = self.sources.item_column
+        if not self.sources.has_vectors(path):
+            assert column is not None
+            return self._encoded(scan_inputs(path, column, self.sources.inputs.kind), "gallery")
+        with rows_bar("reading gallery", shown=self.shown) as observer:
+            vectors = read_vectors(path, column, work=self.partial, observer=observer)
+        if self.encoder is not None:
+            self._check_dim(self.encoder.dim, vectors.shape[1], f"{self.encoder} gives")
+        return vectors
+
+    def of_queries(self, labels: Labels, dim: int) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors of the labelled and of the other queries."""
+        rows = [*labels.rows, *labels.unlabelled]
+        table, inputs = self.sources.table, self.sources.inputs
+        if labels.texts is not None:
+            texts = labels.texts
+            stream = ((f"row {row} of {table} (counted from 0)", texts[row]) for row in rows)
+            vectors = self._encoded(stream, "queries")
+        elif self.encoder is not None:
+            column = inputs.column(table)
+            assert column is not None
+            vectors = self._encoded(scan_inputs(table, column, inputs.kind), "queries")[rows]
+        else:
+            vectors = read_vectors(table, self.sources.queries.vector_column, work=self.partial)
+            self._check_dim(vectors.shape[1], dim, f"{table} has")
+            vectors = vectors[rows]
+        return vectors[: len(labels.rows)], vectors[len(labels.rows) :]
+
+    def _encoded(self, stream: Any, name: str) -> np.ndarray:
+        assert self.encoder is not None
+        resume = self.partial / name
+        with rows_bar(f"encoding {name}", shown=self.shown) as observer:
+            return encode_all(
+                self.encoder, stream, work=self.partial, resume=resume, observer=observer
+            )
+
+    def _check_dim(self, given: int, needed: int, what: str) -> None:
+        if given != needed:
+            raise EncoderError(
+                f"{what} vectors of {given} dimensions, but the gallery {self.sources.gallery.gallery} has {needed}. "
+                "Use the encoder that made the gallery."
+            )
+
+
+def _named(matches: list[list[int]], ids: list[Any]) -> list[list[Any]]:
+    return [[ids[row] for row in group] for group in matches]
+
+
+def _save(
+    calibrator: MatchCalibrator,
+    staging: Path,
+    out: Path,
+    sources: Sources,
+    aims: list[Aim],
+    sizes: SetSizes,
+) -> None:
+    """Write the calibrator and its page to a folder next to ``out``, then move the files."""
+    calibrator.save(staging)
+    note = MADE if sources.queries.made else ""
+    write_match_report(
+        calibrator,
+        staging / PAGE,
+        source=sources.table.name,
+        folder=str(out),
+        aims=aims,
+        sizes=sizes,
+        note=note,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    for file in sorted(staging.iterdir(), key=lambda file: file.name == "match.json"):
+        file.replace(out / file.name)  # match.json, by which a calibrator is recognised, comes last
+
+
+def _facts(
+    calibrator: MatchCalibrator,
+    out: Path,
+    items: Items,
+    labels: Labels,
+    aims: list[Aim],
+    sizes: SetSizes,
+) -> dict[str, Any]:
+    """The results as JSON values."""
+    return {
+        "calibrator": str(out),
+        "report": str(out / PAGE),
+        "queries": len(labels.rows),
+        "queries_without_matches": len(labels.unlabelled),
+        "held_out": len(calibrator.held_out_rows_),
+        "items": items.count,
+        "thresholds": [
+            {"kind": aim.kind, "share": aim.share, "threshold": aim.threshold}
+            | ({} if aim.quality is None else {"held_out": asdict(aim.quality)})
+            for aim in aims
+        ],
+        "set_sizes": asdict(sizes),
+    }
+
+
+def _show(calibrator: MatchCalibrator, items: Items, labels: Labels, aims: list[Aim]) -> None:
+    """Print the sizes and the table of thresholds."""
+    held, matches = len(calibrator.held_out_rows_), sum(map(len, labels.matches))
+    _print_wrapped(
+        f"{len(labels.rows):,} queries with {matches:,} matches among {items.count:,} items; {held:,} queries held out"
+    )
+    if labels.unlabelled:
+        _print_wrapped(
+            f"{len(labels.unlabelled):,} queries without matches are used for the statistics of items only"
+        )
+    rows = text_table(
+        "thresholds, measured on the held-out queries",
+        *("asked for", "threshold", "precision", "recall", "results"),
+    )
+    for aim in aims:
+        if aim.quality is None:
+            rows.add_row(aim.label, "none", "", "", "")
+            continue
+        quality = aim.quality
+        rows.add_row(
+            aim.label,
+            f"{quality.threshold:.3g}",
+            percent_range(quality.precision, quality.precision_interval),
+            percent_range(quality.recall, quality.recall_interval),
+            f"{quality.results:,.1f}",
+        )
+    Console(highlight=False).print(rows)
+    if any(aim.threshold is None for aim in aims):
+        _print_wrapped(
+            f"none: {held:,} held-out queries do not show it at any threshold. Label more, or ask for less."
+        )
+
+
+def _print_wrapped(text: str) -> None:
+    """Print prose that is wrapped at the width of the terminal."""
+    Console(highlight=False).print(text, markup=False)
+
+
+def _show_usage(calibrator: MatchCalibrator, out: Path, aims: list[Aim]) -> None:
+    """Print what to do next."""
+    lines = [f"  {line}" for line in usage_code(calibrator, str(out), aims)]
+    print_text(
+        "",
+        f"saved in {out}; open {out / PAGE}",
+        "In Python, where search(vector, k) of your database returns cosines and ids:",
+        "",
+        "  from aureole.retrieval import MatchCalibrator, MatchFilter",
+        *lines,
+    )
