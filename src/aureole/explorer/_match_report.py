@@ -27,7 +27,7 @@ _LOW = 0.05  # probabilities below it are left out of the calibration error: mos
 _MAX_ID = 40  # characters of an id in the code
 
 _PROMISE = (
-    "What the thresholds promise: with a confidence of {confidence:.0%}, new queries of the same kind get at least the "
+    "What the thresholds promise: with a confidence of {confidence}, new queries of the same kind get at least the "
     "precision or the recall that you asked for. Precision is the share of matches among all results of all queries, "
     "with at most {limit} results per query. Recall is the share of a query's matches that is returned, averaged over "
     "queries, if you retrieve everything above the threshold. Each row of the table is a promise of its own.",
@@ -166,7 +166,9 @@ def match_page(
     ]
     if sizes is not None:
         sections.append(_sets(sizes))
-    text = "\n\n".join(_PROMISE).format(confidence=calibrator.confidence, limit=calibrator.limit)
+    text = "\n\n".join(_PROMISE).format(
+        confidence=format_share(calibrator.confidence), limit=calibrator.limit
+    )
     sections.append(Section("guarantee", "What is guaranteed", text, (), ()))
     results = [*([note] if note else []), *_results(aims)]
     if sizes is not None:

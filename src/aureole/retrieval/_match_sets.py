@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from aureole.errors import InvalidInputError
+from aureole.retrieval._brute_force import unit_rows
 from aureole.retrieval._match import MatchCalibrator
 
 _RECALLS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -93,10 +94,10 @@ def compare_set_sizes(
             f"{len(queries)} queries and {len(matches)} lists, {len(labelled)} of them not empty."
         )
     mapped = calibrator.map_queries(np.asarray(queries)[labelled])
-    items = np.asarray(gallery, dtype=np.float32)
-    items = items / np.linalg.norm(items, axis=1, keepdims=True)
+    items = unit_rows(gallery, "gallery")
     groups = [np.asarray(matches[row], dtype=np.int64) for row in labelled]
-    if len(items) != len(calibrator.hubness_) or max(group.max() for group in groups) >= len(items):
+    rows = np.concatenate(groups)
+    if len(items) != len(calibrator.hubness_) or rows.min() < 0 or rows.max() >= len(items):
         raise InvalidInputError(
             f"the gallery has {len(items)} items and the calibrator {len(calibrator.hubness_)}: pass the gallery of "
             "fit, and matches as its rows."
