@@ -45,7 +45,35 @@ def make_belongings(folder: Path) -> None:
     write_columns(folder / "clicks.parquet", clicks)
     shutil.copytree(MINILM_CAPTIONS, folder / "head")
     (folder / "sentences.txt").write_text("".join(f"{one}\n" for one in table["caption"]))
+    _questions(folder, things)
     _pictures(folder)
+
+
+def _questions(folder: Path, things: list[tuple[str, str]]) -> None:
+    """Questions with the answers that match them: as pairs of texts, and as ids of a table of answers."""
+    answers = [
+        f"{words.format(colour=c, kind=k)} of shop {i}"
+        for i, words in enumerate(_WORDS)
+        for c, k in things
+    ]
+    asked = [f"{words} {c} {k}?" for words in ("where are", "who sells") for c, k in things]
+    matches = [
+        [row + i * len(things) for i in range(3)] for _ in range(2) for row in range(len(things))
+    ]
+    write_columns(
+        folder / "answers.csv", {"id": np.arange(len(answers)) + 7, "text": np.array(answers)}
+    )
+    joined = [" ".join(str(row + 7) for row in group) for group in matches]
+    write_columns(
+        folder / "questions.csv", {"question": np.array(asked), "answers": np.array(joined)}
+    )
+    pairs = [
+        (one, answers[row]) for one, group in zip(asked, matches, strict=True) for row in group
+    ]
+    questions, texts = zip(*pairs, strict=True)
+    write_columns(
+        folder / "pairs.csv", {"question": np.array(questions), "answer": np.array(texts)}
+    )
 
 
 def _items(things: list[tuple[str, str]]) -> dict[str, np.ndarray]:
