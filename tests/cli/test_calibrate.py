@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from aureole.cli import _calibrate, _labelled_queries as labelled
 from aureole.cli._app import main
@@ -248,6 +249,31 @@ def test_made_queries_are_called_too_easy(place, tmp_path):
 def test_a_query_map(place, tmp_path):
     said(*by_id(place), "--query-map", "--out", tmp_path / "c")
     assert MatchCalibrator.load(tmp_path / "c").query_map is True
+
+
+def test_pictures_that_match_pictures(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "toy.py").write_text(
+        "import numpy as np\n\n\ndef encode(pictures):\n"
+        "    return np.stack([np.asarray(p.resize((4, 4)), 'float32').ravel() - 127 for p in pictures])\n"
+    )
+    items = rng.integers(0, 256, (40, 4, 4, 3))
+    right = np.arange(60) % 40
+    noisy = np.clip(items[right] + rng.normal(0, 60, (60, 4, 4, 3)), 0, 255)
+    for name, pictures in (("item", items), ("query", noisy)):
+        for row, pixels in enumerate(pictures):
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / f"{name}{row}.png")
+        paths = [f"{name}{row}.png" for row in range(len(pictures))]
+        numbers = right if name == "query" else np.arange(40)
+        write_csv(tmp_path / f"{name}.csv", paths, numbers, header=("picture", "number"))
+    found = said(
+        "calibrate", tmp_path / "query.csv", "--image-column", "picture", "--match-column", "number",
+        "--gallery", tmp_path / "item.csv", "--encoder", f"python:{tmp_path}/toy.py:encode",
+        "--out", tmp_path / "c",
+    )  # fmt: skip
+    assert (found["queries"], found["items"]) == (60, 40)
+    assert MatchCalibrator.load(tmp_path / "c").ids_ is None
+    assert found["thresholds"][-1]["held_out"]["precision"] > 0.9
 
 
 def test_queries_without_matches_and_repeated_queries(place, tmp_path):

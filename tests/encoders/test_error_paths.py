@@ -22,9 +22,9 @@ pytest.importorskip("fastapi")
 
 pytestmark = (
     pytest.mark.slow
-)  # about a minute: seven commands with six faults, in processes of their own
+)  # about a minute: eight commands with six faults, in processes of their own
 
-DOORS = ["embed", "score", "fit-head", "search", "index", "evaluate", "serve"]
+DOORS = ["embed", "score", "fit-head", "search", "index", "evaluate", "serve", "calibrate"]
 FAULTS = ["package", "column", "dimension", "down", "slow", "busy"]
 NARROW = "def encode(texts): return [[1.0, 2.0, 3.0] for _ in texts]\n"
 # 22 dimensions for the one text with which an encoder is tried, three for a batch
@@ -54,6 +54,9 @@ def command(door, encoder, column="text"):
         wanted = ("--out", "new", "--report", "new.html", "--scores", "new.csv")
         groups = ("--group-column", "thing")
         return ("fit-head", "texts.csv", *text, *groups, *model[:2], *wanted, *QUICK)
+    if door == "calibrate":
+        matches = ("--match-text-column", "thing", "--out", "new")
+        return ("calibrate", "texts.csv", *text, *model[:2], *matches)
     more = {
         "embed": ("--out", "new.lance"),
         "score": ("--out", "new.csv"),
@@ -151,9 +154,10 @@ def test_every_command_with_every_fault(fault, place, api, tmp_path):
         said["serve"] = "payload column 'nope' not found"
     elif fault == "dimension":
         encoders = dict.fromkeys(DOORS, "python:narrow.py:encode")
-        encoders["fit-head"] = "python:changing.py:encode"
+        encoders["fit-head"] = encoders["calibrate"] = "python:changing.py:encode"
         said = dict.fromkeys(DOORS, "gives vectors of 3 dimensions")
         said["fit-head"] = "returned vectors of shape (64, 3) for 64 inputs, not (64, 22)"
+        said["calibrate"] = "returned vectors of shape (10, 3) for 10 inputs, not (10, 22)"
     else:
         url = "http://127.0.0.1:9/v1" if fault == "down" else f"{api}/{fault}"
         encoders = dict.fromkeys(DOORS, f"openai:{url}#m")
@@ -164,7 +168,7 @@ def test_every_command_with_every_fault(fault, place, api, tmp_path):
 
 
 def test_an_api_that_fails_after_it_was_tried(place, api, tmp_path):
-    doors = ["embed", "score", "fit-head", "index", "evaluate"]
+    doors = ["embed", "score", "fit-head", "index", "evaluate", "calibrate"]
     cases = [
         Case(tuple("any" if word == "head" else word for word in words))
         for words in (command(door, f"openai:{api}/{door}#m") for door in doors)
@@ -195,6 +199,7 @@ def test_missing_packages_of_the_commands(place, tmp_path):
         ("faiss", "index", "retrieval"),
         ("matplotlib", "evaluate", "reports"),
         ("matplotlib", "fit-head", "reports"),
+        ("matplotlib", "calibrate", "reports"),
         ("lightning_fabric", "fit-head", "train"),
         ("uvicorn", "serve", "serve"),
     ):
