@@ -13,6 +13,7 @@ from aureole.explorer._match_report import (
     Aim,
     _rounded,
     calibration_error,
+    format_threshold,
     match_page,
     radius_verdict,
 )
@@ -79,12 +80,25 @@ def test_thresholds_are_those_of_the_calibrator(fitted):
 
 
 @pytest.mark.parametrize("down", [False, True])
-@pytest.mark.parametrize("value", [1e-12, 0.000123456, 0.1234, 0.5, 0.12, 0.9994, 0.9999])
+@pytest.mark.parametrize(
+    "value", [1e-310, 1e-12, 0.000123456, 0.1234, 0.5, 0.12, 0.9994, 0.9999, 1.0]
+)
 def test_rounding_keeps_the_side(value, down):
     rounded = _rounded(value, down=down)
     assert 0 < rounded < 1
     assert rounded <= value * (1 + 1e-12) if down else rounded >= value * (1 - 1e-12)
     assert math.isclose(rounded, value, rel_tol=0.011)
+
+
+def test_matches_that_are_far_from_all_others_have_thresholds():
+    rng = np.random.default_rng(0)
+    gallery, right = rng.normal(size=(40, 48)), np.arange(60) % 40
+    queries = gallery[right] + 0.5 * rng.normal(size=(60, 48))
+    calibrator = MatchCalibrator().fit(queries, gallery, [[row] for row in right])
+    for aim in threshold_aims(calibrator, [], [0.5]):
+        assert aim.quality.precision == 1
+        assert aim.quality.recall > 0.4
+        assert float(format_threshold(aim.threshold)) == aim.threshold < 1
 
 
 def test_what_the_queries_do_not_show_is_said_without_a_warning():

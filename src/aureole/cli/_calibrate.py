@@ -30,6 +30,7 @@ from aureole.explorer import (
     MADE,
     Aim,
     check_page,
+    format_threshold,
     percent_range,
     radius_verdict,
     threshold_aims,
@@ -291,7 +292,7 @@ def _show(calibrator: MatchCalibrator, items: Items, labels: Labels, aims: list[
         quality = aim.quality
         rows.add_row(
             aim.label,
-            f"{quality.threshold:.3g}",
+            format_threshold(quality.threshold),
             percent_range(quality.precision, quality.precision_interval),
             percent_range(quality.recall, quality.recall_interval),
             f"{quality.results:,.1f}",

@@ -32,6 +32,7 @@ from aureole.explorer._head import (
 from aureole.explorer._match_report import (
     MADE,
     Aim,
+    format_threshold,
     percent_range,
     radius_verdict,
     threshold_aims,

@@ -24,6 +24,7 @@ MADE = (
 _COMPARED = (0.5, 0.7, 0.9)  # recalls of the table of set sizes
 _SAME = 0.05  # relative difference of set sizes that does not matter
 _LOW = 0.05  # probabilities below it are left out of the calibration error: most items are clearly wrong
+_ROUNDED = 0.99  # thresholds below it are shown with three digits
 _MAX_ID = 40  # characters of an id in the code
 
 _PROMISE = (
@@ -68,23 +69,35 @@ def threshold_aims(
     asked += [*(("recall", share) for share in recalls), ("f1", None)]
     aims = []
     for kind, share in asked:
-        with warnings.catch_warnings():  # the table shows it instead
-            warnings.simplefilter("ignore", AureoleWarning)
+        with warnings.catch_warnings(record=True) as caught:  # the table shows it instead
+            warnings.simplefilter("always", AureoleWarning)
             threshold = calibrator.threshold(**{kind: True if share is None else share})  # pyright: ignore[reportArgumentType]
-        if 0 < threshold < 1:
-            threshold = _rounded(threshold, down=kind == "recall")
-            aims.append(Aim(kind, share, threshold, calibrator.quality(threshold)))
-        else:
+        if any(issubclass(warning.category, AureoleWarning) for warning in caught):
             aims.append(Aim(kind, share, None, None))
+        else:
+            threshold = _rounded(threshold, down=kind != "precision")
+            aims.append(Aim(kind, share, threshold, calibrator.quality(threshold)))
     return aims
 
 
 def _rounded(threshold: float, *, down: bool) -> float:
-    """The threshold with three digits, rounded to the side on which its guarantee holds."""
+    """The threshold with three digits, rounded to the side on which its guarantee holds, between 0 and 1.
+
+    One above 0.99 keeps all digits: matches that are far from all other items have probabilities that differ from 1
+    in the last digits only.
+    """
+    threshold = min(max(threshold, math.ulp(0.0)), math.nextafter(1.0, 0.0))
+    if not 1e-300 < threshold < _ROUNDED:
+        return threshold
     step = 10.0 ** (math.floor(math.log10(threshold)) - 2)
     whole = math.floor(threshold / step) if down else math.ceil(threshold / step)
-    rounded = float(f"{whole * step:.3g}")
-    return rounded if 0 < rounded < 1 else threshold
+    return float(f"{whole * step:.3g}")
+
+
+def format_threshold(threshold: float) -> str:
+    """The threshold with three digits, or with all of them if three are not exact."""
+    short = f"{threshold:.3g}"
+    return short if float(short) == threshold else repr(threshold)
 
 
 def radius_verdict(sizes: SetSizes) -> str:
@@ -202,7 +215,7 @@ def _results(aims: Sequence[Aim]) -> list[str]:
         seen.add(aim.kind)
         results.append(
             f"For a {aim.label.replace(' ', ' of ', 1)}, return results with a probability of at least "
-            f"{aim.threshold:.3g}: {format_share(aim.quality.precision)} of them match, and they contain "
+            f"{format_threshold(aim.threshold)}: {format_share(aim.quality.precision)} of them match, and they contain "
             f"{format_share(aim.quality.recall)} of a query's matches."
         )
     held = next((aim.quality.queries for aim in aims if aim.quality is not None), 0)
@@ -225,7 +238,7 @@ def _thresholds(calibrator: MatchCalibrator, aims: Sequence[Aim]) -> Section:
         rows.append(
             (
                 aim.label,
-                f"{aim.threshold:.3g}",
+                format_threshold(aim.threshold),
                 percent_range(quality.precision, quality.precision_interval),
                 percent_range(quality.recall, quality.recall_interval),
                 _count(quality.results),
@@ -245,13 +258,13 @@ def usage_code(calibrator: MatchCalibrator, folder: str, aims: Sequence[Aim]) ->
     """The lines of Python that load the calibrator and filter the results of a database."""
     chosen = _chosen(aims)
     ids = range(2) if calibrator.ids_ is None else calibrator.ids_[:2]
-    threshold = 0.5 if chosen is None else chosen.threshold
+    threshold = format_threshold((chosen and chosen.threshold) or 0.5)
     more = ")" if chosen is None else f")  # {chosen.label}"
     if chosen is not None and chosen.kind == "recall":  # every result above the threshold counts
         more = ", k=1000, limit=1000)"
     return [
         f"calibrator = MatchCalibrator.load({folder!r})",
-        f"find = MatchFilter(calibrator, search, threshold={threshold:.3g}{more}",
+        f"find = MatchFilter(calibrator, search, threshold={threshold}{more}",
         f"find(vector).ids  # such as [{', '.join(map(_shown_id, ids))}]",
     ]
 
