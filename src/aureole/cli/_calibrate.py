@@ -283,7 +283,7 @@ def _show(calibrator: MatchCalibrator, items: Items, labels: Labels, aims: list[
         )
     rows = text_table(
         "thresholds, measured on the held-out queries",
-        *("asked for", "threshold", "precision", "recall", "results"),
+        *("asked for", "threshold", "precision, %", "recall, %", "results per query"),
     )
     for aim in aims:
         if aim.quality is None:

@@ -83,7 +83,7 @@ def threshold_aims(
 def _rounded(threshold: float, *, down: bool) -> float:
     """The threshold with three digits, rounded to the side on which its guarantee holds, between 0 and 1.
 
-    One above 0.99 keeps all digits: matches that are far from all other items have probabilities that differ from 1
+    One above 0.99 keeps all digits: matches that no other item comes close to have probabilities that differ from 1
     in the last digits only.
     """
     threshold = min(max(threshold, math.ulp(0.0)), math.nextafter(1.0, 0.0))
@@ -197,9 +197,9 @@ def match_page(
 
 
 def percent_range(value: float, interval: tuple[float, float]) -> str:
-    """A share with its interval in percent, such as "53 (50-57) %"."""
+    """A share with its interval, in percent without the sign, such as "53 (50-57)"."""
     low, high = (round(100 * end) for end in interval)
-    return f"{100 * value:.0f} ({low}-{high}) %"
+    return f"{100 * value:.0f} ({low}-{high})"
 
 
 def _count(results: float) -> str:
@@ -216,7 +216,7 @@ def _results(aims: Sequence[Aim]) -> list[str]:
         results.append(
             f"For a {aim.label.replace(' ', ' of ', 1)}, return results with a probability of at least "
             f"{format_threshold(aim.threshold)}: {format_share(aim.quality.precision)} of them match, and they contain "
-            f"{format_share(aim.quality.recall)} of a query's matches."
+            f"{format_share(aim.quality.recall)} of a query's matches on average."
         )
     held = next((aim.quality.queries for aim in aims if aim.quality is not None), 0)
     missing = [aim.label.replace(" ", " of ", 1) for aim in aims if aim.threshold is None]
@@ -246,9 +246,9 @@ def _thresholds(calibrator: MatchCalibrator, aims: Sequence[Aim]) -> Section:
         )
     table = Table(
         "Thresholds",
-        f"Return the results whose match probability is at least the threshold. Results per query are counted among "
-        f"its {calibrator.held_out_.candidates.shape[1]} nearest items. In brackets: 90 % bootstrap intervals.",
-        ("asked for", "threshold", "precision", "recall", "results per query"),
+        f"Return the results whose match probability is at least the threshold. Results: per query, among its "
+        f"{calibrator.held_out_.candidates.shape[1]} nearest items. In brackets: 90 % bootstrap intervals.",
+        ("asked for", "threshold", "precision, %", "recall, %", "results"),
         tuple(rows),
     )
     return Section("thresholds", "Thresholds", "", (table,), ())
