@@ -233,15 +233,15 @@ def test_what_is_printed_fits_80_columns(place, tmp_path, monkeypatch):
     assert "saved in c; open c/report.html" in done.stdout
 
 
-def test_made_queries_are_called_too_easy(place, tmp_path):
+def test_made_queries_are_not_presented_as_real_ones(place, tmp_path):
     command = (
         "calibrate", place / "answers.csv", "--made", "--text-column", "text", "--id-column", "id",
         "--encoder", f"python:{place}/toy.py:encode", "--out",
     )  # fmt: skip
     done = run(*command, tmp_path / "plain")
     assert done.exit_code == 0, done.output
-    assert "too optimistic" in " ".join(done.stdout.split())
-    assert "too optimistic" in (tmp_path / "plain" / "report.html").read_text()
+    assert "hold for such halves only" in " ".join(done.stdout.split())
+    assert "hold for such halves only" in (tmp_path / "plain" / "report.html").read_text()
     found = said(*command, tmp_path / "json")
     assert (found["made"], found["queries"], found["items"]) == (True, ITEMS, ITEMS)
 

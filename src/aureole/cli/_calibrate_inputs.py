@@ -38,7 +38,7 @@ class QueryOptions:
         "File with the matches, in the same row order (default: the table)."
     )
     made: bool = option(
-        "Without labels: the table is the gallery, and excerpts of its texts are the queries.",
+        "Without labels: the table is the gallery, and halves of its texts are the queries.",
         False,
         "--made",
     )

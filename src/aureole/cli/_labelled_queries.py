@@ -14,7 +14,7 @@ from aureole.errors import InvalidInputError, MissingInputError
 
 FEWEST = 20  # labelled queries of a calibrator
 _MOST_MADE = 4000  # queries that are made from a gallery
-_FEWEST_WORDS, _MOST_WORDS = 4, 12  # of a text that an excerpt is made from, and of the excerpt
+_FEWEST_WORDS = 4  # of a text that a query is made from
 _MOST_MATCHES = 10_000  # ids in one cell
 _SEPARATORS = re.compile(r"[\s,;|]+")
 
@@ -171,7 +171,7 @@ def items_of_pairs(table: Path, text_column: str, id_column: str | None) -> Item
 
 
 def made_labels(items: Items, seed: int) -> Labels:
-    """Queries made from the gallery: an excerpt of a text, at most half of it, matches that text.
+    """Queries made from the gallery: half of a text, from a random word on, matches that text.
 
     Equal texts all match. Texts of fewer than four words give no query.
     """
@@ -185,7 +185,7 @@ def made_labels(items: Items, seed: int) -> Labels:
     queries = []
     for text in chosen:
         words = text.split()
-        length = min(len(words) // 2, _MOST_WORDS)
+        length = len(words) // 2
         first = int(rng.integers(len(words) - length + 1))
         queries.append(" ".join(words[first : first + length]))
     merged = _merged(queries, [rows_of[text] for text in chosen])

@@ -18,8 +18,9 @@ from aureole.retrieval import MatchCalibrator, MatchQuality, RuleSizes, SetSizes
 
 PRECISIONS = RECALLS = (0.5, 0.7, 0.9)  # shown unless others are asked for
 MADE = (
-    "The queries were made from excerpts of the gallery, so they are easier than real ones and the probabilities are "
-    "too optimistic: real queries have lower precision and recall at the same threshold."
+    "The queries are halves of the gallery's texts, not real ones. They are usually easier: expect a lower recall from "
+    "real queries. Probabilities and guarantees hold for such halves only, and can be too high or too low for real "
+    "queries."
 )
 _COMPARED = (0.5, 0.7, 0.9)  # recalls of the table of set sizes
 _SAME = 0.05  # relative difference of set sizes that does not matter
