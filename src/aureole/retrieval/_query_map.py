@@ -11,7 +11,7 @@ _STEPS, _CHECK, _PATIENCE = 600, 20, 3  # checks without improvement that end th
 _BATCH, _NEGATIVES = 256, 1024
 _MOST_CHECKED = 1000  # queries of the check
 _RATE = 5e-4
-_SPREADS = 3.0  # of random cosines: a cosine higher by a third of it is e times as likely
+_SPREADS = 3.0  # logits are so many cosines per standard deviation of random ones
 
 
 def fit_query_map(
