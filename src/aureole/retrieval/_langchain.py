@@ -104,7 +104,8 @@ class LangChainMatchRetriever(BaseRetriever):
             raise InvalidInputError(
                 f"{type(self.store).__name__} has no search by vector that returns scores. Pass a function as store."
             )
-        return search(vector, k=k, **search_kwargs)
+        results: Any = search(vector, k=k, **search_kwargs)
+        return results
 
 
 def _with_metadata(document: Document, **values: float) -> Document:

@@ -12,6 +12,7 @@ from aureole.errors import InvalidInputError
 from aureole.retrieval._match import MatchCalibrator
 
 Search = Callable[[Float[np.ndarray, " dim"], int], tuple[Any, Any]]
+RangeSearch = Callable[[Float[np.ndarray, " dim"], float], tuple[Any, Any]]
 Scores = str | Callable[[Any], Any]
 
 _TO_COSINE: dict[str, Callable[[Any], Any]] = {
@@ -110,18 +111,29 @@ class MatchFilter:
 
     def __call__(self, vector: Any) -> Matches:
         """Search for one query, a vector of the calibrator's encoder."""
-        if self.search is None:
-            raise InvalidInputError(
-                "this MatchFilter has no search function. Pass search, or call select with the results of your search."
-            )
-        return self.select(*self.search(self.query_vector(vector), self.k))
+        return self.select(*self._nearest(self.query_vector(vector), self.k))
+
+    def search_range(self, vector: Any, range_search: RangeSearch) -> Matches:
+        """The matches among all items within the radius of this query, instead of the k nearest.
+
+        Parameters
+        ----------
+        vector
+            A vector of the calibrator's encoder.
+        range_search
+            Takes a vector of length 1 and a cosine, and returns the scores and ids of all items with at least this
+            cosine, of the same kind as those of ``search``.
+        """
+        query = self.query_vector(vector)
+        level = self.level(self._nearest(query, self.calibrator.neighbours)[0])
+        return self.select(*range_search(query, self.radius(level)), level=level)
 
     def query_vector(self, vector: Any) -> Float[np.ndarray, " dim"]:
         """The vector to search with: of length 1, and mapped if the calibrator has a query map."""
         return self.calibrator.map_queries(np.asarray(vector)[None])[0]
 
     def level(self, scores: Any) -> float:
-        """The level of a query, from its highest scores in a search without a filter."""
+        """The level of a query, from its best scores in a search without a filter, the best first."""
         return self._level(self.cosines(scores))
 
     def radius(self, level: float) -> float:
@@ -152,18 +164,13 @@ class MatchFilter:
         return Matches(ids[kept].tolist(), probabilities[kept], cosines[kept], p_value, abstained)
 
     def cosines(self, scores: Any) -> Float[np.ndarray, " n"]:
-        """The cosines of the scores of one query, the best first."""
+        """The cosines of the scores of one query."""
         convert = self.scores if callable(self.scores) else _TO_COSINE[self.scores]
         cosines = np.asarray(convert(np.asarray(scores, dtype=np.float64)), dtype=np.float64)
         if cosines.ndim != 1 or not (np.abs(cosines) <= 1.001).all():
             raise InvalidInputError(
                 "the search must return one row of cosines between -1 and 1. If it returns distances, pass "
                 "scores='cosine_distance', 'squared_l2' or a function."
-            )
-        if len(cosines) > 2 and cosines[-1] > cosines[0] and (np.diff(cosines) >= 0).all():
-            raise InvalidInputError(
-                "the cosines increase from the first result to the last, so the search returns distances. Pass "
-                "scores='cosine_distance' or 'squared_l2'."
             )
         return cosines
 
@@ -175,12 +182,24 @@ class MatchFilter:
             return
         self._warned = self.calibrator._warn_of_drift(np.array(self._levels))
 
+    def _nearest(self, query: np.ndarray, k: int) -> tuple[Any, Any]:
+        if self.search is None:
+            raise InvalidInputError(
+                "this MatchFilter has no search function. Pass search, or call select with the results of your search."
+            )
+        return self.search(query, k)
+
     def _level(self, cosines: np.ndarray) -> float:
         needed = min(self.calibrator.neighbours, len(self.calibrator.hubness_))
         if len(cosines) < needed:
             raise InvalidInputError(
                 f"the search returned {len(cosines)} results, but match probabilities need the {needed} nearest of an "
                 "unfiltered search. Retrieve more, and pass their level if you use a filter."
+            )
+        if len(cosines) > 2 and cosines[-1] > cosines[0] and (np.diff(cosines) >= 0).all():
+            raise InvalidInputError(
+                "the cosines increase from the first result to the last, so the search returns distances. Pass "
+                "scores='cosine_distance' or 'squared_l2'."
             )
         return float(self.calibrator.level(cosines))
 
