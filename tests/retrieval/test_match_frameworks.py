@@ -135,6 +135,20 @@ def test_wrong_options(rows, options, words):
     assert words in message(error)
 
 
+def test_a_filter_agrees_with_the_calibrator(named):
+    """MatchFilter has a short path for one query; its numbers are those of the calibrator."""
+    calibrator, gallery, queries, _ = named
+    matches = MatchFilter(calibrator, exact(gallery, NAMES), threshold=0.0, limit=100)
+    for query in queries:
+        cosines, ids = exact(gallery, NAMES)(matches.query_vector(query), 100)
+        found = matches(query)
+        names = np.array(ids, dtype=object)
+        expected = dict(zip(ids, calibrator.probability(cosines, names), strict=True))
+        assert matches.level(cosines) == pytest.approx(float(calibrator.level(cosines)), abs=1e-12)
+        assert found.probabilities == pytest.approx([expected[i] for i in found.ids], abs=1e-12)
+        assert found.p_value == float(calibrator.no_match_p_value(cosines))
+
+
 def test_few_results_need_a_level(rows):
     calibrator, gallery, queries, _ = rows
     matches = MatchFilter(calibrator, exact(gallery), threshold=0.3)

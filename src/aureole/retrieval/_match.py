@@ -439,7 +439,11 @@ class MatchCalibrator:
                     f"{len(self.hubness_)} items. Call append for new ones."
                 )
             return self.hubness_[items]
-        rows = [self._row(item) for item in items.ravel().tolist()]
+        names = items.ravel().tolist()
+        try:
+            rows = [self._row_of[name] for name in names]  # type: ignore[index]
+        except (KeyError, TypeError):
+            rows = [self._row(name) for name in names]  # integers, or an id to report
         return self.hubness_[np.array(rows, dtype=np.int64)].reshape(items.shape)
 
     def _row(self, item: Any) -> int:

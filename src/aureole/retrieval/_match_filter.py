@@ -108,6 +108,7 @@ class MatchFilter:
         self.limit = calibrator.limit if limit is None else limit
         self._levels: deque[float] = deque(maxlen=_WINDOW)
         self._queries, self._warned = 0, False
+        self._null: tuple[np.ndarray, np.ndarray] | None = None
 
     def __call__(self, vector: Any) -> Matches:
         """Search for one query, a vector of the calibrator's encoder."""
@@ -155,8 +156,8 @@ class MatchFilter:
             return Matches([], cosines, cosines, 1.0, self.abstain is not None)
         level = self._level(cosines) if level is None else level
         self._watch(level)
-        probabilities = self.calibrator.probability(cosines, ids, level=level)
-        p_value = float(self.calibrator.no_match_p_value(cosines))
+        probabilities = self._probabilities(cosines, ids, level)
+        p_value = self._p_value(float(cosines.max()))
         abstained = self.abstain is not None and p_value > self.abstain
         order = np.argsort(-probabilities, kind="stable")
         kept = order[probabilities[order] >= self.threshold][: self.limit]
@@ -201,7 +202,20 @@ class MatchFilter:
                 "the cosines increase from the first result to the last, so the search returns distances. Pass "
                 "scores='cosine_distance' or 'squared_l2'."
             )
-        return float(self.calibrator.level(cosines))
+        return float(np.sort(cosines)[-needed:].mean())
+
+    def _probabilities(self, cosines: np.ndarray, ids: np.ndarray, level: float) -> np.ndarray:
+        """``MatchCalibrator.probability`` of one query, without a second check of the cosines."""
+        score = self.calibrator._score(cosines, ids, np.array(level))
+        return self.calibrator._to_probability(score)
+
+    def _p_value(self, highest: float) -> float:
+        """``MatchCalibrator.no_match_p_value`` of one query, with a cached order."""
+        null = self.calibrator.held_out_.best_wrong
+        if self._null is None or self._null[0] is not null:
+            self._null = (null, np.sort(null))
+        above = len(null) - self._null[1].searchsorted(np.float32(highest), side="left")
+        return float((1 + above) / (len(null) + 1))
 
 
 def select_items(
@@ -231,8 +245,9 @@ def item_id(name: Any, metadata: dict[str, Any], id_key: str | None) -> Any:
 
 def _as_array(ids: Any) -> np.ndarray:
     """The ids as an array that keeps what they are."""
-    array = np.asarray(ids)
+    named = not isinstance(ids, np.ndarray) and len(ids) and isinstance(ids[0], str)
+    array = np.empty(0, dtype=object) if named else np.asarray(ids)
     if array.dtype.kind not in "iu":
         array = np.empty(len(ids), dtype=object)
-        array[:] = list(ids)
+        array[:] = ids if named else list(ids)
     return array

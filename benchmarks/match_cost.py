@@ -1,0 +1,127 @@
+"""The cost of match probabilities: MatchFilter compared with the bare search that it filters.
+
+``python -m benchmarks.match_cost [--rows 1000000] [--out results/benchmarks/match_cost.json]`` writes a record.
+
+A gallery in R^64 around random centres in a FAISS IVF index, on one core. Each query is searched bare (the 100 nearest
+items) and with ``MatchFilter`` on the same search function; each of them is first for half of the queries, since the
+second finds the scanned lists in the CPU's cache. Ids are integers, or strings that the search function looks up.
+"""
+
+import argparse
+import copy
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import faiss
+import numpy as np
+
+import aureole as au
+from aureole.records import Record, write_record
+from aureole.retrieval import MatchCalibrator, MatchFilter
+from benchmarks.engines import clustered
+
+DIM, K, LISTS, PROBES, LABELLED, THRESHOLD = 64, 100, 1024, 16, 200, 0.5
+Search = Callable[[np.ndarray, int], tuple[Any, Any]]
+
+
+def build(gallery: np.ndarray) -> Any:
+    """An IVF index of the gallery."""
+    coarse = faiss.IndexFlatIP(DIM)
+    index = faiss.IndexIVFFlat(coarse, DIM, LISTS, faiss.METRIC_INNER_PRODUCT)
+    index.train(gallery[:: max(1, len(gallery) // 50_000)])
+    index.add(gallery)
+    index.nprobe = PROBES
+    return index
+
+
+def with_names(calibrator: MatchCalibrator, names: list[str]) -> MatchCalibrator:
+    """The same calibrator with strings as ids, without a second fit."""
+    named = copy.copy(calibrator)
+    named.ids_, named._row_of = names, {name: row for row, name in enumerate(names)}
+    return named
+
+
+def alternate(bare: Search, matches: MatchFilter, queries: np.ndarray) -> dict[str, float]:
+    """Median milliseconds of both, and the ratio of the medians."""
+    vectors = matches.calibrator.map_queries(queries)
+    contenders = {
+        "bare": lambda i: bare(vectors[i], K),
+        "with probabilities": lambda i: matches(queries[i]),
+    }
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for i in range(len(queries)):
+        for name in sorted(contenders, reverse=bool(i % 2)):
+            start = time.perf_counter()
+            contenders[name](i)
+            times[name].append(1000 * (time.perf_counter() - start))
+    found = {f"{name}, ms": median(values) for name, values in times.items()}
+    return {**found, "ratio": found["with probabilities, ms"] / found["bare, ms"]}
+
+
+def bytes_per_row(calibrator: MatchCalibrator) -> float:
+    """Bytes that the calibrator keeps for each item: its hubness, and its id if it is not the row."""
+    ids = 0
+    if calibrator.ids_ is not None:
+        objects = sum(map(sys.getsizeof, calibrator.ids_))
+        ids = sys.getsizeof(calibrator.ids_) + sys.getsizeof(calibrator._row_of) + objects
+    return (calibrator.hubness_.nbytes + ids) / len(calibrator.hubness_)
+
+
+def measure(rows: int, count: int) -> dict[str, Any]:
+    """Metrics for both kinds of ids."""
+    gallery = clustered(rows, DIM, clusters=2000, noise=1.0, seed=1).mu.numpy()
+    rng = np.random.default_rng(2)
+    right = rng.integers(rows, size=LABELLED + count)
+    noise = rng.uniform(0.02, 0.1, (len(right), 1)) * rng.standard_normal((len(right), DIM))
+    queries = gallery[right] + noise
+    index = build(gallery)
+    start = time.process_time()
+    calibrator = au.MatchCalibrator().fit(
+        queries[:LABELLED], gallery, right[:LABELLED, None].tolist()
+    )
+    metrics: dict[str, Any] = {"fit, CPU seconds": time.process_time() - start}
+    names = [f"item-{row}" for row in range(rows)]
+
+    def by_row(vector: np.ndarray, k: int) -> tuple[Any, Any]:
+        cosines, ids = index.search(vector[None], k)
+        return cosines[0], ids[0]
+
+    def by_name(vector: np.ndarray, k: int) -> tuple[Any, Any]:
+        cosines, ids = by_row(vector, k)
+        return cosines, [names[row] for row in ids]
+
+    kinds = {
+        "integer ids": (calibrator, by_row),
+        "string ids": (with_names(calibrator, names), by_name),
+    }
+    for kind, (own, search) in kinds.items():
+        matches = MatchFilter(own, search, threshold=THRESHOLD, k=K)
+        alternate(search, matches, queries[LABELLED : LABELLED + 20])  # warm-up
+        timed = alternate(search, matches, queries[LABELLED:])
+        metrics[kind] = {**timed, "bytes per row": bytes_per_row(own)}
+        print(f"{kind}: {metrics[kind]}", flush=True)
+    return metrics
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--queries", type=int, default=500)
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/match_cost.json"))
+    options = parser.parse_args()
+    faiss.omp_set_num_threads(1)
+    metrics = measure(options.rows, options.queries)
+    metrics["load average"] = os.getloadavg()[0]
+    settings = {"rows": options.rows, "queries": options.queries, "dim": DIM, "k": K}
+    settings |= {"lists": LISTS, "probes": PROBES, "labelled": LABELLED, "threshold": THRESHOLD}
+    command = f"python -m benchmarks.match_cost --rows {options.rows} --queries {options.queries}"
+    write_record(Record("match-cost", metrics, command, 1, settings), options.out)
+
+
+if __name__ == "__main__":
+    main()
