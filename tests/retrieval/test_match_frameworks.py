@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import aureole as au
 from aureole.errors import AureoleWarning, InvalidInputError
@@ -111,6 +112,39 @@ def test_hostile_scores(rows, scores):
     with pytest.raises(InvalidInputError) as error:
         MatchFilter(rows[0], threshold=0.3).select(scores, list(range(20)))
     message(error)
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        np.zeros(DIM),
+        np.full(DIM, np.nan),
+        np.ones(DIM - 1),
+        np.ones((2, DIM)),
+        ["a"] * DIM,
+        1.0,
+        [],
+    ],
+    ids=["zero", "nan", "short", "matrix", "text", "scalar", "empty"],
+)
+def test_hostile_queries(rows, vector):
+    matches = MatchFilter(rows[0], exact(rows[1]), threshold=0.3)
+    with pytest.raises(InvalidInputError) as error:
+        matches(vector)
+    message(error)
+
+
+def test_the_vector_of_a_query_is_that_of_the_calibrator(rows):
+    calibrator, _, queries, _ = rows
+    matches = MatchFilter(calibrator, threshold=0.3)
+    for query in (queries[0], queries[0].astype("f4"), queries[0].tolist(), [3] * DIM):
+        expected = calibrator.map_queries([query])[0]
+        found = matches.query_vector(query)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert matches.query_vector(torch.tensor(queries[0])) == pytest.approx(
+        calibrator.map_queries(queries[:1])[0]
+    )
 
 
 def test_as_many_ids_as_scores(rows):

@@ -1,5 +1,6 @@
 """Match probabilities in front of any database: search, keep the likely matches, or abstain."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -131,7 +132,14 @@ class MatchFilter:
 
     def query_vector(self, vector: Any) -> Float[np.ndarray, " dim"]:
         """The vector to search with: of length 1, and mapped if the calibrator has a query map."""
-        return self.calibrator.map_queries(np.asarray(vector)[None])[0]
+        array = np.asarray(vector.detach().cpu() if hasattr(vector, "detach") else vector)
+        plain = array.shape == (self.calibrator.dim_,) and array.dtype.kind in "fiu"
+        if self.calibrator.map_ is None and plain:
+            wide = array.astype(np.float64)
+            length = math.sqrt(wide @ wide)
+            if 0 < length < math.inf:  # map_queries without its checks of many rows
+                return (wide / length).astype(np.float32)
+        return self.calibrator.map_queries(array[None])[0]
 
     def level(self, scores: Any) -> float:
         """The level of a query, from its best scores in a search without a filter, the best first."""
@@ -159,8 +167,8 @@ class MatchFilter:
         probabilities = self._probabilities(cosines, ids, level)
         p_value = self._p_value(float(cosines.max()))
         abstained = self.abstain is not None and p_value > self.abstain
-        order = np.argsort(-probabilities, kind="stable")
-        kept = order[probabilities[order] >= self.threshold][: self.limit]
+        likely = np.flatnonzero(probabilities >= self.threshold)
+        kept = likely[(-probabilities[likely]).argsort(kind="stable")][: self.limit]
         kept = kept[:0] if abstained else kept
         return Matches(ids[kept].tolist(), probabilities[kept], cosines[kept], p_value, abstained)
 
@@ -202,7 +210,7 @@ class MatchFilter:
                 "the cosines increase from the first result to the last, so the search returns distances. Pass "
                 "scores='cosine_distance' or 'squared_l2'."
             )
-        return float(np.sort(cosines)[-needed:].mean())
+        return float(np.sort(cosines)[-needed:].sum() / needed)
 
     def _probabilities(self, cosines: np.ndarray, ids: np.ndarray, level: float) -> np.ndarray:
         """``MatchCalibrator.probability`` of one query, without a second check of the cosines."""
