@@ -27,6 +27,7 @@ ALLOWED = {
     ("commands.md", "2 GiB of them"),
     ("commands.md", "in 90 % of cases"),
     ("commands.md", "for masses other than 90 %"),
+    ("databases.md", "OpenSearch 2.19 and later"),
     ("explorer.md", "its set of 95 % contains"),
     ("explorer.md", "cropped to 40 % of its side"),
     ("explorer.md", "stays below 10 MB"),

@@ -12,7 +12,7 @@ __all__ = ["HEAVY", "check_base", "prepare"]
 HEAVY = (
     "lightning_fabric", "ray", "pyarrow", "sentence_transformers", "transformers", "matplotlib", "jinja2", "lance",
     "faiss", "psycopg", "fastapi", "uvicorn", "PIL", "sklearn", "scipy", "pandas", "torchmetrics", "huggingface_hub",
-    "prometheus_client", "datasets", "httpx",
+    "prometheus_client", "datasets", "httpx", "langchain_core", "llama_index",
 )  # fmt: skip
 
 

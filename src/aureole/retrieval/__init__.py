@@ -1,5 +1,8 @@
 """Credible retrieval: the uncertainty of a query decides how many results it gets, on real vector engines."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from aureole.retrieval._cap_tables import credible_cosines
 from aureole.retrieval._caps import (
     cap_cosine,
@@ -33,11 +36,21 @@ from aureole.retrieval._postgres import settings
 from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
 from aureole.retrieval._store import check_build, default_lists, is_local, shown_address
 
+if TYPE_CHECKING:
+    from aureole.retrieval._langchain import LangChainMatchRetriever
+    from aureole.retrieval._llama_index import (
+        LlamaIndexMatchPostprocessor,
+        LlamaIndexMatchRetriever,
+    )
+
 __all__ = [
     "ConformalMass",
     "CredibleIndex",
     "Explanation",
     "Hits",
+    "LangChainMatchRetriever",
+    "LlamaIndexMatchPostprocessor",
+    "LlamaIndexMatchRetriever",
     "MatchCalibrator",
     "MatchFilter",
     "MatchQuality",
@@ -56,3 +69,21 @@ __all__ = [
     "too_wide",
     "union_cosines",
 ]
+
+_LAZY = {
+    "LangChainMatchRetriever": "_langchain",
+    "LlamaIndexMatchPostprocessor": "_llama_index",
+    "LlamaIndexMatchRetriever": "_llama_index",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import LangChain or LlamaIndex when one of their adapters is first used."""
+    if name in _LAZY:
+        return getattr(import_module(f"aureole.retrieval.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'aureole.retrieval' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -410,18 +410,20 @@ class MatchCalibrator:
     def _level(self, cosines: np.ndarray) -> np.ndarray:
         return mean_of_best(-np.sort(-cosines, axis=-1)[..., : self.neighbours])
 
-    def _warn_of_drift(self, level: np.ndarray) -> None:
+    def _warn_of_drift(self, level: np.ndarray) -> bool:
         known = self.held_out_.levels
         if level.size < _DRIFT_QUERIES:
-            return
+            return False
         error = math.sqrt(1 / level.size + 1 / len(known))
-        if abs(level.mean() - known.mean()) > max(_DRIFT * error, _SHIFT) * known.std():
+        drifted = bool(abs(level.mean() - known.mean()) > max(_DRIFT * error, _SHIFT) * known.std())
+        if drifted:
             warnings.warn(
                 f"the highest cosines of these queries average {level.mean():.3f}, but {known.mean():.3f} when the "
                 "calibrator was fitted: they may be of another kind or another encoder. Fit again on such queries.",
                 AureoleWarning,
                 stacklevel=3,
             )
+        return drifted
 
     def _to_probability(self, score: np.ndarray) -> np.ndarray:
         return sigmoid(interpolate(self.curve_[0], self.curve_[1], score))
@@ -442,7 +444,11 @@ class MatchCalibrator:
                     f"{len(self.hubness_)} items. Call append for new ones."
                 )
             return self.hubness_[items]
-        rows = [self._row(item) for item in items.ravel().tolist()]
+        names = items.ravel().tolist()
+        try:
+            rows = [self._row_of[name] for name in names]  # type: ignore[index]
+        except (KeyError, TypeError):
+            rows = [self._row(name) for name in names]  # integers, or an id to report
         return self.hubness_[np.array(rows, dtype=np.int64)].reshape(items.shape)
 
     def _row(self, item: Any) -> int:

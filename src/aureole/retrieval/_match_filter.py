@@ -1,6 +1,8 @@
 """Match probabilities in front of any database: search, keep the likely matches, or abstain."""
 
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,16 @@ from aureole.errors import InvalidInputError
 from aureole.retrieval._match import MatchCalibrator
 
 Search = Callable[[Float[np.ndarray, " dim"], int], tuple[Any, Any]]
+RangeSearch = Callable[[Float[np.ndarray, " dim"], float], tuple[Any, Any]]
+Scores = str | Callable[[Any], Any]
+
+_TO_COSINE: dict[str, Callable[[Any], Any]] = {
+    "cosine": lambda score: score,
+    "cosine_distance": lambda score: 1 - score,
+    "squared_l2": lambda score: 1 - score / 2,
+}
+# The levels of the last queries are compared with those of the calibrator, once in so many queries.
+_WINDOW, _CHECK_EVERY = 300, 30
 
 
 @dataclass(frozen=True)
@@ -30,12 +42,15 @@ class Matches:
 class MatchFilter:
     """The results of a search that are likely matches, with any database.
 
+    It warns once if the highest cosines of its queries drift from those of the labelled queries.
+
     Parameters
     ----------
     calibrator
         Fitted on the vectors of the database.
     search
-        Takes a vector of length 1 and k, and returns the cosines and ids of the k nearest items, without a filter.
+        Takes a vector of length 1 and k, and returns the scores and ids of the k nearest items, without a filter. You
+        can omit it if you search yourself and call :meth:`select`.
     threshold
         The smallest probability, for instance from :meth:`MatchCalibrator.threshold`.
     k
@@ -44,6 +59,9 @@ class MatchFilter:
         Most results (default: ``calibrator.limit``, for which thresholds of precision hold).
     abstain
         Largest p-value with which a query gets results (default: all queries do).
+    scores
+        What the search returns: "cosine" (default), "cosine_distance" (1 - cosine), "squared_l2" (2 - 2 cosine, for
+        vectors of length 1), or a function from its scores to cosines.
 
     Examples
     --------
@@ -65,12 +83,13 @@ class MatchFilter:
     def __init__(
         self,
         calibrator: MatchCalibrator,
-        search: Search,
+        search: Search | None = None,
         *,
         threshold: float,
         k: int = 100,
         limit: int | None = None,
         abstain: float | None = None,
+        scores: Scores = "cosine",
     ) -> None:
         for name, value in (("threshold", threshold), ("abstain", abstain)):
             if value is not None and not 0 <= value <= 1:
@@ -79,32 +98,164 @@ class MatchFilter:
             raise InvalidInputError(
                 f"k must be at least {calibrator.neighbours}, the neighbours of the calibrator, but is {k}."
             )
+        if limit is not None and limit < 1:
+            raise InvalidInputError(f"limit must be at least 1, but is {limit}.")
+        if not callable(scores) and scores not in _TO_COSINE:
+            raise InvalidInputError(
+                f"scores must be one of {', '.join(_TO_COSINE)} or a function, but is {str(scores)[:60]!r}."
+            )
         self.calibrator, self.search, self.threshold = calibrator, search, threshold
-        self.k, self.abstain = k, abstain
+        self.k, self.abstain, self.scores = k, abstain, scores
         self.limit = calibrator.limit if limit is None else limit
+        self._levels: deque[float] = deque(maxlen=_WINDOW)
+        self._queries, self._warned = 0, False
+        self._null: tuple[np.ndarray, np.ndarray] | None = None
 
     def __call__(self, vector: Any) -> Matches:
         """Search for one query, a vector of the calibrator's encoder."""
-        query = self.calibrator.map_queries(np.asarray(vector)[None])[0]
-        cosines, ids = self.search(query, self.k)
-        return self.select(cosines, ids)
+        return self.select(*self._nearest(self.query_vector(vector), self.k))
 
-    def select(self, cosines: Any, ids: Any) -> Matches:
-        """The matches among the results of an unfiltered search, with their cosines."""
-        cosines, ids = np.asarray(cosines, dtype=np.float64), _as_array(ids)
-        probabilities = self.calibrator.probability(cosines, ids)
-        p_value = float(self.calibrator.no_match_p_value(cosines))
+    def search_range(self, vector: Any, range_search: RangeSearch) -> Matches:
+        """The matches among all items within the radius of this query, instead of the k nearest.
+
+        Parameters
+        ----------
+        vector
+            A vector of the calibrator's encoder.
+        range_search
+            Takes a vector of length 1 and a cosine, and returns the scores and ids of all items with at least this
+            cosine, of the same kind as those of ``search``.
+        """
+        query = self.query_vector(vector)
+        level = self.level(self._nearest(query, self.calibrator.neighbours)[0])
+        return self.select(*range_search(query, self.radius(level)), level=level)
+
+    def query_vector(self, vector: Any) -> Float[np.ndarray, " dim"]:
+        """The vector to search with: of length 1, and mapped if the calibrator has a query map."""
+        array = np.asarray(vector.detach().cpu() if hasattr(vector, "detach") else vector)
+        plain = array.shape == (self.calibrator.dim_,) and array.dtype.kind in "fiu"
+        if self.calibrator.map_ is None and plain:
+            wide = array.astype(np.float64)
+            length = math.sqrt(wide @ wide)
+            if 0 < length < math.inf:  # map_queries without its checks of many rows
+                return (wide / length).astype(np.float32)
+        return self.calibrator.map_queries(array[None])[0]
+
+    def level(self, scores: Any) -> float:
+        """The level of a query, from its best scores in a search without a filter, the best first."""
+        return self._level(self.cosines(scores))
+
+    def radius(self, level: float) -> float:
+        """The smallest cosine with which any item can reach the threshold, for a range search."""
+        return float(self.calibrator.radius(self.threshold, level))
+
+    def select(self, scores: Any, ids: Any, *, level: float | None = None) -> Matches:
+        """The matches among the results of a search.
+
+        Parameters
+        ----------
+        scores, ids
+            Of the items that the search returned.
+        level
+            From :meth:`level` (default: that of ``scores``). Pass it if the search has a filter or a radius.
+        """
+        cosines, ids = self.cosines(scores), _as_array(ids)
+        if not len(cosines):
+            return Matches([], cosines, cosines, 1.0, self.abstain is not None)
+        level = self._level(cosines) if level is None else level
+        self._watch(level)
+        probabilities = self._probabilities(cosines, ids, level)
+        p_value = self._p_value(float(cosines.max()))
         abstained = self.abstain is not None and p_value > self.abstain
-        order = np.argsort(-probabilities, kind="stable")
-        kept = order[probabilities[order] >= self.threshold][: self.limit]
+        likely = np.flatnonzero(probabilities >= self.threshold)
+        kept = likely[(-probabilities[likely]).argsort(kind="stable")][: self.limit]
         kept = kept[:0] if abstained else kept
         return Matches(ids[kept].tolist(), probabilities[kept], cosines[kept], p_value, abstained)
+
+    def cosines(self, scores: Any) -> Float[np.ndarray, " n"]:
+        """The cosines of the scores of one query."""
+        convert = self.scores if callable(self.scores) else _TO_COSINE[self.scores]
+        cosines = np.asarray(convert(np.asarray(scores, dtype=np.float64)), dtype=np.float64)
+        if cosines.ndim != 1 or not (np.abs(cosines) <= 1.001).all():
+            raise InvalidInputError(
+                "the search must return one row of cosines between -1 and 1. If it returns distances, pass "
+                "scores='cosine_distance', 'squared_l2' or a function."
+            )
+        return cosines
+
+    def _watch(self, level: float) -> None:
+        """Warn once if the levels of recent queries differ from those of the calibrator."""
+        self._levels.append(level)
+        self._queries += 1
+        if self._warned or self._queries % _CHECK_EVERY:
+            return
+        self._warned = self.calibrator._warn_of_drift(np.array(self._levels))
+
+    def _nearest(self, query: np.ndarray, k: int) -> tuple[Any, Any]:
+        if self.search is None:
+            raise InvalidInputError(
+                "this MatchFilter has no search function. Pass search, or call select with the results of your search."
+            )
+        return self.search(query, k)
+
+    def _level(self, cosines: np.ndarray) -> float:
+        needed = min(self.calibrator.neighbours, len(self.calibrator.hubness_))
+        if len(cosines) < needed:
+            raise InvalidInputError(
+                f"the search returned {len(cosines)} results, but match probabilities need the {needed} nearest of an "
+                "unfiltered search. Retrieve more, and pass their level if you use a filter."
+            )
+        if len(cosines) > 2 and cosines[-1] > cosines[0] and (np.diff(cosines) >= 0).all():
+            raise InvalidInputError(
+                "the cosines increase from the first result to the last, so the search returns distances. Pass "
+                "scores='cosine_distance' or 'squared_l2'."
+            )
+        return float(np.sort(cosines)[-needed:].sum() / needed)
+
+    def _probabilities(self, cosines: np.ndarray, ids: np.ndarray, level: float) -> np.ndarray:
+        """``MatchCalibrator.probability`` of one query, without a second check of the cosines."""
+        score = self.calibrator._score(cosines, ids, np.array(level))
+        return self.calibrator._to_probability(score)
+
+    def _p_value(self, highest: float) -> float:
+        """``MatchCalibrator.no_match_p_value`` of one query, with a cached order."""
+        null = self.calibrator.held_out_.best_wrong
+        if self._null is None or self._null[0] is not null:
+            self._null = (null, np.sort(null))
+        above = len(null) - self._null[1].searchsorted(np.float32(highest), side="left")
+        return float((1 + above) / (len(null) + 1))
+
+
+def select_items(
+    matches: MatchFilter, results: Sequence[tuple[Any, Any, Any]], level: float | None
+) -> list[tuple[Any, float, float]]:
+    """Item, probability and cosine of the matches among results of item, id and score."""
+    items = {name: item for item, name, _ in results}
+    if len(items) < len(results):
+        raise InvalidInputError(
+            f"the search returned {len(results)} results with {len(items)} different ids. Each item needs its own id."
+        )
+    chosen = matches.select([score for *_, score in results], list(items), level=level)
+    names = [items[name] for name in chosen.ids]
+    return list(zip(names, chosen.probabilities.tolist(), chosen.cosines.tolist(), strict=True))
+
+
+def item_id(name: Any, metadata: dict[str, Any], id_key: str | None) -> Any:
+    """The id of an item of the calibrator: its own, or an entry of its metadata."""
+    found = name if id_key is None else metadata.get(id_key)
+    if found is None:
+        place = "an id" if id_key is None else f"the key {id_key[:60]!r} in its metadata"
+        raise InvalidInputError(
+            f"the search returned an item without {place}. Set id_key to the metadata key with the calibrator's ids."
+        )
+    return found
 
 
 def _as_array(ids: Any) -> np.ndarray:
     """The ids as an array that keeps what they are."""
-    array = np.asarray(ids)
+    named = not isinstance(ids, np.ndarray) and len(ids) and isinstance(ids[0], str)
+    array = np.empty(0, dtype=object) if named else np.asarray(ids)
     if array.dtype.kind not in "iu":
         array = np.empty(len(ids), dtype=object)
-        array[:] = list(ids)
+        array[:] = ids if named else list(ids)
     return array
