@@ -27,6 +27,13 @@ from aureole.retrieval._lance import (
 )
 from aureole.retrieval._match import MatchCalibrator
 from aureole.retrieval._match_filter import Matches, MatchFilter
+from aureole.retrieval._match_gallery import (
+    GalleryMatcher,
+    GalleryMatches,
+    MatchOptions,
+    UnknownItemError,
+    without_item,
+)
 from aureole.retrieval._match_quality import MatchQuality
 from aureole.retrieval._postgres import settings
 from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
@@ -36,9 +43,12 @@ __all__ = [
     "ConformalMass",
     "CredibleIndex",
     "Explanation",
+    "GalleryMatcher",
+    "GalleryMatches",
     "Hits",
     "MatchCalibrator",
     "MatchFilter",
+    "MatchOptions",
     "MatchQuality",
     "Matches",
     "Origin",

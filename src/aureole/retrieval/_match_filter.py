@@ -89,10 +89,10 @@ class MatchFilter:
         cosines, ids = self.search(query, self.k)
         return self.select(cosines, ids)
 
-    def select(self, cosines: Any, ids: Any) -> Matches:
-        """The matches among the results of an unfiltered search, with their cosines."""
+    def select(self, cosines: Any, ids: Any, *, level: Any = None) -> Matches:
+        """The matches among results, with their cosines; a filtered search needs the ``level`` of an unfiltered one."""
         cosines, ids = np.asarray(cosines, dtype=np.float64), _as_array(ids)
-        probabilities = self.calibrator.probability(cosines, ids)
+        probabilities = self.calibrator.probability(cosines, ids, level=level)
         p_value = float(self.calibrator.no_match_p_value(cosines))
         abstained = self.abstain is not None and p_value > self.abstain
         order = np.argsort(-probabilities, kind="stable")
