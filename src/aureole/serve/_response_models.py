@@ -142,7 +142,7 @@ class Match(Item):
 
 
 class MatchAnswer(BaseModel):
-    """The likely matches, the most probable first; ``reason`` says why there are none.
+    """The likely matches, the most probable first; ``reason`` explains an empty list.
 
     ``p_value`` is the share of queries without a match whose highest cosine is at least as high. ``note`` says that the
     calibrator has too few held-out queries to guarantee the precision or recall that was asked for.

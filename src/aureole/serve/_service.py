@@ -203,7 +203,7 @@ class Service:
         }
 
     async def match(self, request: requests.MatchRequest) -> dict[str, Any]:
-        """The likely matches of a query, with their probabilities, or the reason why there are none."""
+        """The likely matches of a query, with their probabilities, or the reason for an empty result."""
         if self._matching is None:
             message = (
                 "this service was started without --calibrator, which match probabilities need."
