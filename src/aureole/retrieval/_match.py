@@ -150,6 +150,7 @@ class MatchCalibrator:
         self.hubness_ = mean_of_best(best[:, : self.neighbours]).astype(np.float32)
         self.reference_ = reference
         self.encoder_ = encoder
+        self.held_out_rows_ = held
         chosen = fitted[:_MOST_FITTED]
         self.weights_ = self._regression(queries[chosen], gallery, [rows[i] for i in chosen], best)
         self.fitted_ = self._scored(queries[chosen], gallery, [rows[i] for i in chosen])
@@ -298,6 +299,7 @@ class MatchCalibrator:
             "hubness": self.hubness_,
             "reference": self.reference_,
             "curve": self.curve_,
+            "held_out_rows": self.held_out_rows_,
             **({} if self.map_ is None else {"map": self.map_}),
             **{f"fitted.{k}": v for k, v in asdict(self.fitted_).items()},
             **{f"held_out.{k}": v for k, v in asdict(self.held_out_).items()},
@@ -323,6 +325,7 @@ class MatchCalibrator:
             self.encoder_, self.ids_ = described["encoder"], described["ids"]
             self.hubness_, self.reference_ = arrays["hubness"], arrays["reference"]
             self.curve_, self.map_ = arrays["curve"], arrays.get("map")
+            self.held_out_rows_ = arrays["held_out_rows"]
             self.dim_ = self.reference_.shape[1]
             if self.map_ is not None and self.map_.shape != (self.dim_, self.dim_):
                 raise ValueError(f"map of shape {self.map_.shape}")
