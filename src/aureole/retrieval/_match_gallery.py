@@ -61,14 +61,16 @@ class GalleryMatches:
     """The likely matches of a query in a gallery, the most probable first.
 
     ``hits`` and ``probabilities`` are in the same order. ``p_value`` is that of
-    :meth:`MatchCalibrator.no_match_p_value`. ``reason`` says why there are no results; None if there are. ``note`` says
-    that the held-out queries are too few for the precision or recall that was asked for.
+    :meth:`MatchCalibrator.no_match_p_value`, ``level`` that of :meth:`MatchCalibrator.level`. ``reason`` says why there
+    are no results; None if there are. ``note`` says that the held-out queries are too few for the precision or recall
+    that was asked for.
     """
 
     hits: Hits
     probabilities: Float[np.ndarray, " n"]
     threshold: float
     p_value: float
+    level: float
     abstained: bool = False
     reason: str | None = None
     note: str | None = None
@@ -129,6 +131,14 @@ class GalleryMatcher:
         self._thresholds: dict[tuple[float | None, float | None], tuple[float, str | None]] = {}
         self._lock = threading.Lock()
 
+    def about(self) -> dict[str, Any]:
+        """The default threshold and limit, and the number of held-out queries of the calibrator."""
+        return {
+            "threshold": self.threshold(MatchOptions())[0],
+            "limit": self.calibrator.limit,
+            "queries": len(self.calibrator.held_out_.levels),
+        }
+
     def match(
         self,
         query: Any,
@@ -186,7 +196,13 @@ class GalleryMatcher:
         threshold, note = self.threshold(options)
         if not len(hits):
             return GalleryMatches(
-                hits, np.zeros(0), threshold, 1.0, reason="the search found no items.", note=note
+                hits,
+                np.zeros(0),
+                threshold,
+                p_value=1.0,
+                level=0.0,
+                reason="the search found no items.",
+                note=note,
             )
         self.check_known(hits.ids)
         level = self.level(hits) if level is None else level
@@ -207,24 +223,27 @@ class GalleryMatcher:
                 f"gallery (p-value {chosen.p_value:.3g}, above {options.abstain:g})."
             )
         elif not len(chosen):
-            best = self.calibrator.probability(cosines, _objects(names), level=level).max()
+            best = self.probabilities(cosines, hits.ids, level=level).max()
             reason = f"no item reaches the probability {threshold:.3g}; the highest is {best:.3g}."
         return GalleryMatches(
             pick_hits(hits, [places[name] for name in chosen.ids]),
             chosen.probabilities,
             threshold,
             chosen.p_value,
+            level,
             chosen.abstained,
             reason,
             note,
         )
 
-    def probabilities(self, hits: Hits, *, level: float | None = None) -> Float[np.ndarray, " n"]:
-        """The match probability of each hit, in the order of the hits."""
-        self.check_known(hits.ids)
-        level = self.level(hits) if level is None else level
-        names = _objects([self._name_of(one) for one in hits.ids])
-        return self.calibrator.probability(hits.cosine.numpy(), names, level=level)
+    def probabilities(
+        self, cosines: Float[np.ndarray, " n"], ids: Sequence[Any], *, level: float
+    ) -> Float[np.ndarray, " n"]:
+        """The match probability of each item, from its cosine and the level of the query."""
+        self.check_known(ids)
+        names = np.empty(len(ids), dtype=object)
+        names[:] = [self._name_of(one) for one in ids]
+        return self.calibrator.probability(cosines, names, level=level)
 
     def threshold(self, options: MatchOptions) -> tuple[float, str | None]:
         """(The smallest probability of a match, a note if its guarantee does not hold); cached."""
@@ -321,9 +340,3 @@ def _check_same(calibrator: MatchCalibrator, dim: int, origin: Origin, name: str
 
 def _not_searched(_: Any, __: int) -> tuple[Any, Any]:
     raise AssertionError("the results are passed to select")
-
-
-def _objects(names: list[Any]) -> np.ndarray:
-    array = np.empty(len(names), dtype=object)
-    array[:] = names
-    return array

@@ -44,13 +44,7 @@ class Matching:
 
     def about(self) -> dict[str, Any]:
         """The default threshold and limit, and the number of held-out queries."""
-        calibrator = self._matcher.calibrator
-        threshold, _ = self._matcher.threshold(MatchOptions())
-        return {
-            "threshold": threshold,
-            "limit": calibrator.limit,
-            "queries": len(calibrator.held_out_.levels),
-        }
+        return self._matcher.about()
 
     async def posterior_of(self, item: str) -> VonMisesFisher:
         """The posterior of an item of the gallery."""
