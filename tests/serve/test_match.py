@@ -13,6 +13,7 @@ from aureole.retrieval import CredibleIndex, GalleryMatcher, MatchOptions
 from aureole.scale import load_embedder
 from aureole.serve import Client, MatchResult, Service, ServiceError
 from aureole.serve._response_models import AboutAnswer, MatchAnswer
+from benchmarks.explorer_visit import Visit, browser, chromium
 from tests.cli.conftest import run
 from tests.serve.conftest import N, ask, calibrator_of, error_of, in_base64, names, running
 
@@ -248,3 +249,25 @@ def test_a_saved_calibrator_matches_as_before(calibrator, tmp_path, index):
     loaded = GalleryMatcher(MatchCalibrator.load(tmp_path), index)
     wanted = GalleryMatcher(calibrator, index).match("item-001")
     assert loaded.match("item-001").hits.ids == wanted.hits.ids
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium() is None, reason="the page is tried in Chromium, which is not here")
+def test_the_page_shows_match_probabilities(calibrated, asking):
+    pytest.importorskip("playwright")
+    address = f"http://{calibrated[0]}:{calibrated[1]}/"
+    with browser() as chrome, Visit(chrome, address) as visit:
+        visit.load()
+        visit.go("#/item/item-004")
+        visit.page.locator("#mass").fill("99")
+        visit.page.wait_for_timeout(800)
+        wanted = asking.match(id="item-004", threshold=0.0, limit=100)
+        shown = visit.page.locator(".set").inner_text()
+        assert "calibrated on 150 held-out queries" in shown
+        assert f"p-value that nothing matches: {wanted.p_value:.2f}" in shown
+        tiles = visit.page.locator(".members li .facts").all_inner_texts()
+        assert len(tiles) > 1
+        for text in tiles:
+            assert ("P " in text) != ("cos " in text), text
+        assert sum("P " in text for text in tiles) >= len(tiles) - 1  # the item itself has a cosine
+        assert visit.errors == []
