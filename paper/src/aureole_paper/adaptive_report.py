@@ -215,7 +215,7 @@ def _abstention(groups: Groups, names: Sequence[str]) -> list[Table]:
             for case in cases
         ]
         spans = (("", 1), ("AUROC", len(_CUES)), ("answered at 97 %, in %", len(_CUES)))
-        header = ("questions without an answer", *_CUES, *_CUES)
+        header = ("unanswerable questions", *_CUES, *_CUES)
         tables.append(Table(SETTINGS[name], TEXTS("abstention"), header, tuple(rows), spans))
     return tables
 

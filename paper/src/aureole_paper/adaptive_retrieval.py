@@ -37,7 +37,7 @@ from aureole_paper.settings import RunSetting
 FEW = (50, 200, 1000)  # labelled questions
 _DOMAINS = 5  # of InsuranceQA, each removed in turn
 _SCALES = (10.0, 20.0, 50.0, 100.0)  # of cosines in a softmax
-_BM25 = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # weights of BM25 beside the score of the calibrator
+_BM25 = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # weights of BM25 in a sum with the calibrator's score
 _GAP = 100  # items among which the largest gap is sought
 Score = Callable[[Judged], np.ndarray]
 
@@ -193,7 +193,7 @@ def _with_bm25(own: MatchScore, judged: list[Judged], lexical: list[np.ndarray])
 
 
 def _probabilities(fitted: MatchCalibrator, test: Judged) -> dict[str, Any]:
-    """Calibration error, and what thresholds for precision and recall 0.5 give, beside CSLS at the same point."""
+    """Calibration error, and what thresholds for precision and recall 0.5 give, and CSLS at the same point."""
     p = fitted.probability(test.top_cosines, test.rows)
     rank = np.argsort(np.argsort(-p, axis=1, kind="stable"), axis=1)
     sharp = (p >= fitted.threshold(precision=0.5)) & (rank < fitted.limit)
@@ -238,7 +238,7 @@ def few_labels(data: Collection, count: int, seed: int) -> dict[str, Any]:
 
 
 def abstentions(data: Collection) -> dict[str, Any]:
-    """Questions without an answer: foreign ones, and those of a domain whose answers are removed from the gallery."""
+    """Unanswerable questions: foreign ones, and those of a domain whose answers are removed from the gallery."""
     assert data.domains is not None
     fitted = MatchCalibrator().fit(data.labelled.vectors, data.gallery, data.labelled.matches)
     results = {"BoolQ": _abstention(fitted, data.gallery, data.test.vectors, data.foreign)}
@@ -264,7 +264,7 @@ def abstentions(data: Collection) -> dict[str, Any]:
 def _abstention(
     fitted: MatchCalibrator, gallery: np.ndarray, answerable: np.ndarray, other: np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """How well scores tell questions with an answer in the gallery from those without."""
+    """How well scores separate answerable from unanswerable questions."""
     scores: dict[str, list[np.ndarray]] = {}
     for queries in (answerable, other):
         near = Judged(queries, gallery, [[] for _ in queries])

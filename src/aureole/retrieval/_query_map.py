@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch.nn import functional
 
 _STEPS, _CHECK, _PATIENCE = 600, 20, 3  # checks without improvement that end the training
-_BATCH, _NEGATIVES = 512, 2048
+_BATCH, _NEGATIVES = 256, 1024
 _MOST_CHECKED = 1000  # queries of the check
-_RATE = 3e-4
-_SPREADS = 3.0  # a cosine so many standard deviations higher is e times as likely: see _temperature
+_RATE = 5e-4
+_SPREADS = 3.0  # logits are so many cosines per standard deviation of random ones
 
 
 def fit_query_map(
@@ -37,7 +37,7 @@ def fit_query_map(
     with torch.no_grad():
         lowest, best, since = float(judge.loss(weight)), None, 0
     for step in range(1, _STEPS + 1):
-        chosen = rng.permutation(train)[:_BATCH]
+        chosen = rng.choice(train, min(_BATCH, len(train)), replace=False)
         optimiser.zero_grad()
         _Batch(chosen, queries, items, matches, rng, scale).loss(weight).backward()
         optimiser.step()
@@ -75,10 +75,12 @@ class _Batch:
         rng: np.random.Generator,
         scale: float,
     ) -> None:
-        right = np.array([rng.choice(matches[i]) for i in chosen])
+        groups = [matches[i] for i in chosen]
+        picks = rng.random(len(groups))
+        right = np.array([g[int(p * len(g))] for g, p in zip(groups, picks, strict=True)])
         others = rng.integers(len(gallery), size=_NEGATIVES)
         rows = np.concatenate([right, others])
-        known = _known(rows, [matches[i] for i in chosen])
+        known = _known(rows, groups)
         known[np.arange(len(chosen)), np.arange(len(chosen))] = False
         self._known = torch.from_numpy(known)  # matches that are not the target: no negatives
         self._queries, self._items = torch.from_numpy(queries[chosen]), gallery[rows]
