@@ -151,7 +151,7 @@ def test_another_model_or_dimension_is_refused():
     with gallery(origin=Origin(encoder="the encoder")) as index:
         GalleryMatcher(fitted(IDS, "the encoder"), index)
     other = MatchCalibrator().fit(QUERIES[:400, :5], MU[:, :5], [[row] for row in RIGHT[:400]])
-    with gallery() as index, pytest.raises(InvalidInputError, match=r"dimension 5, but .* 12\."):
+    with gallery() as index, pytest.raises(EncoderError, match=r"dimension 5, but .* 12\."):
         GalleryMatcher(other, index)
 
 

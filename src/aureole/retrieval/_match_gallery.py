@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.errors import AureoleWarning, EncoderError, InvalidInputError
+from aureole.errors import AureoleWarning, EncoderError, InvalidInputError, MissingInputError
 from aureole.retrieval._hits import Hits, pick_hits
 from aureole.retrieval._index import CredibleIndex, SearchOptions
 from aureole.retrieval._match import MatchCalibrator
@@ -219,8 +219,8 @@ class GalleryMatcher:
         reason = None
         if chosen.abstained:
             reason = (
-                f"abstained: the highest cosine, {cosines.max():.3f}, is common for queries without a match in the "
-                f"gallery (p-value {chosen.p_value:.3g}, above {options.abstain:g})."
+                f"abstained: the highest cosine, {cosines.max():.3f}, is reached by a share of {chosen.p_value:.3g} of "
+                f"queries without a match (the p-value), which is above {options.abstain:g}."
             )
         elif not len(chosen):
             best = self.probabilities(cosines, hits.ids, level=level).max()
@@ -307,7 +307,7 @@ class GalleryMatcher:
         return hits
 
 
-class UnknownItemError(InvalidInputError):
+class UnknownItemError(MissingInputError):
     """An item of the gallery was added after the calibrator was fitted."""
 
 
@@ -332,7 +332,7 @@ def _check_same(calibrator: MatchCalibrator, dim: int, origin: Origin, name: str
             f"{name} was fitted on vectors of another model than this gallery's (their fingerprints differ). {remedy}"
         )
     if calibrator.dim_ != dim:
-        raise InvalidInputError(
+        raise EncoderError(
             f"{name} was fitted on vectors of dimension {calibrator.dim_}, but the gallery has dimension {dim}. "
             + remedy
         )
