@@ -9,7 +9,7 @@ import torch
 
 from aureole import VonMisesFisher
 from aureole.data import write_columns, write_picture
-from aureole.errors import InvalidInputError
+from aureole.errors import EncoderError, InvalidInputError, MissingInputError
 from aureole.models import (
     Card,
     CifarResNet,
@@ -18,7 +18,15 @@ from aureole.models import (
     PosteriorEncoder,
     ResidualMLP,
 )
-from aureole.retrieval import CredibleIndex, SearchOptions, cap_cosine, latent_in_cap
+from aureole.retrieval import (
+    CredibleIndex,
+    GalleryMatcher,
+    MatchCalibrator,
+    MatchOptions,
+    SearchOptions,
+    cap_cosine,
+    latent_in_cap,
+)
 from aureole.training import FrozenHead
 from tests.cli.conftest import columns, run
 
@@ -351,3 +359,120 @@ def test_a_text_asks_through_minilm_and_a_head(tmp_path):
     assert found["hits"][0]["cosine"] == pytest.approx(1, abs=1e-5)
     unit = said("search", place, "--text", sentences[5], *model, "--normalized")
     assert unit["query"]["kappa"] != found["query"]["kappa"]
+
+
+@pytest.fixture(scope="module")
+def calibrator(gallery, fitted, tmp_path_factory):
+    """The folder of a calibrator of the gallery's directions, which are those of the head."""
+    head = FrozenHead.load(fitted[0])
+    held_out = columns(seed=1)
+    things = columns()
+    with CredibleIndex.open(gallery) as index:
+        ids = things["id"].tolist()
+        mu = index.fetch(ids)[0].mu.numpy()
+        noise = np.random.default_rng(0).normal(size=things["v"].shape)
+        queries = head.predict((things["v"] + 0.05 * noise).astype(np.float32)).mu.numpy()
+        matches = [[name] for name in ids]
+        others = head.predict(held_out["v"]).mu.numpy()
+        fitted_ = MatchCalibrator().fit(
+            queries,
+            mu,
+            matches,
+            ids=ids,
+            other_queries=others,
+            encoder=index.origin.fingerprint,
+        )
+    out = tmp_path_factory.mktemp("calibrator")
+    fitted_.save(out)
+    return out
+
+
+def test_matches_are_those_of_the_calibrator(gallery, calibrator, table, fitted):
+    head = FrozenHead.load(fitted[0])
+    query = head.predict(columns()["v"][7:8])
+    row = ("--vector-from", table, "--row", 7, "--vector-column", "v", "--head", fitted[0])
+    with CredibleIndex.open(gallery) as index:
+        matcher = GalleryMatcher(MatchCalibrator.load(calibrator), index)
+        for options, wanted in (
+            (("--threshold", 0.0, "--limit", 4), MatchOptions(threshold=0.0, limit=4)),
+            (("--precision", 0.2), MatchOptions(precision=0.2)),
+            (("--recall", 0.5), MatchOptions(recall=0.5)),
+            (("--abstain", 0.5), MatchOptions(abstain=0.5)),
+        ):
+            expected = matcher.match(query[0], wanted)
+            found = said("search", gallery, *row, "--calibrator", calibrator, *options)
+            assert [hit["id"] for hit in found["hits"]] == expected.hits.ids
+            for hit, probability in zip(found["hits"], expected.probabilities, strict=True):
+                assert hit["probability"] == pytest.approx(probability, abs=1e-6)
+            assert found["p_value"] == pytest.approx(expected.p_value)
+            assert found["threshold"] == pytest.approx(expected.threshold)
+            assert (found["abstained"], found["reason"]) == (expected.abstained, expected.reason)
+    asked = ("--calibrator", calibrator, "--threshold", 0, "--filter", "g=thing 3")
+    found = said("search", gallery, "--id", "view 12", *asked)
+    assert {hit["id"] for hit in found["hits"]} == {"view 13", "view 14", "view 15"}
+    text = run("search", gallery, "--id", "view 12", *asked).stdout
+    assert "probability" in text
+    assert "matches with probability at least 0; p-value" in text
+    assert f"{found['hits'][0]['probability']:.3f}" in text
+    assert text.endswith("3 matches\n")
+
+
+def test_an_abstained_query_prints_its_reason_in_one_line(gallery, calibrator):
+    asked = ("search", gallery, "--id", "view 7", "--calibrator", calibrator)
+    found = said(*asked, "--abstain", 0)
+    assert (found["abstained"], found["count"], found["hits"]) == (True, 0, [])
+    done = run(*asked, "--abstain", 0)
+    assert done.exit_code == 0
+    last = done.stdout.splitlines()[-1]
+    assert last == found["reason"]
+    assert last.startswith("abstained: the highest cosine")
+    shy = run(*asked, "--precision", 0.9999)
+    assert "no item reaches the probability 1" in shy.stdout
+    assert "note: " in shy.stderr
+    assert "held-out queries do not show precision" in shy.stderr
+
+
+def test_wrong_options_of_matches_are_named(gallery, calibrator, tmp_path):
+    asked = ("search", gallery, "--id", "view 7")
+    for options in (
+        ("--threshold", 0.5),
+        ("--abstain", 0.05),
+        ("--calibrator", calibrator, "--threshold", 0.5, "--recall", 0.5),
+        ("--calibrator", calibrator, "--threshold", 1.5),
+        ("--calibrator", calibrator, "--mass", 0.9),
+        ("--calibrator", calibrator, "--widest", 30),
+        ("--calibrator", calibrator, "--rank", "positivity"),
+        ("--calibrator", calibrator, "--explain"),
+    ):
+        done = run(*asked, *options)
+        assert done.exit_code == 2, options
+    server = ("search", "--server", "http://127.0.0.1:9", "--id", "a")
+    assert run(*server, "--calibrator", calibrator).exit_code == 2
+    (tmp_path / "match.json").write_text('{"format": "aureole-match-1", "ids": [[]]}')
+    for options, match in (
+        (("--calibrator", tmp_path / "none"), "match.json not found"),
+        (("--calibrator", tmp_path), "no valid calibrator"),
+        (("--calibrator", calibrator, "--precision", 1), "precision must lie between 0 and 1"),
+        (("--calibrator", calibrator, "--precision", 0.5, "--limit", 11), "at most 10 results"),
+    ):
+        done = run(*asked, *options)
+        assert isinstance(done.exception, InvalidInputError | MissingInputError), options
+        assert match in str(done.exception)
+        assert "\n" not in str(done.exception)
+
+
+def test_a_calibrator_of_the_encoders_vectors_is_not_one_of_the_heads(gallery, tmp_path):
+    vectors = columns()["v"]
+    ids = columns()["id"].tolist()
+    plain = MatchCalibrator().fit(vectors, vectors, [[name] for name in ids], ids=ids)
+    plain.save(tmp_path / "plain")
+    done = run("search", gallery, "--id", "view 7", "--calibrator", tmp_path / "plain")
+    assert "dimension 8, but the gallery has dimension 4" in str(done.exception)
+    flat = vectors[:, :4]
+    other = MatchCalibrator().fit(
+        flat, flat, [[name] for name in ids], ids=ids, encoder="an encoder"
+    )
+    other.save(tmp_path / "other")
+    done = run("search", gallery, "--id", "view 7", "--calibrator", tmp_path / "other")
+    assert isinstance(done.exception, EncoderError)
+    assert "another model than this gallery's" in str(done.exception)

@@ -177,6 +177,9 @@ def prepare(page, reader, monkeypatch):
         cosines, ids = nearest(queries, gallery, 100)
         names = {"au": aureole, "queries": queries, "gallery": gallery, "cosines": cosines}
         reader.names |= names | {"ids": ids, "matches": [[row // 2] for row in range(400)]}
+    if page == "serve.md":
+        photos = [reader.folder / "pictures" / f"picture-{i}.png" for i in range(80)]
+        reader.names |= {"photos": photos, "matches": [[path.stem] for path in photos]}
     if page == "encoders.md":
         datasets = pytest.importorskip("datasets")
         home = reader.folder / "hub"

@@ -16,7 +16,15 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.explorer import MASSES, choose_columns, explorer_data, write_explorer
 from aureole.explorer._explorer import pick_items, render_explorer
-from aureole.retrieval import CredibleIndex, Origin, SearchOptions, cap_cosine
+from aureole.retrieval import (
+    CredibleIndex,
+    GalleryMatcher,
+    MatchCalibrator,
+    MatchOptions,
+    Origin,
+    SearchOptions,
+    cap_cosine,
+)
 from aureole.sphere import normalize
 from benchmarks.explorer_visit import Visit, browser, chromium
 
@@ -79,6 +87,86 @@ def test_ranks_and_order_are_those_of_the_whole_gallery(gallery, data):
     assert data["about"]["rows"] == ROWS
     assert data["about"]["kappa"]["quantiles"][100][1] == float(kappa.max())
     assert data["rejection"]["curve"][0]["kept"] == 1.0
+
+
+@pytest.fixture(scope="module")
+def calibrator(gallery):
+    """The folder of a calibrator of the gallery."""
+    with CredibleIndex.open(gallery / "g.faiss") as index:
+        ids = [f"item {i}" for i in range(ROWS)]
+        mu = index.fetch(ids)[0].mu.numpy()
+        rng = np.random.default_rng(0)
+        right = rng.integers(ROWS, size=300)
+        queries = mu[right] + 0.05 * rng.standard_normal((300, DIM))
+        fitted = MatchCalibrator().fit(queries, mu, [[ids[row]] for row in right], ids=ids)
+    fitted.save(gallery / "calibrator")
+    return gallery / "calibrator"
+
+
+def test_match_probabilities_are_the_calibrators_own(gallery, data, calibrator):
+    assert data["about"]["calibrator"] is None
+    assert "matches" not in data["items"][0]
+    loaded = MatchCalibrator.load(calibrator)
+    with CredibleIndex.open(gallery / "g.faiss") as index:
+        found = explorer_data(index, label_column="label", items=40, calibrator=loaded)
+        matcher = GalleryMatcher(loaded, index)
+        names = [item["id"] for item in found["items"]]
+        for place in (0, len(names) // 2, len(names) - 1):
+            own = matcher.match(names[place], MatchOptions(threshold=0.0, limit=ROWS))
+            wanted = dict(zip(own.hits.ids, own.probabilities, strict=True))
+            matches = found["items"][place]["matches"]
+            assert len(matches) == 48
+            assert place not in {other for other, _ in matches}
+            for other, probability in matches:
+                assert probability == pytest.approx(wanted[names[other]], abs=1e-4)
+            assert found["items"][place]["p_value"] == pytest.approx(own.p_value, abs=1e-4)
+        assert found["about"]["calibrator"] == matcher.about()
+    posterior = VonMisesFisher(torch.eye(DIM), torch.ones(DIM))
+    index = CredibleIndex.create("faiss://", posterior, [f"item {i}" for i in range(DIM)])
+    index.delete([f"item {i}" for i in range(DIM - 1)])
+    (alone,) = explorer_data(index, calibrator=loaded)["items"]
+    assert (alone["matches"], alone["p_value"]) == ([], 1.0)
+    index.delete([f"item {DIM - 1}"])
+    assert explorer_data(index, calibrator=loaded)["items"] == []
+
+
+def test_the_command_takes_a_calibrator(gallery, calibrator, tmp_path):
+    out = tmp_path / "page.html"
+    options = ["--calibrator", str(calibrator), "--items", "20", "--out", str(out)]
+    done = CliRunner().invoke(app, ["report", str(gallery / "g.faiss"), *options])
+    assert done.exit_code == 0, done.output
+    text = re.findall(r'id="aureole-data">(.*?)</script>', out.read_text("utf-8"), re.DOTALL)[0]
+    assert json.loads(text)["about"]["calibrator"]["queries"] == 150
+    options[1] = str(tmp_path / "none")
+    refused = CliRunner().invoke(app, ["report", str(gallery / "g.faiss"), *options])
+    assert "match.json not found" in str(refused.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium() is None, reason="the page is tried in Chromium, which is not here")
+def test_the_file_shows_match_probabilities(gallery, calibrator, tmp_path):
+    pytest.importorskip("playwright")
+    with CredibleIndex.open(gallery / "g.faiss") as index:
+        loaded = MatchCalibrator.load(calibrator)
+        found = explorer_data(index, label_column="label", items=40, calibrator=loaded)
+    out = write_explorer(found, tmp_path / "page.html", "mine")
+    with browser() as chrome, Visit(chrome, out.as_uri()) as visit:
+        visit.load()
+        visit.open_first()
+        visit.page.locator("#mass").fill("99")
+        visit.page.wait_for_timeout(400)
+        item = next(
+            each
+            for each in found["items"]
+            if each["id"] == visit.page.locator(".over code").inner_text()
+        )
+        tile = visit.page.locator(".members li").nth(1)
+        assert re.search(r"P (< )?\d", tile.inner_text())
+        assert "cos" not in tile.inner_text()
+        text = visit.page.locator(".set").inner_text()
+        assert "calibrated on 150 held-out queries" in text
+        assert f"p-value that nothing matches: {item['p_value']:.2f}" in text
+        assert visit.errors == []
 
 
 def test_each_class_keeps_its_ends():

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ pytest.importorskip("PIL")
 from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder
-from aureole.retrieval import ConformalMass, CredibleIndex, Origin
+from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator, Origin
 from aureole.scale import load_embedder
 from aureole.serve import Client, Pictures, Server, Service, address_of, bound_socket, create_app
 
@@ -65,6 +66,21 @@ def made(tmp_path_factory):
 def index(made):
     with CredibleIndex.open(made[0] / "gallery.faiss") as opened:
         yield opened
+
+
+def calibrator_of(posterior, ids, **options):
+    """A calibrator of noisy directions of the items."""
+    rng = np.random.default_rng(0)
+    mu = posterior.mu.numpy()
+    right = rng.integers(len(ids), size=300)
+    queries = mu[right] + 0.1 * rng.standard_normal((300, mu.shape[1]))
+    matches = [[ids[row]] for row in right]
+    return MatchCalibrator().fit(queries, mu[: len(ids)], matches, ids=list(ids), **options)
+
+
+@pytest.fixture(scope="session")
+def calibrator(made):
+    return calibrator_of(made[1], names())
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import pytest
 
+from aureole.scale import load_embedder
+from aureole.serve import Pictures, Service
 from tests.serve.conftest import running
 
 pytest.importorskip("schemathesis")
@@ -9,9 +11,25 @@ pytest.importorskip("schemathesis")
 from benchmarks.fuzzing import fuzz
 
 
+@pytest.fixture
+def calibrated(made, index, calibrator):
+    """A service in which every route is available."""
+    made_service = Service(
+        index,
+        load_embedder(made[0] / "encoder"),
+        calibrator=calibrator,
+        pictures=Pictures(made[0] / "pictures"),
+        label_column="label",
+    )
+    yield made_service
+    made_service.close()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_answers_are_those_described(service):
+@pytest.mark.parametrize("which", ["service", "calibrated"])
+def test_answers_are_those_described(which, request):
+    service = request.getfixturevalue(which)
     with running(service) as place:
         tally = fuzz(f"http://{place[0]}:{place[1]}", examples=20)
     assert tally.faults == []

@@ -30,6 +30,8 @@ export interface About {
   pictures: boolean;
   kappa: { quantiles: [number, number][]; median: number };
   classes: { label: unknown; count: number }[];
+  /** The calibrator of match probabilities; files of earlier versions do not have the field. */
+  calibrator?: { threshold: number; limit: number; queries: number } | null;
   version: string;
 }
 
@@ -86,6 +88,13 @@ export interface Found {
   hits: Hit[];
 }
 
+export interface Matches {
+  /** The match probability of the nearest items, by id. */
+  probabilities: Map<string, number>;
+  /** How common such a query is among those without a match. */
+  p_value: number;
+}
+
 export interface Point {
   id: string;
   label: unknown;
@@ -136,6 +145,8 @@ export interface Source {
   picture(item: { id: string; picture?: string | null }, side: number): Promise<string | null>;
   embed(queries: Query[], signal?: AbortSignal): Promise<Posterior[]>;
   search(query: Query, asked: Asked, signal?: AbortSignal): Promise<Found>;
+  /** Needs a calibrator. */
+  match(query: Query): Promise<Matches>;
   map(query: Query, mass: number, kind: Kind, limit: number, signal?: AbortSignal): Promise<Neighbourhood>;
   rejection(): Promise<Rejection>;
 }

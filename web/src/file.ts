@@ -9,6 +9,7 @@ import {
   type Hit,
   type Item,
   type Kind,
+  type Matches,
   type Neighbourhood,
   type OneItem,
   type Order,
@@ -24,6 +25,9 @@ import { angleOf, labelOf } from "./words";
 interface StoredItem extends Item {
   rank: number;
   near: [number, number | null][];
+  /** With a calibrator. */
+  matches?: [number, number][];
+  p_value?: number;
 }
 
 export interface Stored {
@@ -111,6 +115,12 @@ export class StoredFile implements Source {
       class_entropy: null,
       hits,
     };
+  }
+
+  async match(query: Query): Promise<Matches> {
+    const { matches, p_value } = this.at(this.place(query.id));
+    const probabilities = new Map((matches ?? []).map(([place, value]) => [this.at(place).id, value]));
+    return { probabilities, p_value: p_value ?? 1 };
   }
 
   async map(query: Query, mass: number, _: Kind, limit: number): Promise<Neighbourhood> {

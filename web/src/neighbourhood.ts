@@ -1,6 +1,6 @@
 // The neighbourhood of a posterior: the map with its cap, the mass slider, and the items inside the cap.
 
-import type { About, Cap, Found, Hit, Kind, Query } from "./api";
+import type { About, Cap, Found, Hit, Kind, Matches, Query } from "./api";
 import { choice, debounced, fill, h, Latest, trouble } from "./dom";
 import { angleMap } from "./map";
 import { type Context, dot, tile } from "./tile";
@@ -17,6 +17,8 @@ const TITLES: Record<Kind, string> = { credible: "Credible set", predictive: "Li
 export class Neighbourhood {
   readonly element: HTMLElement;
   private asked: Query | null = null;
+  /** The match probabilities of the current query: they do not depend on the mass. */
+  private matching: Promise<Matches | Error> | null = null;
   private caps: Cap[] = [];
   private mass = 0.95;
   private kind: Kind = "credible";
@@ -83,8 +85,7 @@ export class Neighbourhood {
         this.problem,
         context.source.live && h("label", { class: "check" }, explain, " Explain why each item is in the set"),
         this.members,
-        this.prior !== null &&
-          h("p", { class: "fine" }, `P: the probability that the two match, given that ${chance(this.prior)} of all pairs do.`),
+        meaning(about, this.prior),
       ),
     );
     this.turn();
@@ -93,6 +94,7 @@ export class Neighbourhood {
   /** Shows the neighbourhood of another posterior. */
   ask(asked: Query): void {
     this.asked = asked;
+    this.matching = null;
     this.caps = []; // until the map is loaded, the cap is that of the search
     void this.place();
     void this.search();
@@ -146,30 +148,44 @@ export class Neighbourhood {
     const limit = this.explain ? EXPLAINED : MEMBERS;
     this.members.setAttribute("aria-busy", "true");
     try {
-      const found = await this.searching.run((signal) =>
-        this.context.source.search(asked, { mass: this.mass, kind: this.kind, limit, prior: this.prior, explain: this.explain }, signal),
+      const options = { mass: this.mass, kind: this.kind, limit, prior: this.prior, explain: this.explain };
+      const answer = await this.searching.run((signal) =>
+        Promise.all([this.context.source.search(asked, options, signal), this.matches(asked)]),
       );
-      if (found === null) return;
-      fill(this.problem, []);
-      this.draw(found, asked.id);
+      if (answer === null) return;
+      const [found, matches] = answer;
+      const failed = matches instanceof Error;
+      fill(this.problem, failed ? [trouble(matches, () => void this.search())] : []);
+      this.draw(found, asked.id, failed ? null : matches);
     } catch (error) {
       fill(this.problem, [trouble(error, () => void this.search())]);
     }
     this.members.removeAttribute("aria-busy");
   }
 
-  private draw(found: Found, own: string | undefined): void {
+  /** The match probabilities of a query, or why they are missing; null without a calibrator. */
+  private async matches(asked: Query): Promise<Matches | Error | null> {
+    if (!this.about.calibrator) return null;
+    this.matching ??= this.context.source.match(asked).catch((error: unknown) => {
+      this.matching = null;
+      return error instanceof Error ? error : new Error(String(error));
+    });
+    return this.matching;
+  }
+
+  private draw(found: Found, own: string | undefined, matches: Matches | null): void {
     if (found.threshold !== null) this.map.cap(angleOf(found.threshold));
     const n = `${found.count_exact === false ? "More than " : ""}${count(found.count)}`;
     fill(this.summary, [
       h("strong", {}, n),
       ` of ${count(this.about.rows)} ${things(this.about, this.about.rows)} lie within ${degrees(found.threshold ?? 1)}`,
       h("small", {}, `cosine ≥ ${(found.threshold ?? 1).toFixed(3)}`),
+      matches !== null && h("small", {}, `p-value that nothing matches: ${probability(matches.p_value)}`),
     ]);
     fill(this.mix, this.mixture(found));
     fill(
       this.members,
-      found.hits.map((hit) => this.member(hit, hit.id === own)),
+      found.hits.map((hit) => this.member(hit, hit.id === own, matches?.probabilities.get(hit.id) ?? null)),
     );
     this.members.classList.toggle("explained", this.explain);
     if (found.hits.length === 0) {
@@ -210,15 +226,29 @@ export class Neighbourhood {
     return [bar, h("p", { class: "legend" }, ...named, parts.length > 5 && "others", h("small", {}, all))];
   }
 
-  private member(hit: Hit, own: boolean): HTMLElement {
+  /** An item of the set; with a calibrator, its match probability replaces the cosine and the P of the posteriors. */
+  private member(hit: Hit, own: boolean, match: number | null): HTMLElement {
+    const chance = match ?? (this.about.calibrator ? null : hit.positive);
     const facts = [
       h("span", { class: "kappa" }, own ? "itself" : degrees(hit.cosine)),
-      h("small", {}, `cos ${hit.cosine.toFixed(3)}`),
-      !own && hit.positive !== null && h("small", {}, `P ${probability(hit.positive)}`),
+      (own || match === null) && h("small", {}, `cos ${hit.cosine.toFixed(3)}`),
+      !own && chance !== null && h("small", {}, `P ${probability(chance)}`),
     ];
     const explanation = hit.explanation ? h("p", { class: "why" }, hit.explanation) : null;
     return h("li", {}, tile(this.context, hit, ...facts), explanation);
   }
+}
+
+/** What P means on this page. */
+function meaning(about: About, prior: number | null): HTMLElement | null {
+  const { calibrator } = about;
+  let text = "";
+  if (calibrator) {
+    text = `P: the probability that the item matches the query, calibrated on ${count(calibrator.queries)} held-out queries.`;
+  } else if (prior !== null) {
+    text = `P: the probability that the two match, given that ${chance(prior)} of all pairs do.`;
+  }
+  return text === "" ? null : h("p", { class: "fine" }, text);
 }
 
 /** The prior probability that two items match: of the same class, or one match per item. */

@@ -7,6 +7,7 @@ import {
   type Found,
   type Item,
   type Kind,
+  type Matches,
   type Neighbourhood,
   type OneItem,
   type Order,
@@ -18,6 +19,7 @@ import {
 } from "./api";
 
 const KEY = "aureole-key";
+const MATCHES = 100; // nearest items with a probability
 
 export class Service implements Source {
   readonly live = true;
@@ -72,6 +74,12 @@ export class Service implements Source {
 
   search(query: Query, asked: Asked, signal?: AbortSignal): Promise<Found> {
     return this.post("v1/search", { query, ...asked }, signal);
+  }
+
+  async match(query: Query): Promise<Matches> {
+    const body = { query, threshold: 0, limit: MATCHES };
+    const found = await this.post<{ p_value: number; matches: { id: string; probability: number }[] }>("v1/match", body);
+    return { p_value: found.p_value, probabilities: new Map(found.matches.map((each) => [each.id, each.probability])) };
   }
 
   map(query: Query, mass: number, kind: Kind, limit: number, signal?: AbortSignal): Promise<Neighbourhood> {

@@ -18,6 +18,7 @@ from aureole.scale import Modality, ModelSpec
 from aureole.serve import Client
 
 _MAX_SERVED = 1000  # hits that a service returns at most
+_WIDTH = 40  # characters of a value
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class ResultOptions:
         metavar="COL=VALUE|A,B|LOW..HIGH",
     )
     exact: bool = option("Do not use an approximate index.", False, "--exact")
+    explain: bool = option("Print why each is in the cap.", False, "--explain")
 
 
 @dataclass(frozen=True)
@@ -158,28 +160,27 @@ def _single(posterior: VonMisesFisher | MixtureVMF) -> VonMisesFisher | MixtureV
     return VonMisesFisher(posterior.mu[0].clone(), posterior.kappa[0].clone(), validate_args=False)
 
 
+def service_query(query: QueryOptions, model: ModelOptions) -> dict[str, Any]:
+    """A query as arguments of ``Client.search`` and ``Client.match``."""
+    asked: dict[str, Any] = {"id": query.item, "text": query.text, "image": query.image}
+    if query.vector_from is not None:
+        path, row, column = query.vector_from, query.row or 0, model.vector_column
+        if column is None:
+            asked["posterior"] = _row_posterior(path, row, model)
+        else:
+            asked["vector"] = pick_vector(path, column, row)
+    return asked
+
+
 def ask_service(
-    url: str,
-    query: QueryOptions,
-    model: ModelOptions,
-    cap: CapOptions,
-    results: ResultOptions,
-    *,
-    explain: bool,
+    url: str, query: QueryOptions, model: ModelOptions, cap: CapOptions, results: ResultOptions
 ) -> Answer:
     """The answer of the service at a URL; its API key comes from the environment."""
-    asked: dict[str, Any] = {"id": query.item, "text": query.text, "image": query.image}
     with Client(url, key=os.environ.get(KEY)) as client:
         about = client.about()
         schema = Schema(about["dim"], about["columns"])
-        if query.vector_from is not None:
-            path, row, column = query.vector_from, query.row or 0, model.vector_column
-            if column is None:
-                asked["posterior"] = _row_posterior(path, row, model)
-            else:
-                asked["vector"] = pick_vector(path, column, row)
         answer = client.search(
-            **asked,
+            **service_query(query, model),
             filter=parse_filter(results.filters or [], schema),
             limit=results.limit or _MAX_SERVED,
             mass=cap.mass,
@@ -189,7 +190,7 @@ def ask_service(
             guarantee=cap.guarantee or "model",
             widest=cap.widest,
             exact=results.exact,
-            explain=explain,
+            explain=results.explain,
         )
     # the query's direction is not shown, so any will do
     axis = torch.eye(schema.dim)[0]
@@ -204,3 +205,14 @@ def ask_service(
         notes.append(f"a service returns at most {_MAX_SERVED:,} hits; the cap has {count}.")
     shown = {**answer.cap, "conformal": cap.guarantee is not None}
     return Answer(Query(posterior, answer.about), answer.hits, why, shown, notes)
+
+
+def short_value(value: Any) -> str:
+    """A value of the gallery for a table: printable, and at most 40 characters."""
+    text = printable(f"{value:g}" if isinstance(value, float) else str(value))
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def printable(text: str) -> str:
+    """The text with escaped control characters: terminal escapes, line breaks, changes of direction."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

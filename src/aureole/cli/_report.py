@@ -27,6 +27,7 @@ Examples:
     aureole report captions.csv --text-column caption --head head \
       --encoder sentence-transformers:all-MiniLM-L6-v2 --out page.html
     aureole report gallery.lance --pictures pictures --out gallery.html
+    aureole report gallery.lance --calibrator calibrator --out gallery.html
     aureole report results/sweep --out sweep.html
 """
 
@@ -38,6 +39,9 @@ class GalleryOptions:
     pictures: Path | None = option("Folder of its pictures, named after the ids.")
     label_column: str | None = option("Label column (default: label).")
     items: int | None = option("Number of items to show (default: 240).", min=2, max=2000)
+    calibrator: Path | None = option(
+        "Folder of a calibrator of this gallery: show match probabilities instead of cosines."
+    )
 
 
 @dataclass(frozen=True)
@@ -134,11 +138,13 @@ def _table_page(table: Path, rows: TableOptions, text_column: str | None, out: P
 def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
     from aureole.cli._output import rows_bar
     from aureole.explorer import choose_columns, explorer_data, write_explorer
-    from aureole.retrieval import CredibleIndex
+    from aureole.retrieval import CredibleIndex, MatchCalibrator
 
     if out is None and not is_local(address):
         raise typer.BadParameter("the gallery is not local: choose the page to write with --out.")
     out = out or Path(address).with_suffix(".html")
+    if "calibrator" in given:
+        given["calibrator"] = MatchCalibrator.load(given["calibrator"])
     with CredibleIndex.open(address) as index:
         names = (given.get("label_column"), given.get("text_column"))
         label, text = choose_columns(index.schema.columns, *names)

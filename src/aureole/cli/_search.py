@@ -10,6 +10,12 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
+from aureole.cli._match import (
+    MatchingOptions,
+    match_in_gallery,
+    match_in_service,
+    print_matches,
+)
 from aureole.cli._options import AsJson, expanded
 from aureole.cli._output import print_json, table
 from aureole.cli._queries import (
@@ -20,6 +26,8 @@ from aureole.cli._queries import (
     ResultOptions,
     ask_service,
     build_query,
+    printable,
+    short_value,
 )
 from aureole.errors import AureoleWarning
 from aureole.retrieval import (
@@ -37,7 +45,8 @@ from aureole.retrieval import (
 
 HELP = r"""Search a gallery: the certainty of the query decides how many items are returned.
 
-The query is an item of the gallery (left out of its own results), a row of a table, a text, or a picture.
+The query is an item of the gallery (left out of its own results), a row of a table, a text, or a picture. With
+--calibrator, match probabilities decide instead of a cap, and with --abstain a query without a match returns nothing.
 
 Examples:
 
@@ -49,10 +58,11 @@ Examples:
       --guarantee conformal --widest 60 --explain
     aureole search gallery.lance --image shoe.jpg --encoder encoder \
       --filter colour=red,blue --json
+    aureole search gallery.lance --id "shoe 17" --calibrator calibrator \
+      --precision 0.8 --abstain 0.05
     aureole search --server http://127.0.0.1:8765 --text "red shoes"
 """
 _SHOWN = 20  # hits in the text output without --limit
-_WIDTH = 40  # characters of a value
 
 
 @expanded
@@ -72,7 +82,7 @@ def search(
     model: ModelOptions,
     cap: CapOptions,
     results: ResultOptions,
-    explain: Annotated[bool, Option("--explain", help="Print why each is in the cap.")] = False,
+    matching: MatchingOptions,
     as_json: AsJson = False,
 ) -> None:
     """Search and print; ``HELP`` is the text users see."""
@@ -81,21 +91,29 @@ def search(
         raise typer.BadParameter("use either the address of a gallery or --server.")
     if not 0 <= cap.mass <= 1:
         raise typer.BadParameter(f"--mass must be between 0 and 1, not {cap.mass}.")
+    if matching.given:
+        matching.check(cap, results, server)
+        where, find = gallery or "", match_in_gallery
+        if server is not None:
+            where, find = server, match_in_service
+        matched = find(where, query, model, results, matching)
+        print_matches(matched, matching, where, as_json=as_json)
+        return
     shown = None if as_json else results.limit or _SHOWN
     if server is not None:
         if cap.kappa_pos is not None:
             raise typer.BadParameter("--kappa-pos is set by the service.")
-        answer = ask_service(server, query, model, cap, results, explain=explain)
+        answer = ask_service(server, query, model, cap, results)
     else:
         assert gallery is not None
-        answer = _search(gallery, query, model, cap, results, shown=shown, explain=explain)
+        answer = _search(gallery, query, model, cap, results, shown=shown)
     answer.cap["cosine"] = answer.hits.threshold.tolist()
     answer.cap["degrees"] = answer.why.cap_degrees.tolist()
     answer.cap["widest_degrees"] = cap.widest
     if as_json:
         print_json(_as_json(answer, shown_address(server or gallery or "")))
         return
-    _show(answer, limit=results.limit, shown=shown or _SHOWN, explain=explain)
+    _show(answer, limit=results.limit, shown=shown or _SHOWN, explain=results.explain)
     for note in answer.notes:
         Console(stderr=True, soft_wrap=True).print(f"note: {note}", markup=False, highlight=False)
 
@@ -137,7 +155,6 @@ def _search(
     results: ResultOptions,
     *,
     shown: int | None,
-    explain: bool,
 ) -> Answer:
     """Search a gallery; only the first ``shown`` hits (None: all) have an explanation."""
     limit = results.limit
@@ -176,7 +193,7 @@ def _search(
     # an item is not a result of its own query
     hits = pick_hits(hits, [i for i, name in enumerate(hits.ids) if name != built.item][:limit])
     first = pick_hits(hits, list(range(len(hits)))[:shown])
-    why = explain_hits(first, built.posterior, latent=explain)
+    why = explain_hits(first, built.posterior, latent=results.explain)
     notes = list(dict.fromkeys(str(w.message) for w in caught if w.category is AureoleWarning))
     described["conformal"] = cap.guarantee is not None
     return Answer(built, hits, why, described, notes)
@@ -211,7 +228,7 @@ def _show(answer: Answer, *, limit: int | None, shown: int, explain: bool) -> No
     console = Console(highlight=False, soft_wrap=True)
 
     def say(text: str) -> None:
-        console.print(_printable(text), markup=False)
+        console.print(printable(text), markup=False)
 
     kappa = ", ".join(f"{k:.4g}" for k in query.posterior.kappa.reshape(-1).tolist())
     say(f"query: {query.about}, κ {kappa}")
@@ -262,7 +279,7 @@ def _reasons(hits: Hits, why: Explanation, cap: dict[str, Any], i: int) -> list[
     reached = f" >= {limits[0]:.4f}" if len(limits) == 1 else " within the cap of its component"
     allowed = f" of {why.cap_degrees.nan_to_num().max():.1f}°"
     lines = [
-        f"{i + 1}. {_short(hits.ids[i])}",
+        f"{i + 1}. {short_value(hits.ids[i])}",
         f"   cosine {hits.cosine[i]:.4f}{reached}: {why.degrees[i]:.1f}°{allowed} from the query's μ; "
         f"κ {hits.kappa[i]:.4g}",
     ]
@@ -277,7 +294,7 @@ def _reasons(hits: Hits, why: Explanation, cap: dict[str, Any], i: int) -> list[
         chance = f"{why.latent_in_cap[i]:.4f}"
         lines.append(f"   its own latent is inside the cap with probability {chance}")
     if hits.payload:
-        values = (f"{name} {_short(column[i])}" for name, column in hits.payload.items())
+        values = (f"{name} {short_value(column[i])}" for name, column in hits.payload.items())
         lines.append(f"   {', '.join(values)}")
     return lines
 
@@ -289,17 +306,7 @@ def _hits_table(hits: Hits, why: Explanation, count: int) -> Table:
     for i in range(count):
         cells = [f"{hits.cosine[i]:.4f}", f"{why.degrees[i]:.1f}°", f"{hits.kappa[i]:.4g}"]
         cells += [f"{values[i]:.4g}" for values in scores.values()]
-        payload = [_short(column[i]) for column in hits.payload.values()]
+        payload = [short_value(column[i]) for column in hits.payload.values()]
         # ids and payload are text, not markup
-        rows.add_row(*(Text(cell) for cell in (_short(hits.ids[i]), *cells, *payload)))
+        rows.add_row(*(Text(cell) for cell in (short_value(hits.ids[i]), *cells, *payload)))
     return rows
-
-
-def _short(value: Any) -> str:
-    text = _printable(f"{value:g}" if isinstance(value, float) else str(value))
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
-
-
-def _printable(text: str) -> str:
-    """The text with escaped control characters: terminal escapes, line breaks, changes of direction."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

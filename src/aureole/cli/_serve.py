@@ -17,7 +17,7 @@ from typer import Option
 from aureole.cli._inputs import EncoderSpec
 from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
 from aureole.errors import InvalidInputError, MissingPackageError
-from aureole.retrieval import CredibleIndex
+from aureole.retrieval import CredibleIndex, MatchCalibrator
 
 if TYPE_CHECKING:
     from aureole.serve import Service
@@ -33,6 +33,7 @@ Examples:
       --images pictures --label-column label
     aureole serve --index gallery.lance --text-column caption --head head \
       --encoder sentence-transformers:all-MiniLM-L6-v2 --port 8000
+    aureole serve --index gallery.lance --head head --calibrator calibrator
     aureole serve --index gallery.faiss --host 0.0.0.0 \
       --api-key-file key.txt --rate 20
 """
@@ -97,6 +98,10 @@ def serve(
     items: ItemOptions,
     address: AddressOptions,
     limits: LimitOptions,
+    calibrator: Annotated[
+        Path | None,
+        Option(help="Folder of a calibrator fitted on this gallery's directions, for /v1/match."),
+    ] = None,
     json_logs: Annotated[bool, Option("--json-logs", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Serve until a signal; ``HELP`` is the text users see."""
@@ -108,6 +113,7 @@ def serve(
     if not address.is_loopback and key is None:
         warning = f"other machines can reach {address.host}, and no API key is set."
         typer.echo(f"warning: {warning}", err=True)
+    loaded = None if calibrator is None else MatchCalibrator.load(calibrator)
     with CredibleIndex.open(index) as opened, ExitStack() as stack:
         opened.schema.check_columns(items.label_column, items.text_column)
         embedder = None
@@ -118,6 +124,7 @@ def serve(
         service = Service(
             opened,
             embedder,
+            calibrator=loaded,
             pictures=None if items.images is None else Pictures(items.images),
             label_column=items.label_column,
             text_column=items.text_column,

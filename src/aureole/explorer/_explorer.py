@@ -23,7 +23,10 @@ from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.evaluation import SAMPLED, kappa_rejection
 from aureole.retrieval import (
     CredibleIndex,
+    GalleryMatcher,
     Hits,
+    MatchCalibrator,
+    MatchOptions,
     SearchOptions,
     cap_cosine,
     exact_cosines,
@@ -61,6 +64,7 @@ def explorer_data(
     label_column: str | None = None,
     text_column: str | None = None,
     items: int = 240,
+    calibrator: MatchCalibrator | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The data of the page as JSON values: a sample of items from all ranges of kappa, with their nearest neighbours.
@@ -77,9 +81,12 @@ def explorer_data(
         Payload columns with the labels and the texts (default: none).
     items
         Items to sample (default 240), not counting neighbours.
+    calibrator
+        Fitted on the directions of the gallery: the page then shows match probabilities instead of cosines.
     progress
         Called with (searches done, searches in total).
     """
+    matcher = None if calibrator is None else GalleryMatcher(calibrator, index)
     gallery = _read_items(index, label_column)
     picked = [gallery.ids[place] for place in pick_items(len(gallery.ids), gallery.labels, items)]
     thumbnails, names = _thumbnails(pictures, _with_neighbours(index, picked))
@@ -88,6 +95,7 @@ def explorer_data(
     counts = _counts(index, posterior, caps.numpy(), progress)
     rank = np.searchsorted(gallery.kappa, posterior.kappa.numpy()) / max(1, len(gallery.ids))
     near = _scored(posterior, index.origin.kappa_pos)
+    matches = [{}] * len(names) if matcher is None else _matches(matcher, names, posterior)
     rows = [
         {
             "id": name,
@@ -98,12 +106,14 @@ def explorer_data(
             "payload": {c: _short(v[i]) for c, v in payload.items()},
             "rank": round(float(rank[i]), 6),
             "near": near[i],
+            **matches[i],
         }
         for i, name in enumerate(names)
     ]
+    about = _about(index, gallery, label_column, text_column, pictures is not None)
     return {
         "format": "aureole-explorer-1",
-        "about": _about(index, gallery, label_column, text_column, pictures is not None),
+        "about": about | {"calibrator": None if matcher is None else matcher.about()},
         "rejection": _rejection(index, gallery),
         "masses": list(MASSES),
         "items": rows,
@@ -312,6 +322,31 @@ def _scored(
         [[int(place), _plain(float(value))] for place, value in zip(*pair, strict=True)]
         for pair in zip(near, values, strict=True)
     ]
+
+
+def _matches(
+    matcher: GalleryMatcher, names: list[str], posterior: VonMisesFisher
+) -> list[dict[str, Any]]:
+    """The match probabilities of the nearest sampled items of each item, and its p-value that nothing matches."""
+    if not names:
+        return []
+    own = stored_direction(posterior.mu)
+    searched, everything = matcher.calibrator.map_queries(own), MatchOptions(threshold=0.0)
+    entries = []
+    for i, name in enumerate(names):
+        found = matcher.match(name, everything)
+        cosine = exact_cosines(own[i], own)
+        cosine[i] = -np.inf
+        near = np.argsort(-cosine, kind="stable")[: min(_SCORED, len(names) - 1)]
+        probability: list[float] = []
+        if len(near):
+            cosine = exact_cosines(searched[i], own[near])
+            ids = [names[place] for place in near]
+            probability = matcher.probabilities(cosine, ids, level=found.level).tolist()
+        pairs = zip(near.tolist(), probability, strict=True)
+        matches = [[place, round(value, 4)] for place, value in pairs]
+        entries.append({"matches": matches, "p_value": round(found.p_value, 4)})
+    return entries
 
 
 def _about(

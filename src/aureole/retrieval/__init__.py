@@ -30,6 +30,13 @@ from aureole.retrieval._lance import (
 )
 from aureole.retrieval._match import MatchCalibrator
 from aureole.retrieval._match_filter import Matches, MatchFilter
+from aureole.retrieval._match_gallery import (
+    GalleryMatcher,
+    GalleryMatches,
+    MatchOptions,
+    UnknownItemError,
+    without_item,
+)
 from aureole.retrieval._match_quality import MatchQuality
 from aureole.retrieval._match_sets import RuleSizes, SetSizes, compare_set_sizes
 from aureole.retrieval._postgres import settings
@@ -47,12 +54,15 @@ __all__ = [
     "ConformalMass",
     "CredibleIndex",
     "Explanation",
+    "GalleryMatcher",
+    "GalleryMatches",
     "Hits",
     "LangChainMatchRetriever",
     "LlamaIndexMatchPostprocessor",
     "LlamaIndexMatchRetriever",
     "MatchCalibrator",
     "MatchFilter",
+    "MatchOptions",
     "MatchQuality",
     "Matches",
     "Origin",

@@ -95,6 +95,11 @@ class Origin:
         if not isinstance(self.encoder, str | None):
             raise InvalidInputError(f"encoder must be a string or None, but is {self.encoder!r}.")
 
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the model that produced the directions: the weights, or the encoder's fingerprint if there is no head."""
+        return self.encoder if self.weights is None else self.weights
+
     def check_same(self, weights: str, who: str, *, encoder: str | None = None) -> None:
         """Raise if these weights, or this encoder, are known to differ from the gallery's; ``who`` names the model."""
         if None not in (self.encoder, encoder) and encoder != self.encoder:

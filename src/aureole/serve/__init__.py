@@ -7,7 +7,7 @@ httpx are imported when they are first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from aureole.serve._client import Client, SearchResult, ServiceError
+from aureole.serve._client import Client, MatchResult, SearchResult, ServiceError
 
 if TYPE_CHECKING:
     from aureole.serve._app import create_app
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aureole.serve._server import Server, address_of, bound_socket
     from aureole.serve._service import Service
 
-__all__ = ["Client", "SearchResult", "ServiceError"]
+__all__ = ["Client", "MatchResult", "SearchResult", "ServiceError"]
 
 _LAZY = {
     "create_app": "_app",

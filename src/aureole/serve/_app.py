@@ -116,6 +116,13 @@ def _add_queries(app: FastAPI, service: Service) -> None:
         """The items inside a query's cap, with their scores."""
         return _json(await service.search(request))
 
+    @app.post(
+        "/v1/match", **_documented(responses.MatchAnswer, "invalid_input", "not_found", "conflict")
+    )
+    async def match(request: requests.MatchRequest) -> Response:
+        """The items that match a query, with their probabilities; needs a calibrator."""
+        return _json(await service.match(request))
+
     @app.post("/v1/map", **_documented(responses.MapAnswer, "invalid_input", "not_found"))
     async def map_(request: requests.MapRequest) -> Response:
         """The items around a query, on a map on which the cap is a circle."""

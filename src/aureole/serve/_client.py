@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from urllib.parse import quote
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
@@ -84,6 +86,41 @@ class SearchResult:
     explanations: list[str] | None = None
     latent_in_cap: list[float] | None = None
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+class MatchOptions(TypedDict, total=False):
+    """Options of ``Client.match``; None means the service's default."""
+
+    threshold: float | None
+    precision: float | None
+    recall: float | None
+    limit: int | None
+    abstain: float | None
+    exact: bool | None
+
+
+@dataclass(frozen=True)
+class MatchResult:
+    """The likely matches of a query, the most probable first.
+
+    ``hits`` and ``probabilities`` are in the same order. ``p_value`` is that of ``MatchCalibrator.no_match_p_value``;
+    ``reason`` says why there are no matches, and ``note`` that the precision or recall cannot be guaranteed; ``raw`` is
+    the JSON response.
+    """
+
+    hits: Hits
+    probabilities: Float[np.ndarray, " n"]
+    threshold: float
+    p_value: float
+    abstained: bool
+    reason: str | None
+    note: str | None
+    kappa: float
+    about: str
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.hits)
 
 
 class Client:
@@ -211,27 +248,42 @@ class Client:
         count
             Count the items beyond the limit (default true).
         """
-        queries = [value for value in (posterior, id, text, image, vector) if value is not None]
-        if len(queries) != 1:
-            raise InvalidInputError(
-                f"search takes one query (posterior, id, text, image or vector), but got {len(queries)}."
-            )
-        if posterior is not None:
-            query = {"mu": posterior.mu.double().tolist(), "kappa": float(posterior.kappa)}
-        elif id is not None:
-            query = {"id": id}
-        else:
-            query, single = _embed_body(text, image, vector, view)
-            if not single:
-                raise InvalidInputError("search takes one query; call it once for each.")
-        body: dict[str, Any] = {"query": query}
-        body |= {name: value for name, value in options.items() if value is not None}
-        if filter:
-            body["filter"] = {
-                name: {"low": value[0], "high": value[1]} if isinstance(value, tuple) else value
-                for name, value in filter.items()
-            }
+        query = _query_body("search", posterior, id, (text, image, vector), view)
+        body = {"query": query, **_given(options, filter)}
         return _search_result(self._request("POST", "v1/search", body))
+
+    def match(
+        self,
+        posterior: VonMisesFisher | None = None,
+        *,
+        id: str | None = None,
+        text: str | None = None,
+        image: bytes | Path | None = None,
+        vector: Any = None,
+        filter: Mapping[str, Any] | None = None,
+        **options: Unpack[MatchOptions],
+    ) -> MatchResult:
+        """The likely matches of one query: a posterior, an id, a text, a picture or a vector.
+
+        The service must have been started with ``--calibrator``.
+
+        Parameters
+        ----------
+        filter
+            Conditions on payload columns, as for ``CredibleIndex.search``.
+        threshold, precision, recall
+            At most one: the smallest probability, the share of results that match, or the share of matches that are
+            returned (default: the threshold of the best F1 score on the calibrator's held-out queries).
+        limit
+            Most matches (default: that of the calibrator).
+        abstain
+            Largest p-value with which a query gets matches (default: all queries do).
+        exact
+            Bypass an approximate index.
+        """
+        query = _query_body("match", posterior, id, (text, image, vector), None)
+        body = {"query": query, **_given(options, filter)}
+        return _match_result(self._request("POST", "v1/match", body))
 
     def map(self, query: Mapping[str, Any], **options: Unpack[MapOptions]) -> dict[str, Any]:
         """The neighbourhood of a query on a map; query and options (mass, kind, limit, dims) as in the HTTP API."""
@@ -297,6 +349,40 @@ def _import_httpx() -> Any:
             "the client needs httpx, which is not installed: pip install 'aureole[serve]'."
         ) from error
     return httpx
+
+
+def _query_body(
+    method: str,
+    posterior: VonMisesFisher | None,
+    id: str | None,
+    inputs: tuple[Any, Any, Any],
+    view: Mapping[str, float] | None,
+) -> dict[str, Any]:
+    """A query as JSON; ``inputs`` are a text, an image and a vector, of which at most one is not None."""
+    given = sum(value is not None for value in (posterior, id, *inputs))
+    if given != 1:
+        raise InvalidInputError(
+            f"{method} takes one query (posterior, id, text, image or vector), but got {given}."
+        )
+    if posterior is not None:
+        return {"mu": posterior.mu.double().tolist(), "kappa": float(posterior.kappa)}
+    if id is not None:
+        return {"id": id}
+    query, single = _embed_body(*inputs, view)
+    if not single:
+        raise InvalidInputError(f"{method} takes one query; call it once for each.")
+    return query
+
+
+def _given(options: Mapping[str, Any], filter: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options that are not None, and the filter, as JSON."""
+    body = {name: value for name, value in options.items() if value is not None}
+    if filter:
+        body["filter"] = {
+            name: {"low": value[0], "high": value[1]} if isinstance(value, tuple) else value
+            for name, value in filter.items()
+        }
+    return body
 
 
 def _embed_body(
@@ -376,4 +462,30 @@ def _search_result(raw: Any) -> SearchResult:
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ServiceError(
             f"the response is not a search result of aureole: {error!r}.", code="internal"
+        ) from error
+
+
+def _match_result(raw: Any) -> MatchResult:
+    try:
+        entries = raw["matches"]
+        names = entries[0]["payload"] if entries else ()
+        hits = Hits(
+            ids=[entry["id"] for entry in entries],
+            cosine=torch.tensor([entry["cosine"] for entry in entries], dtype=torch.float64),
+            kappa=torch.tensor([_kappa(entry) for entry in entries], dtype=torch.float32),
+            threshold=torch.full((1,), -1.0, dtype=torch.float64),
+            payload={name: [entry["payload"][name] for entry in entries] for name in names},
+        )
+        same = ("threshold", "p_value", "abstained", "reason", "note")
+        return MatchResult(
+            hits=hits,
+            probabilities=np.array([entry["probability"] for entry in entries], dtype=np.float64),
+            kappa=_kappa(raw["query"]),
+            about=raw["query"]["about"],
+            raw=raw,
+            **{name: raw[name] for name in same},
+        )
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        raise ServiceError(
+            f"the response is not a match result of aureole: {error!r}.", code="internal"
         ) from error

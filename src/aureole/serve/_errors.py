@@ -14,6 +14,7 @@ STATUS = {
     "not_found": 404,
     "not_allowed": 405,
     "unauthorized": 401,
+    "conflict": 409,
     "too_large": 413,
     "rate_limited": 429,
     "timeout": 504,

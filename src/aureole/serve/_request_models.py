@@ -146,6 +146,10 @@ class Range(RequestModel):
 
 Mass = Annotated[Number, Field(ge=0, le=1, description="Probability mass of the cap.")]
 Condition = Scalar | Annotated[list[Scalar], Field(max_length=1000)] | Range
+Filter = Annotated[
+    dict[str, Condition] | None,
+    Field(max_length=64, description='{"shop": "north", "size": [1, 2], "price": {"low": 10}}'),
+]
 
 
 class SearchRequest(RequestModel):
@@ -159,10 +163,7 @@ class SearchRequest(RequestModel):
     ] = None
     limit: Annotated[StrictInt, Field(ge=1, le=1000)] = 100
     rank: Literal["cosine", "positivity"] = "cosine"
-    filter: Annotated[
-        dict[str, Condition] | None,
-        Field(max_length=64, description='{"shop": "north", "size": [1, 2], "price": {"low": 10}}'),
-    ] = None
+    filter: Filter = None
     guarantee: Literal["model", "conformal"] = "model"
     prior: Annotated[Number, Field(ge=0, le=1)] | None = None
     widest: Annotated[
@@ -176,6 +177,36 @@ class SearchRequest(RequestModel):
     count: Annotated[
         StrictBool, Field(description="Count items beyond the limit, up to 10,000.")
     ] = True
+
+
+class MatchRequest(RequestModel):
+    """A query, and which items are its matches: at most one of threshold, precision and recall."""
+
+    query: Query
+    threshold: Annotated[
+        Number | None,
+        Field(
+            ge=0, le=1, description="Smallest probability; default: best F1 on held-out queries."
+        ),
+    ] = None
+    precision: Annotated[
+        Number | None,
+        Field(gt=0, lt=1, description="At least this share of all results are matches."),
+    ] = None
+    recall: Annotated[
+        Number | None,
+        Field(gt=0, lt=1, description="At least this share of a query's matches are returned."),
+    ] = None
+    limit: Annotated[
+        StrictInt | None,
+        Field(ge=1, le=1000, description="Default: the calibrator's, up to which precision holds."),
+    ] = None
+    abstain: Annotated[
+        Number | None,
+        Field(ge=0, le=1, description="A query with a larger p-value gets no results."),
+    ] = None
+    filter: Filter = None
+    exact: Annotated[StrictBool, Field(description="Bypass an approximate index.")] = False
 
 
 class MapRequest(RequestModel):
@@ -252,20 +283,24 @@ def search_plan(
         guarantee=guarantee,
         widest=None if request.widest is None else math.radians(request.widest),
     )
-    filter = {
-        name: (condition.low, condition.high) if isinstance(condition, Range) else condition
-        for name, condition in sorted((request.filter or {}).items())
-    }
     return SearchPlan(
         request.mass,
         request.limit,
         options,
-        filter=filter or None,
+        filter=filter_of(request.filter),
         exact=request.exact,
         count=request.count,
         columns=columns,
         label=label,
     )
+
+
+def filter_of(conditions: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The conditions of a request as the index takes them; None without any."""
+    return {
+        name: (condition.low, condition.high) if isinstance(condition, Range) else condition
+        for name, condition in sorted((conditions or {}).items())
+    } or None
 
 
 def require_kappa_pos(kappa_pos: float | None) -> float:

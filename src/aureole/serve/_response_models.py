@@ -134,6 +134,30 @@ class SearchAnswer(BaseModel):
     hits: list[Hit]
 
 
+class Match(Item):
+    """An item with the probability that it matches the query."""
+
+    probability: float
+    cosine: float
+
+
+class MatchAnswer(BaseModel):
+    """The likely matches, the most probable first; ``reason`` explains an empty list.
+
+    ``p_value`` is the share of queries without a match whose highest cosine is at least as high. ``note`` says that the
+    calibrator has too few held-out queries to guarantee the precision or recall that was asked for.
+    """
+
+    query: QueryAnswer
+    threshold: float
+    p_value: float
+    abstained: bool
+    reason: str | None
+    note: str | None
+    count: int
+    matches: list[Match]
+
+
 class Point(BaseModel):
     """An item on the map."""
 
@@ -189,6 +213,14 @@ class Kappas(BaseModel):
     median: float | None
 
 
+class CalibratorAnswer(BaseModel):
+    """The calibrator of ``/v1/match``: its default threshold and limit, and its held-out queries."""
+
+    threshold: float
+    limit: int
+    queries: int
+
+
 class AboutAnswer(BaseModel):
     """The gallery and the encoder that are served."""
 
@@ -204,6 +236,7 @@ class AboutAnswer(BaseModel):
     kappa: Kappas
     classes: list[Class]
     conformal: bool
+    calibrator: CalibratorAnswer | None
     version: str
 
 

@@ -13,6 +13,7 @@ from aureole.evaluation import SAMPLED, kappa_rejection
 from aureole.explorer import MASSES
 from aureole.retrieval import (
     CredibleIndex,
+    MatchCalibrator,
     SearchOptions,
     cap_kind,
     class_entropy,
@@ -34,6 +35,7 @@ from aureole.serve._batching import (
 )
 from aureole.serve._errors import LOG, ApiError
 from aureole.serve._gallery import KappaOrder, Order, Pictures
+from aureole.serve._matching import Matching, match_entries
 from aureole.serve._middleware import Metrics
 from aureole.serve._neighbourhood_map import (
     SUMMARY_MASSES,
@@ -53,7 +55,7 @@ _SUMMARY_NAMES = tuple(f"{mass:g}" for mass in SUMMARY_MASSES)
 
 
 class Service:
-    """A gallery with, optionally, the encoder that produced it and pictures of its items.
+    """A gallery with, optionally, the encoder that produced it, pictures of its items and a calibrator of matches.
 
     ``kappa_pos`` is read from the index, or else from the encoder. ``close`` stops the threads, but does not close the
     index.
@@ -64,6 +66,7 @@ class Service:
         index: CredibleIndex,
         embedder: Embedder | None = None,
         *,
+        calibrator: MatchCalibrator | None = None,
         pictures: Pictures | None = None,
         label_column: str | None = None,
         text_column: str | None = None,
@@ -97,6 +100,13 @@ class Service:
         if self.encoder is not None:
             self.metrics.watch("encoder", self.encoder.queue)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
+        self._matching: Matching | None = None
+        if calibrator is not None:
+            try:
+                self._matching = Matching(calibrator, index, self.engine, self._pool)
+            except BaseException:
+                self.close()  # the threads
+                raise
         self._about = self._describe(index)
 
     def close(self) -> None:
@@ -190,6 +200,28 @@ class Service:
             "class_entropy": entropy,
             "classes": None if labels is None else class_counts(outcome.labels or labels),
             "hits": entries,
+        }
+
+    async def match(self, request: requests.MatchRequest) -> dict[str, Any]:
+        """The likely matches of a query, with their probabilities, or the reason for an empty result."""
+        if self._matching is None:
+            message = (
+                "this service was started without --calibrator, which match probabilities need."
+            )
+            raise ApiError("invalid_input", message)
+        about, posterior, item = await self._posterior(request.query)
+        if posterior is None:
+            posterior = await self._matching.posterior_of(item or "")
+        found = await self._matching.find(request, posterior, item)
+        return {
+            "query": self._query(about, posterior),
+            "threshold": found.threshold,
+            "p_value": found.p_value,
+            "abstained": found.abstained,
+            "reason": found.reason,
+            "note": found.note,
+            "count": len(found),
+            "matches": match_entries(found, self._format),
         }
 
     async def map(self, request: requests.MapRequest) -> dict[str, Any]:
@@ -299,6 +331,7 @@ class Service:
             "kappa": {"quantiles": quantiles, "median": quantiles[50][1] if quantiles else None},
             "classes": [{"label": label, "count": n} for label, n in self.kappa_order.classes],
             "conformal": self._calibration is not None,
+            "calibrator": None if self._matching is None else self._matching.about(),
             "version": aureole.__version__,
         }
 
@@ -331,13 +364,16 @@ class Service:
 
     async def _search(self, plan: SearchPlan, query: Any) -> tuple[str, SearchOutcome]:
         """(A description of a query of any type, the outcome of its search)."""
+        about, posterior, item = await self._posterior(query)
+        return about, await self.engine.search(plan, posterior, item)
+
+    async def _posterior(self, query: Any) -> tuple[str, VonMisesFisher | None, str | None]:
+        """(A description of a query of any type, its posterior or, for an item of the gallery, None and the id)."""
         if isinstance(query, requests.ById):
-            about = f"item {query.id[:60]!r}"
-            return about, await self.engine.search(plan, None, query.id)
+            return f"item {query.id[:60]!r}", None, query.id
         if isinstance(query, requests.ByPosterior):
-            posterior = requests.posterior_of(query, self.dim)
-            return "a posterior", await self.engine.search(plan, posterior)
+            return "a posterior", requests.posterior_of(query, self.dim), None
         kind, inputs, view = requests.inputs_of(query)
         (embedding,) = await self._encode(kind, inputs, view)
         about = f"text {inputs[0][:60]!r}" if kind == "text" else f"a {kind}"
-        return about, await self.engine.search(plan, embedding.posterior)
+        return about, embedding.posterior, None

@@ -1,0 +1,201 @@
+"""``aureole search --calibrator``: results by their match probability instead of a cap, or none and the reason."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from aureole.cli._options import KEY, option
+from aureole.cli._output import print_json, table
+from aureole.cli._queries import (
+    CapOptions,
+    ModelOptions,
+    QueryOptions,
+    ResultOptions,
+    build_query,
+    printable,
+    service_query,
+    short_value,
+)
+from aureole.retrieval import (
+    CredibleIndex,
+    GalleryMatcher,
+    GalleryMatches,
+    MatchCalibrator,
+    MatchOptions,
+    Schema,
+    parse_filter,
+    shown_address,
+)
+from aureole.serve import Client, MatchResult
+
+_CAPS_ONLY = (*CapOptions.__dataclass_fields__, "prior", "rank", "explain")
+
+
+@dataclass(frozen=True)
+class MatchingOptions:
+    """Match probabilities of a calibrator, instead of a cap."""
+
+    calibrator: Path | None = option("Folder of a calibrator of this gallery; see `calibrate`.")
+    threshold: float | None = option(
+        "Smallest probability of a result (default: best F1 on held-out queries).", min=0, max=1
+    )
+    precision: float | None = option("Share of results that match, guaranteed.", min=0, max=1)
+    recall: float | None = option("Share of matches that are returned, guaranteed.", min=0, max=1)
+    abstain: float | None = option(
+        "Return nothing if the p-value that nothing matches is larger.", min=0, max=1
+    )
+
+    @property
+    def given(self) -> bool:
+        """Whether any of them is set."""
+        return any(value is not None for value in vars(self).values())
+
+    def check(self, cap: CapOptions, results: ResultOptions, server: str | None) -> None:
+        """Raise if these options contradict others."""
+        if self.calibrator is not None and server is not None:
+            raise typer.BadParameter("--calibrator is set by the service.")
+        if self.calibrator is None and server is None:
+            raise typer.BadParameter(
+                "--threshold, --precision, --recall and --abstain need --calibrator."
+            )
+        aims = (self.threshold, self.precision, self.recall)
+        if sum(aim is not None for aim in aims) > 1:
+            raise typer.BadParameter("use at most one of --threshold, --precision and --recall.")
+        for part in (cap, results):
+            for name, entry in part.__dataclass_fields__.items():
+                if name in _CAPS_ONLY and getattr(part, name) != entry.default:
+                    raise typer.BadParameter(
+                        f"--{name.replace('_', '-')} is for caps, not for match probabilities."
+                    )
+
+    def aim(self) -> str:
+        """How the threshold was chosen, in words."""
+        for name in ("precision", "recall"):
+            value = getattr(self, name)
+            if value is not None:
+                return f" for {name} {value:g}"
+        return "" if self.threshold is not None else ", the best F1 on held-out queries"
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The matches of a query with its description and kappa, from a gallery or from a service."""
+
+    about: str
+    kappa: float
+    found: GalleryMatches | MatchResult
+
+
+def match_in_gallery(
+    gallery: str,
+    query: QueryOptions,
+    model: ModelOptions,
+    results: ResultOptions,
+    matching: MatchingOptions,
+) -> Matched:
+    """The matches of a query in a gallery; the calibrator is checked before a model is loaded."""
+    assert matching.calibrator is not None
+    calibrator = MatchCalibrator.load(matching.calibrator)
+    options = MatchOptions(
+        matching.threshold, matching.precision, matching.recall, results.limit, matching.abstain
+    )
+    with CredibleIndex.open(gallery) as index:
+        name = f"the calibrator in {matching.calibrator}"
+        matcher = GalleryMatcher(calibrator, index, name=name)
+        matcher.threshold(options)  # raises before a model is loaded
+        filter = parse_filter(results.filters or [], index.schema)
+        built = build_query(index, query, model)
+        found = matcher.match(
+            built.posterior if built.item is None else built.item,
+            options,
+            filter=filter,
+            columns=list(index.schema.columns),
+            exact=results.exact,
+        )
+    return Matched(built.about, float(built.posterior.kappa), found)
+
+
+def match_in_service(
+    url: str,
+    query: QueryOptions,
+    model: ModelOptions,
+    results: ResultOptions,
+    matching: MatchingOptions,
+) -> Matched:
+    """The matches that a service returns; its API key comes from the environment."""
+    with Client(url, key=os.environ.get(KEY)) as client:
+        about = client.about()
+        filter = parse_filter(results.filters or [], Schema(about["dim"], about["columns"]))
+        found = client.match(
+            **service_query(query, model),
+            filter=filter,
+            threshold=matching.threshold,
+            precision=matching.precision,
+            recall=matching.recall,
+            abstain=matching.abstain,
+            limit=results.limit,
+            exact=results.exact,
+        )
+    return Matched(found.about, found.kappa, found)
+
+
+def print_matches(
+    matched: Matched, matching: MatchingOptions, where: str, *, as_json: bool
+) -> None:
+    """Print matches as a table or as JSON; an empty result is its reason in one line."""
+    found = matched.found
+    if as_json:
+        print_json(_as_json(matched, shown_address(where)))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    lines = [
+        f"query: {matched.about}, κ {matched.kappa:.4g}",
+        f"matches with probability at least {found.threshold:.3g}{matching.aim()}; p-value that nothing matches: "
+        f"{found.p_value:.3g}",
+    ]
+    for line in lines:
+        console.print(printable(line), markup=False)
+    if found.reason is None:
+        hits = found.hits
+        rows = table("results", "id", "probability", "cosine", "κ", *hits.payload)
+        for i, name in enumerate(hits.ids):
+            numbers = (f"{found.probabilities[i]:.3f}", f"{hits.cosine[i]:.4f}")
+            payload = [short_value(column[i]) for column in hits.payload.values()]
+            cells = (short_value(name), *numbers, f"{hits.kappa[i]:.4g}", *payload)
+            rows.add_row(*(Text(cell) for cell in cells))  # text, not markup
+        console.print(rows)
+    count = len(found)
+    last = found.reason or f"{count:,} {'match' if count == 1 else 'matches'}"
+    console.print(printable(last), markup=False)
+    if found.note is not None:
+        notes = Console(stderr=True, soft_wrap=True, highlight=False)
+        notes.print(f"note: {printable(found.note)}", markup=False)
+
+
+def _as_json(matched: Matched, where: str) -> dict[str, Any]:
+    found, hits = matched.found, matched.found.hits
+    return {
+        "gallery": where,
+        "query": {"about": matched.about, "kappa": matched.kappa},
+        "threshold": found.threshold,
+        "p_value": found.p_value,
+        "abstained": found.abstained,
+        "reason": found.reason,
+        "count": len(found),
+        "hits": [
+            {
+                "id": name,
+                "probability": float(found.probabilities[i]),
+                "cosine": float(hits.cosine[i]),
+                "kappa": float(hits.kappa[i]),
+                "payload": {column: values[i] for column, values in hits.payload.items()},
+            }
+            for i, name in enumerate(hits.ids)
+        ],
+        "notes": [] if found.note is None else [found.note],
+    }
