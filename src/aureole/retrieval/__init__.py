@@ -26,23 +26,27 @@ from aureole.retrieval._lance import (
     to_arrow,
 )
 from aureole.retrieval._match import MatchCalibrator, MatchQuality
+from aureole.retrieval._near_duplicates import Closeness, NearDuplicates, find_near_duplicates
 from aureole.retrieval._postgres import settings
 from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
 from aureole.retrieval._store import check_build, default_lists, is_local, shown_address
 
 __all__ = [
+    "Closeness",
     "ConformalMass",
     "CredibleIndex",
     "Explanation",
     "Hits",
     "MatchCalibrator",
     "MatchQuality",
+    "NearDuplicates",
     "Origin",
     "Recall",
     "SearchOptions",
     "cap_cosine",
     "class_entropy",
     "explain_hits",
+    "find_near_duplicates",
     "latent_in_cap",
     "parse_filter",
     "positive_probability",
