@@ -167,7 +167,7 @@ def fit_head(
     settings = [vars(columns), vars(pairing), inputs.column(vectors), inputs.normalized]
     settings += [encoder and encoder.fingerprint, head.get_params(), held and reports.test_share]
     partial = out.with_name(f"{out.name}.partial-{run_digest(settings, files)}")
-    with _resumable(partial):
+    with resumable(partial):
         rows = inputs.vectors(
             vectors,
             encoder,
@@ -207,7 +207,7 @@ def fit_head(
 
 
 @contextmanager
-def _resumable(partial: Path) -> Iterator[None]:
+def resumable(partial: Path) -> Iterator[None]:
     """Keep the work of a run that the same command can resume; remove it if the input has to change."""
     try:
         yield

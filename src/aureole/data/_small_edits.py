@@ -77,7 +77,8 @@ class TextEditor:
         parts = text.split()
         for _ in range(min(words, max(1, len(parts) // 2)) if words else 0):
             parts = self._edit_one(parts)
-        return self._restyle(" ".join(parts)) if not words else " ".join(parts)
+        edited = self._restyle(" ".join(parts)) if not words else " ".join(parts)
+        return edited if edited.strip() else text
 
     def _edit_one(self, parts: list[str]) -> list[str]:
         at = int(self.rng.integers(max(1, len(parts))))

@@ -29,6 +29,11 @@ from aureole.explorer._head import (
     write_head_report,
     write_kappa_report,
 )
+from aureole.explorer._near_duplicates_page import (
+    DuplicatesContent,
+    shown_rows,
+    write_near_duplicates_page,
+)
 from aureole.explorer._page import (
     Gallery,
     Item,

@@ -119,7 +119,7 @@ def decreasing(
 
 
 def cut(probabilities: Float[np.ndarray, " n"], precision: float) -> float:
-    """The lowest probability such that pairs at or above it average at least ``precision``; infinity if there is none.
+    """The lowest probability such that pairs at or above it average at least ``precision``, or infinity.
 
     Examples
     --------

@@ -1,9 +1,8 @@
 """Near duplicates: the pairs of a gallery that are edited copies of each other, with a probability each, and groups."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,34 +10,12 @@ from jaxtyping import Bool, Float, Int
 
 from aureole.data import words_of
 from aureole.errors import InvalidInputError
-from aureole.retrieval._copy_probability import coincidences, copy_shares, cut, decreasing
+from aureole.retrieval._copy_probability import cut
 from aureole.retrieval._match import unit_rows
+from aureole.retrieval._pair_closeness import Closeness, CopyEstimate, compare_angles, compare_words
 
 _FEWEST = 20  # examples
-_REACH = 0.95  # share of the examples that define how far a copy can be from its original
 _BLOCK = 2**25  # cosines in memory at a time
-_EQUAL = 1 - 1e-6  # cosine of vectors that differ by rounding
-_COLUMNS = 12  # groups of texts by length
-_BEYOND = (
-    3  # numbers of changed words beyond the reach of the examples that coincidences are counted at
-)
-_MOST_CHANGED = 12  # reach in words, beyond which the words are not compared
-_BINS = 12  # of the angle
-_WINDOW = 1000  # pairs that the number of coincidences is fitted on, for vectors
-_NARROWEST = 1.5  # smallest ratio of the angles that such pairs are taken between
-
-
-@dataclass(frozen=True)
-class Closeness:
-    """How many pairs of a gallery are this close, and how many of them chance explains.
-
-    ``limit`` is the number of changed words, or, without texts, the lowest cosine; ``coincidences`` is the expected
-    number, which may exceed ``pairs``.
-    """
-
-    limit: float
-    pairs: int
-    coincidences: float
 
 
 @dataclass(frozen=True)
@@ -62,9 +39,9 @@ class NearDuplicates:
     threshold
         The lowest probability that is reported; infinite if only equal pairs are.
     expected_precision
-        The mean probability of the reported pairs that are not equal; NaN if there are none.
+        The mean probability of the reported pairs that are not equal; NaN without such pairs.
     expected_recall
-        The expected share of the edited copies among the compared pairs that are reported; NaN if there are none.
+        The expected share of the edited copies among the compared pairs that are reported; NaN without such pairs.
     edited_copies
         The estimated number of pairs of edited copies among the compared pairs.
     profile
@@ -83,22 +60,28 @@ class NearDuplicates:
     edited_copies: float
     profile: tuple[Closeness, ...]
 
-
-@dataclass(frozen=True)
-class _Estimate:
-    """Of each compared pair, the probability that it is a copy and whether it is equal; the number of edited copies."""
-
-    probability: np.ndarray
-    equal: np.ndarray
-    copies: float = 0.0
-    profile: tuple[Closeness, ...] = ()
-    changed: np.ndarray | None = None
+    def without(self, pairs: Int[np.ndarray, "q 2"]) -> "NearDuplicates":
+        """The result without some pairs, such as those that a person has labelled as different."""
+        dropped = {(min(pair), max(pair)) for pair in np.asarray(pairs).reshape(-1, 2).tolist()}
+        kept = np.array([tuple(pair) not in dropped for pair in self.pairs.tolist()], dtype=bool)
+        edited = self.probabilities[kept & ~self.equal]
+        changed = self.changed_words
+        return replace(
+            self,
+            pairs=self.pairs[kept],
+            probabilities=self.probabilities[kept],
+            cosines=self.cosines[kept],
+            changed_words=None if changed is None else changed[kept],
+            equal=self.equal[kept],
+            groups=_connected(self.pairs[kept]),
+            expected_precision=float(edited.mean()) if len(edited) else math.nan,
+        )
 
 
 def find_near_duplicates(
     vectors: Any,
     copies: Any,
-    originals: Sequence[int],
+    originals: Sequence[int] | Int[np.ndarray, " m"],
     *,
     precision: float = 0.99,
     texts: Sequence[str] | None = None,
@@ -133,7 +116,7 @@ def find_near_duplicates(
     neighbours
         Nearest rows that each row is compared with (default 20).
     observer
-        Called with the number of rows done.
+        Called with the number of rows done; with texts, again from 0 while words are compared.
 
     Examples
     --------
@@ -158,10 +141,10 @@ def find_near_duplicates(
     if texts is not None or copy_texts is not None:
         words = _words(texts, len(gallery), "texts")
         shown = (_words(copy_texts, len(made), "copy_texts"), [words[row] for row in origin])
-        estimate = _compare_words(words, pairs, shown)
+        estimate = compare_words(words, pairs, shown, observer)
     if estimate is None:
         own = np.einsum("nd,nd->n", made, gallery[origin])
-        estimate = _compare_angles(cosines, own, farthest)
+        estimate = compare_angles(cosines, own, farthest)
     return _reported(pairs, cosines, estimate, precision)
 
 
@@ -220,130 +203,8 @@ def _nearest_pairs(
     return np.stack(np.divmod(code, n), axis=1), cosines, lowest
 
 
-def _compare_words(
-    words: list[list[str]], pairs: np.ndarray, examples: tuple[list[list[str]], list[list[str]]]
-) -> _Estimate | None:
-    """Probabilities by changed words and length; None if the examples differ in too many words."""
-    most = _MOST_CHANGED + _BEYOND
-    shown = np.array([changed_words(a, b, most) for a, b in zip(*examples, strict=True)])
-    size = np.array([max(len(a), len(b)) for a, b in zip(*examples, strict=True)])
-    reach = int(np.quantile(shown, _REACH, method="lower"))
-    if reach > _MOST_CHANGED:
-        return None
-    reach = max(reach, 1)
-    top = reach + _BEYOND
-    bags = [Counter(own) for own in words]
-    changed = np.full(len(pairs), top + 1)
-    for at, (i, j) in enumerate(pairs.tolist()):
-        longest = max(len(words[i]), len(words[j]))
-        if abs(len(words[i]) - len(words[j])) <= top and (
-            longest - sum((bags[i] & bags[j]).values()) <= top
-        ):
-            changed[at] = changed_words(words[i], words[j], top)
-    count = np.array([len(own) for own in words])
-    length = count[pairs].max(1)
-    edited = (shown > 0) & (shown <= reach)
-    edges = np.unique(np.quantile(size, np.linspace(0, 1, _COLUMNS + 1)[1:-1]))
-    column, own = (np.searchsorted(edges, x, side="right") for x in (length, size))
-    observed = _table(changed, column, (top + 1, len(edges) + 1))
-    shape = _table(shown[edited], own[edited], (top + 1, len(edges) + 1))
-    middle = np.append(edges, size.max())
-    outside = np.arange(reach + 1, top + 1)[:, None]
-    # where more than half of the words differ, the number of pairs no longer grows with each changed word
-    used = (outside <= middle / 2) | (outside == reach + 1)
-    b, level = coincidences(observed[reach + 1 :].astype(np.float64), used)
-    inside = np.arange(1, reach + 1)[:, None]
-    expected = level * np.exp(b * (inside - reach - 1))
-    share, copies = copy_shares(observed[1 : reach + 1], expected, shape[1 : reach + 1])
-    probability = np.zeros(len(pairs))
-    near = (changed > 0) & (changed <= reach)
-    probability[near] = share[changed[near] - 1, column[near]]
-    profile = _profile(inside[:, 0], observed[1 : reach + 1], expected)
-    return _Estimate(probability, changed == 0, copies, profile, changed)
-
-
-def _profile(
-    limits: np.ndarray, observed: np.ndarray, expected: np.ndarray
-) -> tuple[Closeness, ...]:
-    columns = (limits.tolist(), observed.sum(1).tolist(), expected.sum(1).tolist())
-    return tuple(Closeness(*row) for row in zip(*columns, strict=True))
-
-
-def changed_words(one: Sequence[str], two: Sequence[str], most: int) -> int:
-    """The length of the longer sequence less that of the longest common subsequence; ``most`` + 1 if it is larger.
-
-    A word that is replaced, dropped, added or moved counts once. Cost: length * most.
-
-    Examples
-    --------
-    >>> changed_words("a deer jumps over a fence".split(), "a deer is jumping over a fence".split(), 3)
-    2
-    """
-    if len(one) > len(two):
-        one, two = two, one
-    if len(two) - len(one) > most:
-        return most + 1
-    if one == two:
-        return 0
-    # common subsequences that leave out at most `most` words of either side stay near the diagonal
-    before = [0] * (len(two) + 2)
-    for i, word in enumerate(one, 1):
-        row = before.copy()
-        for j in range(max(1, i - most), min(len(two), i + most) + 1):
-            match = before[j - 1] + 1 if word == two[j - 1] else 0
-            row[j] = max(match, before[j], row[j - 1])
-        end = min(len(two), i + most)
-        row[end + 1 :] = [row[end]] * (len(row) - end - 1)
-        before = row
-    return min(len(two) - before[len(two)], most + 1)
-
-
-def _table(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """How many pairs are in each cell; rows beyond the table are left out."""
-    kept = rows < shape[0]
-    flat = np.bincount(rows[kept] * shape[1] + columns[kept], minlength=shape[0] * shape[1])
-    return flat.reshape(shape)
-
-
-def _compare_angles(cosines: np.ndarray, shown: np.ndarray, lowest: np.ndarray) -> _Estimate:
-    """Probabilities by the angle between vectors."""
-    equal = cosines >= _EQUAL
-    angles, made = _angles(cosines), _angles(shown[shown < _EQUAL])
-    probability = np.zeros(len(cosines))
-    if not len(made) or equal.all():
-        return _Estimate(probability, equal)
-    # pairs beyond the lowest cosine of most rows are not all among the compared ones
-    end = float(np.quantile(_angles(lowest), 0.1))
-    start = min(float(np.quantile(made, _REACH)), end / _NARROWEST)
-    beyond = np.sort(angles[(angles >= start) & (angles <= end) & ~equal])
-    if len(beyond) > _WINDOW:
-        end = max(float(beyond[_WINDOW]), start * _NARROWEST ** (1 / 4))
-        beyond = beyond[beyond <= end]
-    width = math.log(end / start) / _BINS
-    bins = np.minimum((np.log(beyond / start) / width).astype(int), _BINS - 1)
-    counts = np.bincount(bins, minlength=_BINS).astype(np.float64)[:, None]
-    b, level = coincidences(counts, np.ones((_BINS, 1), bool), prior=2 * width, weight=width**2)
-    reached = np.append(made[made < start], start)
-    edges = np.unique(np.quantile(reached, np.linspace(0, 1, _BINS + 1)[1:]))
-    # counts of bins continue as a geometric series; all bins up to an angle together
-    power = max(b, 1e-6) / width
-    up_to = float(level[0]) / math.expm1(power * width) * (edges / start) ** power
-    expected = np.diff(up_to, prepend=0.0)[:, None]
-    inside = (angles < start) & ~equal
-    row = np.searchsorted(edges, angles[inside], side="right")
-    observed = np.bincount(row, minlength=len(edges))[:, None]
-    share, copies = copy_shares(observed, expected, np.ones_like(observed))
-    share = decreasing(share[:, 0], observed[:, 0].astype(np.float64))
-    probability[inside] = share[row]
-    return _Estimate(probability, equal, copies, _profile(np.cos(edges), observed, expected))
-
-
-def _angles(cosines: np.ndarray) -> np.ndarray:
-    return np.arccos(np.clip(cosines.astype(np.float64), -1.0, 1.0))
-
-
 def _reported(
-    pairs: np.ndarray, cosines: np.ndarray, estimate: _Estimate, precision: float
+    pairs: np.ndarray, cosines: np.ndarray, estimate: CopyEstimate, precision: float
 ) -> NearDuplicates:
     """The pairs above the threshold, in order, and their groups."""
     edited = np.where(estimate.equal, 0.0, estimate.probability)
