@@ -13,6 +13,7 @@ from aureole.cli._output import rows_bar
 from aureole.data import TextEditor, edit_picture, read_column, read_pairs, scan_inputs
 from aureole.encoders import Encoder, encode_all
 from aureole.errors import InvalidInputError
+from aureole.retrieval import FEWEST_EXAMPLES
 
 _TRUE, _FALSE = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
 _KINDS = 4  # case and punctuation, and one to three changed words
@@ -142,6 +143,10 @@ def labelled_examples(
             f"the examples refer to row {pairs.max()}, but there are {len(vectors)} rows."
         )
     same = pairs[labels]
+    if len(same) < FEWEST_EXAMPLES:
+        raise InvalidInputError(
+            f"at least {FEWEST_EXAMPLES} pairs of copies are needed, but got {len(same)}. Label more pairs."
+        )
     shown = None if texts is None else [texts[row] for row in same[:, 1]]
     about = f"Learned from {len(same):,} labelled pairs."
     return CopyExamples(vectors[same[:, 1]], same[:, 0], shown, pairs[~labels], about)

@@ -26,7 +26,7 @@ from aureole.retrieval._lance import (
     to_arrow,
 )
 from aureole.retrieval._match import MatchCalibrator, MatchQuality
-from aureole.retrieval._near_duplicates import NearDuplicates, find_near_duplicates
+from aureole.retrieval._near_duplicates import FEWEST_EXAMPLES, NearDuplicates, find_near_duplicates
 from aureole.retrieval._pair_closeness import Closeness
 from aureole.retrieval._postgres import settings
 from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings

@@ -14,7 +14,7 @@ from aureole.retrieval._copy_probability import cut
 from aureole.retrieval._match import unit_rows
 from aureole.retrieval._pair_closeness import Closeness, CopyEstimate, compare_angles, compare_words
 
-_FEWEST = 20  # examples
+FEWEST_EXAMPLES = 20
 _BLOCK = 2**25  # cosines in memory at a time
 
 
@@ -81,7 +81,7 @@ class NearDuplicates:
 def find_near_duplicates(
     vectors: Any,
     copies: Any,
-    originals: Sequence[int] | Int[np.ndarray, " m"],
+    originals: Any,
     *,
     precision: float = 0.99,
     texts: Sequence[str] | None = None,
@@ -155,8 +155,8 @@ def _checked_rows(originals: Any, count: int, gallery: np.ndarray) -> np.ndarray
             f"originals must be one row number per copy, but there are {count} copies and originals has shape "
             f"{rows.shape} and type {rows.dtype}."
         )
-    if count < _FEWEST:
-        raise InvalidInputError(f"at least {_FEWEST} examples are needed, but got {count}.")
+    if count < FEWEST_EXAMPLES:
+        raise InvalidInputError(f"at least {FEWEST_EXAMPLES} examples are needed, but got {count}.")
     if rows.min() < 0 or rows.max() >= len(gallery):
         raise InvalidInputError(
             f"originals has rows from {rows.min()} to {rows.max()}, but there are {len(gallery)} vectors."

@@ -104,7 +104,11 @@ def _changed_of_pairs(
 def _profile(
     limits: np.ndarray, observed: np.ndarray, expected: np.ndarray
 ) -> tuple[Closeness, ...]:
-    columns = (limits.tolist(), observed.sum(1).tolist(), expected.sum(1).tolist())
+    columns = (
+        limits.astype(np.float64).tolist(),
+        observed.sum(1).tolist(),
+        expected.sum(1).tolist(),
+    )
     return tuple(Closeness(*row) for row in zip(*columns, strict=True))
 
 
