@@ -84,8 +84,8 @@ def find_near_duplicates(
     originals: Any,
     *,
     precision: float = 0.99,
-    texts: Sequence[str] | None = None,
-    copy_texts: Sequence[str] | None = None,
+    texts: Sequence[Any] | None = None,
+    copy_texts: Sequence[Any] | None = None,
     neighbours: int = 20,
     observer: Callable[[int], None] | None = None,
 ) -> NearDuplicates:
@@ -166,7 +166,7 @@ def _checked_rows(originals: Any, count: int, gallery: np.ndarray) -> np.ndarray
     return rows
 
 
-def _words(texts: Sequence[str] | None, count: int, name: str) -> list[list[str]]:
+def _words(texts: Sequence[Any] | None, count: int, name: str) -> list[list[str]]:
     if texts is None or len(texts) != count:
         got = "are missing" if texts is None else f"has {len(texts)} entries"
         raise InvalidInputError(f"{name} {got}, but there are {count} vectors of them.")
