@@ -4,7 +4,7 @@ PYTEST = python -m pytest -q -n 2 --dist worksteal
 
 QUICK = tests/sphere tests/distributions tests/losses tests/data tests/evaluation tests/models
 
-.PHONY: check quick core-quick fast native timm slow sweeps lint types contracts test docs accuracy benchmarks
+.PHONY: check quick core-quick fast again native timm slow sweeps lint types contracts test docs accuracy benchmarks
 
 check: lint types contracts docs test
 
@@ -17,6 +17,10 @@ core-quick:
 
 fast:
 	$(PYTEST) -m "not slow" --durations=15
+
+# The tests that failed last, one at a time.
+again:
+	python -m pytest -q -n 0 -m "not slow" --last-failed --last-failed-no-failures none
 
 # The losses with the compiled library, which has to be installed: pip install ./native
 native:

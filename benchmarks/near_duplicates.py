@@ -23,7 +23,7 @@ from aureole.data import TextEditor
 from aureole.encoders import load
 from aureole.records import Record, file_hash, write_record
 from aureole.retrieval import NearDuplicates, find_near_duplicates
-from aureole.retrieval._match import nearest, unit_rows
+from aureole.retrieval._brute_force import nearest, unit_rows
 from benchmarks.thresholds import summary
 
 ENCODER = "sentence-transformers:all-MiniLM-L6-v2"

@@ -15,7 +15,7 @@ import numpy as np
 
 from aureole import encoders
 from aureole.records import Record, file_hash, write_record
-from aureole.retrieval._match import unit_rows
+from aureole.retrieval._brute_force import unit_rows
 
 ROWS = 500
 

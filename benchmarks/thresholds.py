@@ -27,7 +27,7 @@ import aureole as au
 from aureole.encoders._sentence_transformers import packaged_folder
 from aureole.errors import AureoleWarning
 from aureole.records import Record, file_hash, write_record
-from aureole.retrieval._match import nearest, unit_rows
+from aureole.retrieval._brute_force import nearest, unit_rows
 
 SPLITS = ("train", "valid", "test")
 DEPTH = 300

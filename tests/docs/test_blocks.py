@@ -22,7 +22,7 @@ import pytest
 import torch
 
 import aureole
-from aureole.retrieval._match import nearest
+from aureole.retrieval._brute_force import nearest
 from tests.docs.belongings import make_belongings
 from tests.packaging.readme import blocks, is_service
 

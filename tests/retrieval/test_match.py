@@ -7,7 +7,9 @@ import pytest
 
 import aureole as au
 from aureole.errors import AureoleWarning, InvalidInputError, MissingInputError
-from aureole.retrieval._match import nearest
+from aureole.retrieval import MatchFilter
+from aureole.retrieval._brute_force import labels_of, nearest
+from aureole.retrieval._query_map import _known
 
 DIM, ITEMS = 16, 400
 
@@ -263,3 +265,76 @@ def test_wrong_cosines(calibrator):
         calibrator.threshold(precision=0.5, recall=0.5)
     with pytest.raises(InvalidInputError, match="knows 400 items"):
         calibrator.probability([0.5] * 10, np.arange(395, 405))
+
+
+def test_a_query_map_finds_more_and_leaves_the_gallery_alone(gallery, tmp_path):
+    """Queries of another space than the gallery: turned by a rotation that can be learned."""
+    rng = np.random.default_rng(7)
+    small = np.linalg.qr(np.eye(DIM) + 0.15 * rng.standard_normal((DIM, DIM)))[0]
+    queries, matches = labelled(1500, 5, gallery)
+    queries = queries @ (small * np.sign(np.diag(small)))
+    plain, mapped = (
+        au.MatchCalibrator(query_map=use).fit(queries[:1200], gallery, matches[:1200])
+        for use in (False, True)
+    )
+    found = []
+    for each in (plain, mapped):
+        _, rows = nearest(each.map_queries(queries[1200:]), gallery, 1)
+        found.append(
+            np.mean([row[0] in group for row, group in zip(rows, matches[1200:], strict=True)])
+        )
+    assert found[1] > found[0] + 0.05
+    mapped.save(tmp_path)
+    again = au.MatchCalibrator.load(tmp_path)
+    assert (again.map_queries(queries[:5]) == mapped.map_queries(queries[:5])).all()
+    with pytest.raises(InvalidInputError, match="dimension 3, but the calibrator was fitted on 16"):
+        again.map_queries(np.ones((1, 3)))
+
+
+def test_matches_in_a_batch_are_no_negatives():
+    rng = np.random.default_rng(0)
+    rows = rng.integers(30, size=50)
+    matches = [rng.choice(30, rng.integers(1, 4), replace=False) for _ in range(12)]
+    wanted = labels_of(np.broadcast_to(rows, (12, 50)), matches)
+    assert (_known(rows, matches) == wanted).all()
+
+
+def test_reliability_bins_hold_all_held_out_candidates(calibrator):
+    bins = calibrator.reliability()
+    assert sum(count for *_, count in bins) == calibrator.held_out_.labels.size
+    for predicted, observed, count in bins:
+        assert abs(predicted - observed) < 0.02 + 4 * (predicted / count) ** 0.5
+
+
+def test_the_filter_keeps_probable_matches_in_order(calibrator, gallery, new):
+    queries, _, cosines, rows, _ = new
+    searches = MatchFilter(calibrator, lambda v, k: brute(v, gallery, k), threshold=0.3)
+    for i in range(20):
+        found = searches(queries[i])
+        p = calibrator.probability(cosines[i], rows[i])
+        wanted = rows[i][np.argsort(-p, kind="stable")][: int((p >= 0.3).sum())][: calibrator.limit]
+        assert found.ids == wanted.tolist()
+        assert (np.diff(found.probabilities) <= 0).all()
+        assert not found.abstained
+    strict = MatchFilter(calibrator, searches.search, threshold=0.0, abstain=0.05, limit=3)
+    results = [strict(q) for q in queries[:200]]
+    assert {len(r) for r in results} == {0, 3}
+    assert all(r.abstained == (r.p_value > 0.05) == (len(r) == 0) for r in results)
+
+
+def brute(vector, gallery, k):
+    cosines, rows = nearest(vector[None], gallery, k)
+    return cosines[0], rows[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"threshold": 1.5}, "threshold must be between 0 and 1"),
+        ({"threshold": 0.5, "abstain": -1.0}, "abstain must be between 0 and 1"),
+        ({"threshold": 0.5, "k": 3}, "k must be at least 10"),
+    ],
+)
+def test_options_of_the_filter_are_checked(calibrator, options, match):
+    with pytest.raises(InvalidInputError, match=match):
+        MatchFilter(calibrator, lambda vector, k: ([], []), **options)

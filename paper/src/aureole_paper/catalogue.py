@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aureole.errors import InvalidInputError
+from aureole_paper.adaptive_retrieval import SETTINGS as ADAPTIVE_RETRIEVAL, AdaptiveSetting
 from aureole_paper.bimodal import BimodalSetting
 from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting
 from aureole_paper.credible_retrieval import (
@@ -21,6 +22,7 @@ AnySetting = (
     | BimodalSetting
     | Cifar10HSetting
     | BaselineSetting
+    | AdaptiveSetting
     | CredibleRetrievalSetting
     | FrozenImagesSetting
     | FrozenTextSetting
@@ -239,6 +241,7 @@ CATALOGUE = {
         Experiment("tuning", _tuning(), 1, TUNING_SEED),
         Experiment("cifar10h", _cifar10h(), 5, 0),
         Experiment("credible-retrieval", CREDIBLE_RETRIEVAL, 5, 0),
+        Experiment("adaptive-retrieval", ADAPTIVE_RETRIEVAL, 10, 0),
         Experiment("frozen-text", FROZEN_TEXT, 5, 0),
         Experiment("frozen-images", FROZEN_IMAGES, 5, 0),
     )

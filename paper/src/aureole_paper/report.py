@@ -6,6 +6,7 @@ from pathlib import Path
 from aureole._io import atomic_write
 from aureole.errors import InvalidInputError
 from aureole.explorer import Report, Run, render
+from aureole_paper.adaptive_report import adaptive_report
 from aureole_paper.cifar10h_report import cifar10h_report
 from aureole_paper.controlled_report import controlled_report
 from aureole_paper.frozen_report import frozen_report
@@ -16,6 +17,7 @@ from aureole_paper.retrieval_report import retrieval_report
 _EXPERIMENTS = {
     "cifar10h": ("CIFAR-10H", cifar10h_report),
     "frozen": ("heads on frozen encoders", frozen_report),
+    "adaptive": ("adaptive retrieval", adaptive_report),
     "retrieval": ("credible retrieval", retrieval_report),
     "controlled": ("the controlled experiment", controlled_report),
 }

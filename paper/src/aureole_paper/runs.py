@@ -13,6 +13,7 @@ from aureole.models import MirroredViews
 from aureole.records import Record, read_record, write_record
 from aureole.training import Fit, Observer
 from aureole_paper import (
+    adaptive_retrieval,
     bimodal,
     cifar10h,
     controlled,
@@ -20,6 +21,7 @@ from aureole_paper import (
     frozen_images,
     frozen_text,
 )
+from aureole_paper.adaptive_retrieval import AdaptiveSetting
 from aureole_paper.bimodal import BimodalSetting
 from aureole_paper.catalogue import AnySetting
 from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting
@@ -83,6 +85,12 @@ def run(
     elif isinstance(setting, FrozenTextSetting | FrozenImagesSetting):
         place = data_folder(data_dir), cache_folder(cache)
         result = _frozen(setting, seed, place, checkpoint, observer=observer, progress=progress)
+    elif isinstance(setting, AdaptiveSetting):
+        data = adaptive_retrieval.load(
+            setting, data_folder(data_dir), cache_folder(cache), progress
+        )
+        metrics = adaptive_retrieval.evaluate(data, seed, progress)
+        result = _Result("adaptive", Fit(nn.Identity()), metrics, data.hashes)
     else:
         result = _images(setting, seed, data_folder(data_dir), checkpoint, observer)
     name = f"{result.family}/{setting.name}"

@@ -25,7 +25,9 @@ from aureole.retrieval._lance import (
     table_exists,
     to_arrow,
 )
-from aureole.retrieval._match import MatchCalibrator, MatchQuality
+from aureole.retrieval._match import MatchCalibrator
+from aureole.retrieval._match_filter import Matches, MatchFilter
+from aureole.retrieval._match_quality import MatchQuality
 from aureole.retrieval._near_duplicates import FEWEST_EXAMPLES, NearDuplicates, find_near_duplicates
 from aureole.retrieval._pair_closeness import Closeness
 from aureole.retrieval._postgres import settings
@@ -39,7 +41,9 @@ __all__ = [
     "Explanation",
     "Hits",
     "MatchCalibrator",
+    "MatchFilter",
     "MatchQuality",
+    "Matches",
     "NearDuplicates",
     "Origin",
     "Recall",

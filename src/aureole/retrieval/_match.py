@@ -8,17 +8,27 @@ that an item matches a query. Vectors and database stay as they are; the calibra
 import json
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from safetensors.numpy import load_file, save_file
 
 from aureole._io import atomic_write
 from aureole.errors import AureoleWarning, InvalidInputError, MissingInputError
+from aureole.retrieval._brute_force import BLOCK, labels_of, mean_of_best, nearest, unit_rows
+from aureole.retrieval._match_quality import (
+    MatchQuality,
+    Scored,
+    best_f1_score,
+    precision_score,
+    quality_at,
+    recall_score,
+    reliability_bins,
+)
 from aureole.retrieval._match_regression import (
     Weights,
     fit_weights,
@@ -26,41 +36,14 @@ from aureole.retrieval._match_regression import (
     interpolate,
     sigmoid,
 )
-from aureole.retrieval._risk_control import last_safe
+from aureole.retrieval._query_map import apply_query_map, fit_query_map
 
 _FORMAT = "aureole-match-1"
-_BLOCK = 1024  # rows whose cosines are in memory at a time
 _FEWEST = 20  # labelled queries
 _MOST_FITTED = 4000  # labelled queries in the regression; the hubness uses all of them
 _MOST_HELD_OUT = 2000
-_GRID = 200  # thresholds that are tested
 # New queries are reported as drift from so many on, if levels differ by so many standard errors and deviations.
 _DRIFT_QUERIES, _DRIFT, _SHIFT = 30, 4.0, 0.5
-
-
-@dataclass(frozen=True)
-class MatchQuality:
-    """What a threshold gives on the held-out queries; the intervals hold 90 % of bootstrap samples of queries."""
-
-    threshold: float
-    precision: float
-    precision_interval: tuple[float, float]
-    recall: float
-    recall_interval: tuple[float, float]
-    results: float  # per query, of its candidates
-    queries: int
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The scores of labelled queries, of their candidates and of all their matches, and their best wrong cosine."""
-
-    candidates: Float[np.ndarray, "n k"]
-    labels: Bool[np.ndarray, "n k"]
-    matches: Float[np.ndarray, " all"]
-    owners: np.ndarray  # the query of each match
-    best_wrong: Float[np.ndarray, " n"]
-    levels: Float[np.ndarray, " n"]
 
 
 class MatchCalibrator:
@@ -90,6 +73,9 @@ class MatchCalibrator:
         Of the guarantees (default 0.9).
     seed
         Of the split into fitted and held-out queries (default 0).
+    query_map
+        Learn a linear map of the queries too (default False). The gallery and its index stay as they are; search with
+        :meth:`map_queries`.
 
     Examples
     --------
@@ -114,9 +100,10 @@ class MatchCalibrator:
         limit: int = 10,
         confidence: float = 0.9,
         seed: int = 0,
+        query_map: bool = False,
     ) -> None:
         self.neighbours, self.candidates, self.limit = neighbours, candidates, limit
-        self.confidence, self.seed = confidence, seed
+        self.confidence, self.seed, self.query_map = confidence, seed, query_map
 
     def fit(
         self,
@@ -151,17 +138,34 @@ class MatchCalibrator:
         rows = [np.array([self._row(item) for item in group], dtype=np.int64) for group in matches]
         order = np.random.default_rng(self.seed).permutation(len(queries))
         held, fitted = np.split(order, [min(len(order) // 2, _MOST_HELD_OUT)])
+        self.map_ = None
+        if self.query_map:
+            groups = [rows[i] for i in fitted]
+            self.map_ = fit_query_map(queries[fitted], gallery, groups, self.seed)
+        self.dim_ = gallery.shape[1]
+        queries = apply_query_map(queries, self.map_)
+        others = None if others is None else apply_query_map(others, self.map_)
         reference = queries[fitted] if others is None else np.concatenate([queries[fitted], others])
         best = self._item_cosines(gallery, reference, [rows[i] for i in fitted])
-        self.hubness_ = _mean_of_best(best[:, : self.neighbours]).astype(np.float32)
+        self.hubness_ = mean_of_best(best[:, : self.neighbours]).astype(np.float32)
         self.reference_ = reference
         self.encoder_ = encoder
+        self.held_out_rows_ = held
         chosen = fitted[:_MOST_FITTED]
         self.weights_ = self._regression(queries[chosen], gallery, [rows[i] for i in chosen], best)
         self.fitted_ = self._scored(queries[chosen], gallery, [rows[i] for i in chosen])
         self.held_out_ = self._scored(queries[held], gallery, [rows[i] for i in held])
         self.curve_ = increasing_curve(self.held_out_.candidates, self.held_out_.labels)
         return self
+
+    def map_queries(self, queries: Any) -> Float[np.ndarray, "n dim"]:
+        """The vectors to search with: of length 1, and mapped if the calibrator has a query map."""
+        queries = unit_rows(queries, "queries")
+        if queries.shape[1] != self.dim_:
+            raise InvalidInputError(
+                f"queries have dimension {queries.shape[1]}, but the calibrator was fitted on {self.dim_}."
+            )
+        return apply_query_map(queries, self.map_)
 
     def probability(
         self, cosines: Any, items: Any, *, level: Any = None
@@ -193,7 +197,7 @@ class MatchCalibrator:
                 f"the level of a query needs its {needed} highest cosines, but got {cosines.shape[-1]}. Retrieve more, "
                 "or pass level."
             )
-        return _mean_of_best(-np.sort(-cosines, axis=-1)[..., :needed])
+        return mean_of_best(-np.sort(-cosines, axis=-1)[..., :needed])
 
     def radius(self, threshold: float, level: Any) -> Float[np.ndarray, "..."]:
         """The smallest cosine with which any item can reach a probability, for a database's range search.
@@ -224,33 +228,32 @@ class MatchCalibrator:
         if (precision is not None) + (recall is not None) + f1 != 1:
             raise InvalidInputError("threshold takes exactly one of precision, recall and f1.")
         if precision is not None:
-            score = self._precision_score(_share(precision, "precision"))
+            score = precision_score(
+                self.fitted_,
+                self.held_out_,
+                _share(precision, "precision"),
+                limit=self.limit,
+                confidence=self.confidence,
+            )
         elif recall is not None:
-            score = self._recall_score(_share(recall, "recall"))
+            share = _share(recall, "recall")
+            score = recall_score(self.fitted_, self.held_out_, share, confidence=self.confidence)
         else:
-            score = _best_f1(self.held_out_)
+            score = best_f1_score(self.held_out_)
         return float(self._to_probability(np.array(score)))
 
     def quality(self, threshold: float, *, bootstrap: int = 200) -> MatchQuality:
         """Precision, recall and number of results on the held-out queries."""
-        held, score = self.held_out_, self._to_score(threshold)
-        kept = held.candidates >= score
-        right, returned = (kept & held.labels).sum(1), kept.sum(1)
-        found = _recalls(held, np.array([score]))[0]
-        rng = np.random.default_rng(self.seed)
-        draws = rng.integers(len(right), size=(bootstrap, len(right)))
-        with np.errstate(invalid="ignore"):
-            precisions = right[draws].sum(1) / returned[draws].sum(1)
-        recalls = found[rng.integers(len(found), size=(bootstrap, len(found)))].mean(1)
-        return MatchQuality(
-            threshold=float(threshold),
-            precision=float(right.sum() / returned.sum()) if returned.any() else math.nan,
-            precision_interval=_interval(precisions),
-            recall=float(found.mean()),
-            recall_interval=_interval(recalls),
-            results=float(returned.mean()),
-            queries=len(right),
-        )
+        score = self._to_score(threshold)
+        return quality_at(self.held_out_, score, threshold, bootstrap=bootstrap, seed=self.seed)
+
+    def reliability(self, bins: int = 10) -> list[tuple[float, float, int]]:
+        """Mean probability, share of matches and number of the held-out candidates, in bins of equal width.
+
+        These candidates also shaped the curve from scores to probabilities, so new queries agree a little less.
+        """
+        held = self.held_out_
+        return reliability_bins(self._to_probability(held.candidates), held.labels, bins)
 
     def no_match_p_value(self, cosines: Any) -> Float[np.ndarray, "..."]:
         """How often a query whose matches are missing from the gallery has a highest cosine at least as high.
@@ -274,7 +277,7 @@ class MatchCalibrator:
                 "append needs one id for each vector if fit had ids, and none otherwise."
             )
         best = self._item_cosines(vectors, self.reference_, [])
-        hubness = _mean_of_best(best[:, : self.neighbours]).astype(np.float32)
+        hubness = mean_of_best(best[:, : self.neighbours]).astype(np.float32)
         if ids is not None and self.ids_ is not None:
             merged = [*self.ids_, *ids]
             self._row_of, self.ids_ = _rows_by_id(merged, len(merged)), merged
@@ -296,6 +299,8 @@ class MatchCalibrator:
             "hubness": self.hubness_,
             "reference": self.reference_,
             "curve": self.curve_,
+            "held_out_rows": self.held_out_rows_,
+            **({} if self.map_ is None else {"map": self.map_}),
             **{f"fitted.{k}": v for k, v in asdict(self.fitted_).items()},
             **{f"held_out.{k}": v for k, v in asdict(self.held_out_).items()},
         }
@@ -319,7 +324,11 @@ class MatchCalibrator:
             self.weights_ = Weights(**{k: float(v) for k, v in described["weights"].items()})
             self.encoder_, self.ids_ = described["encoder"], described["ids"]
             self.hubness_, self.reference_ = arrays["hubness"], arrays["reference"]
-            self.curve_ = arrays["curve"]
+            self.curve_, self.map_ = arrays["curve"], arrays.get("map")
+            self.held_out_rows_ = arrays["held_out_rows"]
+            self.dim_ = self.reference_.shape[1]
+            if self.map_ is not None and self.map_.shape != (self.dim_, self.dim_):
+                raise ValueError(f"map of shape {self.map_.shape}")
             self.fitted_, self.held_out_ = (
                 Scored(**{name: arrays[f"{part}.{name}"] for name in Scored.__annotations__})
                 for part in ("fitted", "held_out")
@@ -339,8 +348,8 @@ class MatchCalibrator:
         order = np.argsort(matched, kind="stable")
         owners, matched = owners[order], matched[order]
         parts = []
-        for start in range(0, len(items), _BLOCK):
-            cosines = items[start : start + _BLOCK] @ queries.T
+        for start in range(0, len(items), BLOCK):
+            cosines = items[start : start + BLOCK] @ queries.T
             low, high = np.searchsorted(matched, [start, start + len(cosines)])
             cosines[matched[low:high] - start, owners[low:high]] = -np.inf
             best = np.partition(cosines, cosines.shape[1] - count, axis=1)[:, -count:]
@@ -359,10 +368,10 @@ class MatchCalibrator:
         A query of the regression is also one of the hubness: its own cosine is left out of that of its candidates.
         """
         cosines, rows = nearest(queries, gallery, self.candidates)
-        labels = _labels(rows, matches)
+        labels = labels_of(rows, matches)
         around = best[rows]
         own = cosines >= around[..., -1]
-        hubness = _mean_of_best(around[..., : self.neighbours])
+        hubness = mean_of_best(around[..., : self.neighbours])
         without = (np.where(np.isfinite(around), around, 0.0).sum(-1) - cosines) / self.neighbours
         if best.shape[1] == self.neighbours + 1:
             hubness = np.where(own & ~labels, without, hubness)
@@ -374,7 +383,7 @@ class MatchCalibrator:
         self, queries: np.ndarray, gallery: np.ndarray, matches: Sequence[np.ndarray]
     ) -> Scored:
         cosines, rows = nearest(queries, gallery, self.candidates)
-        labels = _labels(rows, matches)
+        labels = labels_of(rows, matches)
         level = self._level(cosines)
         scores = self.weights_.score(cosines, level[:, None], self.hubness_[rows])
         owners = np.repeat(np.arange(len(matches)), [len(group) for group in matches])
@@ -397,39 +406,7 @@ class MatchCalibrator:
         return self.weights_.score(cosines, level[..., None], self._hubness_of(items))
 
     def _level(self, cosines: np.ndarray) -> np.ndarray:
-        return _mean_of_best(-np.sort(-cosines, axis=-1)[..., : self.neighbours])
-
-    def _precision_score(self, precision: float) -> float:
-        """The lowest score whose results are shown to be precise, starting where the fitted queries show it best."""
-        bounds = {"most": precision * self.limit, "least": -(1 - precision) * self.limit}
-        fitted, held = (_best(scored, self.limit) for scored in (self.fitted_, self.held_out_))
-        grid = np.quantile(self.fitted_.matches, np.linspace(1, 0, _GRID))
-        margins = [_margin(_precision_losses(*fitted, score, precision)) for score in grid]
-        start = int(np.argmax(margins))
-        losses = (_precision_losses(*held, score, precision) for score in grid[start:])
-        last = last_safe(losses, 0.0, error=1 - self.confidence, **bounds)
-        if last is None:
-            self._warn_of_too_few(f"precision {precision:g}", "no result is returned")
-            return math.inf
-        return float(grid[start + last])
-
-    def _recall_score(self, recall: float) -> float:
-        """The highest score that is shown to keep this share of matches."""
-        grid = np.quantile(self.fitted_.matches, np.linspace(0, 1, _GRID))
-        losses = 1 - _recalls(self.held_out_, grid)
-        last = last_safe(losses, 1 - recall, most=1.0, error=1 - self.confidence)
-        if last is None:
-            self._warn_of_too_few(f"recall {recall:g}", "every result is returned")
-            return -math.inf
-        return float(grid[last])
-
-    def _warn_of_too_few(self, aim: str, outcome: str) -> None:
-        warnings.warn(
-            f"{len(self.held_out_.levels)} held-out queries do not show {aim} at any threshold with confidence "
-            f"{self.confidence:g}: {outcome}. Ask for less, or label more queries.",
-            AureoleWarning,
-            stacklevel=4,
-        )
+        return mean_of_best(-np.sort(-cosines, axis=-1)[..., : self.neighbours])
 
     def _warn_of_drift(self, level: np.ndarray) -> None:
         known = self.held_out_.levels
@@ -479,37 +456,7 @@ class MatchCalibrator:
         return row
 
 
-_OPTIONS = ("neighbours", "candidates", "limit", "confidence", "seed")
-
-
-def nearest(queries: Any, gallery: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """(Cosines, rows) of the k items nearest to each query, in descending order, by brute force."""
-    queries, gallery = unit_rows(queries, "queries"), unit_rows(gallery, "gallery")
-    k = min(k, len(gallery))
-    cosines = np.empty((len(queries), k), np.float32)
-    rows = np.empty((len(queries), k), np.int64)
-    for part in _blocks(len(queries)):
-        products = queries[part] @ gallery.T
-        best = np.argpartition(products, products.shape[1] - k, axis=1)[:, -k:]
-        values = np.take_along_axis(products, best, 1)
-        order = np.argsort(-values, axis=1, kind="stable")
-        rows[part] = np.take_along_axis(best, order, 1)
-        cosines[part] = np.take_along_axis(values, order, 1)
-    return cosines, rows
-
-
-def unit_rows(vectors: Any, name: str) -> Float[np.ndarray, "n dim"]:
-    """The rows as float32 of length 1; raise if they are no finite, non-zero vectors."""
-    array = np.asarray(vectors.detach().cpu() if hasattr(vectors, "detach") else vectors)
-    if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
-        raise InvalidInputError(
-            f"{name} must be numbers of shape (n, dim), but has shape {array.shape} and type {array.dtype}."
-        )
-    length = np.linalg.norm(array.astype(np.float64), axis=1)
-    wrong = ~(np.isfinite(length) & (length > 0))
-    if wrong.any():
-        raise InvalidInputError(f"row {int(wrong.argmax())} of {name} is zero or not finite.")
-    return (array / length[:, None]).astype(np.float32)
+_OPTIONS = ("neighbours", "candidates", "limit", "confidence", "seed", "query_map")
 
 
 def _check_sizes(
@@ -549,22 +496,6 @@ def _valid_row(item: Any, count: int) -> int | None:
     return int(item) if whole and 0 <= item < count else None
 
 
-def _blocks(count: int) -> Iterator[slice]:
-    for start in range(0, count, _BLOCK):
-        yield slice(start, start + _BLOCK)
-
-
-def _labels(rows: np.ndarray, matches: Sequence[np.ndarray]) -> np.ndarray:
-    return np.stack([np.isin(own, group) for own, group in zip(rows, matches, strict=True)])
-
-
-def _mean_of_best(values: np.ndarray) -> np.ndarray:
-    """The mean of the finite values along the last axis."""
-    finite = np.isfinite(values)
-    total = np.where(finite, values, 0.0).sum(-1, dtype=np.float64)
-    return np.asarray(total / np.maximum(finite.sum(-1), 1))
-
-
 def _cosines(cosines: Any) -> np.ndarray:
     array = np.asarray(cosines, dtype=np.float64)
     if array.ndim not in (1, 2) or not array.shape[-1] or not (np.abs(array) <= 1.001).all():
@@ -579,56 +510,3 @@ def _share(value: float, name: str) -> float:
     if not 0 < value < 1:
         raise InvalidInputError(f"{name} must lie between 0 and 1, but is {value!r}.")
     return float(value)
-
-
-def _best(scored: Scored, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """(Scores, labels) of the ``limit`` best candidates of each query."""
-    order = np.argsort(-scored.candidates, axis=1, kind="stable")[:, :limit]
-    return (
-        np.take_along_axis(scored.candidates, order, 1),
-        np.take_along_axis(scored.labels, order, 1),
-    )
-
-
-def _precision_losses(
-    scores: np.ndarray, labels: np.ndarray, score: float, precision: float
-) -> Float[np.ndarray, " n"]:
-    """Per query, wrong results minus (1 - precision) times all results: the mean is below 0 if precision is kept."""
-    kept = scores >= score
-    right, returned = (kept & labels).sum(1), kept.sum(1)
-    return returned - right - (1 - precision) * returned
-
-
-def _margin(losses: Float[np.ndarray, " n"]) -> float:
-    """How many standard deviations the mean loss is below 0; -inf if nothing is returned."""
-    if not losses.any():
-        return -math.inf
-    spread = float(losses.std())
-    return -float(losses.mean()) / spread if spread else math.copysign(math.inf, -losses.mean())
-
-
-def _recalls(scored: Scored, grid: np.ndarray) -> Float[np.ndarray, "scores n"]:
-    """For each score, the share of each query's matches at or above it, for the queries that have any."""
-    total = np.bincount(scored.owners, minlength=len(scored.levels))
-    with_match = total > 0
-    shares = []
-    for score in grid:
-        hit = np.bincount(scored.owners[scored.matches >= score], minlength=len(total))
-        shares.append(hit[with_match] / total[with_match])
-    return np.array(shares)
-
-
-def _best_f1(scored: Scored) -> float:
-    """The score with the highest F1 over all pairs of the held-out queries."""
-    scores, labels = scored.candidates.ravel(), scored.labels.ravel()
-    order = np.argsort(-scores, kind="stable")
-    right = np.cumsum(labels[order])
-    f1 = 2 * right / (np.arange(1, len(order) + 1) + len(scored.matches))
-    return float(scores[order[int(np.argmax(f1))]])
-
-
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    values = values[np.isfinite(values)]
-    return (
-        tuple(np.quantile(values, [0.05, 0.95]).tolist()) if len(values) else (math.nan, math.nan)
-    )

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 
 from aureole.data import words_of
 from aureole.errors import InvalidInputError
+from aureole.retrieval._brute_force import unit_rows
 from aureole.retrieval._copy_probability import cut
-from aureole.retrieval._match import unit_rows
 from aureole.retrieval._pair_closeness import Closeness, CopyEstimate, compare_angles, compare_words
 
 FEWEST_EXAMPLES = 20
