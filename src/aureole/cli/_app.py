@@ -19,6 +19,7 @@ from aureole.cli import (
     _evaluate as evaluate,
     _fit_head as fit_head,
     _index as index,
+    _near_duplicates as near_duplicates,
     _quickstart as quickstart,
     _report as report,
     _results as results,
@@ -85,6 +86,7 @@ app.command("calibrate", help=calibrate.HELP)(calibrate.calibrate)
 app.command("embed", help=embed.HELP)(embed.embed)
 app.add_typer(index.index, name="index")
 app.command("search", help=search.HELP)(search.search)
+app.command("near-duplicates", help=near_duplicates.HELP)(near_duplicates.near_duplicates)
 app.command("serve", help=serve.HELP)(serve.serve)
 app.command("results", help=results.HELP)(results.results)
 app.command("report", help=report.HELP)(report.report)

@@ -39,6 +39,7 @@ from aureole.data._processes import (
     Rule,
     draw_generator,
 )
+from aureole.data._small_edits import TextEditor, edit_picture, words_of
 from aureole.data._synthetic_shapes import KINDS, DrawnShapes, drawn_shapes
 from aureole.data._table_files import (
     FILES,

@@ -39,6 +39,11 @@ from aureole.explorer._match_report import (
     usage_code,
     write_match_report,
 )
+from aureole.explorer._near_duplicates_page import (
+    DuplicatesContent,
+    shown_rows,
+    write_near_duplicates_page,
+)
 from aureole.explorer._page import (
     Gallery,
     Item,

@@ -137,7 +137,7 @@ def extremes(kappa: np.ndarray, count: int = _SHOWN) -> tuple[np.ndarray, np.nda
 
 def text_items(kappa: np.ndarray, texts: Mapping[int, Any]) -> tuple[Gallery, ...]:
     """Galleries of the least and the most certain texts; ``texts`` needs the rows of ``extremes`` only."""
-    return _galleries(kappa, lambda row: Item(_cut(texts[row]), _note(float(kappa[row]), row)))
+    return _galleries(kappa, lambda row: Item(cut_text(texts[row]), _note(float(kappa[row]), row)))
 
 
 def picture_items(
@@ -155,8 +155,8 @@ def picture_items(
             source = source if isinstance(source, bytes) else folder / str(source)
             content = base64.b64encode(read_thumbnail(source, _SIDE)).decode()
         except InvalidInputError:
-            return Item(f"{_cut(name)} cannot be read as a picture", note)
-        return Item(_cut(name), note, f"data:image/jpeg;base64,{content}")
+            return Item(f"{cut_text(name)} cannot be read as a picture", note)
+        return Item(cut_text(name), note, f"data:image/jpeg;base64,{content}")
 
     return _galleries(kappa, item)
 
@@ -169,7 +169,7 @@ def _galleries(kappa: np.ndarray, item: Callable[[int], Item]) -> tuple[Gallery,
     )
 
 
-def _cut(text: Any) -> str:
+def cut_text(text: Any) -> str:
     """The text on one line, shortened to a few hundred characters."""
     if text is None:
         return "(empty)"

@@ -39,6 +39,8 @@ from aureole.retrieval._match_gallery import (
 )
 from aureole.retrieval._match_quality import MatchQuality
 from aureole.retrieval._match_sets import RuleSizes, SetSizes, compare_set_sizes
+from aureole.retrieval._near_duplicates import FEWEST_EXAMPLES, NearDuplicates, find_near_duplicates
+from aureole.retrieval._pair_closeness import Closeness
 from aureole.retrieval._postgres import settings
 from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
 from aureole.retrieval._store import check_build, default_lists, is_local, shown_address
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Closeness",
     "ConformalMass",
     "CredibleIndex",
     "Explanation",
@@ -65,6 +68,7 @@ __all__ = [
     "MatchOptions",
     "MatchQuality",
     "Matches",
+    "NearDuplicates",
     "Origin",
     "Recall",
     "SearchOptions",
@@ -73,6 +77,7 @@ __all__ = [
     "class_entropy",
     "compare_set_sizes",
     "explain_hits",
+    "find_near_duplicates",
     "latent_in_cap",
     "parse_filter",
     "positive_probability",
