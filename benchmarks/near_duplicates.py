@@ -24,7 +24,6 @@ from aureole.encoders import load
 from aureole.records import Record, file_hash, write_record
 from aureole.retrieval import NearDuplicates, find_near_duplicates
 from aureole.retrieval._brute_force import nearest, unit_rows
-from benchmarks.thresholds import summary
 
 ENCODER = "sentence-transformers:all-MiniLM-L6-v2"
 PHOTOS, VIEWS, EACH, SHORTEST = 1000, 5, 100, 6
@@ -179,6 +178,23 @@ def measure(draws: list[Draw]) -> dict[str, Any]:
         results[name] = summary([run(draw) for draw in draws])
         print(name, {k: v["mean"] and round(v["mean"], 3) for k, v in results[name].items()})
     return results
+
+
+def summary(runs: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
+    """Mean, standard error and lowest of each metric, over the runs that have it."""
+    result: dict[str, dict[str, Any]] = {}
+    for name in runs[0]:
+        values = np.array([run[name] for run in runs])
+        values = values[np.isfinite(values)]
+        several = len(values) > 1
+        result[name] = {
+            "mean": float(values.mean()) if len(values) else None,
+            "standard error": float(values.std(ddof=1) / len(values) ** 0.5) if several else None,
+            "lowest": float(values.min()) if len(values) else None,
+            "runs": len(values),
+            "values": [round(float(value), 4) for value in values],
+        }
+    return result
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """Directives that turn records into tables, so that no number in the docs is typed by hand."""
 
 import json
-import math
 from functools import lru_cache
 from html import escape
 from pathlib import Path
@@ -297,93 +296,6 @@ def card(svg, caption):
     return nodes.raw("", html, format="html")
 
 
-FIXED = {
-    "cosine": "cosine",
-    "minus the query's level": "cosine - level",
-    "minus the item's hubness": "cosine - hubness",
-    "CSLS": "CSLS, own questions included",
-}
-ALL_LABELS = "80 % of all labelled queries"
-
-
-class ThresholdFigure(Directive):
-    """How well one threshold for all queries works, by score: ``.. threshold-figure:: RECORD``."""
-
-    required_arguments = 1
-
-    def run(self):
-        """Bars of pooled average precision as inline SVG, with a caption."""
-        from aureole.explorer import COLOURS, canvas
-
-        metrics = load(self.arguments[0])["metrics"]
-        fixed, learned = metrics["fixed scores"], metrics[ALL_LABELS]
-        bars = {
-            "cosine": fixed["cosine"]["pooled AP"],
-            "cosine - level": fixed["minus the query's level"]["pooled AP"],
-            "CSLS": learned["pooled AP of CSLS, own questions left out"]["mean"],
-            "calibrated probability": learned["pooled AP"]["mean"],
-        }
-        names, values = list(bars), list(bars.values())
-        with canvas("thresholds", 1, height=2.2) as drawing:
-            axes = drawing.axes[0]
-            axes.barh(names[::-1], values[::-1], color=COLOURS[0])
-            for row, value in enumerate(values[::-1]):
-                axes.text(value, row, f" {value:.3f}", va="center")
-            axes.set(xlabel="average precision of one threshold for all queries")
-            axes.set_xlim(0, 1.15 * max(values))
-        return [card(drawing.svg, THRESHOLDS)]
-
-
-THRESHOLDS = (
-    "One threshold for all 2,000 test questions of InsuranceQA, over all pairs of a question and an answer: the raw "
-    "cosine of MiniLM, the cosine minus the level of the question, CSLS with the same hubness, and the calibrated "
-    "probability. CSLS ranks as well; the calibrator adds what the score means and where to cut."
-)
-
-
-class ThresholdTable(RstDirective):
-    """Scores on InsuranceQA, by labelled queries: ``.. threshold-table:: RECORD``."""
-
-    def lines(self, metrics):
-        """A table of fixed scores and one of the calibrator."""
-        shown_keys = ("pooled AP", "best F1", "R@1")
-        fixed = [
-            [shown, *(f"{metrics['fixed scores'][name][key]:.3f}" for key in shown_keys)]
-            for name, shown in FIXED.items()
-        ]
-        quality = {
-            "pooled AP": "pooled AP",
-            "pooled AP of CSLS, own questions left out": "CSLS, same hubness",
-            "calibration error": "calibration error",
-        }
-        aims = {
-            "precision asked 0.5": "precision, 0.5 asked",
-            "its recall": "recall",
-            "recall asked 0.5": "recall, 0.5 asked",
-            "its precision": "precision",
-        }
-        names = sorted((n for n in metrics if "labelled queries" in n), key=self.size)
-        lines = table(["score", *shown_keys], fixed)
-        for keys in (quality, aims):
-            rows = [[name, *(self.cell(metrics[name][key]) for key in keys)] for name in names]
-            lines += ["", *table(["MatchCalibrator with", *keys.values()], rows)]
-        return lines
-
-    @staticmethod
-    def size(name):
-        """The number of labelled queries, to sort by; all of them come last."""
-        return math.inf if name == ALL_LABELS else int(name.split()[0].replace(",", ""))
-
-    @staticmethod
-    def cell(result):
-        """A mean with its standard error, and in how many of the ten runs there was a value."""
-        if result["mean"] is None:
-            return "no results"
-        error = result["standard error"]
-        few = "" if result["runs"] == 10 else f" (in {result['runs']} of 10)"
-        return f"{result['mean']:.3f}" + ("" if error is None else f" ± {error:.3f}") + few
-
-
 class LossTable(RstDirective):
     """Losses: formula, whether they sample, cost, and what they recovered in the toy problem."""
 
@@ -522,8 +434,6 @@ def setup(app):
     app.add_directive("wrapped-table", WrappedTable)
     app.add_directive("emoji-table", EmojiTable)
     app.add_directive("caps-figure", CapsFigure)
-    app.add_directive("threshold-figure", ThresholdFigure)
-    app.add_directive("threshold-table", ThresholdTable)
     app.add_directive("accuracy-table", AccuracyTable)
     app.add_directive("benchmark-table", BenchmarkTable)
     return {"parallel_read_safe": True}
