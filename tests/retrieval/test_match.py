@@ -338,3 +338,17 @@ def brute(vector, gallery, k):
 def test_options_of_the_filter_are_checked(calibrator, options, match):
     with pytest.raises(InvalidInputError, match=match):
         MatchFilter(calibrator, lambda vector, k: ([], []), **options)
+
+
+@pytest.mark.parametrize("aim", [{"f1": True}, {"recall": 0.5}])
+def test_matches_that_are_far_from_all_others_keep_a_threshold_below_one(aim):
+    rng = np.random.default_rng(0)
+    gallery = rng.standard_normal((40, 64))
+    right = rng.integers(40, size=60)
+    queries = gallery[right] + 0.01 * rng.standard_normal((60, 64))
+    fitted = au.MatchCalibrator().fit(queries, gallery, [[row] for row in right])
+    threshold = fitted.threshold(**aim)
+    assert 0 < threshold < 1
+    quality = fitted.quality(threshold)
+    assert quality.precision == 1
+    assert quality.recall >= 0.5

@@ -35,6 +35,8 @@ from aureole.retrieval._match_regression import (
     increasing_curve,
     interpolate,
     sigmoid,
+    soften,
+    unsoften,
 )
 from aureole.retrieval._query_map import apply_query_map, fit_query_map
 
@@ -426,14 +428,14 @@ class MatchCalibrator:
         return drifted
 
     def _to_probability(self, score: np.ndarray) -> np.ndarray:
-        return sigmoid(interpolate(self.curve_[0], self.curve_[1], score))
+        return sigmoid(soften(interpolate(self.curve_[0], self.curve_[1], score)))
 
     def _to_score(self, probability: float) -> float:
         if not 0 <= probability <= 1:
             raise InvalidInputError(f"threshold must be between 0 and 1, but is {probability!r}.")
         if probability in (0, 1):
             return -math.inf if probability == 0 else math.inf
-        odds = np.array(math.log(probability) - math.log1p(-probability))
+        odds = unsoften(np.array(math.log(probability) - math.log1p(-probability)))
         return float(interpolate(self.curve_[1], self.curve_[0], odds))
 
     def _hubness_of(self, items: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from aureole.errors import InvalidInputError
 
 _BIN = 200  # smallest number of candidates per bin of the curve, before bins are merged
+_SURE = 8.0  # log odds of 0.9997
 _PRIOR = 1.0  # standard deviation of a standardised weight around that of CSLS
 
 
@@ -110,6 +111,18 @@ def interpolate(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Linear interpolation, with slope 1 outside the points."""
     below, above = np.minimum(at - x[0], 0), np.maximum(at - x[-1], 0)
     return np.asarray(np.interp(at, x, y) + below + above)
+
+
+def soften(log_odds: np.ndarray) -> np.ndarray:
+    """The log odds, growing slowly from 8 on, so that no score rounds to a probability of 1."""
+    above = np.log1p(np.maximum(log_odds - _SURE, 0.0))
+    return np.asarray(np.minimum(log_odds, _SURE) + above)
+
+
+def unsoften(log_odds: np.ndarray) -> np.ndarray:
+    """The inverse of ``soften``."""
+    above = np.expm1(np.maximum(log_odds - _SURE, 0.0))
+    return np.asarray(np.minimum(log_odds, _SURE) + above)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
