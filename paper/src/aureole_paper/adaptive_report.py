@@ -111,7 +111,7 @@ def rule_figure(groups: Groups) -> str | None:
         axes.barh(names, values, color=colours)
         for row, value in enumerate(values):
             axes.text(value, row, f" {value:.3f}", va="center")
-        axes.set(xlabel="average precision of one threshold for all questions")
+        axes.set(xlabel="average precision")
         axes.set_xlim(0, 1.15 * max(values))
     return drawing.svg
 
@@ -125,7 +125,10 @@ def _rules(groups: Groups, names: Sequence[str]) -> list[Table]:
             if any(cells):
                 shown = [format_summary(cell) for cell in cells[:-1]]
                 rows.append((label, *shown, format_percent(cells[-1])))
-        title, caption = SETTINGS[name], TEXTS("rules", seeds=counted(len(groups[name]), "run"))
+        title, caption = (
+            SETTINGS[name],
+            TEXTS("rules", data=SETTINGS[name], seeds=counted(len(groups[name]), "run")),
+        )
         tables.append(Table(title, caption, ("rule", *_MEASURES), tuple(rows)))
     return tables
 
