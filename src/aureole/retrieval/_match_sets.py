@@ -53,7 +53,7 @@ def compare_set_sizes(
     calibrator: MatchCalibrator,
     queries: Any,
     gallery: Any,
-    matches: Sequence[Sequence[int]],
+    matches: Sequence[Sequence[Any]],
     *,
     recalls: Sequence[float] = _RECALLS,
 ) -> SetSizes:
