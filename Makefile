@@ -27,7 +27,7 @@ native:
 	python -c "import aureole_native"
 	$(PYTEST) -m "not slow" tests/losses tests/sphere/test_positivity.py
 
-# The encoders of timm, in an environment of their own: with torchvision's CUDA build, other packages cannot be imported.
+# The encoders of timm, in a separate environment: with torchvision's CUDA build, other packages cannot be imported.
 timm:
 	python -m venv .venv-timm
 	python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \

@@ -193,7 +193,7 @@ class Bench:
 
 @contextmanager
 def api(gte: Path, port: int = 18_999) -> Iterator[str]:
-    """gte-small behind the embeddings protocol, in a process of its own."""
+    """gte-small behind the embeddings protocol, in a separate process."""
     process = subprocess.Popen([sys.executable, "-c", API, str(gte), str(port)])
     spec = f"openai:http://127.0.0.1:{port}/v1#gte-small"
     try:
@@ -481,7 +481,7 @@ def _requests(url: str, inputs: list[Any], text: bool) -> None:
 
 
 def job(words: list[str], folder: Path) -> dict[str, Any]:
-    """Wall and processor seconds of a command in a process of its own, and what it reports."""
+    """Wall and processor seconds of a command in a separate process, and what it reports."""
     command = [sys.executable, "-m", "aureole", *words, "--json"]
     start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)

@@ -3,7 +3,7 @@
 ``python -m benchmarks.openai_server URL#MODEL FOLDER [--data ../shared/data] [--out results/benchmarks/infinity.json]``
 
 The record was written with Infinity 0.0.78 and gte-small: ``infinity_emb v2 --model-id FOLDER --served-model-name
-gte-small --engine torch --device cpu --dtype float32 --port 7997``, in an environment of its own, on the same machine.
+gte-small --engine torch --device cpu --dtype float32 --port 7997``, in a separate environment, on the same machine.
 """
 
 import argparse

@@ -39,7 +39,7 @@ Wrapped = tuple[CredibleIndex, np.ndarray]  # with the vectors that the engine h
 
 @contextmanager
 def faiss_index(vectors: np.ndarray, kappa: np.ndarray) -> Iterator[Wrapped]:
-    """A flat index with ids of its own; kappa by id."""
+    """A flat index with ids that are not row numbers; kappa by id."""
     import faiss
 
     ids = 7 * np.arange(len(vectors)) + 3

@@ -252,9 +252,11 @@ def _write(
 
 
 def _show(facts: dict[str, Any], out: Path) -> None:
+    equal = facts["equal_pairs"]
+    same = "1 pair is" if equal == 1 else f"{equal:,} pairs are"
     print_text(
         f"{facts['rows']:,} rows; {facts['groups']:,} groups with {facts['rows_in_groups']:,} rows; "
-        f"{facts['equal_pairs']:,} pairs are equal, {facts['edited_pairs']:,} are likely edits"
+        f"{same} equal, {facts['edited_pairs']:,} are likely edits"
     )
     if facts["edited_pairs"]:
         print_text(f"expected precision of the likely edits: {facts['expected_precision']:.3f}")

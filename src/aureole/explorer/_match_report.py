@@ -32,7 +32,7 @@ _PROMISE = (
     "What the thresholds promise: with a confidence of {confidence}, new queries of the same kind get at least the "
     "precision or the recall that you asked for. Precision is the share of matches among all results of all queries, "
     "with at most {limit} results per query. Recall is the share of a query's matches that is returned, averaged over "
-    "queries, if you retrieve everything above the threshold. Each row of the table is a promise of its own.",
+    "queries, if you retrieve everything above the threshold. Each row of the table is a separate promise.",
     "What they do not promise: anything about a single query, about queries of another kind (new subjects, another "
     "language, other users), or about vectors of another encoder. F1 has no guarantee.",
     "Matches that nobody labelled count as wrong. If there are many, true precision is higher than the one shown.",

@@ -102,8 +102,9 @@ def write_near_duplicates_page(
 def _results(found: NearDuplicates, content: DuplicatesContent) -> list[str]:
     equal, edited = int(found.equal.sum()), int((~found.equal).sum())
     members = sum(len(group) for group in found.groups)
+    same = "1 pair is" if equal == 1 else f"{equal:,} pairs are"
     results = [
-        f"{len(found.groups):,} groups with {members:,} rows: {equal:,} pairs are equal, {edited:,} are likely edits. "
+        f"{len(found.groups):,} groups with {members:,} rows: {same} equal, {edited:,} are likely edits. "
         f"Keeping one row of each group would remove {members - len(found.groups):,} rows."
     ]
     if edited:
