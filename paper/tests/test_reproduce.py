@@ -44,6 +44,7 @@ def test_reproduce_and_report(tmp_path):
 
 def test_of_all_experiments_those_run_that_have_something_to_run():
     known = {name: _experiments([name], {}, "fast")[0] for name in CATALOGUE}
+    del known["paper-preset"]  # takes days
     assert _experiments(["all"], {}, "fast") == list(known.values())
     paper = _experiments(["all"], {}, "paper")
     assert {"ambiguous", "families"} <= {experiment.name for experiment in paper}
