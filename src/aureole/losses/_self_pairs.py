@@ -25,7 +25,7 @@ def log_self_match(
     one = torch.ones((), dtype=torch.float64, device=kappa.device)
     both = kappa.double()
     highest = log_positivity(one, point, point, kappa_pos, dim)
-    # rounding may leave a sure posterior just above the highest
+    # by rounding, a very concentrated posterior may lie just above the highest
     return (log_positivity(one, both, both, kappa_pos, dim) - highest).clamp(max=0.0)
 
 
