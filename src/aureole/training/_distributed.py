@@ -126,9 +126,10 @@ def objective(
 def posterior_and_pairs(
     encoder: nn.Module, batch: Batch, device: torch.device
 ) -> tuple[Posterior, Int[Tensor, "p 2"]]:
-    """The posteriors of a batch's inputs, and which of them are pairs."""
+    """The posteriors of a batch's inputs, and which different inputs are pairs; self-pairs are left out."""
     if isinstance(batch, PairBatch):
-        return encoder(batch.inputs.to(device)), batch.pairs
+        different = batch.pairs[:, 0] != batch.pairs[:, 1]
+        return encoder(batch.inputs.to(device)), batch.pairs[different]
     n = torch.arange(len(batch.anchor))
     inputs = torch.cat([batch.anchor, batch.positive]).to(device)
     return encoder(inputs), torch.stack([n, n + len(n)], 1)
