@@ -71,6 +71,7 @@ from aureole.data._tables import (
     table_files,
     write_columns,
 )
+from aureole.data._votes import Votes
 
 __all__ = [
     "KINDS",
@@ -87,6 +88,7 @@ __all__ = [
     "PairBatch",
     "Rule",
     "Triplets",
+    "Votes",
     "blur_pictures",
     "deteriorate",
     "disjoint_pairs",
