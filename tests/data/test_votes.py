@@ -63,6 +63,9 @@ def test_agreement_and_rates_are_those_of_all_pairs_of_annotators():
         else:
             assert math.isnan(votes.agreement[i])
         assert rates[i, i].item() == pytest.approx(own)
+    total = counts.sum(1)
+    pooled = (counts * (counts - 1)).sum() / (total * (total - 1)).sum()
+    assert votes.pair_agreement == pytest.approx(pooled)
     expected = label_rates(votes.probabilities, votes.prior)
     off = ~torch.eye(len(counts), dtype=torch.bool)
     torch.testing.assert_close(rates[off], expected[off])
@@ -99,19 +102,22 @@ def test_one_item_and_equal_votes():
     equal = Votes.of([[3], [1], [2]])
     assert equal.prior.tolist() == [1]
     assert equal.rates().diagonal().tolist() == [1, 0, 1]
-    assert equal.mean_agreement == 1
+    assert equal.pair_agreement == 1
 
 
 def test_single_votes_are_hard_labels():
     votes = Votes.from_table(range(4), [0, 1, 1, 0])
     assert votes.agreement.isnan().all()
-    assert math.isnan(votes.mean_agreement)
+    assert math.isnan(votes.pair_agreement)
     assert (votes.rates().diagonal() == 0).all()
     assert votes.rates()[0].tolist() == [0, 0, 0, 2]
 
 
 HOSTILE_TABLES = [
-    ((ITEMS, LABELS, [*PEOPLE[:-1], None]), r"annotators\[5\] is missing .* pass no annotators"),
+    (
+        (ITEMS, LABELS, [*PEOPLE[:-1], None]),
+        r"annotators\[5\] is missing .* leave out the annotators",
+    ),
     ((ITEMS, LABELS, [*PEOPLE[:-1], "ann"]), r"'ann' votes twice on item 'b' \(rows 0 and 5"),
     ((ITEMS, [*LABELS[:-1], math.nan]), r"labels\[5\] is missing"),
     ((ITEMS, np.array([0, 1, 2, np.nan, 1, 1])), r"labels\[3\] is missing"),

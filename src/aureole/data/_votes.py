@@ -1,5 +1,6 @@
 """Votes of several annotators: counts per item and class, how often two annotators agree, and the rates of pairs."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -167,9 +168,11 @@ class Votes:
         return torch.where(pairs > 0, equal / pairs.clamp(min=1), torch.nan)
 
     @property
-    def mean_agreement(self) -> float:
-        """The mean of ``agreement`` over the items with two votes or more; NaN if no item has two."""
-        return float(self.agreement.nanmean())
+    def pair_agreement(self) -> float:
+        """The share of all pairs of annotators of one item that agree; NaN if no item has two votes."""
+        total, counts = self.totals.double(), self.counts.double()
+        pairs = float((total * (total - 1)).sum())
+        return float((counts * (counts - 1)).sum()) / pairs if pairs else math.nan
 
     def rates(self, rows: Int[Tensor, " m"] | None = None) -> Float[Tensor, "m m"]:
         r"""How much more often than by chance the votes on two items are equal.
@@ -254,7 +257,7 @@ def _column(values: Any, name: str) -> np.ndarray:
     missing = missing_values(array) if absent else np.zeros(len(array), bool)
     if missing.any():
         advice = {
-            "annotators": "Drop the row, or pass no annotators to count every row as one independent vote.",
+            "annotators": "Drop the row, or leave out the annotators to count every row as an independent vote.",
             "labels": "Drop the row: an annotator who abstains casts no vote.",
         }.get(name, "Drop the row.")
         raise InvalidInputError(
@@ -317,6 +320,6 @@ def _refuse_repeated(item: Int[np.ndarray, " n"], table: dict[str, np.ndarray]) 
         who, what = table["annotators"].tolist()[second], table["items"].tolist()[second]
         raise InvalidInputError(
             f"annotator {who!r} votes twice on item {what!r} (rows {first} and {second}, counted from 0), and "
-            f"{len(again)} votes are repeated in total. Keep one of them, or pass no annotators if the votes are "
+            f"{len(again)} votes are repeated in total. Keep one of them, or leave out the annotators if the votes are "
             "independent."
         )
