@@ -25,11 +25,17 @@ class PairBatch:
 
     ``expected_pairs`` is the mean of P over batches: a sum over pairs divided by it is unbiased, while a sum divided by
     P is not. Compute a loss of the batch with ``loss.among(posterior, pairs)``.
+
+    ``weights`` [P], ``self_weight`` and ``agreement`` [N] are those of ``among``; the mean of the sum of the weights is
+    then ``expected_pairs``.
     """
 
     inputs: Tensor
     pairs: Int[Tensor, "p 2"]
     expected_pairs: float
+    weights: Float[Tensor, " p"] | None = None
+    self_weight: float = 0.0
+    agreement: Float[Tensor, " n"] | None = None
 
     def __repr__(self) -> str:
         shape, pairs = tuple(self.inputs.shape), len(self.pairs)

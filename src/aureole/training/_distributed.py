@@ -118,8 +118,7 @@ def objective(
     """The loss of a batch on one process, and the posteriors of its inputs."""
     if isinstance(batch, PairBatch):
         posterior = module(batch.inputs.to(device))
-        values = loss.among(posterior, batch.pairs.to(device))
-        return values * (len(batch.pairs) / batch.expected_pairs), posterior
+        return _of_pairs(loss, posterior, batch, slice(0, len(batch.inputs)), device), posterior
     everyone = module(_inputs(batch).to(device))
     return loss(*_triplets(everyone, batch)), everyone
 
@@ -157,10 +156,25 @@ def shared_objective(
     with seeded(seed, device):
         if isinstance(batch, PairBatch):
             part = part_of(len(batch.inputs))
-            total = loss.share_among(everyone, batch.pairs.to(device), part)
-            return total * (ranks / batch.expected_pairs), everyone
+            return ranks * _of_pairs(loss, everyone, batch, part, device), everyone
         total = loss.share(*_triplets(everyone, batch), part_of(len(batch.anchor)))
         return total * (ranks / len(batch.anchor)), everyone
+
+
+def _of_pairs(
+    loss: ContrastiveLoss, posterior: Any, batch: PairBatch, part: slice, device: torch.device
+) -> Tensor:
+    """The part of a batch's loss that belongs to some of its items: their pairs, and their annotators' agreement."""
+    weights = None if batch.weights is None else batch.weights.to(device)
+    total = loss.share_among(
+        posterior, batch.pairs.to(device), part, weights=weights, self_weight=batch.self_weight
+    )
+    value = total / batch.expected_pairs
+    if batch.agreement is None:
+        return value
+    agreement = batch.agreement[part].to(device)
+    share = (~torch.isnan(agreement)).sum() / (~torch.isnan(batch.agreement)).sum().clamp(min=1)
+    return value + share.to(value) * loss.agreement_term(posterior[part], agreement)
 
 
 def part_of(n: int) -> slice:
