@@ -12,6 +12,7 @@ from aureole.errors import AureoleError, InvalidInputError
 from aureole_paper.cifar import (
     CLASSES,
     Cifar10H,
+    files_read,
     load_cifar10,
     load_cifar10h,
     load_crop_sizes,
@@ -213,3 +214,30 @@ def test_votes_must_fit_the_images(tmp_path):
     np.save(tmp_path / "cifar10_human" / "cifar10h-counts.npy", np.zeros((3, 10), np.int64))
     with pytest.raises(InvalidInputError, match=r"shape \(3, 10\), but 2 images"):
         load_cifar10h(tmp_path)
+
+
+def test_every_file_that_is_read_is_hashed(shared_data, monkeypatch):
+    """The names that the loaders open, against those that are hashed."""
+    opened = set()
+
+    def noted(path):
+        opened.add(path.relative_to(shared_data).as_posix())
+        return path
+
+    from aureole_paper import cifar
+
+    hashes = files_read(shared_data, 3, ("resnet20", "resnet20"))
+    with monkeypatch.context() as patch:
+        patch.setattr(cifar, "require_file", noted)
+        load_cifar10h(shared_data), load_fold(shared_data, 3), load_crop_sizes(shared_data)
+    opened |= {"cifar10/labels.npz", "weights/cifar10_resnet20.safetensors"}
+    assert set(hashes) == opened
+    content = (shared_data / "cifar10h_folds" / "idx_set_0.csv").read_bytes()
+    assert hashes["cifar10h_folds/idx_set_0.csv"] == hashlib.sha256(content).hexdigest()
+    assert len(files_read(shared_data, parts=("train", "test"))) == 8
+
+
+def test_a_missing_file_is_named(tmp_path, small):
+    write_binary(tmp_path, "test", *small)
+    with pytest.raises(AureoleError, match="cifar10h-counts"):
+        files_read(tmp_path)

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
+from aureole.models import bfloat16_in_hardware
 from aureole_paper import cifar10h
 from aureole_paper.catalogue import find_experiment
-from aureole_paper.cifar import Cifar10H, Fold
+from aureole_paper.cifar import Cifar10H, Fold, files_read
 from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting, Split
 from aureole_paper.runs import run
 from paper.tests.conftest import reproduce
@@ -36,6 +37,7 @@ def test_thirty_batches_learn_what_the_paper_measures(shared_data, tmp_path):
     assert kept[10] > kept[0] + 0.03
     assert ours["rejection_area"] > ours["recall_at_1"]
     assert ours["pictures"]["tiles"] >= 106
+    assert 0.01 < ours["bootstrap_errors"]["entropy_rank"] < 0.04
     assert (tmp_path / "closed-form" / "seed-0.png").stat().st_size > 10_000
     record = (tmp_path / "closed-form" / "seed-0.json").read_text()
     assert str(tmp_path) not in record
@@ -104,7 +106,8 @@ def test_foreign_images_keep_shape_and_type():
 def test_baselines_are_recorded_without_training(shared_data, tmp_path):
     record = run(BaselineSetting("ceiling"), 1, tmp_path, command="test", data_dir=shared_data)
     assert record.name == "cifar10h/ceiling"
-    assert set(record.data) == {"cifar10/test_batch.webp", "cifar10_human/cifar10h-counts.npy"}
+    assert record.data == files_read(shared_data, 1)
+    assert record.metrics["bfloat16"] == bfloat16_in_hardware()
 
 
 def test_without_data_the_error_says_what_to_do(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from aureole.errors import InvalidInputError
 from aureole.evaluation import (
     average_ranks,
     bootstrap,
+    bootstrap_error,
     partial_spearman,
     spearman,
     split_half_rank,
@@ -185,5 +186,31 @@ def test_what_has_no_interval_is_refused():
     with pytest.raises(InvalidInputError, match=r"shape \(0,\)"):
         bootstrap(mean, torch.zeros(0, dtype=torch.long))
     for given in ({"draws": 0}, {"level": 0.0}, {"level": 1.0}, {"level": float("nan")}):
-        with pytest.raises(InvalidInputError, match="draws must be at least 1 and level between"):
+        with pytest.raises(
+            InvalidInputError, match="draws must be at least 1|level must be between"
+        ):
             bootstrap(mean, CLUSTERS, **given)
+
+
+def test_the_bootstrap_error_is_the_standard_deviation_over_resamples():
+    values = torch.randn(300, generator=torch.Generator().manual_seed(0))
+    collected = []
+
+    def mean(rows):
+        collected.append(values[rows].mean().item())
+        return collected[-1]
+
+    error = bootstrap_error(mean, torch.arange(300), draws=400, seed=2)
+    assert error == pytest.approx(torch.tensor(collected, dtype=torch.float64).std().item())
+    assert error == pytest.approx(values.std().item() / 300**0.5, rel=0.1)
+
+
+def test_resamples_without_a_value_are_left_out():
+    calls = iter(range(100))
+    error = bootstrap_error(
+        lambda _: float("nan") if next(calls) % 2 else 1.0, torch.arange(4), draws=10
+    )
+    assert error == 0
+    assert torch.tensor(bootstrap_error(lambda _: float("nan"), torch.arange(4))).isnan()
+    with pytest.raises(InvalidInputError, match="draws must be at least 1"):
+        bootstrap_error(lambda _: 0.0, torch.arange(4), draws=0)

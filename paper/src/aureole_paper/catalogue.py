@@ -9,6 +9,7 @@ from aureole.errors import InvalidInputError
 from aureole_paper.adaptive_retrieval import SETTINGS as ADAPTIVE_RETRIEVAL, AdaptiveSetting
 from aureole_paper.bimodal import BimodalSetting
 from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting
+from aureole_paper.cifar10h_baselines import SETTINGS as VOTE_BASELINES, VoteBaseline
 from aureole_paper.credible_retrieval import (
     SETTINGS as CREDIBLE_RETRIEVAL,
     CredibleRetrievalSetting,
@@ -22,6 +23,7 @@ AnySetting = (
     | BimodalSetting
     | Cifar10HSetting
     | BaselineSetting
+    | VoteBaseline
     | AdaptiveSetting
     | CredibleRetrievalSetting
     | FrozenImagesSetting
@@ -68,7 +70,7 @@ class Experiment:
             if (names is None or s.name in names)
             and all(getattr(s, k, v) == v for k, v in values.items())
         )
-        trained = [s for s in chosen if not isinstance(s, BaselineSetting)]
+        trained = [s for s in chosen if not isinstance(s, BaselineSetting | VoteBaseline)]
         if values and not names and not trained and self.name == "cifar10h":
             chosen = (*chosen, _combined(values))
         if not chosen:
@@ -244,7 +246,7 @@ def _combined(values: dict[str, Any]) -> Cifar10HSetting:
     return made if made.pretrained else replace(made, **_FROM_SCRATCH)
 
 
-def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting, ...]:
+def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting | VoteBaseline, ...]:
     """Losses, labels, heads, backbones and pretraining, one change at a time."""
     ours = Cifar10HSetting("closed-form", gallery=True)
     plain = replace(ours, gallery=False)
@@ -252,6 +254,7 @@ def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting, ...]:
         BaselineSetting("softmax"),
         BaselineSetting("softmax-votes"),
         BaselineSetting("ceiling"),
+        *VOTE_BASELINES,
         ours,
         replace(plain, name="closed-form-ensemble", also=("resnet56",)),
         replace(plain, name="mcinfonce", loss="mcinfonce"),

@@ -6,6 +6,7 @@ Kirchhof et al. (2023), Probabilistic contrastive learning recovers the correct 
 inputs.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from aureole.data import read_picture
 from aureole.errors import InvalidInputError
+from aureole.records import file_hash
 from aureole_paper.data_folder import require_file
 
 CLASSES = (
@@ -26,6 +28,8 @@ _BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_ba
 _SIDE = 32
 _RECORD = 1 + 3 * _SIDE * _SIDE  # bytes: the label, then the red, green and blue planes
 _FOLDS = 5
+_VOTES = "cifar10_human/cifar10h-counts.npy"
+_CROP_SIZES = "randomcrops_2000_0.25_1.0.csv"
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def load_cifar10(
 def load_cifar10h(folder: Path) -> Cifar10H:
     """The 10,000 test images with their labels and votes, in the original order."""
     images, labels = load_cifar10(folder, "test")
-    path = require_file(folder / "cifar10_human" / "cifar10h-counts.npy")
+    path = require_file(folder / _VOTES)
     counts = np.load(path, allow_pickle=False)
     if counts.shape != (len(images), len(CLASSES)):
         raise InvalidInputError(
@@ -126,7 +130,39 @@ def load_fold(folder: Path, fold: int) -> Fold:
 
 def load_crop_sizes(folder: Path) -> Float[Tensor, " n"]:
     """The sides of the windows to which the paper crops the images of a test set, 0.25 to 1 of the image's side."""
-    return _read_column(folder, "randomcrops_2000_0.25_1.0.csv").float()
+    return _read_column(folder, _CROP_SIZES).float()
+
+
+def files_read(
+    folder: Path,
+    fold: int | None = None,
+    backbones: Iterable[str] = (),
+    *,
+    parts: Iterable[Literal["train", "test"]] = ("test",),
+) -> dict[str, str]:
+    """The hashes of every file that a run reads: images, labels, votes, folds, crop sizes and pretrained classifiers.
+
+    Parameters
+    ----------
+    folder
+        The data folder; the keys of the result are paths relative to it.
+    fold
+        The fold, if the run has one: all five sets of indices and the crop sizes are then read.
+    backbones
+        Names of the pretrained classifiers.
+    parts
+        The parts of CIFAR-10 whose images are read.
+    """
+    mosaics = (folder / "cifar10" / "labels.npz").is_file()
+    kind = "cifar10/{}.webp" if mosaics else "cifar10/cifar-10-batches-bin/{}.bin"
+    names = [kind.format(batch) for part in parts for batch in _BATCHES[part]]
+    names += ["cifar10/labels.npz"] if mosaics else []
+    names.append(_VOTES)
+    if fold is not None:
+        csv = [f"idx_set_{i}.csv" for i in range(_FOLDS)]
+        names += [f"cifar10h_folds/{name}" for name in (*csv, _CROP_SIZES)]
+    names += [f"weights/cifar10_{backbone}.safetensors" for backbone in dict.fromkeys(backbones)]
+    return {name: file_hash(require_file(folder / name)) for name in names}
 
 
 def _read_binary(path: Path) -> np.ndarray:

@@ -9,13 +9,14 @@ from torch import nn
 
 from aureole.errors import InvalidInputError
 from aureole.losses import n_ranks, rank
-from aureole.models import MirroredViews
+from aureole.models import MirroredViews, bfloat16_in_hardware
 from aureole.records import Record, read_record, write_record
 from aureole.training import Fit, Observer
 from aureole_paper import (
     adaptive_retrieval,
     bimodal,
     cifar10h,
+    cifar10h_baselines,
     controlled,
     credible_retrieval,
     frozen_images,
@@ -24,7 +25,9 @@ from aureole_paper import (
 from aureole_paper.adaptive_retrieval import AdaptiveSetting
 from aureole_paper.bimodal import BimodalSetting
 from aureole_paper.catalogue import AnySetting
-from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting
+from aureole_paper.cifar import files_read
+from aureole_paper.cifar10h import BackboneName, BaselineSetting, Cifar10HSetting
+from aureole_paper.cifar10h_baselines import VoteBaseline
 from aureole_paper.credible_retrieval import CredibleRetrievalSetting
 from aureole_paper.data_folder import data_folder
 from aureole_paper.features import Progress, SentenceFeatures, cache_folder
@@ -100,6 +103,8 @@ def run(
         "seconds_training": round(result.fitted.seconds, 1),
         "curve": result.fitted.curve,
     }
+    if result.family != "adaptive":  # which has no network of its own
+        metrics["bfloat16"] = bfloat16_in_hardware()  # of hidden layers
     record = Record(name, metrics, command=command, seed=seed, settings=wanted, data=result.data)
     write_record(record, path)
     for leftover in path.parent.glob(f"{path.stem}*.safetensors"):
@@ -122,22 +127,26 @@ def _controlled(
 
 
 def _images(
-    setting: Cifar10HSetting | BaselineSetting | CredibleRetrievalSetting,
+    setting: Cifar10HSetting | BaselineSetting | VoteBaseline | CredibleRetrievalSetting,
     fold: int,
     folder: Path,
     checkpoint: Path,
     observer: Observer | None,
 ) -> _Result:
     """A run on a fold of CIFAR-10H; the thumbnails of pictures are written next to the record."""
-    hashes = cifar10h.data_hashes(folder)
+    hashes = files_read(folder, fold, _pretrained(setting))
     if isinstance(setting, CredibleRetrievalSetting):
         fitted, metrics = credible_retrieval.run_fold(
             setting, fold, folder=folder, checkpoint=checkpoint, observer=observer
         )
         return _Result("retrieval", fitted, metrics, hashes)
     split = cifar10h.Split.load(folder, fold)
-    if isinstance(setting, BaselineSetting):
-        metrics = cifar10h.evaluate_baseline(split, setting, folder=folder)
+    if isinstance(setting, BaselineSetting | VoteBaseline):
+        metrics = (
+            cifar10h.evaluate_baseline(split, setting, folder=folder)
+            if isinstance(setting, BaselineSetting)
+            else cifar10h_baselines.evaluate_vote_baseline(setting, split, fold, folder=folder)
+        )
         return _Result("cifar10h", Fit(nn.Identity()), metrics, hashes)
     fitted = cifar10h.train(
         setting, split, fold, folder=folder, checkpoint=checkpoint, observer=observer
@@ -145,10 +154,24 @@ def _images(
     started = time.monotonic()
     model = MirroredViews(fitted.encoder) if setting.mirrored else fitted.encoder
     metrics = cifar10h.evaluate(model, split, setting, folder=folder)
+    metrics["bootstrap_errors"] = cifar10h_baselines.encoder_errors(model, split)
     if setting.gallery and fold == 0:
         metrics["pictures"] = cifar10h.pictures(model, split, checkpoint.with_suffix(".png"))
     metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)
     return _Result("cifar10h", fitted, metrics, hashes)
+
+
+def _pretrained(
+    setting: Cifar10HSetting | BaselineSetting | VoteBaseline | CredibleRetrievalSetting,
+) -> tuple[BackboneName, ...]:
+    """The backbones whose pretrained classifiers a run reads."""
+    if isinstance(setting, CredibleRetrievalSetting):
+        return _pretrained(setting.encoder)
+    if isinstance(setting, BaselineSetting):
+        return () if setting.name == "ceiling" else (setting.backbone,)
+    if isinstance(setting, Cifar10HSetting) and not setting.pretrained:
+        return ()
+    return (setting.backbone, *setting.also)
 
 
 def _frozen(

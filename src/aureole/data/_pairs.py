@@ -199,7 +199,7 @@ class Groups:
         if labels.ndim != 1:
             raise InvalidInputError(f"groups must be one label per item, not shape {labels.shape}.")
         # numpy converts a NaN among strings to a string, so check the original labels
-        missing = _missing(given if labels.dtype.kind in "US" else labels)
+        missing = missing_values(given if labels.dtype.kind in "US" else labels)
         if missing.any():
             row = int(missing.argmax())
             raise InvalidInputError(
@@ -302,7 +302,7 @@ class Groups:
         return Groups(members, starts, sizes, self.classes)
 
 
-def _missing(labels: Any) -> np.ndarray:
+def missing_values(labels: Any) -> np.ndarray:
     """Mask of the missing labels: None, NaN or NaT."""
     kind = labels.dtype.kind if isinstance(labels, np.ndarray) else "O"
     if kind != "O":

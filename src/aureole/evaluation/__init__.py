@@ -16,6 +16,7 @@ from aureole.evaluation._diagnosis import Diagnosis, diagnose
 from aureole.evaluation._rank_correlation import (
     average_ranks,
     bootstrap,
+    bootstrap_error,
     partial_spearman,
     spearman,
     split_half_rank,
@@ -76,6 +77,7 @@ __all__ = [
     "average_precision",
     "average_ranks",
     "bootstrap",
+    "bootstrap_error",
     "diagnose",
     "divergence",
     "fit_calibration",

@@ -6,7 +6,13 @@ from torch import Tensor
 
 from aureole._validation import first_index
 from aureole.errors import InvalidInputError
-from aureole.sphere import log_positivity
+from aureole.sphere import (
+    MAX_TERMS,
+    log_coefficients,
+    log_normalizer,
+    log_positivity,
+    n_terms,
+)
 
 
 def log_self_match(
@@ -21,12 +27,17 @@ def log_self_match(
     >>> log_self_match(torch.tensor([16.0, 32.0, torch.inf]), kappa_pos=20.0, dim=64).exp()
     tensor([1.1126e-07, 7.8082e-07, 1.0000e+00], dtype=torch.float64)
     """
-    point = torch.full((), torch.inf, dtype=torch.float64, device=kappa.device)
-    one = torch.ones((), dtype=torch.float64, device=kappa.device)
     both = kappa.double()
-    highest = log_positivity(one, point, point, kappa_pos, dim)
+    scale = torch.as_tensor(kappa_pos, dtype=torch.float64, device=kappa.device)
+    uniform = log_normalizer(torch.zeros_like(scale), dim)
+    highest = log_normalizer(scale, dim) - uniform + scale  # of two draws that coincide
+    count = n_terms([torch.inf, torch.inf, scale.item()], dim, tolerance=1e-17)
+    if count > MAX_TERMS or not bool((both > 0).all()):
+        value = log_positivity(torch.ones_like(both), both, both, scale, dim)
+    else:  # at cosine 1 all terms are positive, so that nothing cancels
+        value = torch.logsumexp(2 * log_coefficients(both, scale, dim, count), -1)
     # by rounding, a very concentrated posterior may lie just above the highest
-    return (log_positivity(one, both, both, kappa_pos, dim) - highest).clamp(max=0.0)
+    return (value - highest).clamp(max=0.0).masked_fill(torch.isinf(both), 0.0)
 
 
 def agreement_loss(

@@ -173,9 +173,10 @@ def _of_pairs(
     value = total / batch.expected_pairs
     if batch.agreement is None:
         return value
-    agreement = batch.agreement[part].to(device)
-    share = (~torch.isnan(agreement)).sum() / (~torch.isnan(batch.agreement)).sum().clamp(min=1)
-    return value + share.to(value) * loss.agreement_term(posterior[part], agreement)
+    agreement = batch.agreement[part]
+    here, seen = (int((~torch.isnan(a)).sum()) for a in (agreement, batch.agreement))
+    term = loss.agreement_term(posterior[part], agreement.to(device))
+    return value + (here / max(1, seen)) * term
 
 
 def part_of(n: int) -> slice:

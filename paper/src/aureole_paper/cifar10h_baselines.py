@@ -1,0 +1,348 @@
+"""Baselines of CIFAR-10H that see what encoders see: mirror images, the votes of the training images, two networks.
+
+Each is run on the five folds, with frozen classifiers and without training on pairs:
+
+- ``softmax-mirrored``, ``softmax-two``: the entropy of the softmax of one or two classifiers, of the mean logits of an
+  image and its mirror image, at temperature 1, 2, and fitted on the votes of the fold's training images.
+- ``softmax-votes-mirrored``: the same for the classifier fine-tuned on those votes.
+- ``step-0``: the encoder as it is before it has seen a pair.
+- ``ridge``, ``ridge-two-votes``: ridge regression of the square root of the disagreement of those votes, from the
+  features of the frozen classifier and simple functions of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from aureole.errors import InvalidInputError
+from aureole.evaluation import bootstrap_error, nearest_label_matches, r_auroc, spearman
+from aureole.models import MirroredViews, bfloat16_in_hardware
+from aureole.sphere import normalize
+from aureole_paper.cifar10h import (
+    BackboneName,
+    Cifar10HSetting,
+    Split,
+    encode,
+    evaluate,
+    fine_tune,
+    load_backbone,
+    new_encoder,
+)
+from aureole_paper.settings import RunSetting
+
+PENALTIES = tuple(10.0**power for power in range(-2, 6))
+_VOTES = 70_000_027  # seed of the choice of votes, far from the seeds of steps
+_INNER_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class VoteBaseline(RunSetting):
+    """A baseline by name; ``also`` are further backbones, ``votes`` the number of votes kept per training image."""
+
+    name: Literal[
+        "softmax-mirrored",
+        "softmax-two",
+        "softmax-votes-mirrored",
+        "step-0",
+        "ridge",
+        "ridge-two-votes",
+    ]
+    backbone: BackboneName = "resnet20"
+    also: tuple[BackboneName, ...] = ()
+    votes: int | None = None
+
+    def shortened(self, max_batches: int | None) -> "VoteBaseline":  # noqa: ARG002
+        """The setting itself: there is nothing to shorten."""
+        return self
+
+
+SETTINGS = (
+    VoteBaseline("softmax-mirrored"),
+    VoteBaseline("softmax-two", also=("resnet56",)),
+    VoteBaseline("softmax-votes-mirrored"),
+    VoteBaseline("step-0"),
+    VoteBaseline("ridge"),
+    VoteBaseline("ridge-two-votes", votes=2),
+)
+
+
+@dataclass(frozen=True)
+class FoldFeatures:
+    """Features of a fold's images by a network, the mean over each image and its mirror image."""
+
+    train: Float[Tensor, "m d"]
+    test: Float[Tensor, "n d"]
+    crops: Float[Tensor, "n d"]
+
+    @classmethod
+    def of(cls, network: nn.Module, split: Split) -> "FoldFeatures":
+        """The features of the training and test images and of the test crops."""
+        images, fold = split.data.images, split.fold
+        return cls(
+            mirrored(network, images[fold.train]),
+            mirrored(network, images[fold.test]),
+            mirrored(network, split.test_crops),
+        )
+
+    def apply(self, function: Callable[[Tensor], Tensor]) -> "FoldFeatures":
+        """The same with a function applied to each part."""
+        return FoldFeatures(function(self.train), function(self.test), function(self.crops))
+
+
+def evaluate_vote_baseline(
+    setting: VoteBaseline, split: Split, number: int, *, folder: Path
+) -> dict[str, Any]:
+    """The metrics of a baseline on the fold of this number.
+
+    ``recall_at_1`` and ``r_auroc`` are those of the nearest neighbours by the features of the classifier, as for an
+    encoder; classifiers also have their ``accuracy``.
+    """
+    if setting.name == "step-0":
+        return _before_training(split, number, folder)
+    if setting.name in ("ridge", "ridge-two-votes"):
+        return _ridge(setting, split, number, folder)
+    return _softmax(setting, split, number, folder)
+
+
+def encoder_errors(model: nn.Module, split: Split) -> dict[str, float]:
+    """The bootstrap standard errors of an encoder's metrics over the test images."""
+    test = split.fold.test
+    posterior = encode(model, split.data.images[test])
+    correct = nearest_label_matches(posterior.mu, split.data.labels[test])
+    return item_errors(split, -posterior.kappa, -encode(model, split.test_crops).kappa, correct)
+
+
+def item_errors(
+    split: Split, uncertainty: Tensor, crop_uncertainty: Tensor, correct: Tensor
+) -> dict[str, float]:
+    """The standard error of each metric by bootstrap over the test images, with the neighbours held fixed."""
+    entropy, sizes = split.data.entropy[split.fold.test], split.crop_sizes
+    statistics: dict[str, Callable[[Tensor], float]] = {
+        "entropy_rank": lambda rows: spearman(uncertainty[rows], entropy[rows]),
+        "crop_rank": lambda rows: spearman(crop_uncertainty[rows], sizes[rows]),
+        "recall_at_1": lambda rows: correct[rows].double().mean().item(),
+        "r_auroc": lambda rows: r_auroc(uncertainty[rows], correct[rows]),
+    }
+    items = torch.arange(len(entropy))
+    return {name: bootstrap_error(value, items) for name, value in statistics.items()}
+
+
+@torch.no_grad()
+def mirrored(network: nn.Module, images: Tensor, *, batch: int = 500) -> Float[Tensor, "n d"]:
+    """The outputs of a network, the mean over each image and its mirror image; in bfloat16 where that is fast."""
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16_in_hardware()):
+        parts = [
+            (network(x).float() + network(x.flip(-1)).float()) / 2 for x in images.split(batch)
+        ]
+    return torch.cat(parts)
+
+
+def fit_temperature(logits: Float[Tensor, "n c"], votes: Float[Tensor, "n c"]) -> float:
+    """The temperature T that minimises the cross-entropy of softmax(logits / T) with the shares of the votes.
+
+    By bisection of the derivative in 1/T, in which the cross-entropy is convex; T is between 0.01 and 100.
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[3.0, 0.0], [0.0, 3.0], [3.0, 0.0]])
+    >>> round(fit_temperature(logits, (logits / 2).softmax(-1)), 4)
+    2.0
+    """
+    logits, votes = logits.double(), votes.double()
+    target = (votes * logits).sum(-1).mean()
+    low, high = 0.01, 100.0
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        expected = ((middle * logits).softmax(-1) * logits).sum(-1).mean()
+        low, high = (low, middle) if expected > target else (middle, high)
+    return 1 / (low * high) ** 0.5
+
+
+def agreement(counts: Int[Tensor, "n c"]) -> Float[Tensor, " n"]:
+    """The share of the pairs of voters of each item that agree: sum of n_k (n_k - 1) / (n (n - 1)).
+
+    Examples
+    --------
+    >>> agreement(torch.tensor([[4, 0], [2, 2], [1, 1]]))
+    tensor([1.0000, 0.3333, 0.0000], dtype=torch.float64)
+    """
+    total = counts.sum(-1)
+    if bool((total < 2).any()):
+        raise InvalidInputError("agreement needs at least two votes per item.")
+    same = (counts * (counts - 1)).sum(-1)
+    return same.double() / (total * (total - 1))
+
+
+def choose_votes(
+    counts: Int[Tensor, "n c"], votes: int, generator: torch.Generator
+) -> Int[Tensor, "n c"]:
+    """The counts of as many votes per item, chosen without replacement.
+
+    Examples
+    --------
+    >>> counts = torch.tensor([[50, 0, 0], [1, 1, 0]])
+    >>> choose_votes(counts, 2, torch.Generator().manual_seed(0))
+    tensor([[2, 0, 0],
+            [1, 1, 0]])
+    """
+    if bool((counts.sum(-1) < votes).any()):
+        raise InvalidInputError(f"each item needs at least {votes} votes.")
+    left, chosen = counts.clone(), torch.zeros_like(counts)
+    for _ in range(votes):
+        vote = torch.multinomial(left.double(), 1, generator=generator)
+        left.scatter_add_(1, vote, torch.full_like(vote, -1))
+        chosen.scatter_add_(1, vote, torch.ones_like(vote))
+    return chosen
+
+
+def ridge_inputs(features: Float[Tensor, "n d"], last: nn.Linear) -> Float[Tensor, "n inputs"]:
+    """The features, their direction, the sorted logits, and softmax and its entropy at the temperatures 1, 2 and 4."""
+    logits = _linear(last)(features)
+    parts = [features, normalize(features), logits.sort(-1).values]
+    for temperature in (1.0, 2.0, 4.0):
+        parts.append((logits / temperature).softmax(-1))
+        parts.append(_entropy(logits, temperature)[:, None].to(features))
+    return torch.cat(parts, -1)
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """A linear function of standardised features, and the penalty that was chosen for it."""
+
+    centre: Tensor
+    scale: Tensor
+    weight: Tensor
+    offset: Tensor
+    penalty: float
+
+    def __call__(self, features: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """The predictions."""
+        return (features.double() - self.centre) / self.scale @ self.weight + self.offset
+
+
+def fit_ridge(
+    features: Float[Tensor, "n d"],
+    target: Float[Tensor, " n"],
+    penalties: Sequence[float] = PENALTIES,
+    *,
+    seed: int = 0,
+) -> Ridge:
+    """Ridge regression with the penalty that has the smallest squared error in cross-validation over five parts.
+
+    Minimises |y - X w|^2 + penalty |w|^2 with standardised features and a free offset.
+    """
+    order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))
+    parts = order.chunk(_INNER_FOLDS)
+    errors = torch.zeros(len(penalties), dtype=torch.float64)
+    for at, held in enumerate(parts):
+        rest = torch.cat([part for other, part in enumerate(parts) if other != at])
+        for which, penalty in enumerate(penalties):
+            fitted = _solve(features[rest], target[rest], penalty)
+            errors[which] += (fitted(features[held]) - target[held]).square().sum()
+    return _solve(features, target, penalties[int(errors.argmin())])
+
+
+def _solve(features: Tensor, target: Tensor, penalty: float) -> Ridge:
+    x, y = features.double(), target.double()
+    centre, scale = x.mean(0), x.std(0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    x, offset = (x - centre) / scale, y.mean()
+    gram = x.T @ x + penalty * torch.eye(x.shape[1], dtype=x.dtype)
+    return Ridge(centre, scale, torch.linalg.solve(gram, x.T @ (y - offset)), offset, penalty)
+
+
+@lru_cache(maxsize=2)
+def _frozen(name: BackboneName, number: int, folder: Path) -> tuple[FoldFeatures, nn.Linear]:
+    """The features of a fold by a pretrained classifier and its last layer; cached for the baselines of a fold."""
+    backbone, last = load_backbone(name, folder)
+    return FoldFeatures.of(backbone.eval(), Split.load(folder, number)), last
+
+
+def _softmax(setting: VoteBaseline, split: Split, number: int, folder: Path) -> dict[str, Any]:
+    """The entropy of the softmax of mean logits, at three temperatures."""
+    if setting.name == "softmax-votes-mirrored":
+        network = fine_tune(setting.backbone, split, folder)
+        features = FoldFeatures.of(network.get_submodule("0"), split)
+        members = [features.apply(_linear(network.get_submodule("1")))]
+    else:
+        fits = [_frozen(name, number, folder) for name in (setting.backbone, *setting.also)]
+        features, members = fits[0][0], [each.apply(_linear(last)) for each, last in fits]
+    logits = FoldFeatures(
+        torch.stack([m.train for m in members]).mean(0),
+        torch.stack([m.test for m in members]).mean(0),
+        torch.stack([m.crops for m in members]).mean(0),
+    )
+    votes = split.data.probabilities[split.fold.train]
+    fitted = fit_temperature(logits.train, votes)
+    metrics = _neighbour_metrics(
+        split, features, _entropy(logits.test, 1.0), _entropy(logits.crops, 1.0)
+    )
+    labels = split.data.labels[split.fold.test]
+    metrics["accuracy"] = (logits.test.argmax(-1) == labels).double().mean().item()
+    metrics["temperature_fitted"] = fitted
+    for suffix, temperature in (("_at_2", 2.0), ("_fitted", fitted)):
+        spread, on_crops = (_entropy(x, temperature) for x in (logits.test, logits.crops))
+        metrics |= _ranks(split, spread, on_crops, suffix)
+    return metrics
+
+
+def _ridge(setting: VoteBaseline, split: Split, number: int, folder: Path) -> dict[str, Any]:
+    """Ridge regression of the square root of the disagreement of the training images' votes."""
+    features, last = _frozen(setting.backbone, number, folder)
+    counts = split.data.counts[split.fold.train]
+    if setting.votes is not None:
+        rng = torch.Generator().manual_seed(_VOTES + number)
+        counts = choose_votes(counts, setting.votes, rng)
+    target = (1 - agreement(counts)).sqrt()
+    inputs = features.apply(lambda x: ridge_inputs(x, last))
+    fitted, linear = (fit_ridge(x.train, target, seed=number) for x in (inputs, features))
+    metrics = _neighbour_metrics(split, features, fitted(inputs.test), fitted(inputs.crops))
+    metrics |= _ranks(split, linear(features.test), linear(features.crops), "_linear")
+    return metrics | {"penalty": fitted.penalty, "penalty_linear": linear.penalty}
+
+
+def _before_training(split: Split, number: int, folder: Path) -> dict[str, Any]:
+    """All metrics of the encoder before its first step."""
+    setting = Cifar10HSetting("closed-form")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        model = MirroredViews(new_encoder(setting, split, folder)).eval()
+    metrics = evaluate(model, split, setting, folder=folder)
+    return metrics | {"bootstrap_errors": encoder_errors(model, split)}
+
+
+def _neighbour_metrics(
+    split: Split, features: FoldFeatures, uncertainty: Tensor, on_crops: Tensor
+) -> dict[str, Any]:
+    """The metrics of an uncertainty, with the nearest neighbours by the features."""
+    correct = nearest_label_matches(normalize(features.test), split.data.labels[split.fold.test])
+    return {
+        **_ranks(split, uncertainty, on_crops),
+        "recall_at_1": correct.double().mean().item(),
+        "r_auroc": r_auroc(uncertainty, correct),
+        "bootstrap_errors": item_errors(split, uncertainty, on_crops, correct),
+    }
+
+
+def _ranks(
+    split: Split, uncertainty: Tensor, on_crops: Tensor, suffix: str = ""
+) -> dict[str, float]:
+    """The rank correlations with people's disagreement and with what a crop has lost."""
+    return {
+        f"entropy_rank{suffix}": spearman(uncertainty, split.data.entropy[split.fold.test]),
+        f"crop_rank{suffix}": -spearman(on_crops, split.crop_sizes),
+    }
+
+
+def _linear(last: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda features: last(features).detach()
+
+
+def _entropy(logits: Tensor, temperature: float) -> Tensor:
+    return torch.special.entr((logits.double() / temperature).softmax(-1)).sum(-1)
