@@ -211,6 +211,18 @@ def _sources() -> tuple[Setting, ...]:
     )
 
 
+def _tilts() -> tuple[Setting, ...]:
+    """Encoders that start with a lean of 30 degrees, with and without centring.
+
+    The paper's generators leave a direction unused, so the lean costs almost nothing; the others use all directions.
+    """
+    return tuple(
+        _short(f"tilt-{name}{end}", tilt=30.0, generator=generator, centring=centring)
+        for name, generator in (("deficient", "paper"), ("full-rank", "whitened"))
+        for end, centring in (("-no-centring", 0.0), ("", 0.02))
+    )
+
+
 def _tuning() -> tuple[Setting, ...]:
     """The paper's grid: negatives, learnable kappa_pos, phases; then HIB's a and b."""
     common = {"steps": 100, "items": 64}
@@ -297,6 +309,7 @@ CATALOGUE = {
         Experiment("ladder", _ladder(), 3),
         Experiment("shared-backbone", _SHARED, 5),
         Experiment("sources", _sources(), 5),
+        Experiment("tilt", _tilts(), 3),
         Experiment("bimodal", _BIMODAL, 2),
         Experiment("tuning", _tuning(), 1, TUNING_SEED),
         Experiment("cifar10h", _cifar10h(), 5, 0),
