@@ -132,6 +132,10 @@ def folder(tmp_path_factory):
     for name in ("gaussian", "laplace"):
         write(name, family=name)
     write("base", steps=1000)
+    write("ambiguous-self-pairs", self_weight=6.0)
+    paper = {"rule": "paper", "architecture": "paper", "negatives": 8, "averaging": False}
+    write("ladder-0-paper", loss="mcinfonce", phases="two", **paper)
+    write("ladder-1-closed-form", phases="two", **paper)
     write("losses-elk", loss="elk", temperature=1.0)
     write("losses-infonce", 4, {"kappa_rank": None}, loss="infonce")
     for count in (4, 16, 512):
@@ -142,6 +146,7 @@ def folder(tmp_path_factory):
     for dim in (16, 32):
         write(f"high-dim-fixed-{dim}", 4, {"information": 10 / dim}, dim=dim)
         write(f"high-dim-matched-{dim}", dim=dim)
+        write(f"self-pairs-{dim}", dim=dim, self_weight=dim / 2)
     write("shared-backbone", architecture="shared")
     write("sources-full-rank-mc", generator="whitened", loss="mcinfonce")
     modes = {"weight": [[0.5, 0.5]] * 3, "mu": [[[1, 0, 0], [0, 1, 0]]] * 3, "kappa": [[9, 9]] * 3}

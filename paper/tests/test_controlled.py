@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from aureole.errors import InvalidInputError
 from aureole.records import read_record
 from aureole_paper.bimodal import BimodalSetting
 from aureole_paper.catalogue import CATALOGUE, find_experiment
+from aureole_paper.controlled import train
 from aureole_paper.runs import record_path, run
 from aureole_paper.settings import Setting, paper_setting
 
@@ -59,6 +61,9 @@ def test_runs_of_one_seed_agree_and_of_two_differ(tmp_path):
         {"negatives": 2, "rule": "paper", "loss": "mcinfonce", "n_samples": 2},
         {"reference": 64, "dim": 8},
         {"dim": 2},
+        {"self_weight": 4.0},
+        {"self_weight": 4.0, "loss": "mcinfonce", "n_samples": 2},
+        {"averaging": False},
     ],
     ids=str,
 )
@@ -72,6 +77,24 @@ def test_every_kind_of_setting_runs(tmp_path, changes):
     json.dumps(metrics, allow_nan=False)
 
 
+def test_self_pairs_need_pairs_among_items():
+    with pytest.raises(InvalidInputError, match="self_weight needs pairs among items"):
+        replace(SMALL, self_weight=1.0, negatives=0)
+
+
+@pytest.mark.filterwarnings("ignore:the posteriors carry negative information")
+def test_self_pairs_recover_kappa_where_pairs_alone_do_not(tmp_path):
+    """Few steps, in which pairs alone teach little about kappa."""
+    small = replace(SMALL, dim=48, kappa_range=(12.0, 36.0), items=96, pairs=300, steps=40)
+    ranks = []
+    for weight in (0.0, 20.0):
+        setting = replace(small, self_weight=weight)
+        fitted, _ = train(setting, 4, checkpoint=tmp_path / f"{weight:g}.safetensors")
+        ranks.append(fitted.curve[-1]["kappa_rank"])
+    assert ranks[0] < 0.5
+    assert ranks[1] > 0.7
+
+
 @pytest.mark.filterwarnings("ignore:the posteriors carry negative information")
 @pytest.mark.parametrize("components", [1, 2])
 def test_bimodal_runs(tmp_path, components):
@@ -80,6 +103,23 @@ def test_bimodal_runs(tmp_path, components):
     assert metrics["divergence"] > 0
     assert ("mode_degrees" in metrics) == (components == 2)
     assert len(metrics["examples"]["found"]["weight"][0]) == components
+
+
+def test_the_ladder_changes_one_thing_at_a_time():
+    rungs = find_experiment("ladder").settings
+    assert rungs[-1].name == "base"
+    together = {"negatives", "items", "pairs"}, {"phases", "lr", "kappa_start", "hold_kappa"}
+    for before, after in pairwise(rungs):
+        old, new = before.as_json(), after.as_json()
+        changed = {key for key in old if old[key] != new[key]} - {"name", "n_samples"}
+        assert len(changed) == 1 or any(changed <= group for group in together), changed
+
+
+def test_settings_with_and_without_self_pairs_differ_in_nothing_else():
+    settings = {s.name: s for s in find_experiment("self-pairs").settings}
+    for dim in (10, 16, 32, 40, 48, 56, 64):
+        own, plain = settings[f"self-pairs-{dim}"], settings[f"high-dim-fixed-{dim}"]
+        assert replace(own, name=plain.name, self_weight=0.0) == plain
 
 
 def test_the_catalogue_names_each_setting_once():

@@ -13,13 +13,13 @@ from tests.explorer.test_page import HOSTILE, Outline
 
 def test_the_whole_report(folder, tmp_path):
     _, found = checked_page(folder, tmp_path)
-    assert found.tags.count("svg") == 6
+    assert found.tags.count("svg") == 7
 
 
 def test_every_section_is_there_and_every_record_is_listed(report, groups):
     assert [section.anchor for section in report.sections] == [
-        "recovery", "families", "losses", "mc-samples", "encoder-dim", "high-dim", "shared-backbone",
-        "sources", "coverage", "bimodal", "other",
+        "recovery", "families", "losses", "mc-samples", "encoder-dim", "high-dim", "self-pairs",
+        "ladder", "shared-backbone", "sources", "coverage", "bimodal", "other",
     ]  # fmt: skip
     listed = {run.path for section in report.sections for run in section.runs}
     assert listed == {run.path for runs in groups.values() for run in runs}
@@ -32,6 +32,9 @@ def test_every_section_is_there_and_every_record_is_listed(report, groups):
         ("ambiguous", ["recovery", "coverage"]),
         ("ambiguous-paper", ["recovery", "coverage"]),
         ("gaussian", ["families", "coverage"]),
+        ("high-dim-fixed-64", ["high-dim", "coverage"]),
+        ("self-pairs-64", ["self-pairs"]),
+        ("ladder-1-closed-form", ["ladder"]),
         ("base", ["coverage", "other"]),
         ("mc-samples-16", ["mc-samples"]),
         ("mc-samples-16-paper", ["mc-samples"]),
@@ -44,6 +47,27 @@ def test_a_section_is_there_only_if_it_has_runs_of_its_own(write, tmp_path, name
     folder = write(name)
     assert anchors(folder) == expected
     assert re.findall(r'<section id="([^"]+)">', page(folder, tmp_path)) == expected
+
+
+def test_rows_with_self_pairs_follow_those_without(report):
+    (section,) = [s for s in report.sections if s.anchor == "self-pairs"]
+    (table,) = section.tables
+    rows = [(row[0], row[table.header.index("self-pairs")]) for row in table.rows]
+    assert rows[:2] == [("high-dim-fixed-16", "none"), ("self-pairs-16", "weight 8")]
+    assert rows[-1] == ("ambiguous-self-pairs", "weight 6")
+    assert len(section.figures) == 1
+
+
+def test_the_ladder_ends_with_our_configuration(report):
+    (section,) = [s for s in report.sections if s.anchor == "ladder"]
+    (table,) = section.tables
+    assert [row[0] for row in table.rows] == ["ladder-0-paper", "ladder-1-closed-form", "base"]
+    pairs, average = (table.header.index(name) for name in ("pairs", "average of weights"))
+    assert [row[pairs] for row in table.rows][1:] == [
+        "separate pairs, 8 negatives",
+        "pairs among items",
+    ]
+    assert [row[average] for row in table.rows] == ["no", "no", "yes"]
 
 
 def test_records_without_metrics_or_settings_do_not_stop_the_report(folder, tmp_path):

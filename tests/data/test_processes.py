@@ -135,6 +135,99 @@ def test_pairs_of_batches_follow_their_law(generator, reference):
     assert total / 60 == pytest.approx(2000, rel=0.1)
 
 
+@pytest.mark.parametrize("family", [VMF(), Gaussian(), Laplace(), Dirac()], ids=lambda f: f.name)
+def test_self_intensity_is_the_expected_match_of_two_draws_of_one_input(generator, family):
+    process = ControlledProcess(generator, family, kappa_pos=6.0)
+    x, rng = process.inputs(5, torch.Generator().manual_seed(1)), torch.Generator().manual_seed(0)
+    first, second = (process.latents(x, 100_000, generator=rng) for _ in range(2))
+    match = process._match((first * second).sum(-1)).double()
+    error = match.std(0) / math.sqrt(100_000)
+    if family.name == "laplace":
+        draws = torch.stack([process.self_intensity(x, generator=rng) for _ in range(3000)])
+        found, error = draws.double().mean(0), error + draws.std(0) / math.sqrt(3000)
+    else:
+        found = process.self_intensity(x)
+        assert torch.allclose(found.float(), process.intensity(x, x).diagonal(), rtol=1e-4)
+    assert bool(((found - match.mean(0)).abs() < 5 * error + 1e-3).all())
+
+
+@pytest.mark.parametrize("reference", [0, 256])
+def test_self_pairs_have_the_rate_of_pairs_times_their_weight(generator, reference):
+    """The number of self-pairs by kappa, against pairs of different inputs at the same constant."""
+    process = ControlledProcess(generator, kappa_pos=6.0, reference=reference)
+    rng = torch.Generator().manual_seed(0)
+    edges = torch.tensor([0.0, 12.0, 16.0, 22.0, 100.0])
+    seen, wanted, total, expected = torch.zeros(4), torch.zeros(4), 0, 0.0
+    for _ in range(40):
+        batch = process.batch(64, 500.0, self_weight=3.0, generator=rng)
+        _, kappa = generator(batch.inputs)
+        i, j = batch.pairs.T
+        seen += torch.histogram(kappa[i[i == j]], edges).hist
+        rate = process.intensity(batch.inputs, batch.inputs) / process._mean_intensity
+        if reference:
+            rate = rate / process._anchor_density(batch.inputs).unsqueeze(1)
+        own = 3.0 * rate.diagonal() * 500 / (64 * 63)
+        wanted += torch.histogram(kappa, edges, weight=own).hist
+        total += len(batch.pairs)
+        expected += batch.expected_pairs
+        assert batch.self_weight == 3.0
+    assert bool(((seen - wanted).abs() < 5 * wanted.sqrt() + 1).all())
+    assert bool((wanted > 20).all())
+    assert total == pytest.approx(expected, rel=0.1)
+
+
+def test_half_of_the_pairs_are_self_pairs_at_the_balanced_weight(generator):
+    process = ControlledProcess(generator, kappa_pos=6.0)
+    weight = process.balanced_self_weight(128)
+    rng = torch.Generator().manual_seed(0)
+    batches = [process.batch(128, 1000.0, self_weight=weight, generator=rng) for _ in range(10)]
+    pairs = torch.cat([batch.pairs for batch in batches])
+    assert (pairs[:, 0] == pairs[:, 1]).float().mean().item() == pytest.approx(0.5, abs=0.03)
+    assert batches[0].expected_pairs == pytest.approx(2000.0)
+
+
+def test_batches_without_self_pairs_have_not_changed(generator):
+    """Records were made with these batches."""
+    process = ControlledProcess(generator, kappa_pos=6.0)
+    plain, own = (
+        process.batch(64, 200.0, self_weight=w, generator=torch.Generator().manual_seed(0))
+        for w in (0.0, 2.0)
+    )
+    assert torch.equal(own.pairs[: len(plain.pairs)], plain.pairs)
+    assert plain.expected_pairs == 200.0
+    assert plain.agreement is None
+    assert bool((plain.pairs[:, 0] != plain.pairs[:, 1]).all())
+
+
+def test_agreement_is_the_share_of_tests_that_match(generator):
+    process = ControlledProcess(generator, kappa_pos=6.0)
+    batch = process.batch(50, 100.0, trials=4000, generator=torch.Generator().manual_seed(0))
+    assert batch.agreement is not None
+    rng = torch.Generator().manual_seed(1)
+    first, second = (process.latents(batch.inputs, 4000, generator=rng) for _ in range(2))
+    matches = torch.exp(6.0 * ((first * second).sum(-1) - 1))
+    error = torch.sqrt(0.25 / 4000 + matches.var(0) / 4000)
+    assert bool(((batch.agreement - matches.mean(0)).abs() < 4.5 * error).all())
+    certain = draw_generator(5, (math.inf, math.inf), kind="whitened", seed=4)
+    process = ControlledProcess(certain, Dirac(), kappa_pos=6.0)
+    sure = process.batch(8, 20.0, trials=5).agreement
+    assert sure is not None
+    assert bool((sure == 1).all())
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan])
+def test_a_self_weight_must_be_a_weight(generator, weight):
+    with pytest.raises(InvalidInputError, match="self_weight must be at least 0"):
+        ControlledProcess(generator).batch(16, 20.0, self_weight=weight)
+
+
+def test_trials_need_the_exact_rule(generator):
+    with pytest.raises(InvalidInputError, match="trials must be 0 or more"):
+        ControlledProcess(generator).batch(16, 20.0, trials=-1)
+    with pytest.raises(InvalidInputError, match="trials need rule='exact'"):
+        ControlledProcess(generator, rule="paper").batch(16, 20.0, trials=3)
+
+
 @pytest.mark.parametrize("rule", ["exact", "paper"])
 def test_separate_pairs_follow_the_same_law(generator, rule):
     process = ControlledProcess(generator, kappa_pos=6.0, rule=rule)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import aureole as au
-from aureole.data import ControlledProcess, Triplets, draw_generator
+from aureole.data import ControlledProcess, PairBatch, Triplets, draw_generator
 from aureole.losses import n_ranks
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.training import FitOptions, Phase, fit, joined, three_phases
@@ -50,6 +50,16 @@ def among(step, rng):
     return PROCESS.batch(ITEMS, 90.0, generator=rng)
 
 
+def votes(step, rng):
+    batch = among(step, rng)
+    itself = torch.arange(0, ITEMS, 3).unsqueeze(1).expand(-1, 2)
+    pairs = torch.cat([batch.pairs, itself])
+    weights = torch.rand(len(pairs), generator=rng)
+    agreement = torch.rand(ITEMS, generator=rng)
+    agreement[::4] = torch.nan
+    return PairBatch(batch.inputs, pairs, 60.0, weights, self_weight=8.0, agreement=agreement)
+
+
 def triplets(negatives):
     def draw(step, rng):
         anchor, positive = PROCESS.pairs(13, rng, pool=256)
@@ -66,6 +76,7 @@ def gradients():
     """{name: [loss, *gradient]} in float64, of one batch."""
     cases = {
         "closed form": (au.ClosedFormInfoNCE(20.0, centring=0.1), among),
+        "votes": (au.ClosedFormInfoNCE(20.0), votes),
         "drawn": (au.MCInfoNCE(20.0, 4), among),
         "mixture": (au.ClosedFormInfoNCE(20.0), among),
         "shared negatives": (au.ClosedFormInfoNCE(20.0), triplets("shared")),

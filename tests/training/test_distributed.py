@@ -37,7 +37,7 @@ def test_two_and_three_ranks_train_as_one(tmp_path):
         error = running.communicate(timeout=240)[1]
         assert running.returncode == 0, error[-3000:]
     one, two, three = (json.loads((tmp_path / f"{n}.json").read_text()) for n in (1, 2, 3))
-    assert len(one) == 13
+    assert len(one) == 15
     for other in (two, three):
         for name, values in one.items():
             wanted, found = (torch.tensor(v, dtype=torch.float64) for v in (values, other[name]))

@@ -47,7 +47,7 @@ def train(
         phases=setting.schedule(),
         options=FitOptions(
             seed=seed,
-            average=0.0 if paper else 0.998,
+            average=0.998 if setting.averaging and not paper else 0.0,
             betas=(0.9, 0.999) if paper else (0.9, 0.99),
             clip=math.inf if paper else 1.0,
             precision="32-true" if paper else "auto",
@@ -78,7 +78,9 @@ def _batches(
     setting: Setting, process: ControlledProcess
 ) -> Callable[[int, torch.Generator], PairBatch | Triplets]:
     def among(_: int, rng: torch.Generator) -> PairBatch:
-        return process.batch(setting.items, setting.pairs, generator=rng)
+        return process.batch(
+            setting.items, setting.pairs, self_weight=setting.self_weight, generator=rng
+        )
 
     def separate(step: int, rng: torch.Generator) -> Triplets:
         anchor, positive = process.pairs(setting.items, rng)

@@ -170,6 +170,18 @@ def _encoders(groups: Groups) -> list[str]:
     return [name for _, name in sorted([*numbered(groups, "encoder-dim-"), (10, "base")])]
 
 
+def _self_pairs(groups: Groups) -> list[str]:
+    """The settings with self-pairs by dimension, each after the one without."""
+    dims = [dim for dim, _ in numbered(groups, "self-pairs-")]
+    both = [name for dim in dims for name in (f"high-dim-fixed-{dim}", f"self-pairs-{dim}")]
+    return [*both, "ambiguous", "ambiguous-self-pairs"]
+
+
+def _ladder(groups: Groups) -> list[str]:
+    """The rungs in order; base is the last one."""
+    return [*sorted(name for name in groups if name.startswith("ladder-")), "base"]
+
+
 def _bimodal_names(groups: Groups) -> list[str]:
     names = (name.removesuffix("-paper") for name in groups if name.startswith("bimodal"))
     return list(dict.fromkeys(names))
@@ -224,6 +236,28 @@ PLANS = (
             last="κ MAE / mean κ ↓",
         ),
         (figures.dimension_figure,),
+    ),
+    Plan(
+        "self-pairs",
+        _self_pairs,
+        _own(
+            *("self-pairs", "D", "self-pairs"),
+            metrics=("information", *RECOVERY_METRICS),
+            last="mean κ, ours / true",
+        ),
+        (figures.self_pairs_figure,),
+        context=("ambiguous", *(f"high-dim-fixed-{dim}" for dim in range(2, 257))),
+    ),
+    Plan(
+        "ladder",
+        _ladder,
+        _own(
+            *("ladder", "loss", "rule", "architecture", "pairs", "phases", "centring"),
+            "average of weights",
+            metrics=RECOVERY_METRICS,
+            last="mean κ, ours / true",
+        ),
+        context=("base",),
     ),
     Plan(
         "shared-backbone",

@@ -98,11 +98,26 @@ def samples_figure(groups: Groups) -> str | None:
 def dimension_figure(groups: Groups) -> str | None:
     """Rank correlation of κ, and nats per pair, against the dimension, for a fixed and a matched range of κ."""
     kinds = {"fixed range": "high-dim-fixed-", "matched information": "high-dim-matched-"}
+    labels = {"kappa_rank": "κ rank correlation", "information": "nats per pair"}
+    return _by_dimension(groups, "dimension", kinds, labels)
+
+
+def self_pairs_figure(groups: Groups) -> str | None:
+    """Rank correlation and error of κ against the dimension, with and without self-pairs."""
+    if not numbered(groups, "self-pairs-"):
+        return None
+    kinds = {"with self-pairs": "self-pairs-", "without": "high-dim-fixed-"}
+    return _by_dimension(groups, "self-pairs", kinds, _KAPPA)
+
+
+def _by_dimension(
+    groups: Groups, name: str, kinds: Mapping[str, str], labels: Mapping[str, str]
+) -> str | None:
+    """Two metrics against the dimension, one line for each prefix of settings."""
     lines = {label: _points(groups, prefix) for label, prefix in kinds.items()}
     if not any(lines.values()):
         return None
-    with canvas("dimension", 2) as drawing:
-        labels = {"kappa_rank": "κ rank correlation", "information": "nats per pair"}
+    with canvas(name, 2) as drawing:
         for axes, (metric, ylabel) in zip(drawing.axes, labels.items(), strict=True):
             styles = zip(COLOURS, MARKERS, strict=True)
             for (label, points), (colour, marker) in zip(lines.items(), styles, strict=False):

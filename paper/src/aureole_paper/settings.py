@@ -58,8 +58,9 @@ class Setting(RunSetting):
 
     ``items`` and ``pairs`` size the batches: inputs, and positive pairs among them on average. With ``negatives`` other
     than None batches hold ``items`` separate pairs instead and that many fresh negatives each (0: in-batch), as
-    in the paper. ``phases`` is "joint", "two" (mu, kappa), "three" (mu, kappa, joint) or "paper". With
-    several ``starts`` only the best of as many short runs is continued.
+    in the paper. With a ``self_weight`` batches hold self-pairs too, two draws of the same input. ``phases`` is
+    "joint", "two" (mu, kappa), "three" (mu, kappa, joint) or "paper". ``averaging`` returns the moving average of the
+    weights, unless the preset is "paper". With several ``starts`` only the best of as many short runs is continued.
     """
 
     name: str
@@ -85,10 +86,12 @@ class Setting(RunSetting):
     items: int = 512
     pairs: int = 1500
     negatives: int | None = None
+    self_weight: float = 0.0
     steps: int = 1200
     lr: float = 4e-3
     phases: Literal["joint", "two", "three", "paper"] = "joint"
     starts: int = 1
+    averaging: bool = True
     preset: Literal["fast", "paper"] = "fast"
 
     def __post_init__(self) -> None:
@@ -98,6 +101,10 @@ class Setting(RunSetting):
             )
         if min(self.items, self.steps) < 1:
             raise InvalidInputError("items and steps must be positive.")
+        if self.self_weight and self.negatives is not None:
+            raise InvalidInputError(
+                "self_weight needs pairs among items: set negatives to None, or self_weight to 0."
+            )
 
     def process(self, seed: int) -> ControlledProcess:
         """The process of a seed."""
@@ -157,6 +164,7 @@ def paper_setting(setting: Setting) -> Setting:
         architecture="paper-shared" if setting.architecture == "shared" else "paper",
         items=512 if setting.dim <= 16 else 256,
         negatives=32,
+        self_weight=0.0,
         steps=8192 if setting.dim == 2 else 100_000,
         lr=1e-4,
         phases="paper",

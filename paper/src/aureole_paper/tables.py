@@ -267,6 +267,23 @@ def _network_name(name: Any) -> str:
     return str(name).replace("resnet", "ResNet-")
 
 
+def _self_pairs(runs: Sequence[Run]) -> str:
+    """The weights of self-pairs; records from before there were any have none."""
+    weights = [
+        f"weight {_plain(weight)}" for weight in setting_values(runs, "self_weight") if weight
+    ]
+    return ", ".join(weights) or "none"
+
+
+def _batches(runs: Sequence[Run]) -> str:
+    separate = setting_values(runs, "negatives")
+    return f"separate pairs, {_plain(separate[0])} negatives" if separate else "pairs among items"
+
+
+def _averaged(runs: Sequence[Run]) -> str:
+    return "no" if setting_values(runs, "averaging") == [False] else "yes"
+
+
 def _full_rank(kind: Any) -> str:
     return "yes" if kind == "whitened" else "no"
 
@@ -286,4 +303,8 @@ COLUMNS: dict[str, Callable[[Sequence[Run]], str]] = {
     "full-rank generator": lambda runs: _joined(runs, "generator", _full_rank),
     "centring": lambda runs: _if_closed_form(runs, _joined(runs, "centring", _plain), MISSING),
     "backbone": _backbone,
+    "self-pairs": _self_pairs,
+    "pairs": _batches,
+    "phases": lambda runs: _joined(runs, "phases"),
+    "average of weights": _averaged,
 }

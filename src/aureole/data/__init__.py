@@ -71,6 +71,8 @@ from aureole.data._tables import (
     table_files,
     write_columns,
 )
+from aureole.data._vote_files import read_vote_counts, read_votes
+from aureole.data._votes import Votes
 
 __all__ = [
     "KINDS",
@@ -87,6 +89,7 @@ __all__ = [
     "PairBatch",
     "Rule",
     "Triplets",
+    "Votes",
     "blur_pictures",
     "deteriorate",
     "disjoint_pairs",
@@ -99,5 +102,7 @@ __all__ = [
     "read_groups",
     "read_pairs",
     "read_vectors",
+    "read_vote_counts",
+    "read_votes",
     "write_columns",
 ]

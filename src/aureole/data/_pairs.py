@@ -25,11 +25,17 @@ class PairBatch:
 
     ``expected_pairs`` is the mean of P over batches: a sum over pairs divided by it is unbiased, while a sum divided by
     P is not. Compute a loss of the batch with ``loss.among(posterior, pairs)``.
+
+    ``weights`` [P], ``self_weight`` and ``agreement`` [N] are those of ``among``; the mean of the sum of the weights is
+    then ``expected_pairs``.
     """
 
     inputs: Tensor
     pairs: Int[Tensor, "p 2"]
     expected_pairs: float
+    weights: Float[Tensor, " p"] | None = None
+    self_weight: float = 0.0
+    agreement: Float[Tensor, " n"] | None = None
 
     def __repr__(self) -> str:
         shape, pairs = tuple(self.inputs.shape), len(self.pairs)
@@ -193,7 +199,7 @@ class Groups:
         if labels.ndim != 1:
             raise InvalidInputError(f"groups must be one label per item, not shape {labels.shape}.")
         # numpy converts a NaN among strings to a string, so check the original labels
-        missing = _missing(given if labels.dtype.kind in "US" else labels)
+        missing = missing_values(given if labels.dtype.kind in "US" else labels)
         if missing.any():
             row = int(missing.argmax())
             raise InvalidInputError(
@@ -296,7 +302,7 @@ class Groups:
         return Groups(members, starts, sizes, self.classes)
 
 
-def _missing(labels: Any) -> np.ndarray:
+def missing_values(labels: Any) -> np.ndarray:
     """Mask of the missing labels: None, NaN or NaT."""
     kind = labels.dtype.kind if isinstance(labels, np.ndarray) else "O"
     if kind != "O":

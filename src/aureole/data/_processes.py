@@ -210,8 +210,31 @@ class ControlledProcess:
         """Inputs of the marginal P(x)."""
         return self.generator.inputs(n, generator)
 
-    def batch(self, n: int, n_pairs: float | int, *, generator: Rng = None) -> PairBatch:
-        """N inputs and, on average, ``n_pairs`` pairs among them, for the cost of n^2 series evaluations.
+    def batch(
+        self,
+        n: int,
+        n_pairs: float | int,
+        *,
+        self_weight: float = 0.0,
+        trials: int = 0,
+        generator: Rng = None,
+    ) -> PairBatch:
+        r"""N inputs and, on average, ``n_pairs`` pairs among them, for the cost of n^2 series evaluations.
+
+        Parameters
+        ----------
+        n
+            Number of inputs.
+        n_pairs
+            Expected number of pairs of different inputs.
+        self_weight
+            The weight w of self-pairs (i, i): two draws of the latent of one input (default 0: none). A self-pair
+            occurs w S h(x, x) times for every S h(x, x') times of a pair, as if each anchor had w copies of itself
+            among its candidates. A good w makes half of the pairs self-pairs, ``balanced_self_weight(n)``.
+        trials
+            Number of pairs of draws per input that are tested for a match, with the chance
+            :math:`e^{\kappa_{pos}(z^T z' - 1)}`; the share that matches is the ``agreement`` of the batch (default 0:
+            none). Needs ``rule="exact"``. In high dimensions matches are too rare to be of use.
 
         Examples
         --------
@@ -220,13 +243,47 @@ class ControlledProcess:
         >>> batch = process.batch(256, 500, generator=torch.Generator().manual_seed(0))
         >>> batch.inputs.shape, batch.pairs.shape[-1], 300 < len(batch.pairs) < 700
         (torch.Size([256, 10]), 2, True)
+        >>> batch = process.batch(256, 500, self_weight=2.0, generator=torch.Generator().manual_seed(0))
+        >>> own = batch.pairs[:, 0] == batch.pairs[:, 1]
+        >>> 120 < own.sum().item() < 260
+        True
         """
+        self._check_batch(self_weight, trials)
         x = self.inputs(n, generator)
         rate = self.intensity(x, x, generator=generator)
+        density = self._mean_intensity
         if self.reference:
-            rate = rate / self._anchor_density(x).unsqueeze(1)
-        pairs = poisson_pairs(rate / self._mean_intensity, n_pairs, generator=generator)
-        return PairBatch(x, pairs, float(n_pairs))
+            density = self._anchor_density(x).unsqueeze(1)
+        pairs = poisson_pairs(rate / density, n_pairs, generator=generator)
+        expected, agreement = float(n_pairs), None
+        if self_weight:
+            each = self_weight * n_pairs / (n * (n - 1))
+            own = self.self_intensity(x, generator=generator).unsqueeze(1) / density
+            counts = torch.poisson(each * own.squeeze(1).float(), generator=generator).long()
+            items = torch.arange(n).repeat_interleave(counts)
+            pairs = torch.cat([pairs, torch.stack([items, items], 1)])
+            expected += each * n * self._mean_self_intensity
+        if trials:
+            chance = self.match_probability(x, generator=generator).float().expand(trials, n)
+            agreement = torch.bernoulli(chance, generator=generator).mean(0)
+        return PairBatch(x, pairs, expected, self_weight=self_weight, agreement=agreement)
+
+    def balanced_self_weight(self, n: int) -> float:
+        """The weight with which, on average, half of the pairs in a batch of n inputs are self-pairs.
+
+        An anchor's self-pairs and its pairs with others are then equally likely, which gives the most information
+        about the ratio of the two, and so about kappa.
+
+        Examples
+        --------
+        >>> from aureole.data import draw_generator
+        >>> for dim in (10, 64):
+        ...     process = ControlledProcess(draw_generator(dim, (16.0, 32.0), kind="whitened", seed=4))
+        ...     print(dim, round(process.balanced_self_weight(512)))
+        10 11
+        64 85
+        """
+        return (n - 1) / self._mean_self_intensity
 
     def pairs(
         self, n: int, generator: Rng = None, *, pool: int = 4096
@@ -258,6 +315,34 @@ class ControlledProcess:
         left, right = (self.latents(x, _DRAWS, generator=generator) for x in (first, second))
         rate = self._match(left.flatten(0, 1) @ right.flatten(0, 1).T)
         return rate.view(_DRAWS, len(first), _DRAWS, len(second)).mean((0, 2))
+
+    def self_intensity(
+        self, x: Float[Tensor, "n d"], *, generator: Rng = None
+    ) -> Float[Tensor, " n"]:
+        r"""S h(x, x), the rate of self-pairs: how much likelier than by chance two draws of one input are a pair.
+
+        In closed form :math:`\sum_l w_l A_l(\kappa_{pos}) A_l(\kappa)^2`, which does not depend on mu; otherwise an
+        unbiased estimate from independent draws.
+        """
+        if self.rule == "exact":
+            count = n_terms([math.inf, math.inf, self.kappa_pos], self.dim, tolerance=_TAIL)
+            _, kappa = self.generator(x)
+            own = self.family.coefficients(kappa, self.dim, count=count)
+            if own is not None:
+                kappa_pos = torch.tensor(self.kappa_pos, dtype=torch.float64)
+                return (own.square() * positive_terms(self.dim, count, kappa_pos)).sum(-1)
+        left, right = (self.latents(x, _DRAWS, generator=generator) for _ in range(2))
+        return self._match(torch.einsum("rnd,snd->rsn", left, right)).mean((0, 1))
+
+    def match_probability(
+        self, x: Float[Tensor, "n d"], *, generator: Rng = None
+    ) -> Float[Tensor, " n"]:
+        r"""The probability :math:`E[e^{\kappa_{pos}(z^T z' - 1)}]` that two draws of an input match in a test.
+
+        It is S h(x, x) relative to its value for kappa = inf, so 1 for an input without ambiguity.
+        """
+        log_peak = self.kappa_pos + self._log_constant
+        return (self.self_intensity(x, generator=generator) * math.exp(-log_peak)).clamp(max=1.0)
 
     def latents(
         self, x: Float[Tensor, "n d"], n: int, *, generator: Rng = None
@@ -335,6 +420,24 @@ class ControlledProcess:
         rng = torch.Generator().manual_seed(2)
         x = self.inputs(1024, rng)
         return (self.intensity(x, x, generator=rng).fill_diagonal_(0).sum() / (1024 * 1023)).item()
+
+    @functools.cached_property
+    def _mean_self_intensity(self) -> float:
+        """The mean intensity of self-pairs, relative to that of pairs of different inputs."""
+        rng = torch.Generator().manual_seed(3)
+        x = self.inputs(4096, rng)
+        density = self._anchor_density(x) if self.reference else self._mean_intensity
+        return (self.self_intensity(x, generator=rng) / density).mean().item()
+
+    def _check_batch(self, self_weight: float, trials: int) -> None:
+        if not 0 <= self_weight < math.inf:
+            raise InvalidInputError(
+                f"self_weight must be at least 0 and finite, but is {self_weight!r}."
+            )
+        if trials < 0:
+            raise InvalidInputError(f"trials must be 0 or more, but is {trials!r}.")
+        if trials and self.rule != "exact":
+            raise InvalidInputError(f"trials need rule='exact', but the rule is {self.rule!r}.")
 
 
 @dataclass(frozen=True, eq=False)

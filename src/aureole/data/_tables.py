@@ -70,7 +70,7 @@ def read_vectors(
             if observer is not None:
                 observer(total)
         if dim is None:
-            raise InvalidInputError(f"{_name(path)} has no rows.")
+            raise InvalidInputError(f"{table_name(path)} has no rows.")
         file.flush()
         return np.memmap(file, kind, "c", shape=(total, dim))
 
@@ -83,7 +83,7 @@ def read_column(path: Any, column: str | None = None, *, numbers: bool = False) 
     """
     if _is_array(path):
         return _array_column(Path(path), column)
-    values = _whole_column(path, column)
+    values = whole_column(path, column)
     if numbers and not files.table_parts(path)[0].typed:
         values = arrow.numbers(values)
     if not values.null_count:
@@ -156,9 +156,11 @@ def read_groups(path: Any, column: str | None = None) -> np.ndarray:
         codes = np.unique(labels, return_inverse=True)[1]
         missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
     else:
-        codes, missing = arrow.ordered_codes(_whole_column(path, column))
+        codes, missing = arrow.ordered_codes(whole_column(path, column))
     if missing.any():
-        place = _name(path) if column is None else f"the column {column!r} of {_name(path)}"
+        place = (
+            table_name(path) if column is None else f"the column {column!r} of {table_name(path)}"
+        )
         raise InvalidInputError(
             f"row {int(missing.argmax())} (counted from 0) of {place} has no group. Drop such rows, or give each its "
             "own group."
@@ -173,29 +175,37 @@ def read_pairs(
 
     ``ids`` is (table, column); its values must be unique.
     """
-    known = None if ids is None else _whole_column(*ids).combine_chunks()
-    if ids and known is not None and len(known.unique()) < len(known):
+    known = None if ids is None else unique_ids(*ids)
+    return np.stack([rows_by_id(path, column, known) for column in columns], 1)
+
+
+def unique_ids(path: Any, column: str) -> Any:
+    """A column of ids as an Arrow array; raise if two are the same."""
+    known = whole_column(path, column).combine_chunks()
+    if len(known.unique()) < len(known):
         raise InvalidInputError(
-            f"ids must be unique, but {_name(ids[0])} has duplicates in {ids[1]!r}."
+            f"ids must be unique, but {table_name(path)} has duplicates in {column!r}."
         )
-    sides = []
-    for column in columns:
-        values = _whole_column(path, column)
-        try:
-            rows = arrow.row_numbers(values, known)
-        except InvalidInputError as error:
-            raise InvalidInputError(
-                f"in the column {column!r} of {_name(path)}, {error}"
-            ) from error
-        if (rows < 0).any():
-            row = int((rows < 0).argmax())
-            expected = "a row number" if known is None else "an id of the vectors"
-            raise InvalidInputError(
-                f"row {row} of {_name(path)} (counted from 0) has {files.short(values[row].as_py())} as {column!r}, "
-                f"which is not {expected}."
-            )
-        sides.append(rows)
-    return np.stack(sides, 1)
+    return known
+
+
+def rows_by_id(path: Any, column: str, known: Any | None) -> np.ndarray:
+    """The row number [n] of each value of a column: its place among the known ids, or the value itself without them."""
+    values = whole_column(path, column)
+    try:
+        rows = arrow.row_numbers(values, known)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"in the column {column!r} of {table_name(path)}, {error}"
+        ) from error
+    if (rows < 0).any():
+        row = int((rows < 0).argmax())
+        expected = "a row number" if known is None else "an id of the vectors"
+        raise InvalidInputError(
+            f"row {row} of {table_name(path)} (counted from 0) has {files.short(values[row].as_py())} as {column!r}, "
+            f"which is not {expected}."
+        )
+    return rows
 
 
 def table_files(path: Path | str) -> list[Path]:
@@ -273,14 +283,14 @@ def _is_array(path: Any) -> bool:
     return isinstance(path, str | Path) and Path(path).suffix in ARRAYS
 
 
-def _name(path: Any) -> str:
+def table_name(path: Any) -> str:
     """A table for an error message."""
     return str(path) if isinstance(path, str | Path) else "the table in memory"
 
 
 def _no_row(path: Any, rows: int, row: int) -> InvalidInputError:
     return InvalidInputError(
-        f"{_name(path)} has {rows} rows, so there is no row {row} (counted from 0)."
+        f"{table_name(path)} has {rows} rows, so there is no row {row} (counted from 0)."
     )
 
 
@@ -363,8 +373,8 @@ def _only_lists(path: Any) -> str:
     if len(names) != 1:
         kind = "several columns" if names else "no column"
         raise MissingInputError(
-            f"{_name(path)} has {kind} of lists, so the column of vectors must be named (texts and pictures need an "
-            f"--encoder); {_listed(path)}."
+            f"{table_name(path)} has {kind} of lists, so the column of vectors must be named (texts and pictures need "
+            f"an --encoder); {_listed(path)}."
         )
     return names[0]
 
@@ -377,7 +387,7 @@ def _listed(path: Any) -> str:
 def _scalar_pieces(path: Any, column: str | None) -> Iterator[Any]:
     """Arrow arrays of a column with one scalar per row."""
     if column is None:
-        raise MissingInputError(f"name a column of {_name(path)}; {_listed(path)}.")
+        raise MissingInputError(f"name a column of {table_name(path)}; {_listed(path)}.")
     for where, _, array in arrow.pieces(path, column):
         if files.pyarrow_package().types.is_nested(array.type):
             raise InvalidInputError(
@@ -386,7 +396,7 @@ def _scalar_pieces(path: Any, column: str | None) -> Iterator[Any]:
         yield array
 
 
-def _whole_column(path: Any, column: str | None) -> Any:
+def whole_column(path: Any, column: str | None) -> Any:
     """A column of scalars in memory, as an Arrow chunked array."""
     arrays, size = [], 0
     for array in _scalar_pieces(path, column):
@@ -394,11 +404,11 @@ def _whole_column(path: Any, column: str | None) -> Any:
         size += array.nbytes
         if size > _LARGEST_COLUMN:
             raise InvalidInputError(
-                f"the column {column!r} of {_name(path)} has more than {_LARGEST_COLUMN >> 30} GiB, the limit for a "
-                "column held in memory. Use shorter values, such as numbers."
+                f"the column {column!r} of {table_name(path)} has more than {_LARGEST_COLUMN >> 30} GiB, the limit for "
+                "a column held in memory. Use shorter values, such as numbers."
             )
     if not sum(map(len, arrays)):
-        raise InvalidInputError(f"{_name(path)} has no rows.")
+        raise InvalidInputError(f"{table_name(path)} has no rows.")
     return files.pyarrow_package().chunked_array(arrays)
 
 

@@ -34,6 +34,9 @@ from aureole.losses._negatives import (
     rank,
     resolve_negatives,
 )
+from aureole.losses._self_pairs import (
+    log_self_match,
+)
 
 __all__ = [
     "ELK",
@@ -46,6 +49,7 @@ __all__ = [
     "PositivityLoss",
     "TemperatureLoss",
     "gather_posteriors",
+    "log_self_match",
     "profile_kappa_pos",
     "resolve_negatives",
 ]

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
@@ -21,7 +22,11 @@ from aureole.losses._positivity_sums import (
     log_sums_by_series,
     partners,
 )
+from aureole.losses._self_pairs import agreement_loss
 from aureole.sphere import MAX_TERMS, n_terms
+
+_DENSE = 16  # pairs per anchor from which on every positivity is computed by itself
+_AT_ONCE = 1 << 17  # of them at a time; more are computed again in the backward pass
 
 
 def closed_form_infonce(
@@ -85,29 +90,75 @@ def closed_form_among(
     *,
     kappa_pos: Tensor | float,
     anchors: slice = slice(None),
+    self_weight: float = 0.0,
 ) -> Float[Tensor, " p"]:
-    r"""The loss :math:`-\log\frac{h_{ij}}{\sum_{k \ne i} h_{ik}}` of each pair (i, j) among N items.
+    r"""The loss :math:`-\log\frac{h_{ij}}{w h_{ii} + \sum_{k \ne i} h_{ik}}` of each pair (i, j) among N items.
 
     All other items are the negatives, as in ``closed_form_infonce``. Each item is encoded once and each of the
     N^2 / 2 positivities computed once, however many pairs there are: cost (N^2 / 2 + P) terms. If all anchors i are
-    among A items, pass them as ``anchors``: then it is A N + P.
+    among A items, pass them as ``anchors``: then it is A N + P. With more than 16 pairs per anchor, as in a dense
+    matrix of weights, all N^2 logs are computed one by one in float64. Pairs (i, i) need a self-weight w.
     """
     (items,) = Items.of([(posterior.mu, posterior.kappa)], kappa_pos)
+    first, last, _ = anchors.indices(len(posterior.mu))
+    if len(pairs) > _DENSE * (last - first):
+        loss = _among_all(items, pairs, slice(first, last), self_weight)
+        return loss.to(posterior.mu.dtype)
     pairs, listed = torch.unique(pairs, dim=0, return_inverse=True)
-    i, j = pairs.unbind(-1)
-    log_known = log_pairs(items[i], items[j])
-    n = len(posterior.mu)
-    first, last, _ = anchors.indices(n)
-    own = items if last - first == n else items[first:last]
-    rows = pairs - pairs.new_tensor([first, 0])
-    log_rows = log_row_sums(
-        own,
-        items,
-        excluded=partners(rows, (last - first, n), first),
-        log_known=log_sum_by_row(log_known.detach(), rows[:, 0], last - first),
-    )
-    loss = log1p_exp(log_others(log_rows, log_known, rows) - log_known)
+    loss = _among_listed(items, pairs, slice(first, last), self_weight)
     return loss.to(posterior.mu.dtype)[listed]
+
+
+def _among_listed(
+    items: Items, pairs: Int[Tensor, "p 2"], anchors: slice, self_weight: float
+) -> Float[Tensor, " p"]:
+    """The loss of distinct pairs: sums over each anchor's row without its partners, and the pairs one by one."""
+    n, n_rows = len(items.kappa), anchors.stop - anchors.start
+    own = items if n_rows == n else items[anchors]
+    rows = pairs - pairs.new_tensor([anchors.start, 0])
+    itself = pairs[:, 0] == pairs[:, 1]
+    other = rows[~itself]
+    log_known = log_pairs(own[other[:, 0]], items[other[:, 1]])
+    log_partners = log_sum_by_row(log_known, other[:, 0], n_rows)
+    log_itself = log_pairs(own, own) if self_weight else None
+    log_copies = None if log_itself is None else log_itself + math.log(self_weight)
+    known = log_partners if log_copies is None else torch.logaddexp(log_partners, log_copies)
+    log_rest = log_row_sums(
+        own, items, excluded=partners(other, (n_rows, n), anchors.start), log_known=known.detach()
+    )
+    if log_itself is None or log_copies is None:
+        return log1p_exp(log_others(log_rest, log_known, other) - log_known)
+    log_rows = torch.logaddexp(log_rest, log_copies)
+    loss = log_rest.new_empty(len(pairs))
+    ordinary = log1p_exp(log_others(log_rows, log_known, other) - log_known)
+    row = rows[itself, 0]
+    alone = torch.logaddexp(log_rows, log_partners)[row] - log_itself[row]
+    return loss.index_put((~itself,), ordinary).index_put((itself,), alone)
+
+
+def _among_all(
+    items: Items, pairs: Int[Tensor, "p 2"], anchors: slice, self_weight: float
+) -> Float[Tensor, " p"]:
+    """The loss of so many pairs that the log of every positivity is computed, some rows at a time."""
+
+    def losses(rows: slice) -> Tensor:
+        log_h = log_pairs(items[rows][:, None], items[None, :])
+        here = torch.arange(rows.stop - rows.start, device=log_h.device)
+        weight = torch.zeros_like(log_h)
+        weight[here, here + rows.start] = math.log(self_weight) if self_weight else -math.inf
+        i, j = mine[(mine[:, 0] >= rows.start) & (mine[:, 0] < rows.stop)].unbind(-1)
+        return torch.logsumexp(log_h + weight, 1)[i - rows.start] - log_h[i - rows.start, j]
+
+    order = torch.argsort(pairs[:, 0], stable=True)
+    mine = pairs[order]
+    height = max(1, _AT_ONCE // len(items.kappa))
+    starts = range(anchors.start, anchors.stop, height)
+    blocks = [slice(start, min(start + height, anchors.stop)) for start in starts]
+    if len(blocks) == 1:
+        found = losses(blocks[0])
+    else:
+        found = torch.cat([checkpoint(losses, block, use_reentrant=False) for block in blocks])
+    return torch.empty_like(found).index_put((order,), found)
 
 
 class ClosedFormInfoNCE(PositivityLoss):
@@ -121,6 +172,8 @@ class ClosedFormInfoNCE(PositivityLoss):
         Weight of the squared length of the mean of mu over the negatives, added to the loss. Where mu(x) does not fill
         the space, InfoNCE does not see a tilt of all mu towards a spare direction, which inflates kappa; a weak weight
         such as 0.02 removes it, a strong one (2) wins over the data.
+    agreement_weight
+        Weight of the term of ``among(..., agreement=...)``.
     static
         Never read a value back from the device: for accelerators, with posteriors of ``validate_args=False``. The
         loss is then the series in float64, where a positivity below 1e-14 of the largest possible counts as that much:
@@ -141,6 +194,7 @@ class ClosedFormInfoNCE(PositivityLoss):
         kappa_pos: float,
         *,
         centring: float = 0.0,
+        agreement_weight: float = 1.0,
         static: bool = False,
         learn_kappa_pos: bool = False,
         in_batch: InBatch = "both",
@@ -154,7 +208,7 @@ class ClosedFormInfoNCE(PositivityLoss):
             gather=gather,
             reduction=reduction,
         )
-        self.centring = float(centring)
+        self.centring, self.agreement_weight = float(centring), float(agreement_weight)
         self.static = static
 
     def per_anchor(
@@ -182,6 +236,33 @@ class ClosedFormInfoNCE(PositivityLoss):
         """The loss of each pair, whose anchors are all among some items: those items' positivities alone."""
         value = closed_form_among(posterior, pairs, kappa_pos=self.kappa_pos, anchors=anchors)
         return self._centred(value, posterior)
+
+    def per_pair_with_itself(
+        self,
+        posterior: VonMisesFisher,
+        pairs: Int[Tensor, "p 2"],
+        anchors: slice,
+        self_weight: float,
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair, with copies of the anchor itself among the candidates."""
+        value = closed_form_among(
+            posterior, pairs, kappa_pos=self.kappa_pos, anchors=anchors, self_weight=self_weight
+        )
+        return self._centred(value, posterior)
+
+    def agreement_term(
+        self, posterior: VonMisesFisher | MixtureVMF, agreement: Float[Tensor, " n"]
+    ) -> Float[Tensor, ""]:
+        """The mean of -a log p - (1 - a) log(1 - p) over items whose agreement a was observed, times its weight.
+
+        p is the chance that two draws of an item match, see ``log_self_match``: annotators who disagree are data too.
+        """
+        if isinstance(posterior, MixtureVMF):
+            raise InvalidInputError("agreement needs single vMF posteriors, not mixtures.")
+        value = agreement_loss(
+            posterior.kappa, agreement, kappa_pos=self.kappa_pos, dim=posterior.dim
+        )
+        return (self.agreement_weight * value).to(posterior.mu.dtype)
 
     def per_pair_of_mixtures(
         self, posterior: MixtureVMF, pairs: Int[Tensor, "p 2"]

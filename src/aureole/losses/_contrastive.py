@@ -15,6 +15,7 @@ from aureole.distributions import MixtureVMF, VonMisesFisher, check_kappa, check
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.losses._negatives import InBatch, Negatives, resolve_negatives
 from aureole.losses._positivity_sums import log_others, partners
+from aureole.losses._self_pairs import listed_pairs
 
 _BLOCK = 1 << 17  # entries of a matrix at a time, so that they stay in the cache
 
@@ -79,30 +80,100 @@ class ContrastiveLoss(nn.Module):
         raise NotImplementedError
 
     def among(
-        self, posterior: VonMisesFisher | MixtureVMF, pairs: Int[Tensor, "..."]
+        self,
+        posterior: VonMisesFisher | MixtureVMF,
+        pairs: Tensor,
+        *,
+        weights: Float[Tensor, " p"] | None = None,
+        self_weight: float = 0.0,
+        agreement: Float[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "..."]:
-        """The loss of P positive pairs among N items [N], each pair's negatives all items but its own two.
+        r"""The loss of P positive pairs among N items [N], each pair's negatives all items but its own two.
 
-        ``pairs`` holds indices [P, 2] (anchor, partner); a pair seen twice is listed twice. Where the items are drawn
-        from the data's marginal and a pair is kept by a chance that depends on its own two items alone, the other
-        items are fresh negatives, so this is InfoNCE as exact as with separate ones, at N encodings instead of
-        2P + M. A constant factor of that chance per anchor changes nothing.
+        Where the items are drawn from the data's marginal and a pair is kept by a chance that depends on its own two
+        items alone, the other items are fresh negatives, so this is InfoNCE as exact as with separate ones, at N
+        encodings instead of 2P + M. A constant factor of that chance per anchor changes nothing.
+
+        Parameters
+        ----------
+        posterior
+            The items.
+        pairs
+            Indices [P, 2] (anchor, partner); a pair seen twice is listed twice. Or a matrix [N, N] of weights, dense
+            or sparse, for example how often two items matched.
+        weights
+            Weight of each listed pair. The mean is then the weighted one.
+        self_weight
+            Number of copies of the anchor itself among its candidates; with it, ``pairs`` may hold (i, i), an input
+            seen twice. The loss of (i, j) is then :math:`\log(w h_{ii} + \sum_{k \ne i} h_{ik}) - \log h_{ij}`. To stay
+            consistent, list (or weigh) each self-pair w times as often as it occurs. For ``ClosedFormInfoNCE`` and
+            ``MCInfoNCE``.
+        agreement
+            Share of the pairs of annotators of each item that agree, NaN where it was not observed. Adds
+            ``agreement_term``, for ``ClosedFormInfoNCE``.
 
         Examples
         --------
         >>> from aureole.losses import ClosedFormInfoNCE
-        >>> q = VonMisesFisher(torch.eye(4), 10.0)
-        >>> ClosedFormInfoNCE(20.0).among(q, torch.tensor([[0, 1], [1, 0], [2, 3]]))
+        >>> q, loss = VonMisesFisher(torch.eye(4), 10.0), ClosedFormInfoNCE(20.0)
+        >>> loss.among(q, torch.tensor([[0, 1], [1, 0], [2, 3]]))
         tensor(1.0986)
+        >>> loss.among(q, torch.tensor([[0, 0], [1, 2]]), self_weight=1.0)
+        tensor(2.1705)
         """
         self.check_parameters()
-        check_pairs(pairs, check_items(posterior))
+        n = check_items(posterior)
+        pairs, weights = listed_pairs(pairs, weights, n)
+        check_pairs(pairs, n, with_itself=check_self_weight(self_weight))
         with torch.autocast(posterior.mu.device.type, enabled=False):
-            if isinstance(posterior, MixtureVMF):
-                value = self.per_pair_of_mixtures(posterior, pairs)
-            else:
-                value = self.per_pair(posterior, pairs)
-        return value.mean() if self.reduction == "mean" else value
+            value = self._of_pairs(posterior, pairs, slice(0, n), self_weight)
+            if weights is not None:
+                value = weights.to(value) * value
+            if self.reduction == "mean":
+                value = value.mean() if weights is None else value.sum() / weights.to(value).sum()
+            if agreement is not None:
+                value = value + self.agreement_term(posterior, agreement)
+        return value
+
+    def _of_pairs(
+        self,
+        posterior: VonMisesFisher | MixtureVMF,
+        pairs: Int[Tensor, "p 2"],
+        anchors: slice,
+        self_weight: float,
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair, by the method for these posteriors."""
+        if isinstance(posterior, MixtureVMF):
+            if self_weight:
+                raise InvalidInputError("self-pairs need single vMF posteriors, not mixtures.")
+            return self.per_pair_of_mixtures(posterior, pairs)
+        if self_weight:
+            return self.per_pair_with_itself(posterior, pairs, anchors, self_weight)
+        if anchors.stop - anchors.start == posterior.batch_shape[0]:
+            return self.per_pair(posterior, pairs)
+        return self.per_pair_of_anchors(posterior, pairs, anchors)
+
+    def per_pair_with_itself(
+        self,
+        posterior: VonMisesFisher,  # noqa: ARG002
+        pairs: Int[Tensor, "p 2"],  # noqa: ARG002
+        anchors: slice,  # noqa: ARG002
+        self_weight: float,  # noqa: ARG002
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair, with copies of the anchor itself among the candidates."""
+        raise InvalidInputError(
+            f"{type(self).__name__} does not take self-pairs: ClosedFormInfoNCE and MCInfoNCE do."
+        )
+
+    def agreement_term(
+        self,
+        posterior: VonMisesFisher | MixtureVMF,  # noqa: ARG002
+        agreement: Float[Tensor, " n"],  # noqa: ARG002
+    ) -> Float[Tensor, ""]:
+        """The term of how often two annotators of one item agree, for losses that have one."""
+        raise InvalidInputError(
+            f"{type(self).__name__} does not take agreement: ClosedFormInfoNCE does."
+        )
 
     def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
         """The loss of each pair among the posteriors, all others its negatives."""
@@ -133,12 +204,18 @@ class ContrastiveLoss(nn.Module):
         return self.per_pair(posterior, pairs)
 
     def share_among(
-        self, posterior: VonMisesFisher | MixtureVMF, pairs: Int[Tensor, "..."], anchors: slice
+        self,
+        posterior: VonMisesFisher | MixtureVMF,
+        pairs: Tensor,
+        anchors: slice,
+        *,
+        weights: Float[Tensor, " p"] | None = None,
+        self_weight: float = 0.0,
     ) -> Float[Tensor, ""]:
-        """The sum of the losses of those of the pairs whose anchor is one of some items, e.g. those of a rank.
+        """The (weighted) sum of the losses of the pairs whose anchor is one of some items, e.g. those of a rank.
 
-        Over slices that make up all items, the sum of these is P times ``among``. Losses that draw need the same state
-        of torch's generator in each.
+        Over slices that make up all items, the sum of these is P times ``among``, or the sum of the weights times it.
+        Losses that draw need the same state of torch's generator in each.
 
         Examples
         --------
@@ -148,15 +225,17 @@ class ContrastiveLoss(nn.Module):
         [tensor(2.1972), tensor(1.0986)]
         """
         self.check_parameters()
-        check_pairs(pairs, check_items(posterior))
-        first, last, _ = anchors.indices(posterior.batch_shape[0])
-        own = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < last)]
+        n = check_items(posterior)
+        pairs, weights = listed_pairs(pairs, weights, n)
+        check_pairs(pairs, n, with_itself=check_self_weight(self_weight))
+        first, last, _ = anchors.indices(n)
+        chosen = (pairs[:, 0] >= first) & (pairs[:, 0] < last)
+        own = pairs[chosen]
         if not len(own):  # 0, and a graph all the same: other ranks wait for this one's gradient
             return posterior.mu[:0].sum() + posterior.kappa[:0].sum()
         with torch.autocast(posterior.mu.device.type, enabled=False):
-            if isinstance(posterior, MixtureVMF):
-                return self.per_pair_of_mixtures(posterior, own).sum()
-            return self.per_pair_of_anchors(posterior, own, slice(first, last)).sum()
+            value = self._of_pairs(posterior, own, slice(first, last), self_weight)
+        return (value if weights is None else weights[chosen].to(value) * value).sum()
 
     def share(
         self,
@@ -379,7 +458,16 @@ def check_items(posterior: VonMisesFisher | MixtureVMF) -> int:
     return shape[0]
 
 
-def check_pairs(pairs: Tensor, n_items: int) -> None:
+def check_self_weight(self_weight: float) -> bool:
+    """Whether an item is among its own candidates; an error if the weight is not a number of copies."""
+    if not 0 <= self_weight < math.inf:
+        raise InvalidInputError(
+            f"self_weight must be at least 0 and finite, but is {self_weight!r}."
+        )
+    return self_weight > 0
+
+
+def check_pairs(pairs: Tensor, n_items: int, *, with_itself: bool = False) -> None:
     """Raise an error that names what is wrong with the pairs among n items."""
     if pairs.dim() != 2 or pairs.shape[-1] != 2 or len(pairs) == 0 or pairs.is_floating_point():
         raise InvalidInputError(
@@ -396,9 +484,12 @@ def check_pairs(pairs: Tensor, n_items: int) -> None:
             f"pairs must index {n_items} items, but they run from {low} to {high}."
         )
     same = pairs[:, 0] == pairs[:, 1]
-    if bool(same.any()):
+    if not with_itself and bool(same.any()):
         first = int(same.int().argmax())
-        raise InvalidInputError(f"pairs[{first}] pairs item {int(pairs[first, 0])} with itself.")
+        raise InvalidInputError(
+            f"pairs[{first}] pairs item {int(pairs[first, 0])} with itself: pass self_weight, the number of copies of "
+            "an item among its own candidates."
+        )
 
 
 def cross_entropy(

@@ -1,6 +1,7 @@
 """MCInfoNCE, the paper's loss (Formulas 4 and 6): the InfoNCE fraction averaged over draws of all posteriors."""
 
 import functools
+import math
 from typing import Literal
 
 import torch
@@ -53,20 +54,26 @@ def mcinfonce_among(
     kappa_pos: Tensor | float,
     n_samples: int,
     quasi: bool = False,
+    self_weight: float = 0.0,
 ) -> Float[Tensor, " p"]:
     """The loss of each pair (i, j) among N items, all others its negatives: K draws per item serve all its pairs.
 
-    Cost K N^2 D.
+    With a ``self_weight``, as many copies of the anchor, each drawn again, are among its candidates. Cost K N^2 D.
     """
-    (draws,) = draw([posterior], n_samples, quasi=quasi)
+    draws = draw([posterior] * (2 if self_weight else 1), n_samples, quasi=quasi)
     i, j = pairs.unbind(-1)
     itself = torch.eye(posterior.batch_shape[0], dtype=torch.bool, device=pairs.device)
 
-    def log_fractions(z: Tensor) -> Tensor:
-        others = (kappa_pos * (z @ z.mT)).masked_fill(itself, -torch.inf)
-        return kappa_pos * (z[:, i] * z[:, j]).sum(-1) - torch.logsumexp(others, -1)[:, i]
+    def log_fractions(z: Tensor, again: Tensor | None = None) -> Tensor:
+        others = torch.logsumexp((kappa_pos * (z @ z.mT)).masked_fill(itself, -torch.inf), -1)
+        partner = z[:, j]
+        if again is not None:
+            copies = kappa_pos * (z * again).sum(-1) + math.log(self_weight)
+            others = torch.logaddexp(others, copies)
+            partner = torch.where((i == j).unsqueeze(-1), again[:, j], partner)
+        return kappa_pos * (z[:, i] * partner).sum(-1) - others[:, i]
 
-    return -log_mean_exp_over_draws(log_fractions, [draws], itself.numel())
+    return -log_mean_exp_over_draws(log_fractions, draws, itself.numel())
 
 
 class MCInfoNCE(PositivityLoss):
@@ -126,10 +133,21 @@ class MCInfoNCE(PositivityLoss):
 
     def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
         """The loss of each pair among the posteriors, all others its negatives."""
+        return self.per_pair_with_itself(posterior, pairs, slice(None), 0.0)
+
+    def per_pair_with_itself(
+        self,
+        posterior: VonMisesFisher,
+        pairs: Int[Tensor, "p 2"],
+        anchors: slice,  # noqa: ARG002
+        self_weight: float,
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair, with copies of the anchor itself among the candidates."""
         return mcinfonce_among(
             posterior,
             pairs,
             kappa_pos=self.kappa_pos.to(posterior.mu.dtype),
             n_samples=self.n_samples,
             quasi=self.quasi,
+            self_weight=self_weight,
         )

@@ -339,7 +339,7 @@ def log_others(
     i = pairs[:, 0]
     same = torch.bincount(i, minlength=len(log_rows))
     most = int(same.max())
-    if most == 1:
+    if most <= 1:
         return log_rows[i]
     order = torch.argsort(i, stable=True)
     start = same.cumsum(0) - same
@@ -363,9 +363,10 @@ def partners(pairs: Int[Tensor, "p 2"], shape: tuple[int, int], first: int = 0) 
 def log_sum_by_row(logs: Float[Tensor, " p"], row: Int[Tensor, " p"], n: int) -> Tensor:
     """The log of the sum of exponentials per row, -inf for rows without any."""
     top = torch.full((n,), -torch.inf, dtype=logs.dtype, device=logs.device)
-    top = top.scatter_reduce(0, row, logs, "amax")
+    top = top.scatter_reduce(0, row, logs.detach(), "amax")
     total = torch.zeros_like(top).index_add(0, row, torch.exp(logs - top[row]))
-    return torch.where(total > 0, torch.log(total) + top, -torch.inf)
+    some = total > 0
+    return torch.where(some, torch.log(torch.where(some, total, 1.0)) + top, -torch.inf)
 
 
 def _log_lost(cosine: Tensor, kappa1: Tensor, kappa2: Tensor, items: Items) -> Tensor:

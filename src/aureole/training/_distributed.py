@@ -118,8 +118,7 @@ def objective(
     """The loss of a batch on one process, and the posteriors of its inputs."""
     if isinstance(batch, PairBatch):
         posterior = module(batch.inputs.to(device))
-        values = loss.among(posterior, batch.pairs.to(device))
-        return values * (len(batch.pairs) / batch.expected_pairs), posterior
+        return _of_pairs(loss, posterior, batch, slice(0, len(batch.inputs)), device), posterior
     everyone = module(_inputs(batch).to(device))
     return loss(*_triplets(everyone, batch)), everyone
 
@@ -127,9 +126,10 @@ def objective(
 def posterior_and_pairs(
     encoder: nn.Module, batch: Batch, device: torch.device
 ) -> tuple[Posterior, Int[Tensor, "p 2"]]:
-    """The posteriors of a batch's inputs, and which of them are pairs."""
+    """The posteriors of a batch's inputs, and which different inputs are pairs; self-pairs are left out."""
     if isinstance(batch, PairBatch):
-        return encoder(batch.inputs.to(device)), batch.pairs
+        different = batch.pairs[:, 0] != batch.pairs[:, 1]
+        return encoder(batch.inputs.to(device)), batch.pairs[different]
     n = torch.arange(len(batch.anchor))
     inputs = torch.cat([batch.anchor, batch.positive]).to(device)
     return encoder(inputs), torch.stack([n, n + len(n)], 1)
@@ -157,10 +157,26 @@ def shared_objective(
     with seeded(seed, device):
         if isinstance(batch, PairBatch):
             part = part_of(len(batch.inputs))
-            total = loss.share_among(everyone, batch.pairs.to(device), part)
-            return total * (ranks / batch.expected_pairs), everyone
+            return ranks * _of_pairs(loss, everyone, batch, part, device), everyone
         total = loss.share(*_triplets(everyone, batch), part_of(len(batch.anchor)))
         return total * (ranks / len(batch.anchor)), everyone
+
+
+def _of_pairs(
+    loss: ContrastiveLoss, posterior: Any, batch: PairBatch, part: slice, device: torch.device
+) -> Tensor:
+    """The part of a batch's loss that belongs to some of its items: their pairs, and their annotators' agreement."""
+    weights = None if batch.weights is None else batch.weights.to(device)
+    total = loss.share_among(
+        posterior, batch.pairs.to(device), part, weights=weights, self_weight=batch.self_weight
+    )
+    value = total / batch.expected_pairs
+    if batch.agreement is None:
+        return value
+    agreement = batch.agreement[part]
+    here, seen = (int((~torch.isnan(a)).sum()) for a in (agreement, batch.agreement))
+    term = loss.agreement_term(posterior[part], agreement.to(device))
+    return value + (here / max(1, seen)) * term
 
 
 def part_of(n: int) -> slice:

@@ -1,0 +1,325 @@
+"""Votes of several annotators: counts per item and class, how often two annotators agree, and the rates of pairs."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from aureole.data._pairs import label_rates, missing_values
+from aureole.errors import InvalidInputError
+
+Values = Any  # a list, an array, a tensor, or a column of pandas, polars or pyarrow
+_LARGEST = 2**28  # entries of the table of counts: 2 GiB
+_MOST_VOTES = 2**31  # of one item for one class: sums and squares stay exact
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    r"""How many annotators gave each item each label: counts [n, classes].
+
+    Items may have different numbers of votes. An item without any is allowed: it is in no pair. Build votes with
+    ``Votes.of`` from counts, or with ``Votes.from_table`` from a long table (item, annotator, label).
+
+    Attributes
+    ----------
+    counts
+        Number of votes [n, classes].
+    items
+        Ids of the items [n].
+    classes
+        Names of the classes [classes].
+
+    Examples
+    --------
+    >>> votes = Votes.from_table(["a", "a", "b", "b", "c"], ["cat", "dog", "cat", "cat", "dog"])
+    >>> votes
+    Votes(5 votes on 3 items, 2 classes)
+    >>> votes.counts.tolist()
+    [[1, 1], [2, 0], [0, 1]]
+    >>> votes.agreement
+    tensor([0., 1., nan], dtype=torch.float64)
+    """
+
+    counts: Int[Tensor, "n classes"]
+    items: np.ndarray
+    classes: np.ndarray
+
+    def __repr__(self) -> str:
+        n, classes = self.counts.shape
+        return f"Votes({int(self.totals.sum())} votes on {n} items, {classes} classes)"
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @classmethod
+    def of(
+        cls, counts: Any, *, items: Values | None = None, classes: Values | None = None
+    ) -> "Votes":
+        """Votes from counts [n, classes].
+
+        Parameters
+        ----------
+        counts
+            Whole numbers of votes, as a tensor, an array or a list of lists.
+        items
+            Ids of the items (default: row numbers from 0).
+        classes
+            Names of the classes (default: column numbers from 0).
+        """
+        checked = _whole_counts(counts)
+        names = []
+        for values, size, what in zip(
+            (items, classes), checked.shape, ("items", "classes"), strict=True
+        ):
+            given = np.arange(size) if values is None else _column(values, what)
+            if len(given) != size:
+                raise InvalidInputError(
+                    f"counts of shape {tuple(checked.shape)} need {size} {what}, but got {len(given)}."
+                )
+            _require_unique(given, what)
+            names.append(given)
+        if not bool(checked.any()):
+            raise InvalidInputError("all counts are 0: there are no votes to learn from.")
+        return cls(checked, *names)
+
+    @classmethod
+    def from_table(
+        cls,
+        items: Values,
+        labels: Values,
+        annotators: Values | None = None,
+        *,
+        order: Values | None = None,
+        classes: Values | None = None,
+    ) -> "Votes":
+        """Votes from the columns of a long table with one vote per row.
+
+        Parameters
+        ----------
+        items
+            The item of each vote. Columns may be lists, arrays, tensors, or columns of pandas, polars or pyarrow.
+        labels
+            The label of each vote.
+        annotators
+            The annotator of each vote (default: unknown). They are only used to check that nobody votes twice on
+            an item: two votes of one annotator are not independent.
+        order
+            Ids of the items, in the order of your vectors (default: the items with a vote, sorted). An item without a
+            vote gets counts of 0; a vote on an item that is not listed raises an error.
+        classes
+            Names of the classes in order (default: the labels that occur, sorted).
+        """
+        columns = {"items": items, "labels": labels}
+        if annotators is not None:
+            columns["annotators"] = annotators
+        table = {name: _column(values, name) for name, values in columns.items()}
+        rows = len(table["items"])
+        for name, values in table.items():
+            if len(values) != rows:
+                raise InvalidInputError(
+                    f"a table of votes has one row per vote, but there are {rows} items and {len(values)} {name}."
+                )
+        if not rows:
+            raise InvalidInputError("the table of votes is empty.")
+        item_ids, item = _codes(table["items"], order, "items")
+        class_ids, label = _codes(table["labels"], classes, "labels")
+        if annotators is not None:
+            _refuse_repeated(item, table)
+        size = len(item_ids) * len(class_ids)
+        if size > _LARGEST:
+            raise InvalidInputError(
+                f"{len(item_ids):,} items with {len(class_ids):,} classes need a table of counts with {size:,} "
+                f"entries; the limit is {_LARGEST:,}. Merge rare labels, or pass fewer items."
+            )
+        cells = np.bincount(item * len(class_ids) + label, minlength=size)
+        counts = torch.from_numpy(cells.reshape(len(item_ids), len(class_ids)))
+        return cls(counts, item_ids, class_ids)
+
+    @cached_property
+    def totals(self) -> Int[Tensor, " n"]:
+        """The number of votes on each item."""
+        return self.counts.sum(1)
+
+    @cached_property
+    def probabilities(self) -> Float[Tensor, "n classes"]:
+        """The share of each class among the votes on an item; 0 for an item without votes."""
+        return self.counts.double() / self.totals.clamp(min=1)[:, None]
+
+    @cached_property
+    def prior(self) -> Float[Tensor, " classes"]:
+        """The mean of the shares over the items with votes."""
+        return self.probabilities.sum(0) / int((self.totals > 0).sum())
+
+    @cached_property
+    def agreement(self) -> Float[Tensor, " n"]:
+        r"""The share of an item's pairs of annotators that agree, :math:`\sum_k n_k (n_k - 1) / (n (n - 1))`.
+
+        NaN for an item with fewer than two votes, where no pair was observed.
+        """
+        total, counts = self.totals.double(), self.counts.double()
+        pairs = total * (total - 1)
+        equal = (counts * (counts - 1)).sum(1)
+        return torch.where(pairs > 0, equal / pairs.clamp(min=1), torch.nan)
+
+    @property
+    def pair_agreement(self) -> float:
+        """The share of all pairs of annotators of one item that agree; NaN if no item has two votes."""
+        total, counts = self.totals.double(), self.counts.double()
+        pairs = float((total * (total - 1)).sum())
+        return float((counts * (counts - 1)).sum()) / pairs if pairs else math.nan
+
+    def rates(self, rows: Int[Tensor, " m"] | None = None) -> Float[Tensor, "m m"]:
+        r"""How much more often than by chance the votes on two items are equal.
+
+        For two different items, ``label_rates`` of the shares of the votes. On the diagonal, the rate of two different
+        annotators of the item, :math:`\sum_k n_k (n_k - 1) / (n (n - 1) P(k))`: 0 for a single vote.
+
+        Parameters
+        ----------
+        rows
+            Row numbers of the items (default: all items).
+
+        Examples
+        --------
+        >>> Votes.of([[2, 0], [1, 1]]).rates()
+        tensor([[1.3333, 0.6667],
+                [0.6667, 0.0000]], dtype=torch.float64)
+        """
+        chosen = slice(None) if rows is None else rows
+        rates = label_rates(self.probabilities[chosen], self.prior)
+        total, counts = self.totals[chosen].double(), self.counts[chosen].double()
+        seen = self.prior > 0
+        equal = (counts * (counts - 1))[:, seen] / self.prior[seen]
+        own = equal.sum(1) / (total * (total - 1)).clamp(min=1)
+        return rates.diagonal_scatter(own)
+
+    def take(self, rows: Int[Tensor, " m"]) -> "Votes":
+        """The votes on some of the items, with the same classes."""
+        chosen = torch.as_tensor(rows)
+        return Votes(self.counts[chosen], self.items[chosen.numpy()], self.classes)
+
+
+def _whole_counts(counts: Any) -> Int[Tensor, "n classes"]:
+    """The counts as int64; raise unless they are a table of whole numbers of votes."""
+    given = counts.detach().cpu().numpy() if isinstance(counts, Tensor) else counts
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # rows of different lengths
+        raise InvalidInputError(f"counts must be a table [n, classes]: {error}.") from error
+    if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iuf":
+        raise InvalidInputError(
+            f"counts must be numbers of votes [n, classes], but are {array.dtype} of shape {array.shape}."
+        )
+    if array.size > _LARGEST:
+        raise InvalidInputError(
+            f"counts have {array.size:,} entries; the limit is {_LARGEST:,}. Merge rare classes, or pass fewer items."
+        )
+    with np.errstate(invalid="ignore"):
+        bad = ~((array >= 0) & (array < _MOST_VOTES) & (array == np.floor(array)))
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()
+        raise InvalidInputError(
+            f"counts[{row}, {column}] is {array[row, column]}, but counts are whole numbers of votes from 0 on. "
+            "For shares of votes, multiply by the number of votes."
+        )
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _column(values: Any, name: str) -> np.ndarray:
+    """A column as an array [n] without missing values."""
+    if isinstance(values, str | bytes):
+        raise InvalidInputError(f"{name} must be a column with one value per row, not one text.")
+    given = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    # a list of texts and NaN would become an array of texts, with "nan" among them
+    try:
+        array = given if isinstance(given, np.ndarray) else _from_sequence(given)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{name} must be a column with one value per row: {error}."
+        ) from error
+    if array.ndim != 1:
+        raise InvalidInputError(
+            f"{name} must be a column with one value per row, but have shape {array.shape}."
+        )
+    try:
+        # of texts only the distinct ones are looked at: there are few, and each takes a call
+        absent = array.dtype.kind != "O" or missing_values(list(set(array.tolist()))).any()
+    except TypeError as error:  # a list or a dict
+        raise InvalidInputError(
+            f"{name} must be a column with one value per row: {error}."
+        ) from error
+    missing = missing_values(array) if absent else np.zeros(len(array), bool)
+    if missing.any():
+        advice = {
+            "annotators": "Drop the row, or leave out the annotators to count every row as an independent vote.",
+            "labels": "Drop the row: an annotator who abstains casts no vote.",
+        }.get(name, "Drop the row.")
+        raise InvalidInputError(
+            f"{name}[{int(missing.argmax())}] is missing ({array[int(missing.argmax())]}). {advice}"
+        )
+    return array
+
+
+def _from_sequence(values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "US" or array.ndim != 1:
+        return array
+    return np.fromiter(values, object, len(values))
+
+
+def _require_unique(values: np.ndarray, name: str) -> None:
+    seen: set[Any] = set()
+    for value in values.tolist():
+        if value in seen:
+            raise InvalidInputError(f"{name} must be unique, but {value!r} is listed twice.")
+        seen.add(value)
+
+
+def _codes(
+    values: np.ndarray, known: Values | None, name: str
+) -> tuple[np.ndarray, Int[np.ndarray, " n"]]:
+    """(The known or else the sorted distinct values, the place of each value among them)."""
+    if known is None and values.dtype.kind in "biuf":
+        distinct, codes = np.unique(values, return_inverse=True)
+        return distinct, codes.astype(np.int64)
+    listed = values.tolist()
+    if known is None:
+        try:
+            ordered = sorted(set(listed))
+        except TypeError as error:
+            raise InvalidInputError(
+                f"{name} must be all numbers or all texts: {error}. Convert them with str()."
+            ) from error
+        ids = np.fromiter(ordered, object, len(ordered))
+    else:
+        ids = _column(known, "order" if name == "items" else "classes")
+        _require_unique(ids, "order" if name == "items" else "classes")
+    place = {value: number for number, value in enumerate(ids.tolist())}
+    codes = np.fromiter(map(place.get, listed, repeat(-1)), np.int64, len(listed))
+    if (codes < 0).any():
+        row = int((codes < 0).argmax())
+        where = "order" if name == "items" else "classes"
+        raise InvalidInputError(f"{name}[{row}] is {listed[row]!r}, which is not in {where}.")
+    return ids, codes
+
+
+def _refuse_repeated(item: Int[np.ndarray, " n"], table: dict[str, np.ndarray]) -> None:
+    """Raise if an annotator votes twice on an item."""
+    people, annotator = _codes(table["annotators"], None, "annotators")
+    cell = item * len(people) + annotator
+    order = np.argsort(cell, kind="stable")
+    again = np.flatnonzero(np.diff(cell[order]) == 0)
+    if len(again):
+        first, second = order[again[0]], order[again[0] + 1]
+        who, what = table["annotators"].tolist()[second], table["items"].tolist()[second]
+        raise InvalidInputError(
+            f"annotator {who!r} votes twice on item {what!r} (rows {first} and {second}, counted from 0), and "
+            f"{len(again)} votes are repeated in total. Keep one of them, or leave out the annotators if the votes are "
+            "independent."
+        )
