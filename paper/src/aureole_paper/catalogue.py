@@ -253,6 +253,7 @@ def _cifar10h() -> tuple[AnySetting, ...]:
     """Losses, labels, heads, backbones and pretraining, one change at a time."""
     ours = Cifar10HSetting("closed-form", gallery=True)
     plain = replace(ours, gallery=False)
+    scratch = replace(plain, name="scratch", pretrained=False, **_FROM_SCRATCH)
     return (
         BaselineSetting("softmax"),
         BaselineSetting("softmax-votes"),
@@ -271,7 +272,11 @@ def _cifar10h() -> tuple[AnySetting, ...]:
         replace(plain, name="cropped", cropped=0.5),
         replace(plain, name="resnet56", backbone="resnet56"),
         replace(plain, name="resnet56-norm", backbone="resnet56", head="norm"),
-        replace(plain, name="scratch", pretrained=False, **_FROM_SCRATCH),
+        scratch,
+        replace(scratch, name="scratch-longer", shifted=4, steps=8000, evaluate_every=500),
+        replace(
+            scratch, name="scratch-cifar10", shifted=4, steps=8000, evaluate_every=500, extra=True
+        ),
     )
 
 

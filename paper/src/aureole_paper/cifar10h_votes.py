@@ -24,7 +24,7 @@ from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.sphere import normalize
 from aureole.training import Fit, FitOptions, Observer, Phase, fit
 from aureole_paper.cifar10h import BackboneName, Split, load_backbone
-from aureole_paper.cifar10h_baselines import choose_votes, item_errors, mirrored, ridge_inputs
+from aureole_paper.cifar10h_baselines import both_views, choose_votes, item_errors, ridge_inputs
 from aureole_paper.settings import RunSetting, rounded
 
 # seeds of random draws outside of training, far from the seeds of steps
@@ -104,7 +104,9 @@ def fold_inputs(backbones: tuple[BackboneName, ...], fold: int, folder: Path) ->
     for name in backbones:
         backbone, last = load_backbone(name, folder)
         backbone.eval()
-        features = [mirrored(backbone, each) for each in (train, *crops, test, split.test_crops)]
+        features = [
+            both_views(backbone, each).mean(0) for each in (train, *crops, test, split.test_crops)
+        ]
         parts.append([ridge_inputs(each, last) for each in features])
         if name == backbones[0]:
             softmax = last(features[-2]).detach().softmax(-1).max(-1).values

@@ -140,7 +140,9 @@ def _images(
     observer: Observer | None,
 ) -> _Result:
     """A run on a fold of CIFAR-10H; the thumbnails of pictures are written next to the record."""
-    hashes = files_read(folder, fold, _pretrained(setting))
+    extra = isinstance(setting, Cifar10HSetting) and setting.extra
+    parts = ("test", "train") if extra else ("test",)
+    hashes = files_read(folder, fold, _pretrained(setting), parts=parts)
     if isinstance(setting, CredibleRetrievalSetting):
         fitted, metrics = credible_retrieval.run_fold(
             setting, fold, folder=folder, checkpoint=checkpoint, observer=observer
