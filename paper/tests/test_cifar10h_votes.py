@@ -18,7 +18,7 @@ from aureole_paper.cifar10h_votes import (
     train,
 )
 
-SHORT = VotesSetting("votes", items=48, pairs=200, steps=30, dim=4)
+SHORT = VotesSetting("votes", items=48, pairs=200, steps=30, dim=4, lr=(3e-3,))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """CIFAR-10H from votes on frozen features: kappa learned from pairs of images, and from whether annotators agree.
 
 The network is a pretrained classifier and is not trained. A linear map of its features is mu, a small network of them
-log kappa. Two values are chosen for each fold inside its 6,000 training images: a quarter of them is held out, and the
+log kappa. Three values are chosen for each fold inside its 6,000 training images: a quarter of them is held out, and the
 values whose kappa ranks the held-out images best are used to train on all. Validation images play no part in it.
 """
 
@@ -29,6 +29,7 @@ from aureole_paper.settings import RunSetting, rounded
 
 # seeds of random draws outside of training, far from the seeds of steps
 _AUGMENTED, _HELD_OUT, _INITIALISATION, _VOTES = 80_000_023, 90_000_049, 20_000_003, 70_000_027
+_CHOSEN = ("cropped", "neighbours", "lr")  # by held-out training images
 _CROPS = 3  # of each training image
 _SHARE_HELD_OUT = 0.25
 _NEIGHBOURS = 10
@@ -41,8 +42,9 @@ class VotesSetting(RunSetting):
 
     Batches hold ``items`` images, a share of them cropped, and ``pairs`` positive pairs on average. The loss adds
     ``agreement_weight`` times the likelihood of the agreement of two annotators of an uncropped image, or, with the
-    weight ``neighbours``, of an annotator of the image and one of its nearest images. The shares in ``cropped`` and the
-    weights in ``neighbours`` are candidates. ``votes`` is the number of votes kept per training image (None: all).
+    weight ``neighbours``, of an annotator of the image and one of its nearest images. The shares in ``cropped``, the
+    weights in ``neighbours`` and the learning rates in ``lr`` are candidates. ``votes`` is the number of votes kept per
+    training image (None: all).
     """
 
     name: str
@@ -57,7 +59,7 @@ class VotesSetting(RunSetting):
     items: int = 256
     pairs: int = 1500
     steps: int = 600
-    lr: float = 3e-3
+    lr: tuple[float, ...] = (5e-4, 3e-3)
     preset: str = "fast"
 
 
@@ -134,7 +136,7 @@ def run_fold(
     chosen, tried = choose(setting, everything, fold)
     fitted = train(chosen, everything, fold, checkpoint=checkpoint, observer=observer)
     metrics = evaluate(fitted.encoder, inputs, split)
-    metrics["chosen"] = {"cropped": chosen.cropped[0], "neighbours": chosen.neighbours[0]}
+    metrics["chosen"] = {name: getattr(chosen, name)[0] for name in _CHOSEN}
     metrics["tried"] = tried
     return fitted, metrics
 
@@ -149,13 +151,12 @@ def choose(
     rest = order[len(held) :]
     left, out = (_Part(part.inputs, part.rows[x], part.counts[x]) for x in (rest, held))
     tried = []
-    for cropped, neighbours in product(setting.cropped, setting.neighbours):
-        candidate = replace(setting, cropped=(cropped,), neighbours=(neighbours,))
+    for values in product(*(getattr(setting, name) for name in _CHOSEN)):
+        candidate = replace(setting, **{n: (v,) for n, v in zip(_CHOSEN, values, strict=True)})
         encoder = train(candidate, left, seed).encoder
-        tried.append({"cropped": cropped, "neighbours": neighbours} | _held_out(encoder, out))
+        tried.append(dict(zip(_CHOSEN, values, strict=True)) | _held_out(encoder, out))
     best = max(tried, key=lambda scores: scores["score"])
-    values = {name: (best[name],) for name in ("cropped", "neighbours")}
-    return replace(setting, **values), tried
+    return replace(setting, **{name: (best[name],) for name in _CHOSEN}), tried
 
 
 @torch.no_grad()
@@ -193,7 +194,7 @@ def train(
         encoder,
         ClosedFormInfoNCE(setting.kappa_pos, agreement_weight=setting.agreement_weight),
         _batches(setting, part),
-        phases=[Phase("joint", setting.steps, setting.lr)],
+        phases=[Phase("joint", setting.steps, setting.lr[0])],
         options=FitOptions(seed=seed, average=0.99, diagnose=False, precision="32-true"),
         checkpoint=checkpoint,
         observer=observer,
