@@ -107,11 +107,10 @@ _BASE = _short("base")  # the reference of the ablations
 
 
 _FIXED_DIMS = (10, 16, 32, 40, 48, 56, 64)
-# with these factors a pair carries 1.55 to 1.65 nats on average over seeds 0 to 3; the paper's generator has 1.5 to 1.7
-# at D = 10
+# with these factors a pair carries 1.60 to 1.62 nats on average over seeds 0 to 3, single seeds 1.4 to 1.8
 _MATCHED_FACTORS = {16: 1.03, 32: 1.49, 48: 1.87, 56: 2.09, 64: 2.35}
-# about half of the pairs of a batch are then self-pairs: ``balanced_self_weight(512)``, which differs between seeds, has
-# about these medians over seeds 0 to 3; that of D = 64 is seed 3's
+# about half of the pairs of a batch are then self-pairs: ``balanced_self_weight(512)``, which differs between seeds,
+# has about these medians over seeds 0 to 3; that of D = 64 is seed 3's
 _SELF_WEIGHTS = {10: 14.0, 16: 7.0, 32: 13.0, 40: 25.0, 48: 35.0, 56: 60.0, 64: 88.0}
 
 
