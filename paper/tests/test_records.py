@@ -133,7 +133,7 @@ def test_the_same_seeds_are_compared(tmp_path):
 def test_two_ranks_train_the_ambiguous_experiment_as_one_does():
     """The records in the repository: five seeds, every figure within two standard errors."""
     found = compare_ranks(
-        ROOT / "paper/results/controlled/ambiguous", ROOT / "results/scale/ranks/ambiguous"
+        ROOT / "results/scale/one_process/ambiguous", ROOT / "results/scale/ranks/ambiguous"
     )
     assert len(found) == 4
     for figure in found:

@@ -189,15 +189,18 @@ def _bimodal_names(groups: Groups) -> list[str]:
 
 _HIGH_DIM = ("high-dim-fixed-", "high-dim-matched-")
 _SAME = {"base": "ambiguous"}
+# rows that are the paper's own task: its rule of pairs, and its generator on the circle
+_PAPER_TASKS = {"sources-paper-rule": "ambiguous", "two-dim-arc": "two-dim"}
 PLANS = (
     Plan(
         "recovery",
         fixed(
-            *("ambiguous", "clear", "injective", "injective-longer", "injective-longest"),
-            *("two-dim", "two-dim-arc"),
+            *("ambiguous", "sources-paper-rule", "clear"),
+            *("injective", "injective-longer", "injective-longest", "two-dim", "two-dim-arc"),
         ),
-        _compared("recovery", "D", "κ range"),
+        _compared("recovery", "D", "κ range", "rule", same=_PAPER_TASKS),
         (figures.posterior_figure, figures.scatter_figure),
+        context=("sources-paper-rule",),
     ),
     Plan(
         "families",
