@@ -69,18 +69,18 @@ def test_scores_are_information_and_the_profile_is_flat_at_the_top_alone(head, d
 def test_the_judge_is_not_the_loss_that_trains_which_may_lie_on_a_gpu(data, monkeypatch):
     vectors, groups, _ = data
     trained, judges = [], []
-    fit, information = frozen.fit, frozen.information
+    fit, judged = frozen.fit, frozen.judged
 
     def noted_fit(encoder, loss, *rest, **options):
         trained.append(loss)
         return fit(encoder, loss, *rest, **options)
 
-    def noted_information(model, loss, batch):
+    def noted_judged(model, loss, batch):
         judges.append(loss)
-        return information(model, loss, batch)
+        return judged(model, loss, batch)
 
     monkeypatch.setattr(frozen, "fit", noted_fit)
-    monkeypatch.setattr(frozen, "information", noted_information)
+    monkeypatch.setattr(frozen, "judged", noted_judged)
     small(steps=2).fit(vectors, groups)
     assert len(trained) == 1
     assert len(judges) > 1

@@ -31,10 +31,12 @@ from aureole.cli._output import (
     training_bar,
 )
 from aureole.cli._score import row_numbers, scored_columns
+from aureole.cli._votes import VoteOptions, fit_rows, vote_facts, vote_line
 from aureole.data import (
     ARRAYS,
     ColumnWriter,
     Groups,
+    Votes,
     check_columns,
     read_groups,
     read_pairs,
@@ -49,7 +51,8 @@ HELP = r"""Fit a head that predicts how certain each row of a table is, from pos
 
 Rows are vectors (a column of lists of floats, an .npy or .safetensors file), or texts or pictures that --encoder turns
 into vectors. Positives are rows that share a group (a label, a photo with several captions, the class folder of a
-picture), or that a table of pairs names. If the command is interrupted, even killed, run it again to resume.
+picture), or that a table of pairs names. With --votes, rows match as often as the votes of their annotators do, and
+annotators who disagree on a row lower its kappa. If the command is interrupted, even killed, run it again to resume.
 
 With --report, a share of the groups is held out of the fit, and the page shows the head's quality on them, and the most
 and the least certain of all rows. --scores writes the kappa of every row.
@@ -65,6 +68,7 @@ Examples:
       --group-column label --out head
     aureole fit-head vectors.parquet --pairs clicks.parquet \
       --left query --right item --id-column id --out head
+    aureole fit-head vectors.parquet --votes votes.csv --id-column id --out head
 """
 
 
@@ -81,8 +85,13 @@ class PairOptions:
     left: str = option("First column of the pairs.", "left")
     right: str = option("Second column of the pairs.", "right")
     id_column: str | None = option(
-        "Column of ids, for --pairs and --scores (default: row numbers from 0)."
+        "Column of ids, for --pairs, --votes and --scores (default: row numbers from 0)."
     )
+
+    def read(self, table: Path) -> np.ndarray | None:
+        """The pairs of row numbers [p, 2]; None without --pairs."""
+        ids = (table, self.id_column) if self.id_column else None
+        return read_pairs(self.pairs, (self.left, self.right), ids=ids) if self.pairs else None
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,7 @@ class OutputOptions:
     )
     test_share: float = option("With --report: share of the groups to hold out.", 0.2)
     scores: Path | None = option("Kappa of every row: .parquet, .csv or .jsonl.")
+    as_json: AsJson = False
 
     def check(self, *, grouped: bool) -> None:
         """Raise for options that cannot be used together and for missing packages, before anything is computed."""
@@ -136,34 +146,33 @@ def fit_head(
     columns: GroupedVectors,
     inputs: InputOptions,
     pairing: PairOptions,
+    voting: VoteOptions,
     fit: FitOptions,
     reports: OutputOptions,
-    as_json: AsJson = False,
 ) -> None:
     """Fit and save a head; ``HELP`` is the text users see."""
     started = time.monotonic()
     check_out(out, "head", overwrite=reports.overwrite)
-    others, pairs = columns.columns_from or vectors, pairing.pairs
-    in_array = columns.columns_from is not None and others.suffix in ARRAYS
-    group_column = columns.group_column
-    if pairs is None:
-        group_column = default_group(others, group_column)
-    grouped = group_column is not None or in_array
-    if grouped == (pairs is not None):
-        raise typer.BadParameter("use either --group-column or --pairs.")
+    others = columns.columns_from or vectors
+    grouped = _is_grouped(others, columns, pairing, voting)
     reports.check(grouped=grouped)
     shown_from = others if inputs.encoder is None else vectors
     inputs.check(shown_from, vector_column=columns.vector_column)
     check_columns(others, pairing.id_column)
-    head, shown = fit.head(), not is_quiet(as_json=as_json)
-    groups = read_groups(others, group_column) if grouped else None
-    ids = (others, pairing.id_column) if pairing.id_column else None
-    partners = read_pairs(pairs, (pairing.left, pairing.right), ids=ids) if pairs else None
+    head, shown = fit.head(), not is_quiet(as_json=reports.as_json)
+    group_column = default_group(others, columns.group_column)
+    positives = _Positives(
+        read_groups(others, group_column) if grouped else None,
+        pairing.read(others),
+        voting.read(others, pairing.id_column),
+    )
     encoder = inputs.load()
-    held = _held_out(groups, reports, fit.seed)
-    files = [file for path in (vectors, others, pairs) if path for file in table_files(path)]
-    settings = [vars(columns), vars(pairing), inputs.column(vectors), inputs.normalized]
-    settings += [encoder and encoder.fingerprint, head.get_params(), held and reports.test_share]
+    held = _held_out(positives.groups, reports, fit.seed)
+    paths = (vectors, others, pairing.pairs, voting.path)
+    files = [file for path in paths if path for file in table_files(path)]
+    settings = [vars(columns), vars(pairing), vars(voting), inputs.column(vectors)]
+    settings += [inputs.normalized, encoder and encoder.fingerprint, head.get_params()]
+    settings += [held and reports.test_share]
     partial = out.with_name(f"{out.name}.partial-{run_digest(settings, files)}")
     with resumable(partial):
         rows = inputs.vectors(
@@ -174,16 +183,8 @@ def fit_head(
             resume=partial / "vectors",
             shown=shown,
         )
-        _check_rows(len(rows), groups, partners, pairs)
-        labels = groups if held is None else held.training
-        try:
-            with training_bar("fitting", shown=shown) as observer:
-                checkpoint = partial / "checkpoint.safetensors"
-                head.fit(rows, labels, pairs=partners, checkpoint=checkpoint, observer=observer)
-        except InvalidInputError as error:
-            if held is None:
-                raise
-            raise InvalidInputError(f"{error} {_HELD_OUT_ADVICE}") from error
+        positives = positives.for_rows(len(rows), pairing, voting)
+        _fit(head, rows, positives, held, partial / "checkpoint.safetensors", shown=shown)
     if encoder is not None:
         head.fingerprint_ = encoder.fingerprint
     head.save(out)
@@ -193,15 +194,92 @@ def fit_head(
     if reports.scores is not None:
         facts |= _write_scores(head, rows, reports.scores, others, pairing.id_column)
     shutil.rmtree(partial, ignore_errors=True)
-    if as_json:
-        facts |= {} if groups is None else {"groups": len(np.unique(groups))}
-        facts |= {} if partners is None else {"pairs": len(partners)}
-        print_json(facts | _facts(head) | {"seconds": time.monotonic() - started})
+    if reports.as_json:
+        facts |= positives.facts() | _facts(head)
+        print_json(facts | {"seconds": time.monotonic() - started})
         return
+    if positives.votes is not None:
+        print_text(vote_line(vote_facts(positives.votes)))
     _show(head, len(rows), out)
     for name in ("report", "scores"):
         if name in facts:
             print_text(f"{name} written to {facts[name]}")
+
+
+def _is_grouped(
+    others: Path, columns: GroupedVectors, pairing: PairOptions, voting: VoteOptions
+) -> bool:
+    """Whether positives are groups; raise unless exactly one of groups, pairs and votes is given."""
+    voting.check()
+    given = pairing.pairs is not None, voting.votes is not None
+    column = columns.group_column if any(given) else default_group(others, columns.group_column)
+    in_array = columns.columns_from is not None and others.suffix in ARRAYS
+    grouped = column is not None or in_array
+    if sum((grouped, *given)) != 1:
+        raise typer.BadParameter("use one of --group-column, --pairs and --votes.")
+    return grouped
+
+
+def _fit(
+    head: FrozenHead,
+    rows: np.ndarray,
+    positives: "_Positives",
+    held: "_HeldOut | None",
+    checkpoint: Path,
+    *,
+    shown: bool,
+) -> None:
+    """Fit the head, with a progress bar."""
+    labels = positives.groups if held is None else held.training
+    try:
+        with training_bar("fitting", shown=shown) as observer:
+            head.fit(
+                rows,
+                labels,
+                pairs=positives.pairs,
+                votes=positives.votes,
+                checkpoint=checkpoint,
+                observer=observer,
+            )
+    except InvalidInputError as error:
+        if held is None:
+            raise
+        raise InvalidInputError(f"{error} {_HELD_OUT_ADVICE}") from error
+
+
+@dataclass(frozen=True)
+class _Positives:
+    """Which rows match: exactly one of groups [n], pairs [p, 2] and votes."""
+
+    groups: np.ndarray | None
+    pairs: np.ndarray | None
+    votes: Votes | None
+
+    def for_rows(self, rows: int, pairing: PairOptions, voting: VoteOptions) -> "_Positives":
+        """The same with one row of votes per vector; raise unless groups, pairs and votes match the vectors."""
+        if self.groups is not None and len(self.groups) != rows:
+            raise InvalidInputError(
+                f"there are {rows} vectors, but {len(self.groups)} groups: the files do not match row by row."
+            )
+        if self.pairs is not None and (self.pairs >= rows).any():
+            row = int((self.pairs >= rows).any(1).argmax())
+            raise InvalidInputError(
+                f"row {row} of {pairing.pairs} (counted from 0) refers to row {self.pairs[row].max()}, but there are "
+                f"{rows} vectors."
+            )
+        if self.votes is None:
+            return self
+        by_number = voting.is_long and pairing.id_column is None
+        return replace(self, votes=fit_rows(self.votes, rows, by_number=by_number))
+
+    def facts(self) -> dict[str, Any]:
+        """Their numbers as JSON values."""
+        if self.votes is not None:
+            return {"votes": vote_facts(self.votes)}
+        if self.pairs is not None:
+            return {"pairs": len(self.pairs)}
+        assert self.groups is not None  # one of the three is given
+        return {"groups": len(np.unique(self.groups))}
 
 
 @dataclass(frozen=True)
@@ -229,22 +307,6 @@ def _held_out(groups: np.ndarray | None, reports: OutputOptions, seed: int) -> _
         len(np.unique(groups)),
         int(chosen.sum()),
     )
-
-
-def _check_rows(
-    rows: int, groups: np.ndarray | None, partners: np.ndarray | None, pairs: Path | None
-) -> None:
-    """Raise unless groups and pairs match the vectors."""
-    if groups is not None and len(groups) != rows:
-        raise InvalidInputError(
-            f"there are {rows} vectors, but {len(groups)} groups: the files do not match row by row."
-        )
-    if partners is not None and (partners >= rows).any():
-        row = int((partners >= rows).any(1).argmax())
-        raise InvalidInputError(
-            f"row {row} of {pairs} (counted from 0) refers to row {partners[row].max()}, but there are {rows} "
-            "vectors."
-        )
 
 
 def _write_report(

@@ -1,7 +1,7 @@
 """Heads on frozen vectors: a posterior for every vector of a finished encoder, without retraining the encoder.
 
-A head needs to know which vectors match: a group label per row, or pairs of rows. Vectors are read as they are needed,
-so they may be a memory-mapped array that is larger than the memory.
+A head needs to know which vectors match: a group label per row, pairs of rows, or the votes of annotators. Vectors are
+read as they are needed, so they may be a memory-mapped array that is larger than the memory.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from aureole.data import Groups, PairBatch, PairIndex, as_vectors
+from aureole.data import Groups, PairBatch, PairIndex, Votes, as_vectors
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.evaluation import (
@@ -44,12 +44,14 @@ from aureole.training._head_network import (
     head_encoder,
     head_network,
     information,
+    judged,
     take,
     try_dims,
 )
 from aureole.training._schedule import Phase
+from aureole.training._voted_items import AGREEMENT_WEIGHT, VotedItems
 
-Partners = Groups | PairIndex
+Partners = Groups | PairIndex | VotedItems
 HEAD_FORMAT = "aureole-frozen-head-2"
 _PARAMETERS = ("dim", "kappa_pos", "width", "steps", "items", "lr", "held_out", "seed")
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
@@ -95,7 +97,8 @@ class FrozenHead:
     lr
         Learning rate (default 4e-3).
     held_out
-        Share of the groups that is not trained on (default 0.1): one half selects the step, the other calibrates.
+        Share of the groups, or of the items with votes, that is not trained on (default 0.1): one half selects the
+        step, the other calibrates.
     seed
         Seed of all randomness (default 0).
 
@@ -177,11 +180,16 @@ class FrozenHead:
         groups: Sequence[Any] | Vectors | None = None,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
         *,
+        votes: Votes | None = None,
         calibrate: bool = True,
         checkpoint: Path | None = None,
         observer: Observer | None = None,
     ) -> "FrozenHead":
-        """Fit to vectors [n, d] and one group label per vector, or to pairs [p, 2] of row numbers that match.
+        """Fit to vectors [n, d] and one group label per vector, to pairs [p, 2] of row numbers that match, or to votes.
+
+        With ``votes`` (``data.Votes``, one row per vector), two vectors match as often as the votes on them do. kappa
+        is also learned from how often the annotators of an item agree, with each other and with those of its nearest
+        neighbours. Vectors without a vote are not used.
 
         ``vectors`` is a tensor, an array or an Arrow column of lists; memory-mapped arrays are read in parts
         (``data.read_vectors`` opens a Parquet file as one). ``calibrate=False`` leaves kappa as the network predicts
@@ -194,13 +202,16 @@ class FrozenHead:
                 "groups have two dimensions. For vectors of two encoders, use TwoTowerHead.fit(images, texts, pairs)."
             )
         rng = torch.Generator().manual_seed(self.seed)
-        training, held = partners_of(vectors, groups, pairs).split(self.held_out, rng)
+        training, held = partners_of(vectors, groups, pairs, votes).split(self.held_out, rng)
         selecting, calibrating = halves(held, rng)
-        probe = draw_batch(vectors, selecting, _HELD_OUT_ITEMS, rng)
+        probe = draw_probe(vectors, selecting, rng)
 
         def train(dim: int, steps: int, path: Path | None) -> Fit:
             encoder = head_encoder(vectors, training.members, dim, width=self.width, seed=self.seed)
-            loss, judge = (ClosedFormInfoNCE(self._kappa_pos(dim)) for _ in range(2))
+            value, weight = self._kappa_pos(dim), AGREEMENT_WEIGHT
+            if isinstance(training, VotedItems):
+                training.initialise(encoder, value, dim)
+            loss, judge = (ClosedFormInfoNCE(value, agreement_weight=weight) for _ in range(2))
             return fit(
                 encoder,
                 loss,  # may move to a GPU with the encoder; ``judge`` stays on the CPU
@@ -210,12 +221,12 @@ class FrozenHead:
                     seed=self.seed,
                     average=0.99,
                     evaluate_every=max(1, steps // 20),
-                    select="information",
+                    select="held_out",
                     patience=PATIENCE,
                     diagnose=False,  # held-out pairs are better, below
                 ),
                 checkpoint=path,
-                evaluate=lambda model: {"information": information(model, judge, probe)},
+                evaluate=lambda model: judged(model, judge, probe),
                 observer=observer,
             )
 
@@ -276,12 +287,15 @@ class FrozenHead:
         groups: Sequence[Any] | Vectors | None = None,
         *,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
+        votes: Votes | None = None,
     ) -> float:
         """The information of the posteriors about a partner, in nats: the log number of candidates minus the loss.
 
-        Higher is better. At most 2,048 vectors are used, two of each group. The arguments are those of ``fit``.
+        Higher is better. At most 2,048 vectors are used, two of each group. The data are those of ``fit``.
         """
-        return next(iter(self.profile(vectors, groups, pairs=pairs, factors=(1.0,)).values()))
+        return next(
+            iter(self.profile(vectors, groups, pairs=pairs, votes=votes, factors=(1.0,)).values())
+        )
 
     def profile(
         self,
@@ -289,13 +303,14 @@ class FrozenHead:
         groups: Sequence[Any] | Vectors | None = None,
         *,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
+        votes: Votes | None = None,
         factors: Sequence[float] = _FACTORS,
     ) -> dict[float, float]:
         """``score`` at other kappa_pos, multiples of the fitted one, without refitting the encoder."""
         vectors = as_vectors(vectors)
         self._check_fitted(vectors)
         rng = torch.Generator().manual_seed(self.seed)
-        probe = draw_batch(vectors, partners_of(vectors, groups, pairs), _HELD_OUT_ITEMS, rng)
+        probe = draw_probe(vectors, partners_of(vectors, groups, pairs, votes), rng)
         values = [factor * self.kappa_pos_ for factor in factors]
         return {v: information(self._model, ClosedFormInfoNCE(v), probe) for v in values}
 
@@ -305,13 +320,17 @@ class FrozenHead:
         groups: Sequence[Any] | Vectors | None = None,
         *,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
+        votes: Votes | None = None,
         masses: Sequence[float] = CAP_MASSES,
     ) -> dict[float, float]:
-        """The share of partners in predictive caps by mass, from at most 4,096 pairs, up to four per group."""
+        """The share of partners in predictive caps by mass, from at most 4,096 pairs, up to four per group.
+
+        With votes, up to four per item.
+        """
         vectors = as_vectors(vectors)
         self._check_fitted(vectors)
         rng = torch.Generator().manual_seed(self.seed)
-        query, partner = self._one_way(vectors, partners_of(vectors, groups, pairs), rng)
+        query, partner = self._one_way(vectors, partners_of(vectors, groups, pairs, votes), rng)
         return predictive_coverage(query, partner, kappa_pos=self.kappa_pos_, masses=masses)
 
     @property
@@ -479,12 +498,28 @@ def partners_of(
     vectors: Vectors,
     groups: Sequence[Any] | Vectors | None,
     pairs: Sequence[Sequence[int]] | Vectors | None,
+    votes: Votes | None = None,
 ) -> Partners:
-    """The matching rows, from one label per row or from pairs of rows."""
-    if pairs is not None and groups is None:
+    """The matching rows, from one label per row, from pairs of rows, or from votes."""
+    if sum(given is not None for given in (groups, pairs, votes)) != 1:
+        raise InvalidInputError(
+            "pass either groups (one label per vector), pairs of rows, or votes."
+        )
+    if votes is not None:
+        if not isinstance(votes, Votes):
+            raise InvalidInputError(
+                f"votes must be data.Votes, but are {type(votes).__name__}. Build them with Votes.of or "
+                "Votes.from_table."
+            )
+        if len(votes) != len(vectors):
+            raise InvalidInputError(
+                f"{len(vectors)} vectors need one row of votes each, but got votes on {len(votes)} items. "
+                "Votes.from_table(..., order=ids) gives every vector a row."
+            )
+        return VotedItems.of(votes, vectors)
+    if groups is None:
+        assert pairs is not None  # exactly one is given
         return PairIndex.of(pairs, len(vectors))
-    if pairs is not None or groups is None:
-        raise InvalidInputError("pass either groups (one label per vector) or pairs of rows.")
     if len(groups) != len(vectors):
         raise InvalidInputError(
             f"{len(vectors)} vectors need one group each, but got {len(groups)} groups."
@@ -508,15 +543,26 @@ def halves(partners: Partners, rng: torch.Generator) -> tuple[Partners, Partners
 def draw_batch(
     vectors: Vectors, partners: Partners, n_items: int, rng: torch.Generator
 ) -> PairBatch:
-    """A batch of rows and the pairs among them."""
+    """A batch of rows and the pairs among them; with votes, also the agreement of annotators."""
+    if isinstance(partners, VotedItems):
+        return partners.batch(vectors, n_items, rng)
     rows, pairs = partners.draw(n_items, rng)
     return PairBatch(take(vectors, rows), pairs, float(len(pairs)))
+
+
+def draw_probe(vectors: Vectors, partners: Partners, rng: torch.Generator) -> PairBatch:
+    """The held-out batch by which a head is judged."""
+    rows, pairs = partners.draw(_HELD_OUT_ITEMS, rng)
+    agreement = partners.agreement(rows) if isinstance(partners, VotedItems) else None
+    return PairBatch(take(vectors, rows), pairs, float(len(pairs)), agreement=agreement)
 
 
 def pair_rows(
     partners: Partners, most: int, rng: torch.Generator
 ) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
     """Rows and the rows of their partners, each pair once: up to four pairs per group, ``most`` in total."""
+    if isinstance(partners, VotedItems):
+        return partners.sample_pairs(most, rng)
     drawn = []
     for _ in range(_ROUNDS):
         rows, pairs = partners.draw(most, rng)

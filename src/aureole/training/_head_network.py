@@ -98,7 +98,9 @@ def choose_dim(dims: dict[int, float]) -> int:
 
 
 def best_information(fitted: Fit) -> float:
-    """The highest "information" on the curve of a fit, ignoring NaN.
+    """The "information" at the point of the curve of a fit that was selected; NaN if all are NaN.
+
+    That is the point with the highest "held_out", or without such a metric the highest information.
 
     Examples
     --------
@@ -106,8 +108,9 @@ def best_information(fitted: Fit) -> float:
     >>> best_information(Fit(nn.Identity(), [{"information": v} for v in (math.nan, 1.5, 1.25)]))
     1.5
     """
-    values = [point["information"] for point in fitted.curve]
-    return max((v for v in values if not math.isnan(v)), default=math.nan)
+    scored = [(p.get("held_out", p["information"]), p["information"]) for p in fitted.curve]
+    known = [pair for pair in scored if not math.isnan(pair[0])]
+    return max(known, key=lambda pair: pair[0])[1] if known else math.nan
 
 
 def check_vectors(vectors: Vectors) -> None:
@@ -145,3 +148,18 @@ def information(
     """The information of the posteriors about a partner, in nats: the log number of candidates minus the loss."""
     value = loss.among(model(batch.inputs), batch.pairs).item()
     return math.log(len(batch.inputs) - 1) - value
+
+
+@torch.no_grad()
+def judged(
+    model: Callable[[Tensor], VonMisesFisher], loss: ClosedFormInfoNCE, batch: PairBatch
+) -> dict[str, float]:
+    """Metrics of held-out inputs: the information about a partner, and "held_out", by which the step is selected.
+
+    The two are equal, unless the agreement of annotators was observed: then its term of the loss is subtracted.
+    """
+    value = information(model, loss, batch)
+    if batch.agreement is None:
+        return {"information": value, "held_out": value}
+    term = loss.agreement_term(model(batch.inputs), batch.agreement).item()
+    return {"information": value, "agreement": term, "held_out": value - term}
