@@ -133,6 +133,7 @@ def folder(tmp_path_factory):
         write(name, family=name)
     write("base", steps=1000)
     write("ambiguous-self-pairs", self_weight=6.0)
+    write("tilt-deficient", 4, {"mean_length": 0.1}, tilt=30.0)
     paper = {"rule": "paper", "architecture": "paper", "negatives": 8, "averaging": False}
     write("ladder-0-paper", loss="mcinfonce", phases="two", **paper)
     write("ladder-1-closed-form", phases="two", **paper)

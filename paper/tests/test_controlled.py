@@ -10,6 +10,7 @@ import torch
 
 from aureole.errors import InvalidInputError
 from aureole.records import read_record
+from aureole_paper import controlled
 from aureole_paper.bimodal import BimodalSetting
 from aureole_paper.catalogue import CATALOGUE, find_experiment
 from aureole_paper.controlled import train
@@ -64,6 +65,7 @@ def test_runs_of_one_seed_agree_and_of_two_differ(tmp_path):
         {"self_weight": 4.0},
         {"self_weight": 4.0, "loss": "mcinfonce", "n_samples": 2},
         {"averaging": False},
+        {"tilt": 30.0},
     ],
     ids=str,
 )
@@ -75,6 +77,17 @@ def test_every_kind_of_setting_runs(tmp_path, changes):
     assert ("kappa_rank" in metrics) == (changes.get("family") != "dirac")
     assert ("latent_coverage" in metrics) == ("encoder_dim" not in changes)
     json.dumps(metrics, allow_nan=False)
+
+
+@pytest.mark.parametrize("degrees", [0.0, 30.0, 60.0])
+def test_an_encoder_starts_with_the_tilt_of_its_setting(degrees):
+    setting = replace(SMALL, dim=16, tilt=degrees)
+    process = setting.process(4)
+    posterior = controlled._new_encoder(setting, process, 4)(process.inputs(2000))
+    lean = math.degrees(math.asin(posterior.mu.mean(0).norm().item()))
+    assert lean == pytest.approx(degrees, abs=5)
+    with pytest.raises(InvalidInputError, match="tilt must be"):
+        replace(SMALL, tilt=90.0)
 
 
 def test_self_pairs_need_pairs_among_items():

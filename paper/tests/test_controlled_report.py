@@ -19,7 +19,7 @@ def test_the_whole_report(folder, tmp_path):
 def test_every_section_is_there_and_every_record_is_listed(report, groups):
     assert [section.anchor for section in report.sections] == [
         "recovery", "families", "losses", "mc-samples", "encoder-dim", "high-dim", "self-pairs",
-        "ladder", "shared-backbone", "sources", "coverage", "bimodal", "other",
+        "ladder", "shared-backbone", "sources", "tilt", "coverage", "bimodal", "other",
     ]  # fmt: skip
     listed = {run.path for section in report.sections for run in section.runs}
     assert listed == {run.path for runs in groups.values() for run in runs}

@@ -10,6 +10,7 @@ from aureole_paper.adaptive_retrieval import SETTINGS as ADAPTIVE_RETRIEVAL, Ada
 from aureole_paper.bimodal import BimodalSetting
 from aureole_paper.cifar10h import BaselineSetting, Cifar10HSetting
 from aureole_paper.cifar10h_baselines import SETTINGS as VOTE_BASELINES, VoteBaseline
+from aureole_paper.cifar10h_votes import SETTINGS as VOTES, VotesSetting
 from aureole_paper.credible_retrieval import (
     SETTINGS as CREDIBLE_RETRIEVAL,
     CredibleRetrievalSetting,
@@ -24,6 +25,7 @@ AnySetting = (
     | Cifar10HSetting
     | BaselineSetting
     | VoteBaseline
+    | VotesSetting
     | AdaptiveSetting
     | CredibleRetrievalSetting
     | FrozenImagesSetting
@@ -70,7 +72,8 @@ class Experiment:
             if (names is None or s.name in names)
             and all(getattr(s, k, v) == v for k, v in values.items())
         )
-        trained = [s for s in chosen if not isinstance(s, BaselineSetting | VoteBaseline)]
+        others = BaselineSetting | VoteBaseline | VotesSetting
+        trained = [s for s in chosen if not isinstance(s, others)]
         if values and not names and not trained and self.name == "cifar10h":
             chosen = (*chosen, _combined(values))
         if not chosen:
@@ -208,6 +211,18 @@ def _sources() -> tuple[Setting, ...]:
     )
 
 
+def _tilts() -> tuple[Setting, ...]:
+    """Encoders that start with a lean of 30 degrees, with and without centring.
+
+    The paper's generators leave a direction unused, so the lean costs almost nothing; the others use all directions.
+    """
+    return tuple(
+        _short(f"tilt-{name}{end}", tilt=30.0, generator=generator, centring=centring)
+        for name, generator in (("deficient", "paper"), ("full-rank", "whitened"))
+        for end, centring in (("-no-centring", 0.0), ("", 0.02))
+    )
+
+
 def _tuning() -> tuple[Setting, ...]:
     """The paper's grid: negatives, learnable kappa_pos, phases; then HIB's a and b."""
     common = {"steps": 100, "items": 64}
@@ -234,15 +249,17 @@ def _combined(values: dict[str, Any]) -> Cifar10HSetting:
     return made if made.pretrained else replace(made, **_FROM_SCRATCH)
 
 
-def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting | VoteBaseline, ...]:
+def _cifar10h() -> tuple[AnySetting, ...]:
     """Losses, labels, heads, backbones and pretraining, one change at a time."""
     ours = Cifar10HSetting("closed-form", gallery=True)
     plain = replace(ours, gallery=False)
+    scratch = replace(plain, name="scratch", pretrained=False, **_FROM_SCRATCH)
     return (
         BaselineSetting("softmax"),
         BaselineSetting("softmax-votes"),
         BaselineSetting("ceiling"),
         *VOTE_BASELINES,
+        *VOTES,
         ours,
         replace(plain, name="closed-form-ensemble", also=("resnet56",)),
         replace(plain, name="mcinfonce", loss="mcinfonce"),
@@ -255,7 +272,11 @@ def _cifar10h() -> tuple[Cifar10HSetting | BaselineSetting | VoteBaseline, ...]:
         replace(plain, name="cropped", cropped=0.5),
         replace(plain, name="resnet56", backbone="resnet56"),
         replace(plain, name="resnet56-norm", backbone="resnet56", head="norm"),
-        replace(plain, name="scratch", pretrained=False, **_FROM_SCRATCH),
+        scratch,
+        replace(scratch, name="scratch-longer", shifted=4, steps=8000, evaluate_every=500),
+        replace(
+            scratch, name="scratch-cifar10", shifted=4, steps=8000, evaluate_every=500, extra=True
+        ),
     )
 
 
@@ -293,6 +314,7 @@ CATALOGUE = {
         Experiment("ladder", _ladder(), 3),
         Experiment("shared-backbone", _SHARED, 5),
         Experiment("sources", _sources(), 5),
+        Experiment("tilt", _tilts(), 3),
         Experiment("bimodal", _BIMODAL, 2),
         Experiment("tuning", _tuning(), 1, TUNING_SEED),
         Experiment("cifar10h", _cifar10h(), 5, 0),

@@ -71,7 +71,15 @@ def _new_encoder(setting: Setting, process: ControlledProcess, seed: int) -> Ind
             encoder.match_range(sample, (64.0, 128.0) if points else setting.kappa_range)
         else:
             encoder.initialise(sample)
+            _tilt(encoder, setting.tilt)
     return encoder
+
+
+@torch.no_grad()
+def _tilt(encoder: IndependentEncoder, degrees: float) -> None:
+    """Let all mu of an initialised encoder lean towards the first axis: its outputs have mean 0 and covariance 1."""
+    *_, last = (m for m in encoder.location.modules() if isinstance(m, nn.Linear))
+    last.bias[0] += math.tan(math.radians(degrees)) * math.sqrt(last.out_features)
 
 
 def _batches(

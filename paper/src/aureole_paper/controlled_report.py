@@ -281,6 +281,18 @@ PLANS = (
         context=("base", "mc-samples-16"),
     ),
     Plan(
+        "tilt",
+        fixed(
+            *("tilt-deficient-no-centring", "tilt-deficient"),
+            *("tilt-full-rank-no-centring", "tilt-full-rank"),
+        ),
+        _own(
+            *("tilt", "full-rank generator", "centring"),
+            metrics=("mean_length", *RECOVERY_METRICS),
+            last="mean κ, ours / true",
+        ),
+    ),
+    Plan(
         "coverage",
         _numbered(
             *_HIGH_DIM,

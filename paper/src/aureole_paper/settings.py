@@ -61,6 +61,7 @@ class Setting(RunSetting):
     in the paper. With a ``self_weight`` batches hold self-pairs too, two draws of the same input. ``phases`` is
     "joint", "two" (mu, kappa), "three" (mu, kappa, joint) or "paper". ``averaging`` returns the moving average of the
     weights, unless the preset is "paper". With several ``starts`` only the best of as many short runs is continued.
+    With a ``tilt`` all mu of the initial encoder lean by that angle, in degrees, towards one direction.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Setting(RunSetting):
     phases: Literal["joint", "two", "three", "paper"] = "joint"
     starts: int = 1
     averaging: bool = True
+    tilt: float = 0.0
     preset: Literal["fast", "paper"] = "fast"
 
     def __post_init__(self) -> None:
@@ -101,6 +103,10 @@ class Setting(RunSetting):
             )
         if min(self.items, self.steps) < 1:
             raise InvalidInputError("items and steps must be positive.")
+        if not 0 <= self.tilt < 90:
+            raise InvalidInputError(
+                f"tilt must be from 0 to less than 90 degrees, not {self.tilt:g}."
+            )
         if self.self_weight and self.negatives is not None:
             raise InvalidInputError(
                 "self_weight needs pairs among items: set negatives to None, or self_weight to 0."

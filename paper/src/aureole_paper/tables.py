@@ -28,6 +28,7 @@ LABELS = {
     "spread_rank": "spread rank corr. ↑",
     "spread_mae": "spread MAE ↓",
     "information": "nats per pair",
+    "mean_length": "length of the mean of μ",
     "entropy_rank": "entropy rank corr. ↑",
     "crop_rank": "crop rank corr. ↑",
     "recall_at_1": "Recall@1 ↑",
