@@ -17,7 +17,6 @@ from aureole_paper.cifar10h_baselines import (
     SETTINGS,
     FoldFeatures,
     VoteBaseline,
-    agreement,
     both_views,
     choose_votes,
     evaluate_vote_baseline,
@@ -94,19 +93,6 @@ def test_the_temperature_minimises_the_cross_entropy():
 def test_a_perfect_classifier_has_the_lowest_temperature():
     logits = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     assert fit_temperature(logits, torch.eye(2)) == pytest.approx(0.01, rel=1e-3)
-
-
-def test_agreement_is_the_share_of_pairs_of_voters():
-    counts = torch.randint(0, 7, (20, 4), generator=torch.Generator().manual_seed(3)) + 1
-    for row, found in zip(counts.tolist(), agreement(counts).tolist(), strict=True):
-        votes = [k for k, n in enumerate(row) for _ in range(n)]
-        pairs = [(a, b) for i, a in enumerate(votes) for b in votes[i + 1 :]]
-        assert found == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
-
-
-def test_agreement_needs_two_votes():
-    with pytest.raises(InvalidInputError, match="two votes"):
-        agreement(torch.tensor([[1, 0], [2, 2]]))
 
 
 def test_votes_are_chosen_without_replacement():

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from aureole.data import Votes
 from aureole.errors import InvalidInputError
 from aureole.evaluation import bootstrap_error, nearest_label_matches, r_auroc, spearman
 from aureole.models import bfloat16_in_hardware
@@ -166,21 +167,6 @@ def fit_temperature(logits: Float[Tensor, "n c"], votes: Float[Tensor, "n c"]) -
     return 1 / (low * high) ** 0.5
 
 
-def agreement(counts: Int[Tensor, "n c"]) -> Float[Tensor, " n"]:
-    """The share of the pairs of voters of each item that agree: sum of n_k (n_k - 1) / (n (n - 1)).
-
-    Examples
-    --------
-    >>> agreement(torch.tensor([[4, 0], [2, 2], [1, 1]]))
-    tensor([1.0000, 0.3333, 0.0000], dtype=torch.float64)
-    """
-    total = counts.sum(-1)
-    if bool((total < 2).any()):
-        raise InvalidInputError("agreement needs at least two votes per item.")
-    same = (counts * (counts - 1)).sum(-1)
-    return same.double() / (total * (total - 1))
-
-
 def choose_votes(
     counts: Int[Tensor, "n c"], votes: int, generator: torch.Generator
 ) -> Int[Tensor, "n c"]:
@@ -300,7 +286,7 @@ def _ridge(setting: VoteBaseline, split: Split, number: int, folder: Path) -> di
     if setting.votes is not None:
         rng = torch.Generator().manual_seed(_VOTES + number)
         counts = choose_votes(counts, setting.votes, rng)
-    target = (1 - agreement(counts)).sqrt()
+    target = (1 - Votes.of(counts).agreement).sqrt()
     plain = features.means()
     inputs = [ridge_inputs(part, last) for part in plain]
     fitted, linear = (fit_ridge(x[0], target, seed=number) for x in (inputs, plain))

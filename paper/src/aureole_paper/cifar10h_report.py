@@ -128,7 +128,7 @@ VARIANTS = (
 # the rows that have a κ to reject by
 REJECTION = tuple(
     row
-    for row in (*LOSSES, *TWO_NETWORKS, *BASELINES[2:3])
+    for row in (*LOSSES, *TWO_NETWORKS)
     if row.own is not _NEIGHBOURS and not row.setting.startswith("softmax")
 )
 _AGREEMENT = ("entropy_rank", "crop_rank", "recall_at_1")
