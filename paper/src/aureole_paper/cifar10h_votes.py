@@ -1,7 +1,7 @@
 """CIFAR-10H from votes on frozen features: kappa learned from pairs of images, and from whether annotators agree.
 
 The network is a pretrained classifier and is not trained. A linear map of its features is mu, a small network of them
-log kappa. Three values are chosen for each fold inside its 6,000 training images: a quarter of them is held out, and the
+log kappa. Three values are chosen for each fold inside its 6,000 training images: a quarter is held out, and the
 values whose kappa ranks the held-out images best are used to train on all. Validation images play no part in it.
 """
 
