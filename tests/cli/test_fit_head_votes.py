@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data import write_columns
+from aureole.cli._votes import VoteOptions, fit_rows, vote_line
+from aureole.data import Votes, write_columns
 from aureole.errors import AureoleError
 from aureole.training import FrozenHead
 from tests.cli.conftest import run
 
-QUICK = ("--dim", "4", "--steps", "3", "--items", "64")
+QUICK = ("--dim", "4", "--steps", "20", "--items", "64")
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,8 @@ def files(tmp_path_factory):
     truth = rng.dirichlet(np.full(3, 0.3), 200)
     counts = np.stack([rng.multinomial(4, row) for row in truth])
     counts[:5] = [1, 0, 0]
-    vectors = np.concatenate([truth, rng.normal(size=(200, 5))], 1).astype(np.float32)
+    truth = counts / counts.sum(1, keepdims=True)
+    vectors = np.concatenate([truth, 0.3 * rng.normal(size=(200, 5))], 1).astype(np.float32)
     ids = np.array([f"photo {i}" for i in range(200)], object)
     names = ("cat", "dog", "fox")
     columns = {f"votes_{name}": counts[:, k] for k, name in enumerate(names)}
@@ -41,40 +43,37 @@ def fit(files, *options):
     return run("fit-head", files / "vectors.parquet", "--vector-column", "v", *options, *QUICK)
 
 
-def test_all_kinds_of_votes_give_the_same_head(files, tmp_path):
-    kinds = {
-        "long": ("--votes", files / "votes.csv", "--id-column", "id"),
-        "numbers": (
-            *("--votes", files / "numbers.csv", "--item-column", "row"),
-            *("--label-column", "says"),
-        ),
-        "names": ("--votes", "votes_cat,votes_dog,votes_fox"),
-        "pattern": ("--votes", "votes_*"),
-        "array": ("--votes", files / "counts.npy"),
-    }
-    expected = None
-    for kind, options in kinds.items():
-        done = fit(files, *options, "--out", tmp_path / kind, "--json")
-        assert done.exit_code == 0, done.output
-        said = json.loads(done.stdout)
-        votes = said["votes"]
-        assert (votes["items"], votes["votes"], votes["single_votes"]) == (200, 785, 5)
-        assert 0.4 < votes["agreement"] < 0.95
-        information = said["information"]
-        expected = information if expected is None else expected
-        assert information == pytest.approx(expected)
-    head = FrozenHead.load(tmp_path / "long")
-    assert torch.isfinite(head.predict(np.ones((2, 8), np.float32)).kappa).all()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kinds)
+def test_all_kinds_of_votes_are_the_same(files):
+    table = files / "vectors.parquet"
+    kinds = [
+        (VoteOptions(str(files / "votes.csv")), "id"),
+        (VoteOptions(str(files / "numbers.csv"), "row", "says"), None),
+        (VoteOptions("votes_cat, votes_dog,votes_fox"), None),
+        (VoteOptions("votes_*"), None),
+        (VoteOptions(str(files / "counts.npy")), None),
+    ]
+    expected = np.load(files / "counts.npy").tolist()
+    for options, id_column in kinds:
+        options.check()
+        assert options.read(table, id_column).counts.tolist() == expected
+    assert VoteOptions().read(table, None) is None
 
 
-def test_what_is_said_in_plain_and_scores(files, tmp_path):
+def test_a_head_is_fitted_and_the_votes_are_reported(files, tmp_path):
     long = ("--votes", files / "votes.csv", "--id-column", "id")
-    done = fit(files, *long, "--out", tmp_path / "head", "--scores", tmp_path / "scores.csv")
+    done = fit(
+        files, *long, "--out", tmp_path / "head", "--scores", tmp_path / "scores.csv", "--json"
+    )
     assert done.exit_code == 0, done.output
-    assert "785 votes on 200 items, 5 of them with one vote;" in done.stdout
-    assert "% of the pairs of annotators agree" in done.stdout
+    said = json.loads(done.stdout)["votes"]
+    assert (said["items"], said["votes"], said["single_votes"]) == (200, 785, 5)
+    assert 0.4 < said["agreement"] < 0.95
+    assert "785 votes on 200 items, 5 of them with one vote; " in vote_line(said)
+    assert "one vote" in vote_line(said | {"agreement": None})
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 201
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["head", "scores.csv"]
+    head = FrozenHead.load(tmp_path / "head")
+    assert torch.isfinite(head.predict(np.ones((2, 8), np.float32)).kappa).all()
 
 
 def test_wrong_options_are_exit_code_2(files, tmp_path):
@@ -122,11 +121,18 @@ def test_wrong_votes_are_one_line_and_leave_nothing(files, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["bad"]
 
 
-def test_annotators_can_be_ignored(files, tmp_path):
+def test_annotators_can_be_ignored(tmp_path):
     table = tmp_path / "votes.csv"
-    rows = [f"{i},ann,{'xyz'[(i + k) % 2]}" for i in range(40) for k in (0, 0, 1)]
-    table.write_text("item,annotator,label\n" + "\n".join(rows) + "\n")
-    done = fit(files, "--votes", table, "--annotator-column", "", "--out", tmp_path / "h", "--json")
-    assert done.exit_code == 0, done.output
-    votes = json.loads(done.stdout)["votes"]
-    assert (votes["items"], votes["votes"]) == (40, 120)
+    table.write_text("item,annotator,label\n0,ann,x\n0,ann,y\n2,bob,x\n")
+    with pytest.raises(AureoleError, match="'ann' votes twice on item 0"):
+        VoteOptions(str(table)).read(tmp_path / "none.npy", None)
+    votes = VoteOptions(str(table), annotator_column="").read(tmp_path / "none.npy", None)
+    assert votes.totals.tolist() == [2, 0, 1]
+
+
+def test_row_numbers_may_end_before_the_last_vector():
+    votes = Votes.of([[1, 0], [0, 2]])
+    assert fit_rows(votes, 4, by_number=True).totals.tolist() == [1, 2, 0, 0]
+    for rows, by_number in ((4, False), (1, True)):
+        with pytest.raises(AureoleError, match=f"there are {rows} vectors, but votes on 2 items"):
+            fit_rows(votes, rows, by_number=by_number)

@@ -319,7 +319,7 @@ def _refuse_repeated(item: Int[np.ndarray, " n"], table: dict[str, np.ndarray]) 
         first, second = order[again[0]], order[again[0] + 1]
         who, what = table["annotators"].tolist()[second], table["items"].tolist()[second]
         raise InvalidInputError(
-            f"annotator {who!r} votes twice on item {what!r} (rows {first} and {second}, counted from 0), and "
-            f"{len(again)} votes are repeated in total. Keep one of them, or leave out the annotators if the votes are "
+            f"annotator {who!r} votes twice on item {what!r} (rows {first} and {second}, counted from 0; repeated "
+            f"votes: {len(again)}). Keep one of them, or leave out the annotators if the votes are "
             "independent."
         )
