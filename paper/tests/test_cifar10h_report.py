@@ -177,7 +177,7 @@ def test_both_standard_errors_are_shown_where_all_records_have_them(tmp_path):
 
 def test_rows_without_records_are_left_out(tables):
     labels = [row[0] for row in tables["Baselines"].rows]
-    assert "closed form, one vote per image (ours)" not in labels
+    assert "closed form and agreement, one vote per image (ours)" not in labels
     assert "the encoder before training" not in labels
 
 

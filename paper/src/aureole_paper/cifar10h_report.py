@@ -76,7 +76,7 @@ def _with(suffix: str) -> dict[str, str]:
 # one network each; figures show the first row that has records
 LOSSES = (
     Row("closed form (ours)", "closed-form"),
-    Row("closed form, with repeated votes (ours)", "votes"),
+    Row("closed form and agreement of annotators, frozen network (ours)", "votes"),
     Row("closed form, κ = norm", "closed-form-norm"),
     Row("MCInfoNCE", "mcinfonce", "mcinfonce"),
     Row("ELK", "elk", "elk"),
@@ -86,13 +86,13 @@ LOSSES = (
 )
 TWO_NETWORKS = (
     Row("closed form, ensemble of two networks", "closed-form-ensemble"),
-    Row("closed form with repeated votes, ensemble of two networks", "votes-ensemble"),
+    Row("closed form and agreement of annotators, two frozen networks", "votes-ensemble"),
     Row("two classifiers, entropy of softmax, mirrored", "softmax-two"),
     Row("two classifiers, entropy of softmax, mirrored, T = 2", "softmax-two", own=_with("at_2")),
 )
 BASELINES = (
     Row("closed form (ours)", "closed-form"),
-    Row("closed form, with repeated votes (ours)", "votes"),
+    Row("closed form and agreement of annotators, frozen network (ours)", "votes"),
     Row("the encoder before training", "step-0"),
     Row("classifier, 1 - max softmax", "softmax", own=_ACCURACY),
     Row("classifier, entropy of softmax", "softmax", own=_ENTROPY | _ACCURACY),
@@ -104,8 +104,8 @@ BASELINES = (
     Row("ridge regression of the disagreement", "ridge"),
     Row("the same, from the features alone", "ridge", own=_with("linear")),
     Row("ridge regression, two votes per image", "ridge-two-votes"),
-    Row("closed form, two votes per image (ours)", "votes-two"),
-    Row("closed form, one vote per image (ours)", "votes-one"),
+    Row("closed form and agreement, two votes per image (ours)", "votes-two"),
+    Row("closed form and agreement, one vote per image (ours)", "votes-one"),
     Row("votes: one half against the other", "ceiling", own={"entropy_rank": "split_half_rank"}),
     Row("votes: noise ceiling", "ceiling", own={"entropy_rank": "ceiling_rank"}),
 )
@@ -117,6 +117,8 @@ LABEL_KINDS = (
 PRETRAINING = (
     Row("with pretraining", "closed-form", "pretrained"),
     Row("from scratch", "scratch", "scratch"),
+    Row("from scratch, longer, shifted images", "scratch-longer", "scratch"),
+    Row("the same, also with CIFAR-10's training images", "scratch-cifar10", "scratch"),
 )
 VARIANTS = (
     Row("κ from prototypes", "closed-form"),
