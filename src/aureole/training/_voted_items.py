@@ -91,7 +91,7 @@ class VotedItems:
         """
         seen = votes.prior > 0
         if int(seen.sum()) < 2:
-            name = votes.classes[int(seen.int().argmax())]
+            name = votes.classes.tolist()[int(seen.int().argmax())]
             raise InvalidInputError(
                 f"all votes are for {name!r}: votes for at least two classes are needed."
             )
