@@ -175,8 +175,6 @@ def test_what_cannot_be_learned_from_is_refused():
     few = np.zeros((50, 2), int)
     few[:3] = [[1, 1], [2, 0], [0, 3]]
     refused("3 items cannot be split: at least four", votes=Votes.of(few))
-    pairs = np.repeat(np.eye(25, dtype=int), 2, 0)
-    refused("have a vote for the same class. Pass more items", votes=Votes.of(pairs))
 
 
 def test_hard_labels_give_the_pairs_of_classes():
