@@ -7,6 +7,7 @@ import torch
 from aureole.data import Votes
 from aureole.errors import InvalidInputError
 from aureole.evaluation import spearman
+from aureole.sphere import log_positivity
 from aureole.training import FrozenHead, _frozen_head as frozen
 from aureole.training._voted_items import VotedItems
 
@@ -166,7 +167,7 @@ def test_what_cannot_be_learned_from_is_refused():
 
     refused("either groups", votes=votes, groups=torch.zeros(50))
     refused("either groups")
-    refused("must be data.Votes, but are Tensor", votes=votes.counts)
+    refused("counts", votes=torch.full((50, 3), -1))
     refused(
         "50 vectors need one row of votes each, but got votes on 49", votes=votes.take(range(49))
     )
@@ -183,3 +184,13 @@ def test_hard_labels_give_the_pairs_of_classes():
     rows, pairs = VotedItems.of(votes).draw(128, torch.Generator().manual_seed(0))
     assert (labels[rows[pairs[:, 0]]] == labels[rows[pairs[:, 1]]]).all()
     assert len(pairs) == pytest.approx(6 * 128, rel=0.15)
+
+
+def test_kappa_pos_is_the_effective_number_of_classes():
+    """Points that coincide match as often, against random ones, as two items of one of c equal classes: c times."""
+    for dim, count in ((8, 8), (16, 10), (64, 3)):
+        items = VotedItems.of(Votes.of(torch.eye(count, dtype=torch.int64).repeat(4, 1)))
+        point = torch.full((1,), torch.inf, dtype=torch.float64)
+        one = torch.ones(1, dtype=torch.float64)
+        found = log_positivity(one, point, point, items.kappa_pos(dim), dim).exp().item()
+        assert found == pytest.approx(count, rel=1e-6)

@@ -85,8 +85,10 @@ class FrozenHead:
         Dimension D of the sphere (default 32). "auto" tries 8, 16, 32 and 64 for a fifth of the steps each, and takes
         the smallest after which the held-out information grows by less than 0.02 nats.
     kappa_pos
-        Concentration of the latents of a matching pair around each other (default 2 D). Pairs hardly distinguish it
-        from kappa, so kappa is relative to it: ``profile_`` shows how flat the held-out information is.
+        Concentration of the latents of a matching pair around each other. The default is 2 D; with votes it is the
+        value at which two items without ambiguity match as often, compared with two random ones, as items of one class
+        do. Pairs hardly distinguish it from kappa, so kappa is relative to it: ``profile_`` shows how flat the
+        held-out information is.
     width
         Hidden units of the kappa network (default 128).
     steps
@@ -180,16 +182,16 @@ class FrozenHead:
         groups: Sequence[Any] | Vectors | None = None,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
         *,
-        votes: Votes | None = None,
+        votes: Votes | Any = None,
         calibrate: bool = True,
         checkpoint: Path | None = None,
         observer: Observer | None = None,
     ) -> "FrozenHead":
         """Fit to vectors [n, d] and one group label per vector, to pairs [p, 2] of row numbers that match, or to votes.
 
-        With ``votes`` (``data.Votes``, one row per vector), two vectors match as often as the votes on them do. kappa
-        is also learned from how often the annotators of an item agree, with each other and with those of its nearest
-        neighbours. Vectors without a vote are not used.
+        With ``votes`` (``data.Votes``, or counts [n, classes], one row per vector), two vectors match as often as the
+        votes on them do. kappa is also learned from how often the annotators of an item agree, with each other and with
+        those of its nearest neighbours. Vectors without a vote are not used.
 
         ``vectors`` is a tensor, an array or an Arrow column of lists; memory-mapped arrays are read in parts
         (``data.read_vectors`` opens a Parquet file as one). ``calibrate=False`` leaves kappa as the network predicts
@@ -208,7 +210,7 @@ class FrozenHead:
 
         def train(dim: int, steps: int, path: Path | None) -> Fit:
             encoder = head_encoder(vectors, training.members, dim, width=self.width, seed=self.seed)
-            value, weight = self._kappa_pos(dim), AGREEMENT_WEIGHT
+            value, weight = self._kappa_pos(dim, training), AGREEMENT_WEIGHT
             if isinstance(training, VotedItems):
                 training.initialise(encoder, value, dim)
             loss, judge = (ClosedFormInfoNCE(value, agreement_weight=weight) for _ in range(2))
@@ -234,7 +236,7 @@ class FrozenHead:
         if self.dim == "auto":
             self.dims_ = try_dims(train, int(vectors.shape[1]), self.steps, checkpoint)
         self.dim_ = choose_dim(self.dims_) if self.dim == "auto" else int(self.dim)
-        self.kappa_pos_ = self._kappa_pos(self.dim_)
+        self.kappa_pos_ = self._kappa_pos(self.dim_, training)
         self.fit_ = train(self.dim_, self.steps, checkpoint)
         self.encoder_: nn.Module = self.fit_.encoder
         self.n_features_in_ = int(vectors.shape[1])
@@ -287,7 +289,7 @@ class FrozenHead:
         groups: Sequence[Any] | Vectors | None = None,
         *,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
-        votes: Votes | None = None,
+        votes: Votes | Any = None,
     ) -> float:
         """The information of the posteriors about a partner, in nats: the log number of candidates minus the loss.
 
@@ -303,7 +305,7 @@ class FrozenHead:
         groups: Sequence[Any] | Vectors | None = None,
         *,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
-        votes: Votes | None = None,
+        votes: Votes | Any = None,
         factors: Sequence[float] = _FACTORS,
     ) -> dict[float, float]:
         """``score`` at other kappa_pos, multiples of the fitted one, without refitting the encoder."""
@@ -320,7 +322,7 @@ class FrozenHead:
         groups: Sequence[Any] | Vectors | None = None,
         *,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
-        votes: Votes | None = None,
+        votes: Votes | Any = None,
         masses: Sequence[float] = CAP_MASSES,
     ) -> dict[float, float]:
         """The share of partners in predictive caps by mass, from at most 4,096 pairs, up to four per group.
@@ -351,12 +353,12 @@ class FrozenHead:
     def summary(self) -> str:
         """A readable summary of the fit in a few lines."""
         self._require_fit()
-        profile = ", ".join(f"{k:g}: {v:.3f}" for k, v in self.profile_.items())
+        profile = ", ".join(f"{k:.4g}: {v:.3f}" for k, v in self.profile_.items())
         covered = ", ".join(f"{m:.0%}: {c:.1%}" for m, c in self.coverage_.items())
         lines = [
             f"FrozenHead: vectors of {self.n_features_in_} dimensions to posteriors of {self.dim_}",
             f"held-out information {self.information_:.3f} nats per pair",
-            f"the same by kappa_pos (fitted with {self.kappa_pos_:g}):",
+            f"the same by kappa_pos (fitted with {self.kappa_pos_:.4g}):",
             f"  {profile}",
             f"calibration of kappa: factor {self.calibration_.scale:.3g} at {self.calibration_.reference:.3g}, "
             f"power {self.calibration_.power:.3g}",
@@ -421,8 +423,10 @@ class FrozenHead:
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=True))
 
-    def _kappa_pos(self, dim: int) -> float:
-        return 2.0 * dim if self.kappa_pos is None else float(self.kappa_pos)
+    def _kappa_pos(self, dim: int, partners: Partners) -> float:
+        if self.kappa_pos is not None:
+            return float(self.kappa_pos)
+        return partners.kappa_pos(dim) if isinstance(partners, VotedItems) else 2.0 * dim
 
     @torch.no_grad()
     def _one_way(
@@ -498,7 +502,7 @@ def partners_of(
     vectors: Vectors,
     groups: Sequence[Any] | Vectors | None,
     pairs: Sequence[Sequence[int]] | Vectors | None,
-    votes: Votes | None = None,
+    votes: Votes | Any = None,
 ) -> Partners:
     """The matching rows, from one label per row, from pairs of rows, or from votes."""
     if sum(given is not None for given in (groups, pairs, votes)) != 1:
@@ -506,11 +510,7 @@ def partners_of(
             "pass either groups (one label per vector), pairs of rows, or votes."
         )
     if votes is not None:
-        if not isinstance(votes, Votes):
-            raise InvalidInputError(
-                f"votes must be data.Votes, but are {type(votes).__name__}. Build them with Votes.of or "
-                "Votes.from_table."
-            )
+        votes = votes if isinstance(votes, Votes) else Votes.of(votes)
         if len(votes) != len(vectors):
             raise InvalidInputError(
                 f"{len(vectors)} vectors need one row of votes each, but got votes on {len(votes)} items. "

@@ -12,6 +12,7 @@ from aureole.data import PairBatch, Votes
 from aureole.errors import InvalidInputError
 from aureole.losses import log_self_match
 from aureole.models import IndependentEncoder
+from aureole.sphere import log_normalizer
 from aureole.training._head_network import CHUNK, Vectors, take
 
 AGREEMENT_WEIGHT = 5.0  # of the likelihood of agreement and disagreement, against that of pairs
@@ -176,6 +177,21 @@ class VotedItems:
             return None
         own, near = self.votes.agreement[rows], self.neighbours(rows)
         return torch.where(own.isnan(), near, torch.lerp(own, near, NEIGHBOUR_SHARE))
+
+    def kappa_pos(self, dim: int) -> float:
+        """The kappa_pos at which points that coincide match as often, against random ones, as items of one class do.
+
+        That is 1 / sum_k P(k)^2, the effective number of classes.
+        """
+        wanted = -math.log(float(self.votes.prior.square().sum()))
+        uniform = float(log_normalizer(torch.zeros(1, dtype=torch.float64), dim))
+        low, high = -3.0, math.log(1e6)
+        for _ in range(50):
+            middle = math.exp((low + high) / 2)
+            log_c = float(log_normalizer(torch.tensor([middle], dtype=torch.float64), dim))
+            below = log_c - uniform + middle < wanted
+            low, high = (math.log(middle), high) if below else (low, math.log(middle))
+        return math.exp((low + high) / 2)
 
     def initialise(self, encoder: IndependentEncoder, kappa_pos: float, dim: int) -> None:
         """Set the initial kappa: that at which two draws of an item match as often as annotators agree on average.
