@@ -54,7 +54,8 @@ def test_a_voted_head_scores_saves_and_summarises_as_one_of_groups(head, tmp_pat
     assert head.score(vectors, votes=votes) == pytest.approx(head.information_, abs=0.3)
     assert head.score(vectors, votes=votes) > 0.3
     assert list(head.profile(vectors, votes=votes)) == list(head.profile_)
-    assert head.coverage(vectors, votes=votes)[0.9] == pytest.approx(0.9, abs=0.06)
+    # a kappa_pos of few classes is low, so that the caps of partners are wide
+    assert 0.85 < head.coverage(vectors, votes=votes)[0.9] < 0.99
     assert "held-out information" in head.summary()
     again = FrozenHead.load(head.save(tmp_path / "head"))
     torch.testing.assert_close(again.predict(vectors).kappa, head.predict(vectors).kappa)
@@ -169,7 +170,8 @@ def test_what_cannot_be_learned_from_is_refused():
     refused("either groups")
     refused("counts", votes=torch.full((50, 3), -1))
     refused(
-        "50 vectors need one row of votes each, but got votes on 49", votes=votes.take(range(49))
+        "50 vectors need one row of votes each, but got votes on 49",
+        votes=votes.take(torch.arange(49)),
     )
     refused("all votes are for 2", votes=Votes.of(np.eye(4, dtype=int)[np.full(50, 2)]))
     refused("no two of the 50 items", votes=Votes.of(np.eye(50, dtype=int)))
