@@ -33,7 +33,7 @@ def main() -> None:
     split = Split.load(folder, 0)
     setting = Cifar10HSetting("benchmark", backbone=arguments.backbone)
     encoder = new_encoder(setting, split, folder)
-    batches = _Batches(split, setting)
+    batches = _Batches(split, setting, folder)
     loss = objective(setting.loss, setting.kappa_pos)
     phases = [Phase("joint", 10_000, setting.lr)]
     options = FitOptions(seed=0, betas=(0.9, 0.99), average=0.99, precision="auto")
