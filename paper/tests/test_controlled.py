@@ -162,7 +162,7 @@ def test_the_papers_preset_is_the_papers():
 @pytest.mark.slow
 def test_400_batches_recover_kappa(tmp_path):
     """The fast preset, shortened; the paper's kappa ends at a rank correlation of 0.82."""
-    (setting,) = find_experiment("ambiguous").of_preset("fast")
+    setting = find_experiment("ambiguous").of_preset("fast")[0]
     metrics = run(setting.shortened(400), 4, tmp_path, command="test").metrics
     assert metrics["mu_rank"] > 0.98
     assert metrics["kappa_rank"] > 0.95

@@ -85,7 +85,8 @@ class Experiment:
         """The settings of a preset; the names of those of "paper" end with "-paper"."""
         if preset == "fast":
             return self.settings
-        known = [s for s in self.settings if isinstance(s, Setting)]
+        # the paper has no self-pairs
+        known = [s for s in self.settings if isinstance(s, Setting) and not s.self_weight]
         if not known:
             raise InvalidInputError(
                 f"the paper has no experiment {self.name!r}: use --preset fast."

@@ -118,7 +118,7 @@ def objective(
     """The loss of a batch on one process, and the posteriors of its inputs."""
     if isinstance(batch, PairBatch):
         posterior = module(batch.inputs.to(device))
-        return _of_pairs(loss, posterior, batch, slice(0, len(batch.inputs)), device), posterior
+        return _of_all_pairs(loss, posterior, batch, device), posterior
     everyone = module(_inputs(batch).to(device))
     return loss(*_triplets(everyone, batch)), everyone
 
@@ -160,6 +160,24 @@ def shared_objective(
             return ranks * _of_pairs(loss, everyone, batch, part, device), everyone
         total = loss.share(*_triplets(everyone, batch), part_of(len(batch.anchor)))
         return total * (ranks / len(batch.anchor)), everyone
+
+
+def _of_all_pairs(
+    loss: ContrastiveLoss, posterior: Any, batch: PairBatch, device: torch.device
+) -> Tensor:
+    """A batch's loss by ``among``, with only the options that the batch has: a loss of yours may not know others."""
+    options: dict[str, Any] = {}
+    total = float(len(batch.pairs))
+    if batch.weights is not None:
+        options["weights"] = batch.weights.to(device)
+        total = float(batch.weights.sum())
+    if batch.self_weight:
+        options["self_weight"] = batch.self_weight
+    value = loss.among(posterior, batch.pairs.to(device), **options)
+    value = value * (total / batch.expected_pairs)
+    if batch.agreement is None:
+        return value
+    return value + loss.agreement_term(posterior, batch.agreement.to(device))
 
 
 def _of_pairs(
