@@ -170,7 +170,7 @@ def _of_all_pairs(
     total = float(len(batch.pairs))
     if batch.weights is not None:
         options["weights"] = batch.weights.to(device)
-        total = float(batch.weights.sum())
+        total = float(batch.weights.double().sum())
     if batch.self_weight:
         options["self_weight"] = batch.self_weight
     value = loss.among(posterior, batch.pairs.to(device), **options)
