@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.losses._contrastive import cross_entropy, cross_entropy_of_column
+from aureole.losses._cross_entropy import cross_entropy, cross_entropy_of_column
 from aureole.losses._pair_scores import pair_scores
 from aureole.sphere import log_pair_likelihood, normalize
 

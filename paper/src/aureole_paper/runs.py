@@ -109,7 +109,7 @@ def run(
         "seconds_training": round(result.fitted.seconds, 1),
         "curve": result.fitted.curve,
     }
-    if result.family != "adaptive":  # which has no network of its own
+    if result.family != "adaptive":  # adaptive retrieval runs no network
         metrics["bfloat16"] = bfloat16_in_hardware()  # of hidden layers
     record = Record(name, metrics, command=command, seed=seed, settings=wanted, data=result.data)
     write_record(record, path)

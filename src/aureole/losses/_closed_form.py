@@ -10,7 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.losses._contrastive import PositivityLoss, log1p_exp
+from aureole.losses._contrastive import PositivityLoss
+from aureole.losses._cross_entropy import log1p_exp
 from aureole.losses._mixture import mixture_among
 from aureole.losses._negatives import InBatch, Negatives
 from aureole.losses._positivity_sums import (

@@ -7,12 +7,11 @@ from torch import Tensor
 from aureole._validation import first_index
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.losses._contrastive import (
-    TemperatureLoss,
+from aureole.losses._contrastive import TemperatureLoss, pair_cosines
+from aureole.losses._cross_entropy import (
     cross_entropy,
     cross_entropy_among,
     cross_entropy_of_column,
-    pair_cosines,
 )
 from aureole.losses._negatives import Negatives
 from aureole.losses._pair_scores import pair_scores

@@ -5,12 +5,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.losses._contrastive import (
-    TemperatureLoss,
+from aureole.losses._contrastive import TemperatureLoss, pair_cosines
+from aureole.losses._cross_entropy import (
     cross_entropy,
     cross_entropy_among,
     cross_entropy_of_column,
-    pair_cosines,
 )
 from aureole.losses._negatives import Negatives
 

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole.distributions import MixtureVMF
-from aureole.losses._contrastive import log1p_exp
+from aureole.losses._cross_entropy import log1p_exp
 from aureole.losses._positivity_sums import (
     Items,
     log_others,
