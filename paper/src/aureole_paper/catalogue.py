@@ -157,7 +157,7 @@ def _ladder() -> tuple[Setting, ...]:
     """From the paper's configuration to ours, one change at a time, each on top of those before.
 
     The first rung is the paper's encoder as it starts, with kappa in the true range. All others take 400 steps with our
-    optimiser. The paper's network has the paper's learning rate: on seed 3, kappa diverges at 2e-3, and 5e-4 is no better.
+    optimiser. The paper's network has the paper's learning rate: kappa diverges at 2e-3; 5e-4 is no better on seed 3.
     """
     changes: dict[str, dict[str, object]] = {
         "1-paper": {"steps": 400},
