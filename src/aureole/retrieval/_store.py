@@ -36,6 +36,7 @@ class Store(Protocol):
     """What an engine must provide.
 
     - ``append`` adds all rows or none, durably, and raises if an id exists already.
+    - ``upsert`` adds rows, replaces those whose id exists, all or none, durably, and returns how many it replaced.
     - ``candidates`` yields, query by query, all rows of the selection whose inner product with the query is at least
       its bound minus ``slack``; an approximate index may miss some.
     - ``nearest`` yields, query by query, the k rows of the selection with the highest inner products.
@@ -51,6 +52,8 @@ class Store(Protocol):
     def schema(self) -> Schema: ...
 
     def append(self, rows: Rows) -> None: ...
+
+    def upsert(self, rows: Rows) -> int: ...
 
     def delete(self, ids: list[str]) -> int: ...
 

@@ -96,6 +96,10 @@ class WrappedStore:
         """Raise: a wrapped index is read-only."""
         self._refuse("append to it")
 
+    def upsert(self, rows: Rows) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("change rows")
+
     def delete(self, ids: list[str]) -> NoReturn:
         """Raise: a wrapped index is read-only."""
         self._refuse("delete from it")
