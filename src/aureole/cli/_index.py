@@ -1,13 +1,11 @@
 """``aureole index``: build, extend, inspect and speed up galleries of posteriors."""
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from secrets import token_hex
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,6 +13,7 @@ import torch
 import typer
 from typer import Argument, Option
 
+from aureole._io import atomic_folder
 from aureole.cli._inputs import IMAGE, EncoderSpec, InputOptions, is_pictures
 from aureole.cli._options import (
     AsJson,
@@ -484,13 +483,8 @@ def _staged(where: str) -> Iterator[str]:
         raise InvalidInputError(
             f"{final} already exists. Choose another --out, append to it with aureole index append, or delete it."
         )
-    part = final.with_name(f".{final.stem}.partial-{token_hex(4)}{final.suffix}")
-    try:
+    with atomic_folder(final) as part:
         yield str(part)
-        part.rename(final)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        Path(f"{part}.lock").unlink(missing_ok=True)
 
 
 def _facts(index: CredibleIndex, where: str) -> dict[str, Any]:
