@@ -33,7 +33,7 @@ from aureole.cli._output import is_quiet, print_json, print_text, rows_bar
 from aureole.data import Groups, check_columns, read_column, read_groups
 from aureole.distributions import VonMisesFisher
 from aureole.encoders import Encoder
-from aureole.errors import InvalidInputError
+from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.models import WEIGHTS
 from aureole.records import file_hash
 from aureole.retrieval import (
@@ -59,6 +59,7 @@ Examples:
     aureole index build items.parquet --head head --out gallery.lance
     aureole index append new.parquet --head head --to gallery.lance
     aureole index info gallery.lance
+    aureole index check gallery.lance
 """
 BUILD = r"""Build a gallery from a table of vectors, texts or pictures and a head, or from a table of mu and kappa.
 
@@ -95,6 +96,17 @@ Examples:
 
     aureole index info gallery.lance
     aureole index info postgresql://me@localhost/shop#gallery --json
+"""
+CHECK = """Verify everything that a gallery stores, and print one line for each problem.
+
+Checks every row (distinct ids, mu of length 1, kappa of at least 0, payload types), the metric and the size of the
+approximate index, the notes and, for FAISS, the SHA-256 of each file. The gallery is only read. Status 1 if there are
+problems.
+
+Examples:
+
+    aureole index check gallery.lance
+    aureole index check gallery.faiss --json
 """
 APPROXIMATE = r"""Build an approximate index on a gallery: searches are faster, but may miss members of a cap.
 
@@ -320,6 +332,29 @@ def info(gallery: Gallery, as_json: AsJson = False) -> None:
     """Print facts about a gallery; ``INFO`` is the text users see."""
     with CredibleIndex.open(gallery) as opened:
         _show_facts(_facts(opened, gallery), as_json=as_json)
+
+
+@index.command("check", help=CHECK)
+def check(gallery: Gallery, as_json: AsJson = False) -> None:
+    """Check a gallery; ``CHECK`` is the text users see."""
+    started = time.monotonic()
+    facts: dict[str, Any] = {"gallery": shown_address(gallery), "engine": None, "rows": None}
+    shown = not is_quiet(as_json=as_json)
+    try:
+        with CredibleIndex.open(gallery) as opened:
+            facts |= {"engine": opened.engine, "rows": opened.count()}
+            with rows_bar("checking", facts["rows"], shown=shown) as observer:
+                problems = opened.check(observer=observer)
+    except DamagedGalleryError as error:  # so damaged that it does not open
+        problems = [str(error)]
+    if as_json:
+        print_json(facts | {"problems": problems, "seconds": time.monotonic() - started})
+    elif problems:
+        print_text(*problems)
+    else:
+        print_text(f"{facts['rows']:,} rows in {facts['gallery']} ({facts['engine']}): no problems")
+    if problems:
+        raise typer.Exit(1)
 
 
 @index.command("approximate", help=APPROXIMATE)
