@@ -249,7 +249,9 @@ def test_check_prints_the_problems_of_a_gallery(table, fitted, tmp_path):
     told = json.loads(done.stdout)
     assert told["rows"] is None
     assert len(told["problems"]) == 1
-    assert isinstance(run("index", "check", tmp_path / "nowhere.lance").exception, MissingInputError)
+    assert isinstance(
+        run("index", "check", tmp_path / "nowhere.lance").exception, MissingInputError
+    )
 
 
 def test_leftovers_of_a_killed_build_are_removed(table, fitted, tmp_path):

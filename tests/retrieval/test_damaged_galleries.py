@@ -82,7 +82,9 @@ def test_every_link_of_a_graph_is_validated(tmp_path):
     start = good.index(links)
     for place, value in ((0, 10**6), (7, -7), (len(links) // 4 - 1, 2**31 - 1)):
         bad = bytearray(good)
-        bad[start + 4 * place : start + 4 * place + 4] = int(value).to_bytes(4, "little", signed=True)
+        bad[start + 4 * place : start + 4 * place + 4] = int(value).to_bytes(
+            4, "little", signed=True
+        )
         file.write_bytes(bad)
         with pytest.raises(DamagedGalleryError, match=r"\.faiss (is damaged|cannot be read)"):
             CredibleIndex.open(where)
@@ -138,7 +140,14 @@ def test_faiss_files_with_duplicates_or_missing_parts(tmp_path):
     CredibleIndex.create(where, posteriors(5, 4), names(5)).close()
     manifest = json.loads((where / "manifest.json").read_text())
     file = where / manifest["log"][0]["rows"]
-    for log in ([{"rows": file.name}] * 2, [{"rows": 3}], [[]], {}, [{"deleted": file.name}], [{"other": "x"}]):
+    for log in (
+        [{"rows": file.name}] * 2,
+        [{"rows": 3}],
+        [[]],
+        {},
+        [{"deleted": file.name}],
+        [{"other": "x"}],
+    ):
         changed = manifest | {"log": log}
         (where / "manifest.json").write_text(json.dumps(changed))
         with pytest.raises(DamagedGalleryError):
@@ -149,7 +158,12 @@ def test_faiss_files_with_duplicates_or_missing_parts(tmp_path):
         numpy.save_file({key: array for key, array in arrays.items() if key != name}, file)
         with pytest.raises(DamagedGalleryError, match="damaged"):
             CredibleIndex.open(where)
-    for ends in ([3, 2, 9, 12, 25], [-1, 5, 10, 15, 25], [5, 10, 15, 20, 10**9], [5, 10, 15, 20, 24]):
+    for ends in (
+        [3, 2, 9, 12, 25],
+        [-1, 5, 10, 15, 25],
+        [5, 10, 15, 20, 10**9],
+        [5, 10, 15, 20, 24],
+    ):
         numpy.save_file(arrays | {"id.ends": np.array(ends, np.int64)}, file)
         with pytest.raises(DamagedGalleryError, match="do not fit"):
             CredibleIndex.open(where)
@@ -190,8 +204,13 @@ def test_hostile_notes_of_every_engine(durable):
 def test_addresses_that_an_engine_cannot_write_are_refused(tmp_path, monkeypatch, scheme):
     monkeypatch.chdir(tmp_path)
     where = f"{scheme}://bucket/gallery.faiss"
-    for work in (lambda: CredibleIndex.create(where, posteriors(5, 4), names(5)), lambda: CredibleIndex.open(where)):
-        with pytest.raises(InvalidInputError, match=r"FAISS stores galleries in local folders only\. Use Lance"):
+    for work in (
+        lambda: CredibleIndex.create(where, posteriors(5, 4), names(5)),
+        lambda: CredibleIndex.open(where),
+    ):
+        with pytest.raises(
+            InvalidInputError, match=r"FAISS stores galleries in local folders only\. Use Lance"
+        ):
             work()
     with pytest.raises(InvalidInputError, match="address of a remote store"):
         CredibleIndex.create(f"{scheme}:/bucket/gallery.lance", posteriors(5, 4), names(5))

@@ -118,5 +118,7 @@ class ConformalMass:
                 raise ValueError("another format")
             scores = [float(u) for u in values["scores"]]
             return cls(scores, float(values["kappa_pos"]), float(values["kappa_other"]))
+        except DamagedGalleryError:
+            raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DamagedGalleryError(f"not a saved calibration: {repr(error)[:200]}.") from error

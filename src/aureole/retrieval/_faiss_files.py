@@ -146,27 +146,24 @@ def pack_rows(rows: Rows) -> dict[str, np.ndarray]:
 
 
 def unpack_rows(arrays: dict[str, np.ndarray], schema: Schema) -> Rows:
-    """Rows from untrusted arrays."""
+    """Rows from untrusted arrays; raises KeyError or ValueError for invalid ones."""
 
     def text(name: str) -> np.ndarray:
         return object_array(unpack_strings(arrays[f"{name}.text"], arrays[f"{name}.ends"]))
 
-    try:
-        payload = {
-            name: text(f"payload.{name}") if kind == "text" else arrays[f"payload.{name}"]
-            for name, kind in schema.columns.items()
-        }
-        mu, kappa = arrays["mu"], arrays["kappa"]
-        rows = Rows(text("id"), mu, kappa, payload)
-        shapes = {kappa.shape, *(column.shape for column in payload.values())}
-        if not matches_schema(rows, schema) or shapes != {(len(rows),)}:
-            raise ValueError("shapes or types differ from the schema")
-        if mu.dtype != np.float32 or kappa.dtype != np.float32:
-            raise ValueError("mu or kappa is not a float32 array")
-        if not (has_unit_length(mu).all() and valid_kappa(kappa).all()):
-            raise ValueError("a mu has another length than 1, or a kappa is negative or NaN")
-    except (KeyError, ValueError) as error:
-        raise DamagedGalleryError(f"a file of rows is damaged: {repr(error)[:200]}.") from error
+    payload = {
+        name: text(f"payload.{name}") if kind == "text" else arrays[f"payload.{name}"]
+        for name, kind in schema.columns.items()
+    }
+    mu, kappa = arrays["mu"], arrays["kappa"]
+    rows = Rows(text("id"), mu, kappa, payload)
+    shapes = {kappa.shape, *(column.shape for column in payload.values())}
+    if not matches_schema(rows, schema) or shapes != {(len(rows),)}:
+        raise ValueError("shapes or types differ from the schema")
+    if mu.dtype != np.float32 or kappa.dtype != np.float32:
+        raise ValueError("mu or kappa is not a float32 array")
+    if not (has_unit_length(mu).all() and valid_kappa(kappa).all()):
+        raise ValueError("a mu has another length than 1, or a kappa is negative or NaN")
     return rows
 
 

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -323,7 +324,8 @@ class CredibleIndex:
     def conformal(self) -> ConformalMass | None:
         """The calibration that ``SearchOptions(guarantee="conformal")`` uses; set it to save it with the index."""
         text = self._store.read_note(_CONFORMAL)
-        return None if text is None else ConformalMass.from_json(text)
+        with self._naming_gallery():
+            return None if text is None else ConformalMass.from_json(text)
 
     @conformal.setter
     def conformal(self, calibration: ConformalMass) -> None:
@@ -338,7 +340,8 @@ class CredibleIndex:
     def origin(self) -> Origin:
         """The model that produced the posteriors, if known; set it to save it with the index."""
         text = self._store.read_note(_ORIGIN)
-        return Origin() if text is None else Origin.from_json(text)
+        with self._naming_gallery():
+            return Origin() if text is None else Origin.from_json(text)
 
     @origin.setter
     def origin(self, origin: Origin) -> None:
@@ -461,6 +464,14 @@ class CredibleIndex:
                 )
         kappas = {"kappa_pos": calibration.kappa_pos, "kappa_other": calibration.kappa_other}
         return calibration.level(mass), replace(options, kind="predictive", **kappas)
+
+    @contextmanager
+    def _naming_gallery(self) -> Iterator[None]:
+        """Add the address to errors about a note."""
+        try:
+            yield
+        except DamagedGalleryError as error:
+            raise DamagedGalleryError(f"{self._store.where} is damaged: {error}") from error
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         unknown = [name for name in columns if name not in self.schema.columns]

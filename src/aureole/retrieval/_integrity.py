@@ -6,6 +6,7 @@ index. ``find_problems`` reads everything, block by block.
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ MAX_DIM = 2**20
 _UNIT = 1e-3  # how far the squared length of a stored mu may be from 1
 _LARGEST_LISTS = 2**31
 _SIZES = {"ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}
+_SOURCE = re.compile(r",? /\S+\.(rs|cpp|h):\d+(:\d+)?")  # places in the source of other packages
 _SHOWN = 200  # characters of another package's message
 
 
@@ -229,7 +231,7 @@ def _is_size(number: Any) -> bool:
 
 
 def _unreadable(what: str, error: BaseException) -> InvalidInputError:
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:_SHOWN]
+    text = _SOURCE.sub("", " ".join(f"{type(error).__name__}: {error}".split()))[:_SHOWN]
     return DamagedGalleryError(
         f"{what} cannot be read; it may be damaged ({text}). `aureole index check` lists problems; restore it from a "
         "copy, or rebuild it."

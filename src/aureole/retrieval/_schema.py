@@ -129,6 +129,8 @@ class Origin:
             if values["format"] != _ORIGIN_FORMAT:
                 raise ValueError("another format")
             return cls(values["kappa_pos"], values["weights"], values.get("encoder"))
+        except DamagedGalleryError:
+            raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DamagedGalleryError(f"not a saved origin: {repr(error)[:200]}.") from error
 
