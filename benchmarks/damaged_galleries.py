@@ -1,7 +1,7 @@
 """Damaged galleries: each opens right or raises a typed error, in limited time and memory.
 
 ``python -m benchmarks.damaged_galleries [--count 500] [--engines faiss lance postgres] [--seed 0]
-[--out results/benchmarks/damaged_galleries.json]`` writes a record.
+[--out results/benchmarks]`` writes a record for each engine, such as ``damaged_faiss.json``.
 
 Each case is a copy of a small valid gallery (300 rows in R^8, exact or with an approximate index, with deleted rows,
 provenance and calibration) with one random damage of ``benchmarks.gallery_damage``. A process opens it, searches it
@@ -25,7 +25,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -233,28 +233,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--verbose", action="store_true", help="print every case")
     given = parser.parse_args()
-    metrics: dict[str, Any] = {}
-    started = time.monotonic()
     for engine in given.engines:
-        if engine == "postgres":
-            with postgres_server() as address:
-                cases = run(engine, given.count, seed=given.seed, address=address)
-        else:
-            cases = run(engine, given.count, seed=given.seed)
-        metrics[engine] = summary(cases)
-        print(
-            engine, {name: value for name, value in metrics[engine].items() if name != "by damage"}
-        )
+        started = time.monotonic()
+        with postgres_server() if engine == "postgres" else nullcontext() as address:
+            cases = run(engine, given.count, seed=given.seed, address=address)
+        metrics = summary(cases) | {"seconds": time.monotonic() - started}
+        print(engine, {name: value for name, value in metrics.items() if name != "by damage"})
         for case in cases:
             if given.verbose or case.outcome in ("wrong", "other values"):
                 print(f"  {case.number} {case.outcome}: {case.damage}: {case.detail[:300]}")
-    metrics["seconds"] = time.monotonic() - started
-    if given.out is not None:
-        command = (
-            f"python -m benchmarks.damaged_galleries --count {given.count} --seed {given.seed}"
-        )
-        settings = {"count": given.count, "seconds": SECONDS, "megabytes": MEGABYTES}
-        write_record(Record("damaged galleries", metrics, command, given.seed, settings), given.out)
+        if given.out is not None:
+            command = (
+                f"python -m benchmarks.damaged_galleries --count {given.count} --engines {engine}"
+            )
+            command += f" --seed {given.seed}"
+            settings = {"count": given.count, "seconds": SECONDS, "megabytes": MEGABYTES}
+            record = Record(f"damaged galleries, {engine}", metrics, command, given.seed, settings)
+            write_record(record, given.out / f"damaged_{engine}.json")
 
 
 if __name__ == "__main__":
