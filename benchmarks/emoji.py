@@ -27,6 +27,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from aureole.data import open_picture
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import predictive_coverage, spearman
 from aureole.losses import InfoNCE
@@ -116,7 +117,8 @@ def vectors_of(emoji: Emoji, folder: Path, data: Path) -> tuple[np.ndarray, np.n
 
 def on_white(path: Path) -> np.ndarray:
     """A picture of 112 pixels on a white background."""
-    picture = Image.open(path).convert("RGBA")
+    with open_picture(path) as file:
+        picture = file.convert("RGBA")
     ground = Image.new("RGBA", picture.size, "white")
     return np.array(
         Image.alpha_composite(ground, picture)

@@ -38,7 +38,7 @@ from typer.testing import CliRunner
 
 from aureole import encoders
 from aureole.cli._app import app
-from aureole.data import scan_inputs
+from aureole.data import read_picture, scan_inputs
 from aureole.records import Record, read_record, write_record
 from aureole.retrieval import CredibleIndex
 from aureole.scale import EmbedOptions, ModelSpec, SourceSpec, embed, load_embedder
@@ -110,8 +110,7 @@ class Bench:
 
     def pictures(self, rows: int, name: str) -> Path:
         """CIFAR-10's first test pictures in class folders."""
-        Image.MAX_IMAGE_PIXELS = None
-        mosaic = np.array(Image.open(self.data / "cifar10" / "test_batch.webp").convert("RGB"))
+        mosaic = read_picture(self.data / "cifar10" / "test_batch.webp").permute(1, 2, 0).numpy()
         tiles = mosaic.reshape(100, 32, 100, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3)
         labels = np.load(self.data / "cifar10" / "labels.npz")["test"]
         for number in range(rows):

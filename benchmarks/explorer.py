@@ -8,13 +8,13 @@ first thumbnails are painted.
 """
 
 import argparse
-import io
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from aureole.data import open_picture
 from aureole.models import MINILM_CAPTIONS
 from aureole.records import Record, write_record
 from benchmarks.explorer_visit import Visit, browser, serving
@@ -33,11 +33,9 @@ class _Camera:
 
     def take(self, visit: Visit, name: str) -> None:
         """The screen as a WebP of a few tens of kilobytes."""
-        from PIL import Image
-
         visit.page.wait_for_load_state("networkidle")  # all thumbnails are loaded
         visit.page.wait_for_timeout(400)
-        with Image.open(io.BytesIO(visit.page.screenshot())) as picture:
+        with open_picture(visit.page.screenshot()) as picture:
             picture.convert("RGB").save(self.folder / f"{name}.webp", quality=82, method=6)
 
 
@@ -141,9 +139,9 @@ def try_sentences(chrome: Any, address: str, camera: _Camera) -> dict[str, Any]:
 
 def _blurred(picture: Path, out: Path) -> Path:
     """A copy of a picture, blurred independently of the service."""
-    from PIL import Image, ImageFilter
+    from PIL import ImageFilter
 
-    with Image.open(picture) as sharp:
+    with open_picture(picture) as sharp:
         sharp.convert("RGB").filter(ImageFilter.GaussianBlur(2)).save(out)
     return out
 

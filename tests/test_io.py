@@ -1,8 +1,16 @@
 """Files that are whole or not there."""
 
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from aureole._io import atomic_file, atomic_write
+from aureole._io import atomic_file, atomic_folder, atomic_write, reporting_writes
+from aureole.errors import AureoleError, InvalidInputError, WriteError
 
 
 def test_a_file_appears_at_the_end_readable_by_others_and_its_folder_is_made(tmp_path):
@@ -33,3 +41,104 @@ def test_what_fails_leaves_the_file_before_and_nothing_beside_it(tmp_path, error
         atomic_write(path, "\ud800")
     assert path.read_bytes() == b"{}"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_leftovers_of_killed_writers_are_removed_by_the_next_write(tmp_path):
+    path = tmp_path / "page.html"
+    code = "import os, sys; from pathlib import Path; from aureole._io import atomic_file\n"
+    code += "with atomic_file(Path(sys.argv[1])) as file: file.write(b'half'); file.flush(); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == -9
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".page.html.")
+    other = tmp_path / ".page.html2.x.part"
+    other.touch()
+    with atomic_file(path) as file:
+        file.write(b"one")
+        assert not left.exists()
+        atomic_write(
+            path, b"two"
+        )  # a second writer at the same time does not touch the first one's file
+    assert path.read_bytes() == b"one"
+    assert sorted(tmp_path.iterdir()) == [other, path]
+
+
+def test_a_folder_replaces_what_a_killed_writer_left(tmp_path):
+    path = tmp_path / "gallery.lance"
+    with atomic_folder(path) as part:
+        part.mkdir()
+        (part / "old").touch()
+        shutil.copytree(part, tmp_path / "copy")
+        with (
+            pytest.raises(InvalidInputError, match="another process is writing"),
+            atomic_folder(path),
+        ):
+            pass
+    shutil.rmtree(path)
+    (tmp_path / "copy").rename(part)  # as after a kill
+    part.with_name(f"{part.name}.part").touch()
+    with atomic_folder(path) as part:
+        assert not part.exists()
+        part.mkdir()
+    assert list(tmp_path.iterdir()) == [path]
+    assert not list(path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, r"disk full while writing .*page\.html\. Free some space"),
+        (errno.EDQUOT, "disk full"),
+        (
+            errno.EROFS,
+            r"page\.html cannot be written: the file system is read-only\. Choose another",
+        ),
+        (errno.EACCES, "permission denied"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_errors_of_the_disk_say_what_to_do(tmp_path, monkeypatch, number, message):
+    def fails(*_, **__):
+        raise OSError(number, os.strerror(number), str(tmp_path / "page.html"))
+
+    monkeypatch.setattr("tempfile.mkstemp", fails)
+    with pytest.raises(WriteError, match=message) as caught:
+        atomic_write(tmp_path / "page.html", b"x")
+    assert caught.value.errno == number
+    assert isinstance(caught.value, AureoleError)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_errors_of_other_files_and_packages(tmp_path):
+    with pytest.raises(PermissionError), reporting_writes(tmp_path / "page.html"):
+        raise PermissionError(errno.EACCES, "denied", "/elsewhere/table.csv")
+    with pytest.raises(WriteError, match="disk full"), reporting_writes(tmp_path):
+        raise RuntimeError("I/O error: No space left on device (os error 28)")
+    with pytest.raises(RuntimeError), reporting_writes(tmp_path):
+        raise RuntimeError("something else (error 28)")
+
+
+def test_a_file_size_limit_is_a_write_error(tmp_path):
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from aureole._io import atomic_write\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try: atomic_write(Path(sys.argv[1]), b'x' * 10_000)\n"
+        "except OSError as error: print(type(error).__name__, error)"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "page.html"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("WriteError file size limit reached while writing ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://bucket/page.html", "gs://b/x/page.html", "az://b/page.html"]
+)
+def test_addresses_are_not_folders(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match="address of a remote store"):
+        atomic_write(Path(text), b"x")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "c:").mkdir()
+    assert atomic_write(Path("c:/page.html"), b"x").exists()

@@ -1,13 +1,16 @@
 """The report of CIFAR-10H: every section, what is missing, pictures, and how a folder's report is picked."""
 
 import base64
+import os
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from aureole.cli._app import app
 from aureole.data import read_picture, write_picture
 from aureole.errors import InvalidInputError
 from aureole.explorer import Run
@@ -285,6 +288,26 @@ def test_thumbnails_of_another_record_are_an_error(tmp_path):
     write_picture(torch.zeros(3, 64, 32, dtype=torch.uint8), folder / "closed-form" / "seed-0.png")
     with pytest.raises(InvalidInputError, match=r"seed-0\.png has 32 x 64 pixels.*103 thumbnails"):
         read_report(folder)
+
+
+def test_a_report_starts_no_program_for_a_picture(tmp_path, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    called = tmp_path / "called"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {called}\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    folder = add(tmp_path / "records", "closed-form", 0, {"pictures": pictures()})
+    postscript = (
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 3296\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    (folder / "closed-form" / "seed-0.png").write_bytes(postscript)
+    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path / "page.html")])
+    assert not called.exists()
+    assert isinstance(done.exception, InvalidInputError)
+    assert "seed-0.png cannot be read as an image: its format is not one of" in str(done.exception)
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_curves_are_means_over_folds_of_the_same_length(tmp_path):

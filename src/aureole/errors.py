@@ -6,10 +6,12 @@ __all__ = [
     "AureoleError",
     "AureoleWarning",
     "ConvergenceWarning",
+    "DamagedGalleryError",
     "EncoderError",
     "InvalidInputError",
     "MissingInputError",
     "MissingPackageError",
+    "WriteError",
     "error_from_dict",
     "error_to_dict",
 ]
@@ -31,6 +33,14 @@ class MissingInputError(InvalidInputError):
 
 class EncoderError(InvalidInputError):
     """An encoder cannot be loaded, does not answer, or does not fit its head or gallery; the message has a remedy."""
+
+
+class DamagedGalleryError(InvalidInputError):
+    """A gallery is incomplete or holds impossible values; the message names the file and the problem."""
+
+
+class WriteError(AureoleError, OSError):
+    """A file cannot be written: the disk is full or read-only; the message names the file and a remedy."""
 
 
 class MissingPackageError(AureoleError, ImportError):
@@ -72,4 +82,12 @@ def error_from_dict(values: Mapping[str, str]) -> AureoleError:
     return kinds.get(values["kind"], AureoleError)(values["error"])
 
 
-_KINDS = (AureoleError, InvalidInputError, MissingInputError, EncoderError, MissingPackageError)
+_KINDS = (
+    AureoleError,
+    InvalidInputError,
+    MissingInputError,
+    EncoderError,
+    DamagedGalleryError,
+    WriteError,
+    MissingPackageError,
+)

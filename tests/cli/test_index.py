@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from aureole.data import write_columns
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval import CredibleIndex
 from aureole.sphere import predictive_mass
 from aureole.training import FrozenHead
@@ -233,3 +233,42 @@ def test_wrong_commands_have_the_exit_code_2(table, fitted, tmp_path):
         done = run("index", "info", tmp_path / where if "." in where else where, "--json")
         assert done.exit_code == 1
         assert isinstance(done.exception, InvalidInputError)
+
+
+def test_check_prints_the_problems_of_a_gallery(table, fitted, tmp_path):
+    out = tmp_path / "gallery.faiss"
+    assert build(table, fitted, out).exit_code == 0
+    done = run("index", "check", out)
+    assert done.exit_code == 0, done.exception
+    assert done.stdout == f"320 rows in {out} (FAISS): no problems\n"
+    (rows,) = out.glob("rows-*.safetensors")
+    rows.write_bytes(rows.read_bytes()[:-1])
+    done = run("index", "check", out)
+    assert done.exit_code == 1
+    assert done.stdout.count("\n") == 1
+    assert f"{rows} is damaged" in done.stdout
+    done = run("index", "check", out, "--json")
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    assert told["rows"] is None
+    assert len(told["problems"]) == 1
+    assert isinstance(
+        run("index", "check", tmp_path / "nowhere.lance").exception, MissingInputError
+    )
+
+
+def test_leftovers_of_a_killed_build_are_removed(table, fitted, tmp_path):
+    out = tmp_path / "gallery.lance"
+    left = tmp_path / ".gallery.partial.lance"
+    left.mkdir()
+    (left / "data").touch()
+    assert build(table, fitted, out).exit_code == 0
+    assert sorted(path.name for path in tmp_path.glob("*gallery*")) == ["gallery.lance"]
+
+
+def test_a_build_at_an_address_that_the_engine_cannot_write(table, fitted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = build(table, fitted, "s3://bucket/gallery.faiss")
+    assert isinstance(done.exception, InvalidInputError)
+    assert "FAISS stores galleries in local folders only" in str(done.exception)
+    assert not (tmp_path / "s3:").exists()

@@ -96,7 +96,7 @@ def test_a_snapshot_that_cannot_be_written_changes_nothing(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match="file size limit reached while writing"):
             index.append(posteriors(500, 4), names(500, 10))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -148,7 +148,7 @@ def test_a_gallery_that_could_not_be_created_leaves_none_behind(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a manifest has room, rows have not
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match="file size limit reached while writing"):
             CredibleIndex.create(where, gallery, ids)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -213,16 +213,16 @@ def test_a_reader_survives_a_snapshot_that_is_replaced_while_it_reads(tmp_path, 
     where = tmp_path / "gallery.faiss"
     writer = CredibleIndex.create(where, posteriors(100, 6), names(100))
     writer.build("ivf", lists=2)
-    read_manifest = _faiss._read_manifest
+    read_manifest = _faiss.read_manifest
 
     def late(folder):  # what it read is out of date when it is returned
         manifest = read_manifest(folder)
-        monkeypatch.setattr(_faiss, "_read_manifest", read_manifest)
+        monkeypatch.setattr(_faiss, "read_manifest", read_manifest)
         writer.build("ivf", lists=3)
         return manifest
 
     reader = FaissStore(writer.schema, where)
-    monkeypatch.setattr(_faiss, "_read_manifest", late)
+    monkeypatch.setattr(_faiss, "read_manifest", late)
     assert reader.approximate() == {"kind": "ivf", "lists": 3}
     (index,) = where.glob("index-*.faiss")
     index.write_bytes(index.read_bytes()[:100])

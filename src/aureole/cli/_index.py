@@ -1,13 +1,11 @@
 """``aureole index``: build, extend, inspect and speed up galleries of posteriors."""
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from secrets import token_hex
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,6 +13,7 @@ import torch
 import typer
 from typer import Argument, Option
 
+from aureole._io import atomic_folder
 from aureole.cli._inputs import IMAGE, EncoderSpec, InputOptions, is_pictures
 from aureole.cli._options import (
     AsJson,
@@ -34,7 +33,7 @@ from aureole.cli._output import is_quiet, print_json, print_text, rows_bar
 from aureole.data import Groups, check_columns, read_column, read_groups
 from aureole.distributions import VonMisesFisher
 from aureole.encoders import Encoder
-from aureole.errors import InvalidInputError
+from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.models import WEIGHTS
 from aureole.records import file_hash
 from aureole.retrieval import (
@@ -60,6 +59,7 @@ Examples:
     aureole index build items.parquet --head head --out gallery.lance
     aureole index append new.parquet --head head --to gallery.lance
     aureole index info gallery.lance
+    aureole index check gallery.lance
 """
 BUILD = r"""Build a gallery from a table of vectors, texts or pictures and a head, or from a table of mu and kappa.
 
@@ -98,6 +98,17 @@ Examples:
 
     aureole index info gallery.lance
     aureole index info postgresql://me@localhost/shop#gallery --json
+"""
+CHECK = """Verify everything that a gallery stores, and print one line for each problem.
+
+Checks every row (distinct ids, mu of length 1, kappa of at least 0, payload types), the metric and the size of the
+approximate index, the notes and, for FAISS, the SHA-256 of each file. The gallery is only read. Status 1 if there are
+problems.
+
+Examples:
+
+    aureole index check gallery.lance
+    aureole index check gallery.faiss --json
 """
 APPROXIMATE = r"""Build an approximate index on a gallery: searches are faster, but may miss members of a cap.
 
@@ -331,6 +342,29 @@ def info(gallery: Gallery, as_json: AsJson = False) -> None:
         _show_facts(_facts(opened, gallery), as_json=as_json)
 
 
+@index.command("check", help=CHECK)
+def check(gallery: Gallery, as_json: AsJson = False) -> None:
+    """Check a gallery; ``CHECK`` is the text users see."""
+    started = time.monotonic()
+    facts: dict[str, Any] = {"gallery": shown_address(gallery), "engine": None, "rows": None}
+    shown = not is_quiet(as_json=as_json)
+    try:
+        with CredibleIndex.open(gallery) as opened:
+            facts |= {"engine": opened.engine, "rows": opened.count()}
+            with rows_bar("checking", facts["rows"], shown=shown) as observer:
+                problems = opened.check(observer=observer)
+    except DamagedGalleryError as error:  # so damaged that it does not open
+        problems = [str(error)]
+    if as_json:
+        print_json(facts | {"problems": problems, "seconds": time.monotonic() - started})
+    elif problems:
+        print_text(*problems)
+    else:
+        print_text(f"{facts['rows']:,} rows in {facts['gallery']} ({facts['engine']}): no problems")
+    if problems:
+        raise typer.Exit(1)
+
+
 @index.command("approximate", help=APPROXIMATE)
 @expanded
 def approximate(
@@ -494,13 +528,8 @@ def _staged(where: str) -> Iterator[str]:
         raise InvalidInputError(
             f"{final} already exists. Choose another --out, append to it with aureole index append, or delete it."
         )
-    part = final.with_name(f".{final.stem}.partial-{token_hex(4)}{final.suffix}")
-    try:
+    with atomic_folder(final) as part:
         yield str(part)
-        part.rename(final)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        Path(f"{part}.lock").unlink(missing_ok=True)
 
 
 def _facts(index: CredibleIndex, where: str) -> dict[str, Any]:

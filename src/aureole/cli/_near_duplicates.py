@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from typer import Option
 
-from aureole._io import atomic_write
+from aureole._io import atomic_write, check_local
 from aureole.cli._copy_examples import (
     CopyExamples,
     ExampleOptions,
@@ -90,6 +90,7 @@ def near_duplicates(
     files = [f for path in (gallery, learning.examples) if path for f in table_files(path)]
     settings = [vars(columns), inputs.column(gallery), inputs.normalized, learning.made]
     settings += [learning.seed, encoder and encoder.fingerprint]
+    check_local(out)
     partial = out.with_name(f"{out.name}.partial-{run_digest(settings, files)}")
     work: dict[str, Any] = {"work": partial, "shown": shown}
     with resumable(partial):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer import Argument, Option
 
+from aureole._io import check_local
 from aureole.errors import InvalidInputError
 from aureole.models import find_model
 
@@ -137,6 +138,7 @@ class IndexSizes:
 
 def check_out(out: Path, what: str, *, overwrite: bool, file: str = "config.json") -> None:
     """Raise if ``out`` holds anything but a model to be overwritten, which has this file."""
+    check_local(out)
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / file).is_file():

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from typer import Option
 
+from aureole._io import check_local
 from aureole.cli._inputs import IMAGE, InputOptions, is_pictures
 from aureole.cli._options import Head, VectorColumn, Vectors, expanded, option
 from aureole.cli._output import (
@@ -76,6 +77,7 @@ def score(
         id_column = IMAGE
     if id_column is not None:
         check_columns(ids_from, id_column)
+    check_local(out)
     table = ColumnWriter(out)
     fitted, encoder = FrozenHead.load(head), inputs.load(head)
     shown = not is_quiet(as_json=as_json)

@@ -12,6 +12,7 @@ from aureole.data._image_files import (
     ENDINGS,
     find_picture,
     list_pictures,
+    open_picture,
     read_picture,
     read_pictures,
     read_rgb,

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from aureole._io import check_local, reporting_writes
 from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -25,19 +26,65 @@ _LARGEST_FILE = 2**28  # bytes
 _LARGEST_AREA = 2**22  # pixels of a picture that is not reduced
 
 
+@contextmanager
+def open_picture(source: Any) -> Iterator[Any]:
+    """An untrusted image file, its bytes, a Pillow image or an array [h, w, 3], opened as a Pillow image.
+
+    The only place where Pillow opens anything. The format is detected from the content and must be one of JPEG, PNG,
+    WEBP, GIF, BMP and TIFF: Pillow's decoders of other formats may start programs, such as Ghostscript for EPS. The
+    number of pixels is read from the header and checked before decoding (at most 89 million). Errors name the file.
+
+    Examples
+    --------
+    >>> with open_picture(np.zeros((2, 3, 3), np.uint8)) as picture:
+    ...     picture.size
+    (3, 2)
+    >>> with open_picture(b"%!PS-Adobe-3.0 EPSF-3.0") as picture:
+    ...     picture.load()
+    Traceback (most recent call last):
+    aureole.errors.InvalidInputError: the input cannot be read as an image: its format is not one of JPEG, PNG, ...
+    """
+    image = _pillow()
+    if isinstance(source, image.Image):
+        yield source
+        return
+    if isinstance(source, np.ndarray) and source.dtype == np.uint8 and source.shape[2:] == (3,):
+        yield image.fromarray(source)
+        return
+    if not isinstance(source, bytes | Path):
+        raise InvalidInputError(
+            f"a picture must be the bytes of a file or a path, not {type(source).__name__}."
+        )
+    bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
+    name = "the input" if isinstance(source, bytes) else source
+    try:
+        # warning filters are shared by all threads: hold the lock, but not while pixels are decoded
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        with _WARNINGS, warnings.catch_warnings():
+            warnings.simplefilter("error", image.DecompressionBombWarning)
+            picture = image.open(file, formats=_FORMATS)
+        with picture:
+            yield picture
+    except image.UnidentifiedImageError as error:
+        raise InvalidInputError(
+            f"{name} cannot be read as an image: its format is not one of {', '.join(_FORMATS)}."
+        ) from error
+    except FileNotFoundError as error:
+        raise MissingInputError(f"{name} does not exist. Check the path.") from error
+    except (OSError, ValueError, SyntaxError, *bombs) as error:
+        raise InvalidInputError(f"{name} cannot be read as an image: {error}.") from error
+
+
 def read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
     """The image in a file, in RGB."""
-    try:
-        with _pillow().open(path) as picture:
-            pixels = np.array(picture.convert("RGB"))
-    except OSError as error:
-        raise InvalidInputError(f"{path} cannot be read as an image: {error}.") from error
+    with open_picture(path) as picture:
+        pixels = np.array(picture.convert("RGB"))
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def read_thumbnail(source: Path | bytes, side: int) -> bytes:
     """A JPEG of the image in a file, or of its bytes, at most ``side`` pixels wide and high."""
-    with _opened(source) as picture:
+    with open_picture(source) as picture:
         picture.thumbnail((side, side))
         buffer = io.BytesIO()
         picture.convert("RGB").save(buffer, "JPEG", quality=85)
@@ -49,7 +96,7 @@ def read_rgb(source: Any) -> Any:
 
     Pictures of more than 4 megapixels are first reduced by a whole factor, which bounds memory.
     """
-    with _opened(source) as picture:
+    with open_picture(source) as picture:
         factor = math.ceil(math.sqrt(picture.width * picture.height / _LARGEST_AREA))
         rgb = picture.convert("RGB")
         return rgb.reduce(factor) if factor > 1 else rgb
@@ -59,7 +106,7 @@ def read_square(source: Any, side: int) -> UInt8[Tensor, "3 side side"]:
     """The central square of an image as in ``read_rgb``, scaled to ``side`` pixels; such a square is returned as is."""
     if isinstance(source, Tensor) and source.shape == (3, side, side):
         return source
-    with _opened(source) as picture:
+    with open_picture(source) as picture:
         short = min(picture.size)
         left, top = ((length - short) // 2 for length in picture.size)
         box = (left, top, left + short, top + short)
@@ -69,9 +116,11 @@ def read_square(source: Any, side: int) -> UInt8[Tensor, "3 side side"]:
 
 def write_picture(picture: UInt8[Tensor, "3 h w"], path: Path) -> None:
     """Write an image in the format of the path's suffix."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_local(path)
     pixels = picture.permute(1, 2, 0).contiguous().numpy()
-    _pillow().fromarray(pixels).save(path, optimize=True)
+    with reporting_writes(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _pillow().fromarray(pixels).save(path, optimize=True)
 
 
 def find_picture(folder: Path, name: str) -> Path | None:
@@ -150,40 +199,6 @@ def read_pictures(
         if observer is not None and row % 100 == 99:
             observer(row + 1)
     return squares, digest.hexdigest()
-
-
-@contextmanager
-def _opened(source: Any) -> Iterator[Any]:
-    """An image of a known format whose size fits memory; decoding errors name the file."""
-    image = _pillow()
-    if isinstance(source, image.Image):
-        yield source
-        return
-    if isinstance(source, np.ndarray) and source.dtype == np.uint8 and source.shape[2:] == (3,):
-        yield image.fromarray(source)
-        return
-    if not isinstance(source, bytes | Path):
-        raise InvalidInputError(
-            f"a picture must be the bytes of a file or a path, not {type(source).__name__}."
-        )
-    bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
-    name = "the input" if isinstance(source, bytes) else source
-    try:
-        # warning filters are shared by all threads: hold the lock, but not while pixels are decoded
-        file = io.BytesIO(source) if isinstance(source, bytes) else source
-        with _WARNINGS, warnings.catch_warnings():
-            warnings.simplefilter("error", image.DecompressionBombWarning)
-            picture = image.open(file, formats=_FORMATS)
-        with picture:
-            yield picture
-    except image.UnidentifiedImageError as error:
-        raise InvalidInputError(
-            f"{name} cannot be read as an image: its format is not one of {', '.join(_FORMATS)}."
-        ) from error
-    except FileNotFoundError as error:
-        raise MissingInputError(f"{name} does not exist. Check the path.") from error
-    except (OSError, ValueError, SyntaxError, *bombs) as error:
-        raise InvalidInputError(f"{name} cannot be read as an image: {error}.") from error
 
 
 def _pillow() -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aureole._io import check_local
 from aureole.data import (
     KINDS,
     DrawnShapes,
@@ -445,6 +446,7 @@ def _claim(out: Path, plan: dict[str, Any]) -> None:
                 "--out, or delete this one."
             )
         return
+    check_local(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInputError(
             f"{out} already exists and is not a quickstart. Choose another folder with --out."

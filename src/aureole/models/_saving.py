@@ -56,7 +56,6 @@ def save_folder(
     from safetensors.torch import save
 
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / WEIGHTS, save(_unshared(weights)))
     atomic_write(folder / CONFIG, json.dumps(config, indent=1, allow_nan=False) + "\n")
     if card is not None:

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 import torch
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import AureoleWarning, InvalidInputError
+from aureole.errors import AureoleWarning, DamagedGalleryError, InvalidInputError
 from aureole.retrieval._caps import check_mass, exact_cosines, stored_direction
+from aureole.retrieval._integrity import parse_note
 from aureole.sphere import predictive_mass
 
 _FORMAT = "aureole-conformal-1"
@@ -112,10 +113,12 @@ class ConformalMass:
     def from_json(cls, text: str) -> "ConformalMass":
         """From untrusted JSON text."""
         try:
-            values = json.loads(text)
+            values = parse_note(text, "the note of the calibration")
             if values["format"] != _FORMAT:
-                raise ValueError(values["format"])
+                raise ValueError("another format")
             scores = [float(u) for u in values["scores"]]
             return cls(scores, float(values["kappa_pos"]), float(values["kappa_other"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"not a saved calibration: {error!r}.") from error
+        except DamagedGalleryError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DamagedGalleryError(f"not a saved calibration: {repr(error)[:200]}.") from error

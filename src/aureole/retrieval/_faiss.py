@@ -1,27 +1,41 @@
-"""FAISS: a gallery in memory, with atomic snapshots on disk. The only module that imports faiss.
+"""FAISS: a gallery in memory, with atomic snapshots on disk.
 
 A folder ``gallery.faiss`` holds one snapshot: ``manifest.json``, the files that it names, and a lock file for writers.
 Every change of the rows writes all of them to a new file and then replaces the manifest, so a process that is killed
 meanwhile leaves the previous snapshot readable. Open galleries load a new snapshot when they are used next.
 
 The manifest's log lists files of rows and of positions to delete, to be applied in order. This version writes at most
-one of each; 0.1.0 wrote one per change. Files are safetensors: loading them runs no code.
+one of each; 0.1.0 wrote one per change. Files are safetensors: loading them runs no code. The manifest has the SHA-256
+of each file, and opening a gallery verifies them. Files are untrusted: every value is validated when it is read.
 """
 
 import json
 import os
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aureole._io import atomic_file
-from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
+from aureole._io import PART, reporting_writes
+from aureole.errors import DamagedGalleryError, InvalidInputError
+from aureole.retrieval._faiss_files import (
+    FAILURES,
+    FORMAT,
+    MANIFEST,
+    deleted_places,
+    durable_file,
+    missing,
+    pack_rows,
+    read_arrays,
+    read_manifest,
+    unpack_rows,
+    write_arrays,
+)
+from aureole.retrieval._faiss_index import VectorIndex
 from aureole.retrieval._filters import Condition, matches
+from aureole.retrieval._integrity import reading
 from aureole.retrieval._schema import (
     DTYPES,
     NO_MU,
@@ -29,23 +43,16 @@ from aureole.retrieval._schema import (
     Schema,
     matches_schema,
     object_array,
-    pack_strings,
-    unpack_strings,
 )
 from aureole.retrieval._store import (
     Approximate,
     Selection,
-    check_build,
-    default_lists,
     describe_index,
     file_lock,
-    probes_of,
     slack,
-    width_of,
 )
 
-_FORMAT = "aureole-segments-1"
-_MANIFEST, _LOCK = "manifest.json", "lock"
+_LOCK = "lock"
 _SPREAD, _GROUP = 0.02, 64  # up to 64 queries whose bounds are this close share a call
 _SCAN_ROWS = 2**16  # rows per batch of a scan
 
@@ -57,6 +64,7 @@ class FaissStore:
 
     def __init__(self, schema: Schema, folder: Path | None) -> None:
         self._schema, self._folder = schema, folder
+        self.where = "faiss://" if folder is None else str(folder)
         self._notes: dict[str, str] = {}
         self._clear()
 
@@ -67,10 +75,12 @@ class FaissStore:
         store._add(rows)
         if where == "faiss://":
             return store
-        store._folder = folder = Path(where)
-        folder.mkdir(parents=True, exist_ok=True)
+        store._folder, store.where = Path(where), where
+        folder = store._folder
+        with reporting_writes(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         with file_lock(folder / _LOCK):
-            if (folder / _MANIFEST).exists():
+            if (folder / MANIFEST).exists():
                 raise InvalidInputError(
                     f"{folder} holds a gallery already. Open it, or delete the folder first."
                 )
@@ -83,7 +93,7 @@ class FaissStore:
         if where == "faiss://":
             raise InvalidInputError("'faiss://' exists in memory only; create it instead.")
         folder = Path(where)
-        store = cls(Schema.from_json(_read_manifest(folder).get("schema"), where), folder)
+        store = cls(Schema.from_json(read_manifest(folder).get("schema"), where), folder)
         store._refresh()
         return store
 
@@ -143,14 +153,14 @@ class FaissStore:
         places = [self._place[i] for i in ids if i in self._place]
         return self._rows(np.array(places, np.int64), columns)
 
-    def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
-        """All rows without mu."""
+    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
+        """All rows."""
         self._refresh()
-        ids, kappa = self._ids, self._kappa
+        ids, kappa, mu = self._ids, self._kappa, self._vectors.mu if vectors else NO_MU
         stored = {name: self._payload[name] for name in columns}
         for places in np.array_split(np.flatnonzero(self._alive), len(ids) // _SCAN_ROWS + 1):
             payload = {name: column[places] for name, column in stored.items()}
-            yield Rows(ids[places], NO_MU, kappa[places], payload)
+            yield Rows(ids[places], mu[places] if vectors else NO_MU, kappa[places], payload)
 
     def candidates(
         self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
@@ -202,6 +212,11 @@ class FaissStore:
             return None
         return describe_index(index.kind, getattr(index.index, "nlist", 1), index.sizes)
 
+    def problems(self) -> list[str]:
+        """What is wrong with the approximate index: whether it holds other vectors than the rows."""
+        self._refresh()
+        return self._vectors.problems()
+
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
         self._refresh()
@@ -228,6 +243,7 @@ class FaissStore:
             name: np.zeros(0, DTYPES[kind]) for name, kind in self._schema.columns.items()
         }
         self._log: list[dict[str, str]] = []
+        self._hashes: dict[str, str] = {}  # SHA-256 of the files of the snapshot, by name
         # of the manifest that is in memory; None during a change, so that a failed one is undone by loading again
         self._stamp: tuple[int, int] | None = None
 
@@ -291,45 +307,51 @@ class FaissStore:
         log = []
         if len(self._ids):
             rows = self._rows(np.arange(len(self._ids)), list(self._payload))
-            log.append({"rows": _write_arrays(self._folder, "rows", pack_rows(rows))})
+            log.append({"rows": self._write("rows", pack_rows(rows))})
         if not self._alive.all():
             deleted = {"places": np.flatnonzero(~self._alive)}
-            log.append({"deleted": _write_arrays(self._folder, "deleted", deleted)})
+            log.append({"deleted": self._write("deleted", deleted)})
         self._save_manifest(log)
+
+    def _write(self, kind: str, arrays: dict[str, np.ndarray]) -> str:
+        """Write arrays to a new file, and return its name."""
+        assert self._folder is not None
+        name, digest = write_arrays(self._folder, kind, arrays)
+        self._hashes[name] = digest
+        return name
 
     def _save_manifest(self, log: list[dict[str, str]]) -> None:
         """Make these files, the approximate index and the notes the current snapshot."""
         folder, index = self._folder, self._vectors.approximation
         if folder is None:
             return
-        current = {_MANIFEST, _LOCK, *(name for entry in log for name in entry.values())}
+        current = {MANIFEST, _LOCK, *(name for entry in log for name in entry.values())}
         described = None
         if index is not None:
             current.add(index.file)
             if not (folder / index.file).exists():
-                faiss = self._vectors.faiss
-                with _durable_file(folder / index.file) as file:
-                    faiss.write_index(index.index, faiss.PyCallbackIOWriter(file.write))
+                self._hashes[index.file] = self._vectors.write(folder / index.file)
             described = {"file": index.file, "kind": index.kind, "sizes": index.sizes}
         manifest = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "schema": self._schema.to_json(),
             "log": log,
             "notes": self._notes,
             "index": described,
+            "sha256": {name: digest for name, digest in self._hashes.items() if name in current},
         }
-        with _durable_file(folder / _MANIFEST) as file:
+        with durable_file(folder / MANIFEST) as file:
             file.write(json.dumps(manifest, allow_nan=False).encode())
         self._log, self._stamp = log, _stamp(folder)
         for path in folder.iterdir():  # of former snapshots and of writers that were killed
-            if path.name not in current and path.suffix in (".safetensors", ".faiss", ".tmp"):
+            if path.name not in current and path.suffix in (".safetensors", ".faiss", ".tmp", PART):
                 path.unlink(missing_ok=True)
 
     def _refresh(self) -> None:
         """Load the last snapshot if it is not the one in memory."""
         while self._folder is not None and (stamp := _stamp(self._folder)) != self._stamp:
             try:
-                self._load(self._folder, _read_manifest(self._folder))
+                self._load(self._folder, read_manifest(self._folder))
             except InvalidInputError:
                 if _stamp(self._folder) == stamp:
                     raise
@@ -340,198 +362,22 @@ class FaissStore:
         self._schema = Schema.from_json(manifest.get("schema"), str(folder))
         self._clear()
         self._log, self._notes = manifest["log"], manifest["notes"]
+        self._hashes = dict(manifest.get("sha256", {}))
         for entry in self._log:
-            if "rows" in entry:
-                self._add(unpack_rows(_read_arrays(folder, entry["rows"]), self._schema))
-            else:
-                self._remove(_read_arrays(folder, entry["deleted"])["places"].tolist())
+            ((kind, name),) = entry.items()
+            arrays = read_arrays(folder, name, self._hashes.get(name))
+            with reading(str(folder / name), *FAILURES):
+                if kind == "rows":
+                    self._add(unpack_rows(arrays, self._schema))
+                else:
+                    self._remove(deleted_places(arrays, len(self._ids)))
+        if len(self._place) != np.count_nonzero(self._alive):
+            raise DamagedGalleryError(f"{folder} is damaged: ids occur more than once.")
         index = manifest["index"]
         if index is not None:
-            path = folder / Path(index["file"]).name
-            self._vectors.load(path, index["kind"], index["sizes"])
-
-
-@dataclass(frozen=True)
-class Approximation:
-    """An approximate index, the sizes that were requested, the name of its file, and how a range search uses it."""
-
-    index: Any
-    kind: Approximate
-    sizes: dict[str, int]
-    file: str
-    parameters: Any = None
-
-
-class VectorIndex:
-    """Unit vectors by position, in the order in which they were added.
-
-    ``flat`` is exact and holds the vectors; ``approximation`` (IVF or HNSW), if it was built, holds them again.
-    """
-
-    def __init__(self, dim: int) -> None:
-        try:
-            import faiss
-        except ImportError as error:
-            raise MissingPackageError(
-                "galleries in FAISS need faiss-cpu: pip install 'aureole[retrieval]'."
-            ) from error
-        self.faiss: Any = faiss
-        self.dim = dim
-        self.flat: Any = faiss.IndexFlatIP(dim)
-        self.approximation: Approximation | None = None
-        self._view: np.ndarray | None = None
-
-    @property
-    def mu(self) -> np.ndarray:
-        """All vectors: a view of the memory of ``flat``, valid until the next ``add``."""
-        view = self._view
-        if view is None:
-            n = self.flat.ntotal
-            view = np.zeros(0, np.float32)
-            if n:
-                view = self.faiss.rev_swig_ptr(self.flat.get_xb(), n * self.dim)
-            self._view = view = view.reshape(n, self.dim)
-        return view
-
-    def add(self, mu: np.ndarray) -> None:
-        """Add vectors to both indexes."""
-        mu = np.ascontiguousarray(mu)
-        self._view = None
-        self.flat.add(mu)
-        if self.approximation is not None:
-            self.approximation.index.add(mu)
-
-    def build(self, kind: Approximate, sizes: dict[str, int]) -> None:
-        """Build an IVF or HNSW index of the vectors."""
-        check_build(kind, sizes)
-        faiss, mu = self.faiss, self.mu
-        if kind == "hnsw":
-            links = sizes.get("links", 32)
-            index = faiss.IndexHNSWFlat(self.dim, links, faiss.METRIC_INNER_PRODUCT)
-        else:
-            lists = sizes.get("lists", default_lists(len(mu)))
-            if len(mu) < lists:
-                raise InvalidInputError(
-                    f"FAISS learns lists from rows: {lists} lists need {lists} rows, but there are {len(mu)}."
-                )
-            coarse = faiss.IndexFlatIP(self.dim)
-            index = faiss.IndexIVFFlat(coarse, self.dim, lists, faiss.METRIC_INNER_PRODUCT)
-            index.cp.min_points_per_centroid = 1
-            index.cp.max_points_per_centroid = 64
-            index.train(mu)
-        index.add(mu)
-        file = f"index-{secrets.token_hex(8)}.faiss"
-        self._use(index, kind, sizes, file)
-
-    def load(self, path: Path, kind: Approximate, sizes: dict[str, int]) -> None:
-        """Load an approximate index, and add the vectors that were appended after it was built."""
-        try:
-            index = self.faiss.read_index(str(path))
-        except RuntimeError as error:
-            raise InvalidInputError(
-                f"{path}, the approximate index, cannot be read: {str(error)[-200:]}"
-            ) from error
-        rest = self.mu[index.ntotal :]
-        if len(rest):
-            index.add(np.ascontiguousarray(rest))
-        self._use(index, kind, sizes, path.name)
-
-    def _use(self, index: Any, kind: Approximate, sizes: dict[str, int], file: str) -> None:
-        parameters = None
-        if kind == "ivf":
-            parameters = self.faiss.SearchParametersIVF(nprobe=probes_of(sizes, index.nlist))
-        self.approximation = Approximation(index, kind, sizes, file, parameters)
-
-    def within(
-        self, mu: np.ndarray, bound: float, *, exact: bool
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(Positions, inner products) of the vectors above a bound less the slack, for each query."""
-        mu = np.ascontiguousarray(mu)
-        radius = max(bound, -1.0) - slack(self.dim)
-        index, parameters, approximation = self.flat, None, self.approximation
-        if approximation is not None and not exact:
-            if approximation.kind == "hnsw":
-                yield from (self._graph_within(query[None], radius, approximation) for query in mu)
-                return
-            index = approximation.index
-            parameters = approximation.parameters
-        search = unpatched(index, "range_search")
-        ends, scores, places = search(mu, radius, params=parameters)
-        for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-            yield places[start:end], scores[start:end]
-
-    def nearest(
-        self, query: np.ndarray, k: int, allowed: np.ndarray | None, *, exact: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(Inner products, positions) of the k nearest allowed vectors of a query [1, D]; -1 fills positions."""
-        faiss, approximation = self.faiss, self.approximation
-        selector = None
-        if allowed is not None:
-            selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
-        if approximation is None or exact:
-            parameters = faiss.SearchParameters(sel=selector)
-            return unpatched(self.flat, "search")(query, k, params=parameters)
-        index, sizes = approximation.index, approximation.sizes
-        if approximation.kind == "ivf":
-            probes = probes_of(sizes, index.nlist)
-            parameters = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
-        else:
-            width = max(width_of(sizes), 2 * k)
-            parameters = faiss.SearchParametersHNSW(efSearch=width, sel=selector)
-        return unpatched(index, "search")(query, k, params=parameters)
-
-    def _graph_within(
-        self, query: np.ndarray, radius: float, graph: Approximation
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(Positions, inner products) from HNSW: a few nearest, else a range search, else, for large caps, a scan."""
-        total, width = self.flat.ntotal, width_of(graph.sizes)
-        if total == 0:
-            return np.zeros(0, np.int64), np.zeros(0, np.float32)
-        k = min(max(1, width // 2), total)
-        (scores,), (places,) = self.nearest(query, k, None, exact=False)
-        if (places >= 0).all() and scores[-1] < radius:
-            inside = scores >= radius
-            return places[inside], scores[inside]
-        parameters = self.faiss.SearchParametersHNSW(efSearch=4 * width)
-        search = unpatched(graph.index, "range_search")
-        _, scores, places = search(query, radius, params=parameters)
-        if len(places) > 8 * width:  # more than the search can keep track of
-            _, scores, places = self.flat.range_search(query, radius)
-        return places, scores
-
-
-def pack_rows(rows: Rows) -> dict[str, np.ndarray]:
-    """Rows as arrays of numbers."""
-    arrays = {"mu": np.ascontiguousarray(rows.mu), "kappa": np.ascontiguousarray(rows.kappa)}
-    texts = {"id": rows.ids}
-    for name, column in rows.payload.items():
-        (texts if column.dtype == object else arrays)[f"payload.{name}"] = column
-    for name, column in texts.items():
-        arrays[f"{name}.text"], arrays[f"{name}.ends"] = pack_strings(column.tolist())
-    return arrays
-
-
-def unpack_rows(arrays: dict[str, np.ndarray], schema: Schema) -> Rows:
-    """Rows from untrusted arrays."""
-
-    def text(name: str) -> np.ndarray:
-        return object_array(unpack_strings(arrays[f"{name}.text"], arrays[f"{name}.ends"]))
-
-    try:
-        payload = {
-            name: text(f"payload.{name}") if kind == "text" else arrays[f"payload.{name}"]
-            for name, kind in schema.columns.items()
-        }
-        mu, kappa = arrays["mu"], arrays["kappa"]
-        rows = Rows(text("id"), mu, kappa, payload)
-        shapes = {kappa.shape, *(column.shape for column in payload.values())}
-        if not matches_schema(rows, schema) or shapes != {(len(rows),)}:
-            raise ValueError("shapes or types differ from the schema")
-        if mu.dtype != np.float32 or kappa.dtype != np.float32 or not np.isfinite(mu).all():
-            raise ValueError("mu or kappa is not a finite float32 array")
-    except (KeyError, ValueError) as error:
-        raise InvalidInputError(f"a file of rows is damaged: {error!r}.") from error
-    return rows
+            digest = self._hashes.get(index["file"])
+            path = folder / index["file"]
+            self._vectors.load(path, index["kind"], index["sizes"], digest)
 
 
 def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
@@ -545,70 +391,10 @@ def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
         start = end
 
 
-@contextmanager
-def _durable_file(path: Path) -> Iterator[Any]:
-    """A file that replaces ``path`` atomically, after its content has reached the disk."""
-    with atomic_file(path) as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_arrays(folder: Path, kind: str, arrays: dict[str, np.ndarray]) -> str:
-    """Write arrays to a new file, and return its name."""
-    from safetensors.numpy import save
-
-    name = f"{kind}-{secrets.token_hex(8)}.safetensors"
-    with _durable_file(folder / name) as file:
-        file.write(save(arrays))
-    return name
-
-
-def _read_arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    if Path(name).name != name:
-        raise InvalidInputError(
-            f"{folder / _MANIFEST} names {name!r}, which is outside its folder."
-        )
-    try:
-        return load_file(folder / name)
-    except (OSError, SafetensorError) as error:
-        raise InvalidInputError(f"{folder / name} cannot be read: {error}.") from error
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / _MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise _missing(folder) from error
-    except ValueError as error:
-        raise InvalidInputError(f"{path} is not JSON: {error}.") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise InvalidInputError(f"{path} does not have the format {_FORMAT!r}.")
-    return manifest
-
-
 def _stamp(folder: Path) -> tuple[int, int]:
     """What changes whenever the manifest is replaced."""
     try:
-        status = os.stat(f"{folder}/{_MANIFEST}")  # before every search: faster than pathlib
+        status = os.stat(f"{folder}/{MANIFEST}")  # before every search: faster than pathlib
     except FileNotFoundError as error:
-        raise _missing(folder) from error
+        raise missing(folder) from error
     return status.st_ino, status.st_mtime_ns
-
-
-def _missing(folder: Path) -> MissingInputError:
-    return MissingInputError(
-        f"{folder} holds no gallery: {_MANIFEST} is missing. `aureole index build` creates one."
-    )
-
-
-def unpatched(index: Any, method: str) -> Callable[..., Any]:
-    """``search`` or ``range_search`` of an index, with search parameters and NumPy arrays.
-
-    ``faiss.contrib.torch_utils`` replaces them by methods that take no parameters, and keeps the originals.
-    """
-    return getattr(index, f"{method}_numpy", getattr(index, method))

@@ -2,7 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -10,20 +11,30 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from aureole._io import check_local
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.errors import AureoleWarning, InvalidInputError
+from aureole.errors import AureoleWarning, DamagedGalleryError, InvalidInputError
 from aureole.retrieval._caps import Kind, Posterior, cap_cosine, cap_kind
 from aureole.retrieval._conformal import ConformalMass
 from aureole.retrieval._faiss import FaissStore
 from aureole.retrieval._filters import check_filter
 from aureole.retrieval._hits import Hits, Queries, Rank, find_members, raise_bounds, rank_hits
+from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
 from aureole.retrieval._lance import LanceStore
 from aureole.retrieval._postgres import PostgresStore
 from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
-from aureole.retrieval._store import Approximate, Selection, Store, check_address, shown_address
+from aureole.retrieval._store import (
+    Approximate,
+    Selection,
+    Store,
+    check_address,
+    is_local,
+    shown_address,
+)
 from aureole.retrieval._wrap import Names, WrappedStore
 from aureole.retrieval._wrap_sources import wrapped_store
 
+_LANCE_SCHEMES = ("s3", "s3+ddb", "gs", "az", "abfss", "oss", "hf", "file", "memory")
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
 
 
@@ -284,6 +295,33 @@ class CredibleIndex:
         """A text that changes when rows are added, replaced or removed, by any process; cheap to ask for."""
         return self._store.version()
 
+    def check(self, *, observer: Callable[[int], None] | None = None) -> list[str]:
+        """What is wrong with the stored gallery, one sentence per problem; an empty list if everything is valid.
+
+        Opening a gallery validates its notes, columns and index; this also reads every row: ids are distinct, mu has
+        length 1, kappa is at least 0, payload values have their types, and the approximate index has the right metric
+        and size. Values that are valid but not those that were stored are found in FAISS galleries only, whose files
+        have a SHA-256. Cost: one pass over all rows, and 8 bytes of memory per row. Not for wrapped indexes.
+
+        Parameters
+        ----------
+        observer
+            Called with the number of rows checked so far.
+
+        Examples
+        --------
+        >>> gallery = VonMisesFisher(torch.eye(3), torch.tensor([50.0, 20.0, 90.0]))
+        >>> CredibleIndex.create("faiss://", gallery, ["ant", "bee", "cat"]).check()
+        []
+        """
+        problems = []
+        for note in ("origin", "conformal"):
+            try:
+                getattr(self, note)
+            except DamagedGalleryError as error:
+                problems.append(str(error))
+        return [*problems, *find_problems(self._store, observer)]
+
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``."""
         self._store.build(kind, **sizes)
@@ -312,17 +350,24 @@ class CredibleIndex:
     def conformal(self) -> ConformalMass | None:
         """The calibration that ``SearchOptions(guarantee="conformal")`` uses; set it to save it with the index."""
         text = self._store.read_note(_CONFORMAL)
-        return None if text is None else ConformalMass.from_json(text)
+        with self._naming_gallery():
+            return None if text is None else ConformalMass.from_json(text)
 
     @conformal.setter
     def conformal(self, calibration: ConformalMass) -> None:
-        self._store.write_note(_CONFORMAL, calibration.to_json())
+        text = calibration.to_json()
+        if len(text) > LARGEST_NOTE // 4:
+            raise InvalidInputError(
+                f"a calibration on {len(calibration.scores):,} pairs is too large to be saved. Use fewer pairs."
+            )
+        self._store.write_note(_CONFORMAL, text)
 
     @property
     def origin(self) -> Origin:
         """The model that produced the posteriors, if known; set it to save it with the index."""
         text = self._store.read_note(_ORIGIN)
-        return Origin() if text is None else Origin.from_json(text)
+        with self._naming_gallery():
+            return Origin() if text is None else Origin.from_json(text)
 
     @origin.setter
     def origin(self, origin: Origin) -> None:
@@ -446,6 +491,14 @@ class CredibleIndex:
         kappas = {"kappa_pos": calibration.kappa_pos, "kappa_other": calibration.kappa_other}
         return calibration.level(mass), replace(options, kind="predictive", **kappas)
 
+    @contextmanager
+    def _naming_gallery(self) -> Iterator[None]:
+        """Add the address to errors about a note."""
+        try:
+            yield
+        except DamagedGalleryError as error:
+            raise DamagedGalleryError(f"{self._store.where} is damaged: {error}") from error
+
     def _check_columns(self, columns: Sequence[str]) -> None:
         unknown = [name for name in columns if name not in self.schema.columns]
         if unknown:
@@ -455,14 +508,28 @@ class CredibleIndex:
 
 
 def engine_of(where: str) -> type[FaissStore] | type[LanceStore] | type[PostgresStore]:
-    """The engine that an address selects."""
+    """The engine that an address selects; raises if that engine cannot store a gallery there."""
     check_address(where)
     if where.startswith(("postgresql://", "postgres://")):
         return PostgresStore
     if where.removesuffix("/").endswith(".lance"):
+        scheme, remote, _ = where.partition("://")
+        if remote and scheme not in _LANCE_SCHEMES:
+            raise InvalidInputError(
+                f"{shown_address(where)} has the scheme {scheme!r}, but Lance stores galleries in local folders and at "
+                f"{', '.join(f'{name}://' for name in _LANCE_SCHEMES)}."
+            )
+        if not remote:
+            check_local(where)
         return LanceStore
-    if where == "faiss://" or where.removesuffix("/").endswith(".faiss"):
+    if where == "faiss://" or (is_local(where) and where.removesuffix("/").endswith(".faiss")):
+        check_local("" if where == "faiss://" else where)
         return FaissStore
+    if where.removesuffix("/").endswith(".faiss"):
+        raise InvalidInputError(
+            f"{shown_address(where)} is not a local path, but FAISS stores galleries in local folders only. Use Lance "
+            "(an address that ends in .lance, such as s3://bucket/name.lance) or PostgreSQL (postgresql://…)."
+        )
     raise InvalidInputError(
         f"{shown_address(where)!r} names no engine: use a path that ends in .lance (LanceDB) or .faiss (FAISS), "
         "'faiss://' (FAISS in memory) or a postgresql:// address (PostgreSQL with pgvector)."

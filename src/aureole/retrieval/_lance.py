@@ -26,8 +26,20 @@ from typing import Any
 
 import numpy as np
 
-from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
+from aureole._io import check_local, reporting_writes
+from aureole.errors import (
+    DamagedGalleryError,
+    InvalidInputError,
+    MissingInputError,
+    MissingPackageError,
+)
 from aureole.retrieval._filters import Condition
+from aureole.retrieval._integrity import (
+    check_returned,
+    parse_index_note,
+    parse_note,
+    reading,
+)
 from aureole.retrieval._schema import NO_MU, Rows, Schema, no_rows, object_array
 from aureole.retrieval._store import (
     Approximate,
@@ -46,6 +58,8 @@ SCHEMA_KEY = "aureole.schema"  # in the metadata of a table: it is a gallery
 _NOTE, _INDEX = "aureole.note.", "aureole.index"
 _BATCH = 1000  # ids per expression
 _FIRST_NEAREST = 256
+# what Lance and Arrow raise for damaged files; ArrowInvalid and UnicodeDecodeError are ValueErrors
+_FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError, MemoryError)
 _LEAST_LINKS = 4  # with fewer, Lance builds graphs that are not connected
 _PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
 _ID_INDEX = "aureole_id"
@@ -59,13 +73,20 @@ class LanceStore:
     schema: Schema
 
     def __init__(self, where: str, table: Any) -> None:
-        self._where, self._table = where, table
-        stored = table_metadata(table).get(SCHEMA_KEY)
+        self.where, self._table = where, table
+        with reading(where, *_FAILURES):
+            stored = table_metadata(table).get(SCHEMA_KEY)
+            fields = {field.name: str(field.type) for field in table.schema}
         if stored is None:
             raise InvalidInputError(
                 f"{where} holds no gallery: the Lance table has no schema of one."
             )
-        self.schema = Schema.from_json(json.loads(stored), where)
+        self.schema = Schema.from_json(parse_note(stored, f"the schema of {where}"), where)
+        for name, kind in _stored_types(self.schema).items():
+            if fields.get(name) != kind:
+                raise DamagedGalleryError(
+                    f"{where} is damaged: its column {name!r} must have the type {kind}, but has {fields.get(name)}."
+                )
 
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "LanceStore":
@@ -78,7 +99,8 @@ class LanceStore:
                 raise InvalidInputError(
                     f"{where} holds a table already. Open it, or delete it first."
                 )
-            return cls(where, lance.write_dataset(data, where, mode="create"))
+            with reporting_writes(where):
+                return cls(where, lance.write_dataset(data, where, mode="create"))
 
     @classmethod
     def open(cls, where: str) -> "LanceStore":
@@ -88,25 +110,27 @@ class LanceStore:
             raise MissingInputError(
                 f"{where} holds no gallery: the Lance table does not exist. `aureole index build` creates one."
             )
-        try:
+        with reading(where, *_FAILURES):
             table = lance.dataset(where)
-        except (OSError, ValueError) as error:
-            raise InvalidInputError(
-                f"{where} cannot be read as a Lance table: {str(error)[:200]}"
-            ) from error
-        return cls(where, table)
+            table.count_rows()
+        store = cls(where, table)
+        problem = store._index_problem()
+        if problem is not None:
+            raise DamagedGalleryError(f"{where} is damaged: {problem} Build it again.")
+        return store
 
     def append(self, rows: Rows) -> None:
         """Add all rows, or none if an id exists, in one commit."""
-        with locked(self._where):
-            self._table.checkout_latest()
+        with locked(self.where):
+            self._refresh()
             if not len(rows):
                 return
             insert = self._table.merge_insert("id").when_matched_fail()
             try:
-                insert.when_not_matched_insert_all().execute(to_arrow(rows, self.schema))
+                with reporting_writes(self.where):
+                    insert.when_not_matched_insert_all().execute(to_arrow(rows, self.schema))
             except OSError:
-                self._table.checkout_latest()
+                self._refresh()
                 known = known_ids(self._table, rows.ids.tolist())
                 if not known:
                     raise
@@ -117,48 +141,60 @@ class LanceStore:
 
     def upsert(self, rows: Rows) -> int:
         """Add rows, and replace those whose id exists, in one commit; return how many were replaced."""
-        with locked(self._where):
-            self._table.checkout_latest()
+        with locked(self.where):
+            self._refresh()
             if not len(rows):
                 return 0
             merge = self._table.merge_insert("id").when_matched_update_all()
             merge = merge.when_not_matched_insert_all()
-            replaced = merge.execute(to_arrow(rows, self.schema))["num_updated_rows"]
+            with reporting_writes(self.where):
+                replaced = merge.execute(to_arrow(rows, self.schema))["num_updated_rows"]
             self._index_ids()
             return replaced
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows, in one commit per 1,000, and return how many existed."""
-        with locked(self._where):
-            self._table.checkout_latest()
+        with locked(self.where):
+            self._refresh()
             known = known_ids(self._table, ids)
-            for start in range(0, len(known), _BATCH):
-                self._table.delete(with_ids(known[start : start + _BATCH]))
+            with reporting_writes(self.where):
+                for start in range(0, len(known), _BATCH):
+                    self._table.delete(with_ids(known[start : start + _BATCH]))
             return len(known)
 
     def count(self) -> int:
         """The number of rows."""
-        self._table.checkout_latest()
-        return self._table.count_rows()
+        with reading(self.where, *_FAILURES):
+            self._table.checkout_latest()
+            return self._table.count_rows()
 
     def version(self) -> str:
         """The version of the table."""
-        self._table.checkout_latest()
+        self._refresh()
         return str(self._table.version)
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
-        self._table.checkout_latest()
         names = ["id", "mu", "kappa", *columns]
         filters = [with_ids(ids[start : start + _BATCH]) for start in range(0, len(ids), _BATCH)]
-        parts = [self._table.scanner(columns=names, filter=one).to_table() for one in filters]
-        return from_arrow(parts, columns, self.schema)
+        with reading(self.where, *_FAILURES):
+            self._table.checkout_latest()
+            parts = [self._table.scanner(columns=names, filter=one).to_table() for one in filters]
+            return check_returned(from_arrow(parts, columns, self.schema), self.where)
 
-    def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
-        """All rows without mu; only the requested columns are read."""
-        self._table.checkout_latest()
-        for batch in self._table.scanner(columns=["id", "kappa", *columns]).to_batches():
-            yield without_mu(batch, columns)
+    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
+        """All rows; only the requested columns are read."""
+        import pyarrow as pa
+
+        names = ["id", *(["mu"] if vectors else []), "kappa", *columns]
+        with reading(self.where, *_FAILURES):
+            self._table.checkout_latest()
+            for batch in self._table.scanner(columns=names).to_batches():
+                if vectors:
+                    table = pa.Table.from_batches([batch])
+                    yield from_arrow([table], columns, self.schema)
+                else:
+                    yield without_mu(batch, columns)
 
     def candidates(
         self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
@@ -181,7 +217,7 @@ class LanceStore:
             raise InvalidInputError(
                 f"Lance takes {_LEAST_LINKS} links or more, but got {sizes['links']}."
             )
-        with locked(self._where):
+        with locked(self.where):
             self._table.checkout_latest()
             if kind == "ivf":
                 lists = sizes.get("lists", default_lists(self._table.count_rows()))
@@ -189,14 +225,15 @@ class LanceStore:
             else:
                 name, options = "IVF_HNSW_FLAT", {"num_partitions": 1, "ef_construction": 200}
                 options["m"] = sizes.get("links", 32)
-            self._index_ids()
-            self._table.create_index("mu", name, metric="dot", replace=True, **options)
-            self._note_index(kind, options["num_partitions"], sizes)
+            with reporting_writes(self.where):
+                self._index_ids()
+                self._table.create_index("mu", name, metric="dot", replace=True, **options)
+                self._note_index(kind, options["num_partitions"], sizes)
 
     def adopt(self, lists: int, sizes: dict[str, int]) -> None:
         """Use an index of the column mu with this many lists that workers of a cluster have built."""
         check_build("ivf", sizes)
-        with locked(self._where):
+        with locked(self.where):
             self._table.checkout_latest()
             self._note_index("ivf", lists, sizes)
 
@@ -216,20 +253,33 @@ class LanceStore:
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index, or None."""
-        self._table.checkout_latest()
-        note = table_metadata(self._table).get(_INDEX)
-        return None if note is None else describe_index(**json.loads(note))
+        self._refresh()
+        note = self._index_note()
+        return None if note is None else describe_index(**note)
+
+    def problems(self) -> list[str]:
+        """What is wrong with the index of mu and with the fragments of the table."""
+        problems = []
+        try:
+            problem = self._index_problem(required=True)
+            problems += [] if problem is None else [problem]
+            with reading(self.where, *_FAILURES):
+                self._table.validate()
+        except DamagedGalleryError as error:
+            problems.append(str(error))
+        return problems
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
-        self._table.checkout_latest()
-        return table_metadata(self._table).get(_NOTE + name)
+        self._refresh()
+        return self._metadata().get(_NOTE + name)
 
     def write_note(self, name: str, text: str) -> None:
         """Save a note in the metadata of the table."""
-        with locked(self._where):
-            self._table.checkout_latest()
-            self._table.update_schema_metadata({_NOTE + name: text})
+        with locked(self.where):
+            self._refresh()
+            with reporting_writes(self.where):
+                self._table.update_schema_metadata({_NOTE + name: text})
 
     def close(self) -> None:
         """Do nothing: no resources are held between calls."""
@@ -272,24 +322,74 @@ class LanceStore:
             nearest["distance_range"] = (None, reach)
         if "ef" in nearest:
             nearest["ef"] = max(nearest["ef"], 2 * k)
-        table = self._table.scanner(
-            columns=["id", "mu", "kappa", *selection.columns],
-            nearest=nearest,
-            filter=expression(selection.conditions),
-            prefilter=True,
-            disable_scoring_autoprojection=True,
-        ).to_table()
-        return from_arrow([table], selection.columns, self.schema)
+        with reading(self.where, *_FAILURES):
+            table = self._table.scanner(
+                columns=["id", "mu", "kappa", *selection.columns],
+                nearest=nearest,
+                filter=expression(selection.conditions),
+                prefilter=True,
+                disable_scoring_autoprojection=True,
+            ).to_table()
+            rows = from_arrow([table], selection.columns, self.schema)
+        return check_returned(rows, self.where)
 
     def _index_options(self, exact: bool) -> dict[str, Any]:
         """How a search uses the approximate index: with which sizes, or not at all."""
-        note = None if exact else table_metadata(self._table).get(_INDEX)
-        if note is None:  # an index without a note is unfinished, or not ours
+        index = None if exact else self._index_note()
+        if index is None:  # an index without a note is unfinished, or not ours
             return {"use_index": False}
-        index = json.loads(note)
         if index["kind"] == "hnsw":
             return {"use_index": True, "nprobes": 1, "ef": width_of(index["sizes"])}
         return {"use_index": True, "nprobes": probes_of(index["sizes"], index["lists"])}
+
+    def _refresh(self) -> None:
+        with reading(self.where, *_FAILURES):
+            self._table.checkout_latest()
+
+    def _metadata(self) -> dict[str, str]:
+        with reading(self.where, *_FAILURES):
+            return table_metadata(self._table)
+
+    def _index_note(self) -> dict[str, Any] | None:
+        """The kind, lists and sizes of the approximate index, or None."""
+        note = self._metadata().get(_INDEX)
+        if note is None:
+            return None
+        what = f"{self.where} (note of its index)"
+        return parse_index_note(parse_note(note, what), what)
+
+    def _index_problem(self, *, required: bool = False) -> str | None:
+        """What is wrong with the index that searches use: its kind, its metric or its number of lists.
+
+        Without an index that is ``required``, searches would be right, but slow.
+        """
+        note = self._index_note()
+        if note is None:
+            return None
+        expected = {"ivf": "IVF_FLAT", "hnsw": "IVF_HNSW_FLAT"}[note["kind"]]
+        with reading(f"{self.where} (index of mu)", *_FAILURES):
+            names = [
+                i.name for i in self._table.describe_indices() if list(i.field_names) == ["mu"]
+            ]
+            if not names:
+                return "the approximate index is missing." if required else None
+            stats = self._table.stats.index_stats(names[0])
+            metrics = {part["metric_type"] for part in stats["indices"]}
+            lists = {part["num_partitions"] for part in stats["indices"]}
+        if stats["index_type"] == expected and metrics == {"dot"} and lists == {note["lists"]}:
+            return None
+        got = f"{stats['index_type']} with the metric {', '.join(sorted(map(str, metrics)))}"
+        return (
+            f"the approximate index is {got} and {sorted(map(str, lists))} lists, but its note says {expected} with "
+            f"the metric dot and {note['lists']} lists."
+        )
+
+
+def _stored_types(schema: Schema) -> dict[str, str]:
+    """The Arrow types, as text, of the columns of a gallery."""
+    kinds = {"text": "string", "integer": "int64", "number": "double", "boolean": "bool"}
+    fixed = {"id": "string", "mu": f"fixed_size_list<item: float>[{schema.dim}]", "kappa": "float"}
+    return fixed | {name: kinds[kind] for name, kind in schema.columns.items()}
 
 
 def lance_package() -> Any:
@@ -322,7 +422,9 @@ def locked(where: str) -> Iterator[None]:
     if not is_local(where):
         yield
         return
-    Path(where).parent.mkdir(parents=True, exist_ok=True)
+    check_local(where)
+    with reporting_writes(where):
+        Path(where).parent.mkdir(parents=True, exist_ok=True)
     with file_lock(Path(f"{where.removesuffix('/')}.lock")):
         yield
 

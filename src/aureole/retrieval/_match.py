@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
-from aureole._io import atomic_write
+from aureole._io import atomic_file, atomic_write, check_local
 from aureole.errors import AureoleWarning, InvalidInputError, MissingInputError
 from aureole.retrieval._brute_force import BLOCK, labels_of, mean_of_best, nearest, unit_rows
 from aureole.retrieval._match_quality import (
@@ -289,7 +289,7 @@ class MatchCalibrator:
     def save(self, folder: str | Path) -> None:
         """Write ``match.json`` and ``match.safetensors``."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        check_local(folder)
         options = {name: getattr(self, name) for name in _OPTIONS}
         described = {
             "format": _FORMAT,
@@ -307,10 +307,9 @@ class MatchCalibrator:
             **{f"fitted.{k}": v for k, v in asdict(self.fitted_).items()},
             **{f"held_out.{k}": v for k, v in asdict(self.held_out_).items()},
         }
-        part = folder / "match.safetensors.part"
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part)
-        part.chmod(0o644)
-        part.replace(folder / "match.safetensors")
+        plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        with atomic_file(folder / "match.safetensors") as file:
+            file.write(save(plain))
         atomic_write(folder / "match.json", json.dumps(described))
 
     @classmethod

@@ -16,8 +16,15 @@ from urllib.parse import urldefrag
 
 import numpy as np
 
-from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
+from aureole.errors import (
+    AureoleError,
+    DamagedGalleryError,
+    InvalidInputError,
+    MissingInputError,
+    MissingPackageError,
+)
 from aureole.retrieval._filters import Condition
+from aureole.retrieval._integrity import check_returned, parse_index_note, parse_note, reading
 from aureole.retrieval._schema import NO_MU, Rows, Schema, object_array
 from aureole.retrieval._store import (
     Approximate,
@@ -58,6 +65,7 @@ class PostgresStore:
 
     def __init__(self, where: str) -> None:
         check_address(where)
+        self.where = shown_address(where)
         address, name = urldefrag(where)
         self._connection = Connection(address)
         self._name = name or "gallery"
@@ -124,6 +132,10 @@ class PostgresStore:
                     )
                 store._connection.register(connection)
             store.schema = _parse_schema(store.read_note("schema"), f"table {store._name!r}")
+            store._check_columns()
+            problem = store._index_problem()
+            if problem is not None:
+                raise DamagedGalleryError(f"{store.where} is damaged: {problem} Build it again.")
         except BaseException:
             store.close()
             raise
@@ -194,9 +206,11 @@ class PostgresStore:
         statement = self._select("SELECT {columns} FROM {table} WHERE id = ANY(%s)", columns)
         return self._connection.read(lambda c: self._rows(c, statement, [ids], columns))
 
-    def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
-        """All rows without mu, from a cursor on the server, in one transaction."""
-        names = self._names(["id", "kappa", *columns])
+    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
+        """All rows, from a cursor on the server, in one transaction."""
+        sql = self._connection.psycopg.sql
+        fixed = sql.SQL("id, vector_send(mu), kappa" if vectors else "id, kappa")
+        names = sql.SQL(", ").join([fixed, *(self._column(name) for name in columns)])
         connection = self._connection.read(lambda c: c.execute("SELECT 1").connection)
         with (
             self._connection.reporting("read"),
@@ -205,6 +219,9 @@ class PostgresStore:
         ):
             cursor.execute(self._sql("SELECT {columns} FROM {table}", columns=names))
             while records := cursor.fetchmany(_SCAN_ROWS):
+                if vectors:
+                    yield self._decode(records, columns)
+                    continue
                 ids, kappa, *values = zip(*records, strict=True)
                 payload = dict(zip(columns, map(object_array, values), strict=True))
                 yield Rows(object_array(ids), NO_MU, np.array(kappa, np.float32), payload)
@@ -284,9 +301,64 @@ class PostgresStore:
         """Close the connection."""
         self._connection.close()
 
+    def problems(self) -> list[str]:
+        """What is wrong with the approximate index and with the key of the table."""
+        problem = self._index_problem(required=True)
+        statement = self._sql(
+            "SELECT count(*) FROM pg_index WHERE indrelid = %s::regclass AND indisunique AND indisvalid"
+        )
+        name = self._sql("{table}").as_string(None)
+        record = self._connection.read(lambda c: c.execute(statement, [name]).fetchone())
+        problems = [] if problem is None else [problem]
+        return problems if record[0] else [*problems, "the table has no primary key."]
+
+    def _check_columns(self) -> None:
+        """Raise unless the table has the columns of the schema with their types."""
+        statement = self._sql(
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+        )
+        table = self._sql("{table}").as_string(None)
+        found = dict(self._connection.read(lambda c: c.execute(statement, [table]).fetchall()))
+        expected = {"id": "text", "mu": f"vector({self.schema.dim})", "kappa": "real"}
+        for name, kind in self.schema.columns.items():
+            stored = name.upper() if name in _SYSTEM_COLUMNS else name
+            expected[stored] = _TYPES[kind].removesuffix(' COLLATE "C"')
+        for name, kind in expected.items():
+            if found.get(name) != kind:
+                raise DamagedGalleryError(
+                    f"{self.where} is damaged: its column {name!r} must have the type {kind}, but has "
+                    f"{found.get(name)}."
+                )
+
+    def _index_problem(self, *, required: bool = False) -> str | None:
+        """What is wrong with the index that searches use; without one they would be right, but slow."""
+        note = self._index_note()
+        if note is None:
+            return None
+        statement = (
+            "SELECT am.amname, op.opcname, i.indisvalid, i.indrelid = to_regclass(%s) FROM pg_index i "
+            "JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam "
+            "JOIN pg_opclass op ON op.oid = i.indclass[0] WHERE i.indexrelid = to_regclass(%s)"
+        )
+        names = [self._sql(text).as_string(None) for text in ("{table}", "{index}")]
+        record = self._connection.read(lambda c: c.execute(statement, names).fetchone())
+        if record is None:
+            return "the approximate index is missing." if required else None
+        method = {"ivf": "ivfflat", "hnsw": "hnsw"}[note["kind"]]
+        if record == (method, "vector_ip_ops", True, True):
+            return None
+        return (
+            f"the approximate index is {record[0]} with {record[1]}, but its note says {method} with vector_ip_ops, "
+            "or it is not valid."
+        )
+
     def _index_note(self) -> dict[str, Any] | None:
         text = self.read_note("index")
-        return None if text is None else json.loads(text)
+        if text is None:
+            return None
+        what = f"{self.where} (note of its index)"
+        return parse_index_note(parse_note(text, what), what)
 
     def _set_note(self, connection: Any, name: str, text: str) -> None:
         statement = (
@@ -335,7 +407,7 @@ class PostgresStore:
                     records += [record for record in part if record[-1] <= reach]
                     if len(part) < stride or part[-1][-1] > reach:
                         break
-        return self._decode(records, selection.columns)
+        return check_returned(self._decode(records, selection.columns), self.where)
 
     def _tune(self, connection: Any, index: dict[str, Any] | None, k: int) -> None:
         """Set, for this transaction, how the approximate index is used."""
@@ -346,14 +418,16 @@ class PostgresStore:
         self, connection: Any, statement: Any, values: list[Any], columns: Sequence[str]
     ) -> Rows:
         with connection.cursor(binary=True) as cursor:
-            return self._decode(cursor.execute(statement, values).fetchall(), columns)
+            records = cursor.execute(statement, values).fetchall()
+        return check_returned(self._decode(records, columns), self.where)
 
     def _decode(self, records: list[tuple[Any, ...]], columns: Sequence[str]) -> Rows:
         """Rows from (id, vector_send(mu), kappa, payload): pgvector sends two int16 and big-endian float32."""
         n, dim = len(records), self.schema.dim
-        sent = np.frombuffer(b"".join(record[1] for record in records), np.uint8)
-        mu = np.ascontiguousarray(sent.reshape(n, 4 + 4 * dim)[:, 4:])
-        kappa = np.array([record[2] for record in records], np.float32)
+        with reading(self.where, TypeError, ValueError):  # a null, or a vector of another dimension
+            sent = np.frombuffer(b"".join(record[1] for record in records), np.uint8)
+            mu = np.ascontiguousarray(sent.reshape(n, 4 + 4 * dim)[:, 4:])
+            kappa = np.array([record[2] for record in records], np.float32)
         payload = {
             name: object_array([record[place] for record in records])
             for place, name in enumerate(columns, start=3)
@@ -421,11 +495,11 @@ def settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
 
 
 def _parse_schema(note: str | None, where: str) -> Schema:
-    try:
-        values = json.loads(note or "null")
-    except ValueError as error:
-        raise InvalidInputError(f"{where} holds no gallery: its schema is not JSON.") from error
-    return Schema.from_json(values, where)
+    if note is None:
+        raise DamagedGalleryError(
+            f"{where} does not hold a gallery: the note of its schema is missing."
+        )
+    return Schema.from_json(parse_note(note, f"the schema of {where}"), where)
 
 
 class Connection:

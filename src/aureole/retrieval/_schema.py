@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import EncoderError, InvalidInputError, MissingInputError
+from aureole.errors import DamagedGalleryError, EncoderError, InvalidInputError, MissingInputError
 from aureole.retrieval._caps import POINT, stored_direction
+from aureole.retrieval._integrity import MAX_DIM, parse_note
 
 MAX_ID_BYTES = 1024
 MAX_TEXT_BYTES = 1_000_000
@@ -54,14 +55,17 @@ class Schema:
         """The schema from untrusted JSON; ``where`` names its source in the error."""
         try:
             dim, columns = values["dim"], values["columns"]
-            valid = isinstance(dim, int) and dim >= 2 and isinstance(columns, dict)
+            valid = type(dim) is int and 2 <= dim <= MAX_DIM and isinstance(columns, dict)
             valid = valid and all(_NAME.fullmatch(n) and t in _TYPES for n, t in columns.items())
-            if not valid:
+            if not valid or _RESERVED & columns.keys():
                 raise ValueError("dim or columns")
-            return cls(dim, columns, float(values["typical_kappa"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(
-                f"{where} does not hold a gallery: its schema is invalid ({error!r})."
+            typical_kappa = float(values["typical_kappa"])
+            if not 0 <= typical_kappa < math.inf:
+                raise ValueError(f"typical_kappa {typical_kappa}")
+            return cls(dim, columns, typical_kappa)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DamagedGalleryError(
+                f"{where} does not hold a gallery: its schema is invalid ({repr(error)[:200]})."
             ) from error
 
 
@@ -121,12 +125,14 @@ class Origin:
     def from_json(cls, text: str) -> "Origin":
         """From untrusted JSON text."""
         try:
-            values = json.loads(text)
+            values = parse_note(text, "the note of the origin")
             if values["format"] != _ORIGIN_FORMAT:
                 raise ValueError("another format")
             return cls(values["kappa_pos"], values["weights"], values.get("encoder"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"not a saved origin: {error!r}.") from error
+        except DamagedGalleryError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DamagedGalleryError(f"not a saved origin: {repr(error)[:200]}.") from error
 
 
 @dataclass(frozen=True)
@@ -256,6 +262,10 @@ def pack_strings(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 def unpack_strings(text: np.ndarray, ends: np.ndarray) -> list[str]:
     """The inverse of ``pack_strings``."""
     content = text.tobytes()
+    bounds = np.concatenate([[0], ends])
+    flat = text.dtype == np.uint8 and ends.dtype == np.int64 and text.ndim == ends.ndim == 1
+    if not flat or (np.diff(bounds) < 0).any() or bounds[-1] != len(content):
+        raise ValueError("the ends of strings do not fit their text")
     return [content[start:end].decode() for start, end in pairwise([0, *ends.tolist()])]
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from aureole._io import reporting_writes
 from aureole.errors import InvalidInputError
 from aureole.retrieval._filters import Condition
 from aureole.retrieval._schema import Rows, Schema
@@ -41,13 +42,16 @@ class Store(Protocol):
       its bound minus ``slack``; an approximate index may miss some.
     - ``nearest`` yields, query by query, the k rows of the selection with the highest inner products.
     - ``fetch`` returns the rows with the given ids, in any order, without those that do not exist.
-    - ``scan`` yields all rows in batches, without mu, in any order.
+    - ``scan`` yields all rows in batches, in any order, without mu unless ``vectors`` is set.
     - ``version`` is a text that changes with the rows, at a cost that does not grow with them.
     - Notes are short texts saved with the rows, such as a calibration.
     - ``approximate`` is the kind and sizes of the approximate index, or None.
+    - ``problems`` lists what is wrong with the approximate index and with the files; rows are checked elsewhere.
+    - ``where`` is the address, for messages.
     """
 
     engine: str
+    where: str
 
     @property
     def schema(self) -> Schema: ...
@@ -64,7 +68,7 @@ class Store(Protocol):
 
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows: ...
 
-    def scan(self, columns: Sequence[str]) -> Iterator[Rows]: ...
+    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]: ...
 
     def candidates(
         self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
@@ -75,6 +79,8 @@ class Store(Protocol):
     def build(self, kind: Approximate, **sizes: int) -> None: ...
 
     def approximate(self) -> dict[str, Any] | None: ...
+
+    def problems(self) -> list[str]: ...
 
     def read_note(self, name: str) -> str | None: ...
 
@@ -128,7 +134,9 @@ def _ambiguous(authority: str, rest: str) -> bool:
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file; the operating system releases it if the process dies."""
-    with open(path, "a") as handle:
+    with reporting_writes(path):
+        handle = open(path, "a")  # noqa: SIM115
+    with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         try:
             yield

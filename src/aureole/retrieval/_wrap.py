@@ -78,7 +78,7 @@ class WrappedStore:
     def __init__(self, source: Source, names: Names, kappa: Any) -> None:
         self._source, self._kappa = source, kappa
         self._notes: dict[str, str] = {}
-        self.engine = source.engine
+        self.engine = self.where = source.engine
         self._column = kappa if isinstance(kappa, str) else None
         wanted = self._with_kappa(names.columns)
         values: dict[str, list[Any]] = {name: [] for name in wanted}
@@ -122,9 +122,9 @@ class WrappedStore:
         length = np.linalg.norm(rows.mu.astype(np.float64), axis=-1, keepdims=True)
         return replace(rows, mu=(rows.mu / length).astype(np.float32))
 
-    def scan(self, columns: Sequence[str]) -> Iterator[Rows]:
-        """All rows without mu."""
-        for rows in self._source.scan(self._with_kappa(columns), vectors=False):
+    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
+        """All rows."""
+        for rows in self._source.scan(self._with_kappa(columns), vectors=vectors):
             yield self._complete(rows, columns, checked=False)
 
     def candidates(
@@ -165,6 +165,13 @@ class WrappedStore:
     def close(self) -> None:
         """Close what was opened; your own index or client stays open."""
         self._source.close()
+
+    def problems(self) -> NoReturn:
+        """Raise: the files of a wrapped index belong to its engine."""
+        raise InvalidInputError(
+            f"check is for galleries of aureole; this one wraps {self.engine}, which has tools of its own. The vectors "
+            "that a search returns are checked."
+        )
 
     def _refuse(self, what: str) -> NoReturn:
         raise InvalidInputError(

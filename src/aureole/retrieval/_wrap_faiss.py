@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from aureole.errors import InvalidInputError, MissingPackageError
-from aureole.retrieval._faiss import unpatched
+from aureole.retrieval._faiss_index import unpatched
 from aureole.retrieval._schema import NO_MU, Rows, no_rows, object_array
 from aureole.retrieval._wrap import Names, grow
 

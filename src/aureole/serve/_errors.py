@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aureole.errors import EncoderError, InvalidInputError
+from aureole.errors import DamagedGalleryError, EncoderError, InvalidInputError
 from aureole.serve._response_models import to_json
 
 LOG = logging.getLogger("aureole.serve")
@@ -79,8 +79,9 @@ def map_failures(component: str) -> Iterator[None]:
     except (ApiError, asyncio.CancelledError):
         raise
     except Exception as error:
-        # an encoder that fails, such as an API that is down, is not the client's fault
-        if isinstance(error, InvalidInputError) and not isinstance(error, EncoderError):
+        # an encoder that fails, such as an API that is down, or a damaged gallery is not the client's fault
+        ours = isinstance(error, EncoderError | DamagedGalleryError)
+        if isinstance(error, InvalidInputError) and not ours:
             raise ApiError("invalid_input", str(error)) from error
         LOG.error("the %s failed", component, exc_info=error)
         message = f"the {component} failed on this request; see the service's log. Try again."
