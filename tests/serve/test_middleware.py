@@ -2,7 +2,8 @@
 
 import pytest
 
-from aureole.serve._middleware import RateLimiter, is_authorized
+from aureole.serve._limits import RateLimiter
+from aureole.serve._middleware import is_authorized
 
 
 def test_buckets_forget_the_oldest_clients_and_never_fill_beyond_the_burst():

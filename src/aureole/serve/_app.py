@@ -1,18 +1,23 @@
 """The FastAPI application: routes, their OpenAPI description and error handlers. The only file that imports FastAPI."""
 
+import asyncio
 import hashlib
+import json
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 import aureole
 from aureole.explorer import page_folder
 from aureole.serve import _request_models as requests, _response_models as responses
 from aureole.serve._errors import STATUS, ApiError, internal_error
-from aureole.serve._middleware import Limits, LimitsMiddleware, Metrics
+from aureole.serve._limits import Limits, parse_json
+from aureole.serve._middleware import LimitsMiddleware, Metrics
 from aureole.serve._response_models import to_json
 from aureole.serve._service import Service
 
@@ -25,6 +30,7 @@ Offset = Annotated[int, Query(ge=0, le=2**40)]
 Count = Annotated[int, Query(ge=1, le=500)]
 Label = Annotated[str | None, Query(max_length=1000, description="Only items with this label.")]
 IfNoneMatch = Annotated[str | None, Header()]
+_LARGE = 2**16  # bytes of a body that is parsed in a thread, not on the event loop
 
 
 def create_app(
@@ -39,6 +45,7 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
     )
+    app.router.route_class = _JsonRoute
     _add_errors(app)
     _add_gallery(app, service)
     _add_queries(app, service)
@@ -182,6 +189,44 @@ def _add_page(app: FastAPI) -> None:
     @app.get("/assets/{name:path}", include_in_schema=False)
     async def asset(name: str, if_none_match: IfNoneMatch = None) -> Response:
         return static(f"assets/{name}", if_none_match)
+
+
+class _JsonRequest(Request):
+    """A request whose body is parsed once, by ``parse_json``."""
+
+    parsed: Any = None
+
+    async def parse(self) -> None:
+        """Parse the body; a large one in a thread, so that other requests are answered meanwhile."""
+        body = await self.body()
+        try:
+            large = len(body) > _LARGE
+            self.parsed = await asyncio.to_thread(parse_json, body) if large else parse_json(body)
+        except ValueError as error:
+            self.parsed = error
+
+    async def json(self) -> Any:
+        """The parsed body; raises as FastAPI expects if it is not JSON."""
+        if isinstance(self.parsed, ValueError):
+            raise json.JSONDecodeError("invalid JSON", "", 0) from self.parsed
+        return self.parsed
+
+
+class _JsonRoute(APIRoute):
+    """A route that limits what the parser of its body may cost."""
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        """FastAPI's handler of a request whose body has been parsed."""
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def parsed(request: Request) -> Response:
+            limited = _JsonRequest(request.scope, request.receive)
+            await limited.parse()
+            return await handle(limited)
+
+        return parsed
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -8,13 +8,12 @@ import base64
 import binascii
 import hmac
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 from aureole.serve._batching import Batcher
 from aureole.serve._errors import LOG, ApiError, internal_error
+from aureole.serve._limits import Limits, RateLimiter
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -32,62 +31,8 @@ _SECURITY_HEADERS = [
 ]
 _HEALTH = "/healthz"  # needs no key and has no rate limit
 _METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE")
-_MAX_CLIENTS = 10_000
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a service.
-
-    Attributes
-    ----------
-    body
-        Maximum size of a request body in bytes (default 16 MiB).
-    seconds
-        Timeout of a request, from its first byte to the end of the response (default 30).
-    rate, burst
-        Requests per second and client address, on average and at once (default: no limit; 100).
-    in_flight
-        Maximum number of concurrent requests (default 512).
-    """
-
-    body: int = 16 * 2**20
-    seconds: float = 30.0
-    rate: float = 0.0
-    burst: int = 100
-    in_flight: int = 512
-
-
-class RateLimiter:
-    """A token bucket per client: it refills at ``rate`` per second up to ``burst``, and each request takes one token.
-
-    The 10,000 most recent clients are remembered, in constant time and memory.
-
-    Examples
-    --------
-    >>> limiter = RateLimiter(rate=2.0, burst=2)
-    >>> [limiter.take("a", now) for now in (0.0, 0.0, 0.0, 0.5)], limiter.take("b", 0.0)
-    ([0.0, 0.0, 0.5, 0.0], 0.0)
-    """
-
-    def __init__(self, rate: float, burst: int) -> None:
-        self._rate, self._burst = rate, max(1, burst)
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, client: str, now: float | None = None) -> float:
-        """0 if the request is allowed, else the seconds to wait."""
-        if self._rate <= 0:
-            return 0.0
-        now = time.monotonic() if now is None else now
-        tokens, then = self._buckets.pop(client, (float(self._burst), now))
-        tokens = min(float(self._burst), tokens + (now - then) * self._rate)
-        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
-        self._buckets[client] = (tokens if wait else tokens - 1, now)
-        if len(self._buckets) > _MAX_CLIENTS:
-            self._buckets.popitem(last=False)
-        return wait
 
 
 def is_authorized(header: bytes | None, key: str | None) -> bool:
