@@ -96,3 +96,16 @@ def open_sockets(place, count, content, source=None):
             continue
         found.append(connection)
     return found
+
+
+def send_raw(place, content, wait=5.0):
+    """What comes back for bytes as they are."""
+    with socket.create_connection(place, timeout=wait) as connection:
+        connection.sendall(content)
+        found = b""
+        try:
+            while part := connection.recv(65536):
+                found += part
+        except (TimeoutError, ConnectionResetError):
+            pass
+    return found

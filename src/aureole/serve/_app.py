@@ -16,14 +16,16 @@ import aureole
 from aureole.explorer import page_folder
 from aureole.serve import _request_models as requests, _response_models as responses
 from aureole.serve._errors import STATUS, ApiError, internal_error
+from aureole.serve._keys import ApiKeys
 from aureole.serve._limits import Limits, parse_json
-from aureole.serve._middleware import LimitsMiddleware, Metrics
+from aureole.serve._middleware import LimitsMiddleware
 from aureole.serve._response_models import to_json
 from aureole.serve._service import Service
 
 _DESCRIPTION = """Embeddings with uncertainty: posteriors vMF(mu, kappa) of inputs, credible sets in a gallery of
 posteriors, and its items by their certainty."""
 _COMMON = ("unauthorized", "rate_limited", "timeout", "unavailable", "internal", "too_large")
+_COMMON += ("slow_body", "misdirected", "headers_too_large", "malformed")
 _PAGE_TYPES = {".html": "html", ".js": "javascript", ".css": "css"}
 Name = Annotated[str, Path(max_length=1024, description="Id of an item.")]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
@@ -34,9 +36,19 @@ _LARGE = 2**16  # bytes of a body that is parsed in a thread, not on the event l
 
 
 def create_app(
-    service: Service, *, limits: Limits | None = None, key: str | None = None
+    service: Service,
+    *,
+    limits: Limits | None = None,
+    key: str | None = None,
+    keys: ApiKeys | None = None,
+    hosts: frozenset[str] | None = None,
 ) -> LimitsMiddleware:
-    """The ASGI application of a service: FastAPI behind the limits middleware."""
+    """The ASGI application of a service: FastAPI behind the limits middleware.
+
+    Requests need ``key``, or one of ``keys``, and one of the ``hosts`` in their Host header; None allows all.
+    """
+    if key is not None:
+        keys = ApiKeys({"default": key})
     app = FastAPI(
         title="aureole",
         description=_DESCRIPTION,
@@ -49,9 +61,11 @@ def create_app(
     _add_errors(app)
     _add_gallery(app, service)
     _add_queries(app, service)
-    _add_operations(app, service.metrics, secured=key is not None)
+    _add_operations(app, service, secured=keys is not None)
     _add_page(app)
-    return LimitsMiddleware(app, limits=limits or Limits(), key=key, metrics=service.metrics)
+    return LimitsMiddleware(
+        app, limits=limits or Limits(), keys=keys, hosts=hosts, metrics=service.metrics
+    )
 
 
 def _add_gallery(app: FastAPI, service: Service) -> None:
@@ -136,13 +150,19 @@ def _add_queries(app: FastAPI, service: Service) -> None:
         return _json(await service.map(request))
 
 
-def _add_operations(app: FastAPI, metrics: Metrics, *, secured: bool) -> None:
-    """Operational endpoints: health, metrics, OpenAPI description."""
+def _add_operations(app: FastAPI, service: Service, *, secured: bool) -> None:
+    """Operational endpoints: health, readiness, metrics, OpenAPI description."""
 
     @app.get("/healthz", **_documented(responses.HealthAnswer))
     async def healthz() -> Response:
-        """Whether the service accepts requests; needs no key."""
+        """Whether the process works, or should be restarted; needs no key."""
+        service.readiness.check_alive()
         return _json({"status": "ok"})
+
+    @app.get("/readyz", **_documented(responses.ReadyAnswer))
+    async def readyz() -> Response:
+        """Whether the engine answers a search and the encoder embeds an input; needs no key."""
+        return _json(await service.readiness.check_ready())
 
     text = _documented(None)
     prometheus_text = {"description": "Prometheus text format.", "content": {"text/plain": {}}}
@@ -151,7 +171,9 @@ def _add_operations(app: FastAPI, metrics: Metrics, *, secured: bool) -> None:
     @app.get("/metrics", response_class=Response, **text)
     async def prometheus() -> Response:
         """Metrics for Prometheus."""
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     description: list[bytes] = []  # built on the first request
 
@@ -238,8 +260,6 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     async def api_error(_: Request, error: ApiError) -> Response:
-        if error.code == "too_large":
-            raise error  # the middleware closes the connection
         return response(error)
 
     @app.exception_handler(RequestValidationError)
@@ -296,7 +316,7 @@ def _openapi(app: FastAPI, *, secured: bool) -> dict[str, Any]:
         schemes = description.setdefault("components", {}).setdefault("securitySchemes", {})
         schemes["key"] = {"type": "http", "scheme": "bearer"}
         for path, methods in description["paths"].items():
-            if path != "/healthz":
+            if path not in ("/healthz", "/readyz"):
                 for operation in methods.values():
                     operation["security"] = [{"key": []}]
     return description

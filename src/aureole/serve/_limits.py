@@ -1,5 +1,6 @@
 """Limits of a service: sizes, times, rates, and the shape of a JSON body, which is counted before it is parsed."""
 
+import math
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -27,17 +28,33 @@ class Limits:
         Maximum size of a request body in bytes (default 16 MiB).
     seconds
         Timeout of a request, from its first byte to the end of the response (default 30).
-    rate, burst
-        Requests per second and client address, on average and at once (default: no limit; 100).
+    rate, key_rate, burst
+        Requests per second and client address, and per API key, on average (default: no limit), and at once (default
+        100).
     in_flight
-        Maximum number of concurrent requests (default 512).
+        Maximum number of requests that are processed at once; those whose body has not arrived are not counted (default
+        512).
+    body_idle, body_rate
+        Seconds that a client may pause within a body (default 5), and the smallest rate in bytes per second after that
+        time (default 1024).
+    buffered
+        Maximum size of all bodies in memory in bytes; small ones are always accepted (default 256 MiB).
+    per_address, connections
+        Open connections per client address (default 64; not for clients on this machine) and in total (default 4096).
+        Above that, the connection that has waited longest for its client is closed.
     """
 
     body: int = 16 * 2**20
     seconds: float = 30.0
     rate: float = 0.0
+    key_rate: float = 0.0
     burst: int = 100
     in_flight: int = 512
+    body_idle: float = 5.0
+    body_rate: float = 1024.0
+    buffered: int = 256 * 2**20
+    per_address: int = 64
+    connections: int = 4096
 
 
 class RateLimiter:
@@ -56,14 +73,16 @@ class RateLimiter:
         self._rate, self._burst = rate, max(1, burst)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, client: str, now: float | None = None) -> float:
-        """0 if the request is allowed, else the seconds to wait."""
-        if self._rate <= 0:
+    def take(self, client: str, now: float | None = None, *, rate: float | None = None) -> float:
+        """0 if the request is allowed, else the seconds to wait; ``rate`` replaces the common rate and burst."""
+        burst = float(self._burst if rate is None else max(1, math.ceil(rate)))
+        rate = self._rate if rate is None else rate
+        if rate <= 0:
             return 0.0
         now = time.monotonic() if now is None else now
-        tokens, then = self._buckets.pop(client, (float(self._burst), now))
-        tokens = min(float(self._burst), tokens + (now - then) * self._rate)
-        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+        tokens, then = self._buckets.pop(client, (burst, now))
+        tokens = min(burst, tokens + (now - then) * rate)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / rate
         self._buckets[client] = (tokens if wait else tokens - 1, now)
         if len(self._buckets) > _MAX_CLIENTS:
             self._buckets.popitem(last=False)
@@ -73,8 +92,8 @@ class RateLimiter:
 def check_json_size(body: bytes) -> None:
     """Raise a 422 if a JSON body has too many keys, values, lists or objects to be parsed quickly.
 
-    Counts ``:``, ``,``, ``[`` and ``{``, and only if there are too many of them, those outside of strings. Linear in time,
-    with constant memory.
+    Counts ``:``, ``,``, ``[`` and ``{``, and only if there are too many of them, those outside of strings. Linear in
+    time, with constant memory.
 
     Examples
     --------
@@ -94,7 +113,7 @@ def check_json_size(body: bytes) -> None:
 
 
 def parse_json(body: bytes) -> Any:
-    """The value of a JSON body; raises ``ValueError`` if it is not JSON, and a 422 if it is too large to be parsed quickly."""
+    """The value of a JSON body; raises ``ValueError`` if it is not JSON, and as ``check_json_size``."""
     from pydantic_core import from_json
 
     check_json_size(body)
@@ -129,3 +148,31 @@ def _count_outside_strings(body: bytes) -> _Counts:
         counts += np.bincount(outside, minlength=128)
     opened = sum(int(counts[ord(one)]) for one in _CONTAINER)
     return _Counts(int(counts[ord(_KEY)]), int(counts[ord(_VALUE)]), opened)
+
+
+def host_name(header: bytes) -> str:
+    """The name in a Host header, in lower case, without its port.
+
+    Examples
+    --------
+    >>> [host_name(header) for header in (b"Example.org:8765", b"[::1]:8765", b"127.0.0.1", b"")]
+    ['example.org', '::1', '127.0.0.1', '']
+    """
+    text = header.decode("latin-1").strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].rstrip(".")
+
+
+def check_host(headers: list[tuple[bytes, bytes]], allowed: frozenset[str] | None) -> None:
+    """Raise a 421 unless the request has one Host header with an allowed name; None allows all.
+
+    A page of another site can resolve its own name to this machine (DNS rebinding) and then read responses as if they
+    were its own. Its requests have its name in the Host header.
+    """
+    if allowed is None:
+        return
+    names = [host_name(value) for name, value in headers if name == b"host"]
+    if len(names) != 1 or names[0] not in allowed:
+        message = "this service does not answer for the host of the request; see --allowed-host."
+        raise ApiError("misdirected", message)

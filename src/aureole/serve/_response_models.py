@@ -241,9 +241,17 @@ class AboutAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
-    """Whether the service accepts requests."""
+    """Whether the process works."""
 
     status: str
+
+
+class ReadyAnswer(BaseModel):
+    """Whether the engine and the encoder answer; ``encoder`` is null without one."""
+
+    status: str
+    engine: str
+    encoder: str | None
 
 
 class ItemFormatter:

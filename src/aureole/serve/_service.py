@@ -43,6 +43,7 @@ from aureole.serve._neighbourhood_map import (
     predictive_cosines,
     spread_places,
 )
+from aureole.serve._readiness import Readiness
 from aureole.serve._request_models import require_kappa_pos
 from aureole.serve._response_models import (
     ItemFormatter,
@@ -99,6 +100,7 @@ class Service:
         self.encoder = None if embedder is None else Encoder(embedder, batches)
         if self.encoder is not None:
             self.metrics.watch("encoder", self.encoder.queue)
+        self.readiness = Readiness(self.engine, self.encoder, self.dim)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
         self._matching: Matching | None = None
         if calibrator is not None:
