@@ -135,8 +135,8 @@ def folder(tmp_path_factory):
     write("ambiguous-self-pairs", self_weight=6.0)
     write("tilt-deficient", 4, {"mean_length": 0.1}, tilt=30.0)
     paper = {"rule": "paper", "architecture": "paper", "negatives": 8, "averaging": False}
-    write("ladder-0-paper", loss="mcinfonce", phases="two", **paper)
-    write("ladder-1-closed-form", phases="two", **paper)
+    write("ladder-1-paper", loss="mcinfonce", phases="two", **paper)
+    write("ladder-2-closed-form", phases="two", **paper)
     write("losses-elk", loss="elk", temperature=1.0)
     write("losses-infonce", 4, {"kappa_rank": None}, loss="infonce")
     for count in (4, 16, 512):

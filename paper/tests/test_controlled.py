@@ -121,7 +121,8 @@ def test_bimodal_runs(tmp_path, components):
 def test_the_ladder_changes_one_thing_at_a_time():
     rungs = find_experiment("ladder").settings
     assert rungs[-1].name == "base"
-    together = {"negatives", "items", "pairs"}, {"phases", "lr", "kappa_start", "hold_kappa"}
+    joint = {"phases", "lr", "kappa_start", "hold_kappa"}
+    together = {"negatives", "items", "pairs"}, joint, {"architecture", "lr"}
     for before, after in pairwise(rungs):
         old, new = before.as_json(), after.as_json()
         changed = {key for key in old if old[key] != new[key]} - {"name", "n_samples"}

@@ -34,7 +34,7 @@ def test_every_section_is_there_and_every_record_is_listed(report, groups):
         ("gaussian", ["families", "coverage"]),
         ("high-dim-fixed-64", ["high-dim", "coverage"]),
         ("self-pairs-64", ["self-pairs"]),
-        ("ladder-1-closed-form", ["ladder"]),
+        ("ladder-2-closed-form", ["ladder"]),
         ("base", ["coverage", "other"]),
         ("mc-samples-16", ["mc-samples"]),
         ("mc-samples-16-paper", ["mc-samples"]),
@@ -61,7 +61,7 @@ def test_rows_with_self_pairs_follow_those_without(report):
 def test_the_ladder_ends_with_our_configuration(report):
     (section,) = [s for s in report.sections if s.anchor == "ladder"]
     (table,) = section.tables
-    assert [row[0] for row in table.rows] == ["ladder-0-paper", "ladder-1-closed-form", "base"]
+    assert [row[0] for row in table.rows] == ["ladder-1-paper", "ladder-2-closed-form", "base"]
     pairs, average = (table.header.index(name) for name in ("pairs", "average of weights"))
     assert [row[pairs] for row in table.rows][1:] == [
         "separate pairs, 8 negatives",

@@ -174,6 +174,9 @@ def test_another_head_may_not_append(table, fitted, tmp_path):
     done = run(*command, "--head", fitted[0])
     assert done.exit_code == 0, done.exception
     assert "8 rows appended; 328 rows" in done.stdout
+    again = run(*command, "--head", fitted[0], "--replace", "--json")
+    facts = json.loads(again.stdout)
+    assert (facts["appended"], facts["replaced"], facts["rows"]) == (0, 8, 328)
 
 
 def test_appending_in_pieces_says_how_far_it_came(table, fitted, tmp_path, monkeypatch):

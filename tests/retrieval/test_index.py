@@ -1,6 +1,7 @@
 """Every engine, started for real, against a look at every row."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -234,6 +235,51 @@ def test_rows_come_and_go(durable):
     assert index.schema == other.schema
     with pytest.raises(InvalidInputError, match=r"already|exists"):
         CredibleIndex.create(where, part[0], names(20))
+    for reader in (index, other, third):
+        reader.close()
+
+
+@pytest.mark.parametrize("kind", [None, "ivf", "hnsw"])
+def test_upsert_replaces_and_adds(durable, kind):
+    where, gallery = durable(), posteriors(40, 5)
+    payload = {"shop": ["north"] * 30}
+    first = au.VonMisesFisher(gallery.mu[:30], gallery.kappa[:30])
+    index = CredibleIndex.create(where, first, names(30), payload)
+    if kind:
+        index.build(kind)
+    other = CredibleIndex.open(where)
+    # rows 20 to 29 get the opposite direction, rows 30 to 39 are new
+    mu = torch.cat([-gallery.mu[20:30], gallery.mu[30:]])
+    changed = au.VonMisesFisher(mu, gallery.kappa[20:])
+    assert index.upsert(changed, names(20, 20), {"shop": ["south"] * 20}) == 10
+    expected = au.VonMisesFisher(torch.cat([gallery.mu[:20], mu]), gallery.kappa)
+    third = CredibleIndex.open(where)
+    for reader in (index, other, third):
+        assert reader.count() == 40
+        query = au.VonMisesFisher(mu[3], 8.0)
+        hits = reader.search(query, 0.9, exact=True)
+        assert_exact(hits, brute_force(expected, names(40), query, 0.9))
+        assert "row 23" in reader.search(au.VonMisesFisher(mu[3], 1e6)).ids
+        found, values = reader.fetch(["row 5", "row 25"], columns=["shop"])
+        assert values == {"shop": ["north", "south"]}
+        torch.testing.assert_close(found.mu[1], mu[5])
+    assert index.upsert(changed, names(20, 20), {"shop": ["east"] * 20}) == 20
+    assert other.delete(["row 25"]) == 1
+    version = other.version()
+    assert version == other.version()
+    back = au.VonMisesFisher(gallery.mu[25:26], 7.0)
+    assert index.upsert(back, ["row 25"], {"shop": ["west"]}) == 0
+    patience = time.monotonic() + 10  # counters of PostgreSQL lag behind
+    while other.version() == version and time.monotonic() < patience:
+        time.sleep(0.1)
+    assert other.version() != version
+    with CredibleIndex.open(where) as reader:
+        assert reader.count() == 40
+        assert reader.fetch(["row 25"], columns=["shop"])[1] == {"shop": ["west"]}
+    with pytest.raises(InvalidInputError, match="row 1"):
+        index.upsert(au.VonMisesFisher(mu[:2], 3.0), ["row 1", "row 1"], {"shop": ["x", "y"]})
+    none = au.VonMisesFisher(torch.zeros(0, 5), torch.zeros(0))
+    assert index.upsert(none, [], {"shop": []}) == 0
     for reader in (index, other, third):
         reader.close()
 

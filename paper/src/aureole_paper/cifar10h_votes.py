@@ -1,8 +1,8 @@
 """CIFAR-10H from votes on frozen features: kappa learned from pairs of images, and from whether annotators agree.
 
 The network is a pretrained classifier and is not trained. A linear map of its features is mu, a small network of them
-log kappa. Three values are chosen for each fold inside its 6,000 training images: a quarter is held out, and the
-values whose kappa ranks the held-out images best are used to train on all. Validation images play no part in it.
+log kappa. Up to three values are chosen for each fold inside its 6,000 training images: a quarter is held out, and
+the values whose kappa ranks the held-out images best are used to train on all. Validation images play no part in it.
 """
 
 from collections.abc import Callable
@@ -65,9 +65,9 @@ class VotesSetting(RunSetting):
 
 SETTINGS = (
     VotesSetting("votes"),
-    VotesSetting("votes-two", votes=2),
+    VotesSetting("votes-two", votes=2, cropped=(0.3,)),
     VotesSetting("votes-one", votes=1, neighbours=(1.0,)),
-    VotesSetting("votes-ensemble", also=("resnet56",)),
+    VotesSetting("votes-ensemble", also=("resnet56",), neighbours=(0.4,)),
 )
 
 

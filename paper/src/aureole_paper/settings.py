@@ -101,8 +101,8 @@ class Setting(RunSetting):
             raise InvalidInputError(
                 f"family must be one of {sorted(_FAMILIES)}, not {self.family!r}."
             )
-        if min(self.items, self.steps) < 1:
-            raise InvalidInputError("items and steps must be positive.")
+        if self.items < 1 or self.steps < 0:
+            raise InvalidInputError("items must be positive, and steps not negative.")
         if not 0 <= self.tilt < 90:
             raise InvalidInputError(
                 f"tilt must be from 0 to less than 90 degrees, not {self.tilt:g}."

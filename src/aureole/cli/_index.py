@@ -81,12 +81,14 @@ Examples:
 """
 APPEND = r"""Append the rows of a table to a gallery, 65,536 at a time; each chunk is stored completely or not at all.
 
-The rows must be produced by the same head as the gallery, and have the same payload columns.
+The rows must be produced by the same head as the gallery, and have the same payload columns. An id that exists is an
+error, unless you pass --replace.
 
 Examples:
 
     aureole index append new.parquet --to gallery.lance --head head \
       --id-column id --payload-column price
+    aureole index append changed.parquet --to gallery.lance --head head --replace
 """
 INFO = """Print facts about a gallery: rows, dimension, typical kappa, engine, columns, approximate index, calibration.
 
@@ -288,6 +290,9 @@ def append(
     table: Table,
     gallery: Annotated[str, Option("--to", help="Address of the gallery.", metavar="ADDRESS")],
     columns: TableColumns,
+    replace: Annotated[
+        bool, Option("--replace", help="Replace rows whose id exists already.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Append to a gallery; ``APPEND`` is the text users see."""
@@ -302,9 +307,11 @@ def append(
             who = f"the head in {columns.head}"
             opened.origin.check_same(own.weights or "", who, encoder=fingerprint)
         source, ids, payload = _read(table, columns, gallery, encoder, shown=shown)
+        store = opened.upsert if replace else opened.append
+        replaced = 0
         for rows, part in _parts(gallery, len(source), payload, shown=shown):
             try:
-                opened.append(source[rows], ids[rows], part)
+                replaced += store(source[rows], ids[rows], part) or 0
             except InvalidInputError as error:
                 if not rows.start:
                     raise
@@ -312,7 +319,8 @@ def append(
                     f"{error} The rows of {table} before row {rows.start} (counted from 0) were appended."
                 ) from error
         result = _facts(opened, gallery)
-    result |= {"appended": len(source), "seconds": time.monotonic() - started}
+    result |= {"appended": len(source) - replaced, "replaced": replaced}
+    result["seconds"] = time.monotonic() - started
     _show_facts(result, as_json=as_json)
 
 
@@ -436,6 +444,8 @@ def _show_facts(result: dict[str, Any], *, as_json: bool) -> None:
         print_json(result)
         return
     added = f"{result['appended']:,} rows appended; " if "appended" in result else ""
+    if result.get("replaced"):
+        added += f"{result['replaced']:,} replaced; "
     kappa_pos = "" if result["kappa_pos"] is None else f"; κ_pos {result['kappa_pos']:.4g}"
     columns = ", ".join(f"{name} ({kind})" for name, kind in result["columns"].items())
     print_text(

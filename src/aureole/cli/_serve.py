@@ -55,6 +55,15 @@ class ItemOptions:
     images: Path | None = option("Folder of pictures named after the ids.")
     label_column: str | None = option("Payload column with the label of an item.")
     text_column: str | None = option("Payload column with the text of an item.")
+    writable: bool = option(
+        "Accept requests with an API key that store and delete items (Lance and PostgreSQL).", False
+    )
+    refresh: float = option(
+        "Seconds between looks for changed rows, which searches find at once but lists do not; 0 never looks.",
+        10.0,
+        min=0,
+        max=86_400,
+    )
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,10 @@ def serve(
 
     set_up_log(as_json=json_logs)
     keys = _read_keys(address)
+    if items.writable and keys is None:
+        raise InvalidInputError(
+            f"--writable needs an API key: set {KEY}, or pass --api-key-file or --keys."
+        )
     if not address.is_loopback and keys is None:
         warning = f"other machines can reach {address.host}, and no API key is set."
         typer.echo(f"warning: {warning}", err=True)
@@ -149,9 +162,12 @@ def serve(
             pictures=None if items.images is None else Pictures(items.images),
             label_column=items.label_column,
             text_column=items.text_column,
+            writable=items.writable,
             batches=BatchOptions(limits.batch, limits.queue),
         )
         stack.callback(service.close)
+        if items.refresh:
+            service.follow(index, items.refresh)
         _listen(service, address, limits, keys=keys)
 
 

@@ -16,6 +16,7 @@ from aureole.losses._mixture import mixture_among
 from aureole.losses._negatives import InBatch, Negatives
 from aureole.losses._positivity_sums import (
     Items,
+    distinct_pairs,
     log_others,
     log_pairs,
     log_row_sums,
@@ -105,7 +106,7 @@ def closed_form_among(
     if len(pairs) > _DENSE * (last - first):
         loss = _among_all(items, pairs, slice(first, last), self_weight)
         return loss.to(posterior.mu.dtype)
-    pairs, listed = torch.unique(pairs, dim=0, return_inverse=True)
+    pairs, listed = distinct_pairs(pairs, len(items.kappa))
     loss = _among_listed(items, pairs, slice(first, last), self_weight)
     return loss.to(posterior.mu.dtype)[listed]
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole.losses._positivity_sums import log_others, partners
+from aureole.losses._positivity_sums import distinct_pairs, log_others, partners
 
 _BLOCK = 1 << 17  # entries of a matrix at a time, so that they stay in the cache
 
@@ -91,7 +91,7 @@ def cross_entropy_among(
     scores: Float[Tensor, "n n"], pairs: Int[Tensor, "p 2"]
 ) -> Float[Tensor, " p"]:
     r"""The InfoNCE loss :math:`-\log\frac{e^{s_{ij}}}{\sum_{k \ne i} e^{s_{ik}}}` of pairs (i, j) among n items."""
-    pairs, listed = torch.unique(pairs, dim=0, return_inverse=True)
+    pairs, listed = distinct_pairs(pairs, len(scores))
     own = scores[pairs[:, 0], pairs[:, 1]]
     rest = scores.masked_fill(partners(pairs, (len(scores), len(scores))), -torch.inf)
     return log1p_exp(log_others(torch.logsumexp(rest, -1), own, pairs) - own)[listed]

@@ -97,18 +97,26 @@ class FaissStore:
     def append(self, rows: Rows) -> None:
         """Add all rows, or none if an id exists. Cost: a new snapshot, which writes all rows of the gallery."""
         with self._writing():
-            if not matches_schema(rows, self._schema):
-                raise InvalidInputError(
-                    "the gallery was recreated with another dimension or other columns. Nothing was stored."
-                )
+            self._check_schema(rows)
             known = next((i for i in rows.ids if i in self._place), None)
             if known is not None:
                 raise InvalidInputError(
-                    f"id {known!r} is in the gallery already; delete it first. Nothing was stored."
+                    f"id {known!r} is in the gallery already; use upsert to replace it. Nothing was stored."
                 )
             if len(rows):
                 self._add(rows)
                 self._save_rows()
+
+    def upsert(self, rows: Rows) -> int:
+        """Add rows, and replace those whose id exists. Cost: a new snapshot, as for ``append``."""
+        with self._writing():
+            self._check_schema(rows)
+            places = [self._place[i] for i in rows.ids if i in self._place]
+            if len(rows):
+                self._remove(places)
+                self._add(rows)
+                self._save_rows()
+            return len(places)
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows, and return how many existed. Cost: a new snapshot, as for ``append``."""
@@ -123,6 +131,11 @@ class FaissStore:
         """The number of rows."""
         self._refresh()
         return len(self._place)
+
+    def version(self) -> str:
+        """The stamp of the last snapshot; in memory, the numbers of rows, with and without deleted ones."""
+        self._refresh()
+        return str(self._stamp or (len(self._ids), len(self._place)))
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
@@ -231,7 +244,8 @@ class FaissStore:
     def _remove(self, places: list[int]) -> None:
         self._stamp = None
         for place in places:
-            del self._place[self._ids[place]]
+            if self._place.get(self._ids[place]) == place:  # the id may have been added again
+                del self._place[self._ids[place]]
         self._alive[places] = False
 
     def _compact(self) -> None:
@@ -240,6 +254,12 @@ class FaissStore:
             rows = self._rows(np.flatnonzero(self._alive), list(self._payload))
             self._clear()
             self._add(rows)
+
+    def _check_schema(self, rows: Rows) -> None:
+        if not matches_schema(rows, self._schema):
+            raise InvalidInputError(
+                "the gallery was recreated with another dimension or other columns. Nothing was stored."
+            )
 
     def _allowed(self, conditions: Sequence[Condition]) -> np.ndarray | None:
         """Which rows may be returned; None for all."""

@@ -222,6 +222,28 @@ class CredibleIndex:
         """
         self._store.append(check_rows(posteriors, ids, payload, self.schema))
 
+    def upsert(
+        self,
+        posteriors: VonMisesFisher,
+        ids: Sequence[str],
+        payload: Mapping[str, Sequence[Any]] | None = None,
+    ) -> int:
+        """Add rows, and replace those whose id exists: all or none. Return how many were replaced.
+
+        The rows are durable when it returns, and other processes find them in their next search. Cost: as for
+        ``append``. An approximate index finds new rows at once; rebuild it when many rows have changed.
+
+        Examples
+        --------
+        >>> gallery = VonMisesFisher(torch.eye(3), torch.tensor([50.0, 20.0, 90.0]))
+        >>> index = CredibleIndex.create("faiss://", gallery, ["ant", "bee", "cat"])
+        >>> index.upsert(VonMisesFisher(torch.eye(3)[:2], 30.0), ["cat", "dog"])
+        1
+        >>> index.count()
+        4
+        """
+        return self._store.upsert(check_rows(posteriors, ids, payload, self.schema))
+
     def fetch(
         self, ids: Sequence[Any], *, columns: Sequence[str] = ()
     ) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
@@ -257,6 +279,10 @@ class CredibleIndex:
     def count(self) -> int:
         """The number of rows."""
         return self._store.count()
+
+    def version(self) -> str:
+        """A text that changes when rows are added, replaced or removed, by any process; cheap to ask for."""
+        return self._store.version()
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``."""

@@ -4,8 +4,14 @@ A path ``folder/gallery.lance`` is also the table ``gallery`` of ``lancedb.conne
 versioned commit: readers see all of it or nothing, and a writer that is killed leaves the previous version. Two changes
 take several commits: a delete of more than 1,000 rows is one commit per 1,000, and ``build`` commits the index and then
 the note without which no search uses it. On a local disk Lance does not call fsync, so a power failure (not a killed
-process) may lose the last seconds. Writers on one machine are serialised by a lock file next to the table; on an object
-store, let only one process write at a time.
+process) may lose the last seconds.
+
+Writers on one machine are serialised by a lock file next to the table. Elsewhere Lance itself decides: ``id`` is
+declared as the primary key, so that of two writers of the same id that commit at once, the second one starts again and
+finds the first one's row. Tables of earlier versions do not declare it; let only one machine write to them at a time.
+
+Ids are looked up by a scan at first, and by an index once there are 50,000 rows; at most 50,000 rows, or 2 %, are
+not in it yet and are scanned.
 """
 
 import json
@@ -41,6 +47,9 @@ _NOTE, _INDEX = "aureole.note.", "aureole.index"
 _BATCH = 1000  # ids per expression
 _FIRST_NEAREST = 256
 _LEAST_LINKS = 4  # with fewer, Lance builds graphs that are not connected
+_PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
+_ID_INDEX = "aureole_id"
+_SCANNED_IDS = 50_000  # rows whose ids need no index
 
 
 class LanceStore:
@@ -62,7 +71,7 @@ class LanceStore:
     def create(cls, where: str, schema: Schema, rows: Rows) -> "LanceStore":
         """Create a table with its first rows."""
         lance = lance_package()
-        data = to_arrow(rows, schema)
+        data = _keyed(to_arrow(rows, schema))
         data = data.replace_schema_metadata({SCHEMA_KEY: json.dumps(schema.to_json())})
         with locked(where):
             if table_exists(where):
@@ -89,17 +98,34 @@ class LanceStore:
 
     def append(self, rows: Rows) -> None:
         """Add all rows, or none if an id exists, in one commit."""
-        lance = lance_package()
         with locked(self._where):
             self._table.checkout_latest()
-            known = known_ids(self._table, rows.ids.tolist())
-            if known:
+            if not len(rows):
+                return
+            insert = self._table.merge_insert("id").when_matched_fail()
+            try:
+                insert.when_not_matched_insert_all().execute(to_arrow(rows, self.schema))
+            except OSError:
+                self._table.checkout_latest()
+                known = known_ids(self._table, rows.ids.tolist())
+                if not known:
+                    raise
                 raise InvalidInputError(
-                    f"id {known[0]!r} is in the gallery already; delete it first. Nothing was stored."
-                )
-            if len(rows):
-                data = to_arrow(rows, self.schema)
-                self._table = lance.write_dataset(data, self._table, mode="append")
+                    f"id {known[0]!r} is in the gallery already; use upsert to replace it. Nothing was stored."
+                ) from None
+            self._index_ids()
+
+    def upsert(self, rows: Rows) -> int:
+        """Add rows, and replace those whose id exists, in one commit; return how many were replaced."""
+        with locked(self._where):
+            self._table.checkout_latest()
+            if not len(rows):
+                return 0
+            merge = self._table.merge_insert("id").when_matched_update_all()
+            merge = merge.when_not_matched_insert_all()
+            replaced = merge.execute(to_arrow(rows, self.schema))["num_updated_rows"]
+            self._index_ids()
+            return replaced
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows, in one commit per 1,000, and return how many existed."""
@@ -114,6 +140,11 @@ class LanceStore:
         """The number of rows."""
         self._table.checkout_latest()
         return self._table.count_rows()
+
+    def version(self) -> str:
+        """The version of the table."""
+        self._table.checkout_latest()
+        return str(self._table.version)
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
@@ -158,6 +189,7 @@ class LanceStore:
             else:
                 name, options = "IVF_HNSW_FLAT", {"num_partitions": 1, "ef_construction": 200}
                 options["m"] = sizes.get("links", 32)
+            self._index_ids()
             self._table.create_index("mu", name, metric="dot", replace=True, **options)
             self._note_index(kind, options["num_partitions"], sizes)
 
@@ -167,6 +199,16 @@ class LanceStore:
         with locked(self._where):
             self._table.checkout_latest()
             self._note_index("ivf", lists, sizes)
+
+    def _index_ids(self) -> None:
+        """Bring the index of ids up to date if it leaves out more rows than a lookup should scan."""
+        rows, indexed = self._table.count_rows(), _indexed_ids(self._table)
+        if rows - (indexed or 0) <= max(_SCANNED_IDS, rows // 50):
+            return
+        if indexed is None:
+            self._table.create_scalar_index("id", "BTREE", name=_ID_INDEX)
+        else:
+            self._table.optimize.optimize_indices(index_names=[_ID_INDEX])
 
     def _note_index(self, kind: str, lists: int, sizes: dict[str, int]) -> None:
         note = {"kind": kind, "lists": lists, "sizes": sizes}
@@ -333,17 +375,36 @@ def without_mu(table: Any, columns: Sequence[str]) -> Rows:
 
 
 def known_ids(table: Any, ids: list[str]) -> list[str]:
-    """Those of the ids that exist in a table."""
+    """Those of the ids that exist in a table: by the index of ids if there is one, else by a scan."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    wanted = pa.array(ids, pa.string())
     known: list[str] = []
+    if _indexed_ids(table) is not None:
+        for start in range(0, len(ids), _BATCH):
+            chosen = table.scanner(columns=["id"], filter=with_ids(ids[start : start + _BATCH]))
+            known += chosen.to_table()["id"].to_pylist()
+        return known
+    wanted = pa.array(ids, pa.string())
     for batch in table.scanner(columns=["id"]).to_batches():
         column = batch.column("id")
         is_known = pc.call_function("is_in", [column], pc.SetLookupOptions(wanted))
         known += column.filter(is_known).to_pylist()
     return known
+
+
+def _indexed_ids(table: Any) -> int | None:
+    """How many rows are in the index of ids; None without one."""
+    found = [each for each in table.describe_indices() if each.name == _ID_INDEX]
+    return found[0].num_rows_indexed if found else None
+
+
+def _keyed(data: Any) -> Any:
+    """An Arrow table of rows whose ids are declared as the primary key."""
+    import pyarrow as pa
+
+    key = pa.field("id", pa.string(), nullable=False, metadata=_PRIMARY_KEY)
+    return data.cast(data.schema.set(data.schema.get_field_index("id"), key))
 
 
 def with_ids(ids: Sequence[str]) -> Any:

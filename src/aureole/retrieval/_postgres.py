@@ -139,10 +139,36 @@ class PostgresStore:
             except self._connection.psycopg.errors.UniqueViolation as error:
                 detail = error.diag.message_detail or ""
                 raise InvalidInputError(
-                    f"an id is in the gallery already; delete it first. Nothing was stored. {detail[:200]}"
+                    f"an id is in the gallery already; use upsert to replace it. Nothing was stored. {detail[:200]}"
                 ) from error
 
         self._connection.change(work, "append")
+
+    def upsert(self, rows: Rows) -> int:
+        """Add rows, and replace those whose id exists, in one transaction; return how many were replaced."""
+        sql = self._connection.psycopg.sql
+        updates = sql.SQL(", ").join(
+            sql.SQL("{0} = excluded.{0}").format(self._column(name))
+            for name in ("mu", "kappa", *self.schema.columns)
+        )
+        columns = self._names(["id", "mu", "kappa", *self.schema.columns])
+        # in the order of ids: two writers that lock the same rows do not wait for each other
+        merge = self._sql(
+            "WITH merged AS (INSERT INTO {table} ({columns}) SELECT {columns} FROM {incoming} ORDER BY id "
+            "ON CONFLICT (id) DO UPDATE SET {updates} RETURNING xmax = 0 AS is_new) "
+            "SELECT count(*) FILTER (WHERE NOT is_new) FROM merged",
+            columns=columns,
+            updates=updates,
+        )
+        create = "CREATE TEMPORARY TABLE {incoming} (LIKE {table}) ON COMMIT DROP"
+
+        def work(connection: Any) -> int:
+            with connection.transaction():
+                connection.execute(self._sql(create))
+                self._copy(connection, rows, "{incoming}")
+                return connection.execute(merge).fetchone()[0]
+
+        return self._connection.change(work, "upsert")
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows, and return how many existed."""
@@ -153,6 +179,15 @@ class PostgresStore:
         """The number of rows."""
         statement = self._sql("SELECT count(*) FROM {table}")
         return self._connection.read(lambda c: c.execute(statement).fetchone()[0])
+
+    def version(self) -> str:
+        """The changes that PostgreSQL has counted; its counters lag behind by up to a second."""
+        statement = (
+            "SELECT concat_ws(' ', n_tup_ins, n_tup_upd, n_tup_del) "
+            "FROM pg_stat_all_tables WHERE relid = to_regclass(%s)"
+        )
+        record = self._connection.read(lambda c: c.execute(statement, [self._name]).fetchone())
+        return "" if record is None else record[0]
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
@@ -260,11 +295,11 @@ class PostgresStore:
         )
         connection.execute(self._sql(statement), [name, text])
 
-    def _copy(self, connection: Any, rows: Rows) -> None:
+    def _copy(self, connection: Any, rows: Rows, into: str = "{table}") -> None:
         kinds = self.schema.columns
         payload = [rows.payload[name].tolist() for name in kinds]
         statement = self._sql(
-            "COPY {table} ({columns}) FROM STDIN WITH (FORMAT BINARY)",
+            f"COPY {into} ({{columns}}) FROM STDIN WITH (FORMAT BINARY)",
             columns=self._names(["id", "mu", "kappa", *kinds]),
         )
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
@@ -329,7 +364,7 @@ class PostgresStore:
     def _sql(self, text: str, **parts: Any) -> Any:
         """A statement with the names of the tables, and other parts, filled in."""
         sql = self._connection.psycopg.sql
-        names = {"table": "", "notes": "_notes", "index": "_mu"}
+        names = {"table": "", "notes": "_notes", "index": "_mu", "incoming": "_incoming"}
         names = {key: sql.Identifier(self._name + end) for key, end in names.items()}
         return sql.SQL(text).format(**names, **parts)
 

@@ -36,11 +36,13 @@ class Store(Protocol):
     """What an engine must provide.
 
     - ``append`` adds all rows or none, durably, and raises if an id exists already.
+    - ``upsert`` adds rows, replaces those whose id exists, all or none, durably, and returns how many it replaced.
     - ``candidates`` yields, query by query, all rows of the selection whose inner product with the query is at least
       its bound minus ``slack``; an approximate index may miss some.
     - ``nearest`` yields, query by query, the k rows of the selection with the highest inner products.
     - ``fetch`` returns the rows with the given ids, in any order, without those that do not exist.
     - ``scan`` yields all rows in batches, without mu, in any order.
+    - ``version`` is a text that changes with the rows, at a cost that does not grow with them.
     - Notes are short texts saved with the rows, such as a calibration.
     - ``approximate`` is the kind and sizes of the approximate index, or None.
     """
@@ -52,9 +54,13 @@ class Store(Protocol):
 
     def append(self, rows: Rows) -> None: ...
 
+    def upsert(self, rows: Rows) -> int: ...
+
     def delete(self, ids: list[str]) -> int: ...
 
     def count(self) -> int: ...
+
+    def version(self) -> str: ...
 
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows: ...
 

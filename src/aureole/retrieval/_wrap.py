@@ -96,6 +96,10 @@ class WrappedStore:
         """Raise: a wrapped index is read-only."""
         self._refuse("append to it")
 
+    def upsert(self, rows: Rows) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("change rows")
+
     def delete(self, ids: list[str]) -> NoReturn:
         """Raise: a wrapped index is read-only."""
         self._refuse("delete from it")
@@ -107,6 +111,10 @@ class WrappedStore:
     def count(self) -> int:
         """The number of rows."""
         return self._source.count()
+
+    def version(self) -> str:
+        """The number of rows: what else changes is not noticed."""
+        return str(self._source.count())
 
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
         """The rows with some ids; mu has length 1."""

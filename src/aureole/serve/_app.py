@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 import aureole
+from aureole.errors import InvalidInputError
 from aureole.explorer import page_folder
 from aureole.serve import _request_models as requests, _response_models as responses
 from aureole.serve._errors import STATUS, ApiError, internal_error
@@ -61,6 +62,10 @@ def create_app(
     _add_errors(app)
     _add_gallery(app, service)
     _add_queries(app, service)
+    if service.writable:
+        if keys is None:
+            raise InvalidInputError("a service that can be written to needs an API key.")
+        _add_writes(app, service)
     _add_operations(app, service, secured=keys is not None)
     _add_page(app)
     return LimitsMiddleware(
@@ -122,6 +127,22 @@ def _add_gallery(app: FastAPI, service: Service) -> None:
     async def rejection() -> Response:
         """How often the nearest other item has the same label, as the least certain items are rejected."""
         return _json(service.rejection())
+
+
+def _add_writes(app: FastAPI, service: Service) -> None:
+    """Routes that change the gallery. All or nothing is stored; after a timeout, send the same request again."""
+
+    @app.post("/v1/items", **_documented(responses.UpsertAnswer, "invalid_input"))
+    async def upsert(request: requests.UpsertRequest) -> Response:
+        """Store items, and replace those whose id exists."""
+        return _json(await service.upsert(request))
+
+    @app.delete(
+        "/v1/items/{id:path}", **_documented(responses.DeleteAnswer, "invalid_input", "not_found")
+    )
+    async def delete(id: Name) -> Response:
+        """Delete an item."""
+        return _json(await service.delete(id))
 
 
 def _add_queries(app: FastAPI, service: Service) -> None:

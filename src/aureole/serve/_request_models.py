@@ -138,6 +138,32 @@ EmbedRequest = Annotated[
 ]
 
 
+class Posteriors(RequestModel):
+    """Several posteriors."""
+
+    posteriors: Annotated[list[ByPosterior], Field(min_length=1, max_length=_MAX_INPUTS)]
+
+
+class UpsertRequest(RequestModel):
+    """Items to store, with an id each; those whose id exists are replaced."""
+
+    ids: Annotated[
+        list[Annotated[StrictStr, Field(min_length=1, max_length=1024)]],
+        Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True),
+    ]
+    items: Annotated[
+        Annotated[Texts, Tag("texts")]
+        | Annotated[Images, Tag("images")]
+        | Annotated[Vectors, Tag("vectors")]
+        | Annotated[Posteriors, Tag("posteriors")],
+        _first_of("texts", "images", "vectors", "posteriors"),
+    ]
+    payload: Annotated[
+        dict[str, Annotated[list[Scalar], Field(max_length=_MAX_INPUTS, fail_fast=True)]],
+        Field(max_length=64, description="The values of each payload column."),
+    ] = {}
+
+
 class Range(RequestModel):
     """From low to high, both inclusive; null means unbounded."""
 

@@ -64,6 +64,19 @@ class ItemsAnswer(BaseModel):
     offset: int
 
 
+class UpsertAnswer(BaseModel):
+    """How many items were stored, and how many of them replaced an item of the same id."""
+
+    stored: int
+    replaced: int
+
+
+class DeleteAnswer(BaseModel):
+    """How many items were deleted."""
+
+    deleted: int
+
+
 class PosteriorAnswer(BaseModel):
     """A posterior; ``credible_cosine`` maps masses to the smallest cosine inside the credible cap."""
 

@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import torch
+
 import aureole
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
@@ -71,8 +73,15 @@ class Service:
         pictures: Pictures | None = None,
         label_column: str | None = None,
         text_column: str | None = None,
+        writable: bool = False,
         batches: BatchOptions | None = None,
     ) -> None:
+        if writable and index.engine not in ("Lance", "PostgreSQL"):
+            raise InvalidInputError(
+                f"a gallery on {index.engine} cannot be changed over HTTP: every change writes all of it. Use Lance or "
+                "PostgreSQL."
+            )
+        self.writable = writable
         schema, origin = index.schema, index.origin
         schema.check_columns(label_column, text_column)
         if embedder is not None:
@@ -88,6 +97,7 @@ class Service:
         if self.kappa_pos is None and embedder is not None:
             self.kappa_pos = embedder.kappa_pos
         self.dim, self.columns = schema.dim, dict(schema.columns)
+        self._version = index.version()
         self.kappa_order = KappaOrder.read(index, label_column)
         self._calibration = index.conformal
         self._typical_kappa = schema.typical_kappa
@@ -109,10 +119,13 @@ class Service:
             except BaseException:
                 self.close()  # the threads
                 raise
-        self._about = self._describe(index)
+        self._engine_name = index.engine
+        self._about = self._describe()
+        self._closing = threading.Event()
 
     def close(self) -> None:
         """Process the queued requests, then stop all threads."""
+        self._closing.set()
         self.engine.queue.close()
         if self.encoder is not None:
             self.encoder.close()
@@ -203,6 +216,32 @@ class Service:
             "classes": None if labels is None else class_counts(outcome.labels or labels),
             "hits": entries,
         }
+
+    async def upsert(self, request: requests.UpsertRequest) -> dict[str, Any]:
+        """Store items, and replace those whose id exists: all or none."""
+        posteriors = await self._posteriors(request)
+
+        def work(index: CredibleIndex) -> int:
+            try:
+                return index.upsert(posteriors, request.ids, request.payload)
+            except InvalidInputError as error:
+                raise ApiError("invalid_input", str(error)) from error
+
+        replaced = await self.engine.call(work)
+        return {"stored": len(request.ids), "replaced": replaced}
+
+    async def delete(self, name: str) -> dict[str, Any]:
+        """Delete an item."""
+
+        def work(index: CredibleIndex) -> int:
+            try:
+                return index.delete([name])
+            except InvalidInputError as error:
+                raise ApiError("invalid_input", str(error)) from error
+
+        if not await self.engine.call(work):
+            raise item_not_found(name)
+        return {"deleted": 1}
 
     async def match(self, request: requests.MatchRequest) -> dict[str, Any]:
         """The likely matches of a query, with their probabilities, or the reason for an empty result."""
@@ -298,6 +337,40 @@ class Service:
 
         threading.Thread(target=run, name="aureole-rejection", daemon=True).start()
 
+    def follow(self, where: str, seconds: float) -> None:
+        """Start a thread that lists changed rows of the gallery at an address; searches find them at once anyway."""
+
+        def run() -> None:
+            while not self._closing.wait(seconds):
+                try:
+                    self._refresh(where)
+                except Exception as error:
+                    LOG.warning("looking for changed rows failed", exc_info=error)
+
+        threading.Thread(target=run, name="aureole-follow", daemon=True).start()
+
+    def _refresh(self, where: str) -> None:
+        """List the rows again if they have changed: by another handle, since a pass over all rows would delay searches.
+
+        FAISS holds all rows in memory, so there the pass is short, and another handle would double them.
+        """
+
+        def read(index: CredibleIndex) -> tuple[str, KappaOrder] | None:
+            version = index.version()
+            if version == self._version:
+                return None
+            return version, KappaOrder.read(index, self.label_column)
+
+        if self._engine_name == "FAISS":
+            changed = asyncio.run(self.engine.call(read))
+        else:
+            with CredibleIndex.open(where) as index:
+                changed = read(index)
+        if changed is not None:
+            self._version, self.kappa_order = changed
+            self._about = self._describe()
+            self.metrics.set_rows(len(self.kappa_order))
+
     async def picture(self, name: str, side: int, known: str | None) -> tuple[str, bytes | None]:
         """(ETag, JPEG) of an item's thumbnail; the JPEG is None if ``known`` is its ETag."""
         pictures = self.pictures
@@ -318,12 +391,12 @@ class Service:
             raise ApiError("not_found", message) from error
         return tag, jpeg
 
-    def _describe(self, index: CredibleIndex) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         quantiles = self.kappa_order.quantiles()
         return {
             "rows": len(self.kappa_order),
             "dim": self.dim,
-            "engine": index.engine,
+            "engine": self._engine_name,
             "modality": None if self.encoder is None else self.encoder.embedder.modality,
             "kappa_pos": self.kappa_pos,
             "columns": self.columns,
@@ -363,6 +436,20 @@ class Service:
             raise ApiError("invalid_input", message, field=kind)
         view = view or requests.View()
         return await self.encoder.embed(kind, inputs, crop=view.crop, blur=view.blur)
+
+    async def _posteriors(self, request: requests.UpsertRequest) -> VonMisesFisher:
+        """The posteriors of the items of a request."""
+        items = request.items
+        if isinstance(items, requests.Posteriors):
+            found = [requests.posterior_of(each, self.dim) for each in items.posteriors]
+        else:
+            kind, inputs, view = requests.inputs_of(items)
+            found = [each.posterior for each in await self._encode(kind, inputs, view)]
+        if len(found) != len(request.ids):
+            message = f"{len(request.ids)} ids need as many items, but got {len(found)}."
+            raise ApiError("invalid_input", message, field="ids")
+        mu, kappa = (torch.stack([getattr(each, n) for each in found]) for n in ("mu", "kappa"))
+        return VonMisesFisher(mu, kappa, validate_args=False)
 
     async def _search(self, plan: SearchPlan, query: Any) -> tuple[str, SearchOutcome]:
         """(A description of a query of any type, the outcome of its search)."""
