@@ -9,7 +9,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
-from aureole.serve import Service, create_app
+from aureole.serve import Client, Service, ServiceError, create_app
 from tests.serve.conftest import ask, error_of, in_base64, running
 
 KEY = {"Authorization": "Bearer a-secret-key"}
@@ -92,6 +92,24 @@ def test_wrong_items_store_nothing(writable):
     error_of(ask(place, "DELETE", "/v1/items/a"), 401, "unauthorized")
     with CredibleIndex.open(where) as index:
         assert sorted(i for ids, _, _ in index.scan() for i in ids) == ["a", "b", "c"]
+
+
+def test_the_client_stores_and_deletes(writable, made):
+    (host, port), where = writable
+    new = VonMisesFisher(torch.eye(4)[:2], torch.tensor([8.0, 9.0]))
+    with Client(f"http://{host}:{port}", key="a-secret-key") as client:
+        assert client.upsert(["b", "../d"], new, payload=PAYLOAD) == 1
+        assert client.item("../d")["kappa"] == 9.0
+        picture = made[0] / "pictures" / "item-000.png"
+        assert client.upsert(["e"], image=[picture], payload={"label": ["x"], "number": [3]}) == 0
+        assert client.delete("../d") is True
+        assert client.delete("../d") is False
+        with pytest.raises(InvalidInputError, match="not both"):
+            client.upsert(["f"], new, text=["x"])
+        with pytest.raises(ServiceError, match="payload columns"):
+            client.upsert(["f", "g"], new)
+    with CredibleIndex.open(where) as index:
+        assert index.count() == 4
 
 
 def test_writes_need_a_key_and_an_engine(made, index, service):
