@@ -4,7 +4,6 @@ import base64
 import http.client
 import io
 import json
-import socket
 import struct
 import time
 import zlib
@@ -14,6 +13,7 @@ import pytest
 from PIL import Image
 
 from aureole.serve import Limits
+from tests.serve.attacks import send_raw
 from tests.serve.conftest import ask, error_of, names, running
 
 SCRIPT = "<script>alert(1)</script>"
@@ -184,19 +184,6 @@ def test_names_that_are_markup_stay_text(client, place):
     assert client.search(id=SCRIPT).about == f"item {SCRIPT!r}"
 
 
-def send_raw(place, content, wait=5.0):
-    """What comes back for bytes as they are."""
-    with socket.create_connection(place, timeout=wait) as connection:
-        connection.sendall(content)
-        found = b""
-        try:
-            while part := connection.recv(65536):
-                found += part
-        except (TimeoutError, ConnectionResetError):
-            pass
-    return found
-
-
 def test_a_gigabyte_is_refused_before_it_is_sent(place):
     head = (
         b"POST /v1/embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -264,7 +251,7 @@ def test_what_is_no_http(hostile_place, content):
 
 
 def test_headers_that_never_end_are_cut(service, monkeypatch):
-    monkeypatch.setattr("aureole.serve._server._HEADER_TIMEOUT", 0.5)
+    monkeypatch.setattr("aureole.serve._connections._HEADER_TIMEOUT", 0.5)
     with running(service) as place:
         for begin in (b"", b"GET / HTTP/1.1\r\nHost: x\r\n"):
             start = time.monotonic()

@@ -1,15 +1,12 @@
 """``aureole serve``: a gallery over HTTP, with a page for browsers."""
 
 import ipaddress
-import json
-import logging
 import os
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
@@ -20,12 +17,12 @@ from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex, MatchCalibrator
 
 if TYPE_CHECKING:
-    from aureole.serve import Service
+    from aureole.serve import ApiKeys, Service
 
 HELP = r"""Serve a gallery over HTTP, with a page for browsers: items by certainty, searches, maps.
 
 Listens on this machine only, unless you set --host. If you set an API key (--api-key-file, or the environment
-variable AUREOLE_API_KEY), every route but /healthz requires it.
+variable AUREOLE_API_KEY) or several (--keys), every route but /healthz and /readyz requires one.
 
 Examples:
 
@@ -58,6 +55,9 @@ class ItemOptions:
     images: Path | None = option("Folder of pictures named after the ids.")
     label_column: str | None = option("Payload column with the label of an item.")
     text_column: str | None = option("Payload column with the text of an item.")
+    writable: bool = option(
+        "Accept requests with an API key that store and delete items (Lance and PostgreSQL).", False
+    )
     refresh: float = option(
         "Seconds between looks for changed rows, which searches find at once but lists do not; 0 never looks.",
         10.0,
@@ -73,6 +73,16 @@ class AddressOptions:
     host: str = option("Address to listen on.", "127.0.0.1")
     port: int = option("Port; 0 selects a free one.", 8765, min=0, max=65535)
     api_key_file: Path | None = option(f"File with the API key; or set {KEY}.")
+    keys: Path | None = option(
+        "File with several API keys, one NAME KEY or NAME KEY RATE per line, or a JSON object; "
+        "read again when it changes.",
+        metavar="FILE",
+    )
+    allowed_host: list[str] | None = option(
+        "Name in the Host header of requests that are answered; repeatable, * for all "
+        "(default: localhost on a loopback address, otherwise all).",
+        metavar="NAME",
+    )
 
     @property
     def is_loopback(self) -> bool:
@@ -81,6 +91,14 @@ class AddressOptions:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    def allowed_hosts(self) -> frozenset[str] | None:
+        """The names that requests may have in their Host header; None allows all."""
+        names = {name.lower().strip("[]") for name in self.allowed_host or ()}
+        if "*" in names or not (names or self.is_loopback):
+            return None
+        local = {"localhost", "127.0.0.1", "::1", self.host.lower()} if self.is_loopback else set()
+        return frozenset(names | local)
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,10 @@ class LimitOptions:
     rate: float | None = option(
         "Requests per second and client address; 0 is unlimited (default: 0 on a loopback address, otherwise 100).",
         min=0,
+    )
+    key_rate: float = option("Requests per second and API key; 0 is unlimited.", 0.0, min=0)
+    per_address: int = option(
+        "Open connections per client address; clients on this machine are not limited.", 64, min=1
     )
     batch: int = option("Requests that may share one call of the model.", 32, min=1, max=1024)
     queue: int = option("Requests that may wait for the model or the engine.", 1024, min=1)
@@ -108,15 +130,21 @@ def serve(
         Path | None,
         Option(help="Folder of a calibrator fitted on this gallery's directions, for /v1/match."),
     ] = None,
-    json_logs: Annotated[bool, Option("--json-logs", help="Log one JSON object per line.")] = False,
+    json_logs: Annotated[
+        bool, Option("--json-logs", help="Log one JSON object per line, and one line per request.")
+    ] = False,
 ) -> None:
     """Serve until a signal; ``HELP`` is the text users see."""
     _import_server()
-    from aureole.serve import BatchOptions, Pictures, Service, SubprocessEmbedder
+    from aureole.serve import BatchOptions, Pictures, Service, SubprocessEmbedder, set_up_log
 
-    _set_up_log(as_json=json_logs)
-    key = read_key(address.api_key_file)
-    if not address.is_loopback and key is None:
+    set_up_log(as_json=json_logs)
+    keys = _read_keys(address)
+    if items.writable and keys is None:
+        raise InvalidInputError(
+            f"--writable needs an API key: set {KEY}, or pass --api-key-file or --keys."
+        )
+    if not address.is_loopback and keys is None:
         warning = f"other machines can reach {address.host}, and no API key is set."
         typer.echo(f"warning: {warning}", err=True)
     loaded = None if calibrator is None else MatchCalibrator.load(calibrator)
@@ -134,16 +162,21 @@ def serve(
             pictures=None if items.images is None else Pictures(items.images),
             label_column=items.label_column,
             text_column=items.text_column,
+            writable=items.writable,
             batches=BatchOptions(limits.batch, limits.queue),
         )
         stack.callback(service.close)
         if items.refresh:
             service.follow(index, items.refresh)
-        _listen(service, address, limits, key=key)
+        _listen(service, address, limits, keys=keys)
 
 
 def _listen(
-    service: "Service", address: AddressOptions, limits: LimitOptions, *, key: str | None
+    service: "Service",
+    address: AddressOptions,
+    limits: LimitOptions,
+    *,
+    keys: "ApiKeys | None",
 ) -> None:
     """Answer requests until a signal, and print the URL once the service is ready."""
     from aureole.serve import Limits, Server, address_of, bound_socket, create_app
@@ -159,25 +192,37 @@ def _listen(
         typer.echo(f"aureole serves {len(service.kappa_order):,} items at http://{host}:{port}")
         sys.stdout.flush()
 
-    bounds = Limits(body=limits.largest_body, seconds=limits.timeout, rate=rate)
-    app = create_app(service, limits=bounds, key=key)
+    bounds = Limits(
+        body=limits.largest_body,
+        seconds=limits.timeout,
+        rate=rate,
+        key_rate=limits.key_rate,
+        per_address=limits.per_address,
+    )
+    app = create_app(service, limits=bounds, keys=keys, hosts=address.allowed_hosts())
     service.warm_up()
     service.compute_rejection()
     Server(app, ready).run([listening])
 
 
+def _read_keys(address: AddressOptions) -> "ApiKeys | None":
+    """The API keys from files or the environment, or None; never from the command line, which other users can see."""
+    from aureole.serve import ApiKeys
+
+    if address.keys is not None:
+        if address.api_key_file is not None:
+            raise InvalidInputError("use --keys or --api-key-file, not both.")
+        return ApiKeys.read(address.keys)
+    key = read_key(address.api_key_file)
+    return None if key is None else ApiKeys({"default": key})
+
+
 def read_key(file: Path | None) -> str | None:
-    """The API key from a file or the environment, or None; never from the command line, which other users can see."""
+    """The API key from a file or the environment, or None."""
+    from aureole.serve import check_key
+
     given = os.environ.get(KEY) if file is None else file.read_bytes().decode("utf-8", "replace")
-    if given is None:
-        return None
-    key = given.strip()
-    if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
-        where = KEY if file is None else str(file)
-        raise InvalidInputError(
-            f"the API key in {where} must have at least 8 printable ASCII characters and no spaces."
-        )
-    return key
+    return None if given is None else check_key(given, KEY if file is None else str(file))
 
 
 def _import_server() -> None:
@@ -189,30 +234,3 @@ def _import_server() -> None:
         raise MissingPackageError(
             f"the service needs FastAPI, uvicorn and prometheus-client ({error}): pip install 'aureole[serve]'."
         ) from error
-
-
-def _set_up_log(*, as_json: bool) -> None:
-    """Log to stderr, as plain lines or as JSON lines."""
-    handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonLines() if as_json else text)
-    for name in ("aureole.serve", "uvicorn.error"):
-        log = logging.getLogger(name)
-        log.handlers, log.propagate = [handler], False
-        log.setLevel(logging.INFO if name == "aureole.serve" else logging.WARNING)
-
-
-class _JsonLines(logging.Formatter):
-    """Formats a log record as one line of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON."""
-        line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)

@@ -13,17 +13,23 @@ if TYPE_CHECKING:
     from aureole.serve._app import create_app
     from aureole.serve._batching import BatchOptions
     from aureole.serve._gallery import Pictures
-    from aureole.serve._middleware import Limits, Metrics
+    from aureole.serve._keys import ApiKeys, check_key
+    from aureole.serve._limits import Limits
+    from aureole.serve._middleware import Metrics
     from aureole.serve._model_process import SubprocessEmbedder
+    from aureole.serve._request_log import set_up_log
     from aureole.serve._server import Server, address_of, bound_socket
     from aureole.serve._service import Service
 
 __all__ = ["Client", "MatchResult", "SearchResult", "ServiceError"]
 
 _LAZY = {
+    "ApiKeys": "_keys",
+    "check_key": "_keys",
+    "set_up_log": "_request_log",
     "create_app": "_app",
     "BatchOptions": "_batching",
-    "Limits": "_middleware",
+    "Limits": "_limits",
     "Metrics": "_middleware",
     "Pictures": "_gallery",
     "Server": "_server",

@@ -1,36 +1,55 @@
 """The FastAPI application: routes, their OpenAPI description and error handlers. The only file that imports FastAPI."""
 
+import asyncio
 import hashlib
+import json
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 import aureole
+from aureole.errors import InvalidInputError
 from aureole.explorer import page_folder
 from aureole.serve import _request_models as requests, _response_models as responses
 from aureole.serve._errors import STATUS, ApiError, internal_error
-from aureole.serve._middleware import Limits, LimitsMiddleware, Metrics
+from aureole.serve._keys import ApiKeys
+from aureole.serve._limits import Limits, parse_json
+from aureole.serve._middleware import LimitsMiddleware
 from aureole.serve._response_models import to_json
 from aureole.serve._service import Service
 
 _DESCRIPTION = """Embeddings with uncertainty: posteriors vMF(mu, kappa) of inputs, credible sets in a gallery of
 posteriors, and its items by their certainty."""
 _COMMON = ("unauthorized", "rate_limited", "timeout", "unavailable", "internal", "too_large")
+_COMMON += ("slow_body", "misdirected", "headers_too_large", "malformed")
 _PAGE_TYPES = {".html": "html", ".js": "javascript", ".css": "css"}
 Name = Annotated[str, Path(max_length=1024, description="Id of an item.")]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
 Count = Annotated[int, Query(ge=1, le=500)]
 Label = Annotated[str | None, Query(max_length=1000, description="Only items with this label.")]
 IfNoneMatch = Annotated[str | None, Header()]
+_LARGE = 2**16  # bytes of a body that is parsed in a thread, not on the event loop
 
 
 def create_app(
-    service: Service, *, limits: Limits | None = None, key: str | None = None
+    service: Service,
+    *,
+    limits: Limits | None = None,
+    key: str | None = None,
+    keys: ApiKeys | None = None,
+    hosts: frozenset[str] | None = None,
 ) -> LimitsMiddleware:
-    """The ASGI application of a service: FastAPI behind the limits middleware."""
+    """The ASGI application of a service: FastAPI behind the limits middleware.
+
+    Requests need ``key``, or one of ``keys``, and one of the ``hosts`` in their Host header; None allows all.
+    """
+    if key is not None:
+        keys = ApiKeys({"default": key})
     app = FastAPI(
         title="aureole",
         description=_DESCRIPTION,
@@ -39,12 +58,19 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
     )
+    app.router.route_class = _JsonRoute
     _add_errors(app)
     _add_gallery(app, service)
     _add_queries(app, service)
-    _add_operations(app, service.metrics, secured=key is not None)
+    if service.writable:
+        if keys is None:
+            raise InvalidInputError("a service that can be written to needs an API key.")
+        _add_writes(app, service)
+    _add_operations(app, service, secured=keys is not None)
     _add_page(app)
-    return LimitsMiddleware(app, limits=limits or Limits(), key=key, metrics=service.metrics)
+    return LimitsMiddleware(
+        app, limits=limits or Limits(), keys=keys, hosts=hosts, metrics=service.metrics
+    )
 
 
 def _add_gallery(app: FastAPI, service: Service) -> None:
@@ -103,6 +129,22 @@ def _add_gallery(app: FastAPI, service: Service) -> None:
         return _json(service.rejection())
 
 
+def _add_writes(app: FastAPI, service: Service) -> None:
+    """Routes that change the gallery. All or nothing is stored; after a timeout, send the same request again."""
+
+    @app.post("/v1/items", **_documented(responses.UpsertAnswer, "invalid_input"))
+    async def upsert(request: requests.UpsertRequest) -> Response:
+        """Store items, and replace those whose id exists."""
+        return _json(await service.upsert(request))
+
+    @app.delete(
+        "/v1/items/{id:path}", **_documented(responses.DeleteAnswer, "invalid_input", "not_found")
+    )
+    async def delete(id: Name) -> Response:
+        """Delete an item."""
+        return _json(await service.delete(id))
+
+
 def _add_queries(app: FastAPI, service: Service) -> None:
     """Routes that embed and search."""
 
@@ -129,13 +171,19 @@ def _add_queries(app: FastAPI, service: Service) -> None:
         return _json(await service.map(request))
 
 
-def _add_operations(app: FastAPI, metrics: Metrics, *, secured: bool) -> None:
-    """Operational endpoints: health, metrics, OpenAPI description."""
+def _add_operations(app: FastAPI, service: Service, *, secured: bool) -> None:
+    """Operational endpoints: health, readiness, metrics, OpenAPI description."""
 
     @app.get("/healthz", **_documented(responses.HealthAnswer))
     async def healthz() -> Response:
-        """Whether the service accepts requests; needs no key."""
+        """Whether the process works, or should be restarted; needs no key."""
+        service.readiness.check_alive()
         return _json({"status": "ok"})
+
+    @app.get("/readyz", **_documented(responses.ReadyAnswer))
+    async def readyz() -> Response:
+        """Whether the engine answers a search and the encoder embeds an input; needs no key."""
+        return _json(await service.readiness.check_ready())
 
     text = _documented(None)
     prometheus_text = {"description": "Prometheus text format.", "content": {"text/plain": {}}}
@@ -144,7 +192,9 @@ def _add_operations(app: FastAPI, metrics: Metrics, *, secured: bool) -> None:
     @app.get("/metrics", response_class=Response, **text)
     async def prometheus() -> Response:
         """Metrics for Prometheus."""
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     description: list[bytes] = []  # built on the first request
 
@@ -184,6 +234,44 @@ def _add_page(app: FastAPI) -> None:
         return static(f"assets/{name}", if_none_match)
 
 
+class _JsonRequest(Request):
+    """A request whose body is parsed once, by ``parse_json``."""
+
+    parsed: Any = None
+
+    async def parse(self) -> None:
+        """Parse the body; a large one in a thread, so that other requests are answered meanwhile."""
+        body = await self.body()
+        try:
+            large = len(body) > _LARGE
+            self.parsed = await asyncio.to_thread(parse_json, body) if large else parse_json(body)
+        except ValueError as error:
+            self.parsed = error
+
+    async def json(self) -> Any:
+        """The parsed body; raises as FastAPI expects if it is not JSON."""
+        if isinstance(self.parsed, ValueError):
+            raise json.JSONDecodeError("invalid JSON", "", 0) from self.parsed
+        return self.parsed
+
+
+class _JsonRoute(APIRoute):
+    """A route that limits what the parser of its body may cost."""
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        """FastAPI's handler of a request whose body has been parsed."""
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def parsed(request: Request) -> Response:
+            limited = _JsonRequest(request.scope, request.receive)
+            await limited.parse()
+            return await handle(limited)
+
+        return parsed
+
+
 def _add_errors(app: FastAPI) -> None:
     """Send all errors, also those of FastAPI and pydantic, in the same JSON shape."""
 
@@ -193,8 +281,6 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     async def api_error(_: Request, error: ApiError) -> Response:
-        if error.code == "too_large":
-            raise error  # the middleware closes the connection
         return response(error)
 
     @app.exception_handler(RequestValidationError)
@@ -251,7 +337,7 @@ def _openapi(app: FastAPI, *, secured: bool) -> dict[str, Any]:
         schemes = description.setdefault("components", {}).setdefault("securitySchemes", {})
         schemes["key"] = {"type": "http", "scheme": "bearer"}
         for path, methods in description["paths"].items():
-            if path != "/healthz":
+            if path not in ("/healthz", "/readyz"):
                 for operation in methods.values():
                     operation["security"] = [{"key": []}]
     return description

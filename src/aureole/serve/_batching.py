@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import math
 import threading
 import time
 from collections import deque
@@ -71,6 +72,8 @@ class Batcher(Generic[_T, _R]):
         self._queue: deque[tuple[_T, asyncio.Future[_R], asyncio.AbstractEventLoop]] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._running: dict[int, float] = {}  # start of the current batch, by thread
+        self._succeeded = -math.inf  # time of the last batch with a result
         self._threads = [
             threading.Thread(target=self._run, name=f"aureole-{name}-{i}", daemon=True)
             for i in range(threads)
@@ -80,6 +83,19 @@ class Batcher(Generic[_T, _R]):
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    def is_alive(self) -> bool:
+        """Whether all threads run."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def seconds_busy(self) -> float:
+        """How long the oldest batch in progress has taken so far; 0 if there is none."""
+        started = list(self._running.values())
+        return time.perf_counter() - min(started) if started else 0.0
+
+    def seconds_since_success(self) -> float:
+        """The time since a batch gave a result; infinite if none has."""
+        return time.perf_counter() - self._succeeded
 
     async def submit(self, item: _T) -> _R:
         """The result of an item. If the caller is cancelled while the item is queued, the item is dropped."""
@@ -110,13 +126,16 @@ class Batcher(Generic[_T, _R]):
         while (batch := self._take()) is not None:
             if not batch:
                 continue
-            start = time.perf_counter()
+            start = self._running[threading.get_ident()] = time.perf_counter()
             try:
                 results: Sequence[Any] = self._work([item for item, _, _ in batch])
                 if len(results) != len(batch):
                     raise RuntimeError(f"{len(batch)} items gave {len(results)} results")
             except BaseException as error:
                 results = [error] * len(batch)
+            del self._running[threading.get_ident()]
+            if not all(isinstance(result, BaseException) for result in results):
+                self._succeeded = time.perf_counter()
             if self.on_batch is not None:
                 self.on_batch(len(batch), time.perf_counter() - start)
             _deliver(batch, results)
@@ -366,6 +385,17 @@ class Encoder:
             if len(prepared) == 1:
                 return [await self.queue.submit(prepared[0])]
             return list(await asyncio.gather(*(self.queue.submit(one) for one in prepared)))
+
+    async def probe(self) -> None:
+        """Embed a tiny input; raises if the model fails."""
+        embedder = self.embedder
+        raw: Any = "a"
+        if embedder.modality == "image":
+            raw = np.zeros((embedder.resolution or 32,) * 2 + (3,), np.uint8)
+        elif embedder.modality == "vector":
+            raw = np.eye(1, embedder.features or embedder.dim)[0]
+        with map_failures("encoder"):
+            await self.queue.submit(embedder.prepare(raw))
 
     def close(self) -> None:
         """Process the queued inputs, then stop."""

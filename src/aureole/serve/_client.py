@@ -198,8 +198,7 @@ class Client:
 
     def item(self, name: str) -> dict[str, Any]:
         """An item with its posterior."""
-        path = quote(name, safe="").replace(".", "%2E")  # httpx would resolve the segments . and ..
-        return self._request("GET", f"v1/items/{path}")
+        return self._request("GET", _item_path(name))
 
     def embed(
         self,
@@ -285,6 +284,42 @@ class Client:
         body = {"query": query, **_given(options, filter)}
         return _match_result(self._request("POST", "v1/match", body))
 
+    def upsert(
+        self,
+        ids: Sequence[str],
+        posteriors: VonMisesFisher | None = None,
+        *,
+        text: Sequence[str] | None = None,
+        image: Sequence[bytes | Path] | None = None,
+        vector: Any = None,
+        payload: Mapping[str, Sequence[Any]] | None = None,
+    ) -> int:
+        """Store up to 256 items, and replace those whose id exists: all or none. Return how many were replaced.
+
+        The items are posteriors, texts, pictures or vectors [n, D]. The service must have been started with
+        ``--writable``.
+        """
+        if posteriors is None:
+            items, _ = _embed_body(text, image, vector, None)
+        elif text is None and image is None and vector is None:
+            rows = zip(posteriors.mu.tolist(), posteriors.kappa.tolist(), strict=True)
+            items = {"posteriors": [{"mu": mu, "kappa": kappa} for mu, kappa in rows]}
+        else:
+            raise InvalidInputError("upsert takes posteriors or inputs, not both.")
+        columns = {name: list(values) for name, values in (payload or {}).items()}
+        body = {"ids": list(ids), "items": items, "payload": columns}
+        return self._request("POST", "v1/items", body)["replaced"]
+
+    def delete(self, name: str) -> bool:
+        """Delete an item; return whether it existed."""
+        try:
+            self._request("DELETE", _item_path(name))
+        except ServiceError as error:
+            if error.code != "not_found":
+                raise
+            return False
+        return True
+
     def map(self, query: Mapping[str, Any], **options: Unpack[MapOptions]) -> dict[str, Any]:
         """The neighbourhood of a query on a map; query and options (mass, kind, limit, dims) as in the HTTP API."""
         return self._request("POST", "v1/map", {"query": dict(query), **options})
@@ -326,7 +361,7 @@ class Client:
         )
 
     def _send(self, request: "httpx.Request", *, retry: bool = True) -> "httpx.Response":
-        """The response; retried once if the connection breaks, since every request is read-only."""
+        """The response; retried once if the connection breaks, since no request does harm twice."""
         httpx = _import_httpx()
         try:
             return self._http.send(request)
@@ -383,6 +418,10 @@ def _given(options: Mapping[str, Any], filter: Mapping[str, Any] | None) -> dict
             for name, value in filter.items()
         }
     return body
+
+
+def _item_path(name: str) -> str:
+    return "v1/items/" + quote(name, safe="").replace(".", "%2E")  # httpx resolves . and ..
 
 
 def _embed_body(

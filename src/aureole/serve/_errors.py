@@ -10,6 +10,7 @@ from aureole.serve._response_models import to_json
 
 LOG = logging.getLogger("aureole.serve")
 STATUS = {
+    "malformed": 400,
     "invalid_input": 422,
     "not_found": 404,
     "not_allowed": 405,
@@ -17,6 +18,9 @@ STATUS = {
     "conflict": 409,
     "too_large": 413,
     "rate_limited": 429,
+    "misdirected": 421,
+    "headers_too_large": 431,
+    "slow_body": 408,
     "timeout": 504,
     "unavailable": 503,
     "internal": 500,

@@ -1,20 +1,18 @@
-"""ASGI middleware: API key, rate and size limits, timeouts, security headers and Prometheus metrics.
+"""ASGI middleware: API keys, rate and size limits, timeouts, security headers and Prometheus metrics.
 
 The only file that imports prometheus_client.
 """
 
 import asyncio
-import base64
-import binascii
-import hmac
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 from aureole.serve._batching import Batcher
 from aureole.serve._errors import LOG, ApiError, internal_error
+from aureole.serve._keys import ApiKeys
+from aureole.serve._limits import Limits, RateLimiter, check_host
+from aureole.serve._request_log import REQUEST_ID, log_request, request_id
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -30,87 +28,11 @@ _SECURITY_HEADERS = [
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-_HEALTH = "/healthz"  # needs no key and has no rate limit
+_PROBES = ("/healthz", "/readyz")  # need no key and have no rate limit
+_SMALL_BODY = 2**16  # bytes that are accepted whatever others send
 _METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE")
-_MAX_CLIENTS = 10_000
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a service.
-
-    Attributes
-    ----------
-    body
-        Maximum size of a request body in bytes (default 16 MiB).
-    seconds
-        Timeout of a request, from its first byte to the end of the response (default 30).
-    rate, burst
-        Requests per second and client address, on average and at once (default: no limit; 100).
-    in_flight
-        Maximum number of concurrent requests (default 512).
-    """
-
-    body: int = 16 * 2**20
-    seconds: float = 30.0
-    rate: float = 0.0
-    burst: int = 100
-    in_flight: int = 512
-
-
-class RateLimiter:
-    """A token bucket per client: it refills at ``rate`` per second up to ``burst``, and each request takes one token.
-
-    The 10,000 most recent clients are remembered, in constant time and memory.
-
-    Examples
-    --------
-    >>> limiter = RateLimiter(rate=2.0, burst=2)
-    >>> [limiter.take("a", now) for now in (0.0, 0.0, 0.0, 0.5)], limiter.take("b", 0.0)
-    ([0.0, 0.0, 0.5, 0.0], 0.0)
-    """
-
-    def __init__(self, rate: float, burst: int) -> None:
-        self._rate, self._burst = rate, max(1, burst)
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, client: str, now: float | None = None) -> float:
-        """0 if the request is allowed, else the seconds to wait."""
-        if self._rate <= 0:
-            return 0.0
-        now = time.monotonic() if now is None else now
-        tokens, then = self._buckets.pop(client, (float(self._burst), now))
-        tokens = min(float(self._burst), tokens + (now - then) * self._rate)
-        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
-        self._buckets[client] = (tokens if wait else tokens - 1, now)
-        if len(self._buckets) > _MAX_CLIENTS:
-            self._buckets.popitem(last=False)
-        return wait
-
-
-def is_authorized(header: bytes | None, key: str | None) -> bool:
-    """Whether an Authorization header holds the API key, compared in constant time; without a key, always.
-
-    Accepts ``Bearer KEY``, and ``Basic`` with the key as the password, which browsers send.
-
-    Examples
-    --------
-    >>> [is_authorized(header, "secret") for header in (b"Bearer secret", b"Basic OnNlY3JldA==", None)]
-    [True, True, False]
-    """
-    if key is None:
-        return True
-    scheme, _, value = (header or b"").partition(b" ")
-    if scheme.lower() == b"basic":
-        try:
-            value = base64.b64decode(value.strip(), validate=True).partition(b":")[2]
-        except (binascii.Error, ValueError):
-            return False
-    elif scheme.lower() != b"bearer":
-        return False
-    return hmac.compare_digest(value.strip(), key.encode())
 
 
 class Metrics:
@@ -173,13 +95,24 @@ class Metrics:
 class LimitsMiddleware:
     """An ASGI application around another that enforces limits and turns every failure into a JSON error.
 
-    ``draining`` is set on shutdown: responses then close their connection and /healthz returns 503.
+    ``draining`` is set on shutdown: responses then close their connection, and /healthz and /readyz return 503.
     """
 
-    def __init__(self, app: Any, *, limits: Limits, key: str | None, metrics: Metrics) -> None:
-        self._app, self._limits, self._key, self._metrics = app, limits, key, metrics
-        self._rate_limiter = RateLimiter(limits.rate, limits.burst)
+    def __init__(
+        self,
+        app: Any,
+        *,
+        limits: Limits,
+        keys: ApiKeys | None,
+        metrics: Metrics,
+        hosts: frozenset[str] | None = None,
+    ) -> None:
+        self._app, self.limits, self._keys, self._metrics = app, limits, keys, metrics
+        self._hosts = hosts
+        self._addresses = RateLimiter(limits.rate, limits.burst)
+        self._key_rates = RateLimiter(limits.key_rate, limits.burst)
         self.draining = False
+        self.buffered = 0  # bytes of all bodies in memory
         self._in_flight = 0
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -191,103 +124,154 @@ class LimitsMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(receive, self._limits.body)
-        response = _Response(send, self, scope["path"], body)
+        headers = dict(scope["headers"])
+        identity = request_id(headers.get(b"x-request-id"))
+        REQUEST_ID.set(identity)
+        body = _Body(receive, self)
+        response = _Response(send, self, scope, identity)
         start = time.perf_counter()
-        self._in_flight += 1
         self._metrics.begin()
         try:
-            await self._respond(scope, body, response)
+            await self._respond(scope, headers, body, response)
         finally:
-            self._in_flight -= 1
+            self.buffered -= body.received
+            seconds = time.perf_counter() - start
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "other")
-            self._metrics.end(method, route, response.status, time.perf_counter() - start)
+            self._metrics.end(method, route, response.status, seconds)
+            log_request(
+                scope,
+                status=response.status,
+                seconds=seconds,
+                received=body.received,
+                key=response.key,
+                code=response.code,
+            )
 
-    async def _respond(self, scope: Any, body: "_Body", response: "_Response") -> None:
+    async def _respond(
+        self, scope: Any, headers: dict[bytes, bytes], body: "_Body", response: "_Response"
+    ) -> None:
         try:
-            self._admit(scope)
-            async with asyncio.timeout(self._limits.seconds):
-                await self._app(scope, body, response)
-            if body.error is not None and not response.started:
-                raise body.error
+            self._admit(scope, headers, response)
+            async with asyncio.timeout(self.limits.seconds):
+                if await body.read():
+                    await self._process(scope, body, response)
         except ApiError as error:
             await response.send_error(error, close=not body.ended)
         except TimeoutError:
-            message = f"the request timed out after {self._limits.seconds:g} s."
+            message = f"the request timed out after {self.limits.seconds:g} s."
             error = ApiError("timeout", message, retry_after=1)
             await response.send_error(error, close=not body.ended)
         except Exception as error:
-            if body.error is not None:
-                await response.send_error(body.error, close=True)
-                return
-            LOG.error("request to %s failed", scope["path"], exc_info=error)
+            LOG.error("request to %r failed", scope["path"], exc_info=error)
             if not response.ended:
                 await response.send_error(internal_error())
 
-    def _admit(self, scope: Any) -> None:
+    async def _process(self, scope: Any, body: "_Body", response: "_Response") -> None:
+        """Call the application, unless too many requests are in progress."""
+        if self._in_flight >= self.limits.in_flight and scope["path"] not in _PROBES:
+            message = f"{self.limits.in_flight} requests are already in progress."
+            raise ApiError("unavailable", message, retry_after=1)
+        self._in_flight += 1
+        try:
+            await self._app(scope, body, response)
+        finally:
+            self._in_flight -= 1
+
+    def _admit(self, scope: Any, headers: dict[bytes, bytes], response: "_Response") -> None:
         """Reject a request that exceeds a limit or has no key, before its body is read."""
-        if scope["path"] == _HEALTH:
+        length = headers.get(b"content-length", b"0")
+        if scope["path"] in _PROBES:
             if self.draining:
                 raise ApiError("unavailable", "the service is shutting down.", retry_after=5)
+            if length != b"0" or b"transfer-encoding" in headers:
+                raise ApiError("invalid_input", "this route takes no body.")
             return
+        check_host(scope["headers"], self._hosts)
         client = scope.get("client")
-        wait = self._rate_limiter.take(client[0] if client else "")
+        wait = self._addresses.take(client[0] if client else "")
         if wait:
-            raise ApiError(
-                "rate_limited",
-                f"more than {self._limits.rate:g} requests per second from one address.",
-                retry_after=wait,
-            )
-        headers = dict(scope["headers"])
-        if not is_authorized(headers.get(b"authorization"), self._key):
-            raise ApiError("unauthorized", "API key required: Authorization: Bearer KEY.")
-        if self._in_flight > self._limits.in_flight:
-            raise ApiError(
-                "unavailable",
-                f"{self._limits.in_flight} requests are already in progress.",
-                retry_after=1,
-            )
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._limits.body:
-            raise _too_large(self._limits.body)
+            message = f"more than {self.limits.rate:g} requests per second from one address."
+            raise ApiError("rate_limited", message, retry_after=wait)
+        if self._keys is not None:
+            key = self._keys.find(headers.get(b"authorization"))
+            if key is None:
+                raise ApiError("unauthorized", "API key required: Authorization: Bearer KEY.")
+            response.key = key.name
+            rate = self.limits.key_rate if key.rate is None else key.rate
+            wait = self._key_rates.take(key.name, rate=rate)
+            if wait:
+                message = f"more than {rate:g} requests per second with one key."
+                raise ApiError("rate_limited", message, retry_after=wait)
+        if length.isdigit() and (len(length) > 18 or int(length) > self.limits.body):
+            raise _too_large(self.limits.body)
 
 
 class _Body:
-    """A request body; reading more than the limit raises an error."""
+    """A request body. ``read`` buffers it, within limits of size and time; called, it passes the body on."""
 
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
-        self._receive, self._max_bytes, self._received = receive, max_bytes, 0
-        self.ended = False
-        self.error: ApiError | None = None
+    def __init__(self, receive: Receive, middleware: LimitsMiddleware) -> None:
+        self._receive, self._middleware = receive, middleware
+        self._content: bytes | None = None
+        self.received, self.ended = 0, False
+
+    async def read(self) -> bool:
+        """Whether the whole body has arrived; False if the client has disconnected."""
+        limits, start = self._middleware.limits, time.monotonic()
+        parts: list[bytes] = []
+        while not self.ended:
+            try:
+                async with asyncio.timeout(limits.body_idle):
+                    message = await self._receive()
+            except TimeoutError as error:
+                raise _slow_body(f"no data for {limits.body_idle:g} s") from error
+            if message["type"] != "http.request":
+                return False
+            part = message.get("body", b"")
+            self.ended = not message.get("more_body", False)
+            self._count(len(part))
+            parts.append(part)
+            seconds = time.monotonic() - start
+            if (
+                not self.ended
+                and seconds > limits.body_idle
+                and self.received < limits.body_rate * seconds
+            ):
+                raise _slow_body(f"less than {limits.body_rate:g} bytes per second")
+        self._content = parts[0] if len(parts) == 1 else b"".join(parts)
+        return True
 
     async def __call__(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._received += len(message.get("body", b""))
-            self.ended = not message.get("more_body", False)
-            if self._received > self._max_bytes:
-                self.error = _too_large(self._max_bytes)
-                raise self.error
-        return message
+        if self._content is None:
+            return await self._receive()
+        content, self._content = self._content, None
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    def _count(self, size: int) -> None:
+        middleware = self._middleware
+        self.received += size
+        middleware.buffered += size
+        if self.received > middleware.limits.body:
+            raise _too_large(middleware.limits.body)
+        if self.received > _SMALL_BODY and middleware.buffered > middleware.limits.buffered:
+            message = "too many large requests are being received at once."
+            raise ApiError("unavailable", message, retry_after=1)
 
 
 class _Response:
-    """Sends a response with the security headers."""
+    """Sends a response with the security headers and the id of the request."""
 
-    def __init__(self, send: Send, middleware: LimitsMiddleware, path: str, body: _Body) -> None:
-        self._send, self._middleware, self._path, self._body = send, middleware, path, body
+    def __init__(self, send: Send, middleware: LimitsMiddleware, scope: Any, identity: str) -> None:
+        self._send, self._middleware, self._scope = send, middleware, scope
+        self._identity = (b"x-request-id", identity.encode())
         self.status, self.started, self.ended = 499, False, False
+        self.key: str | None = None  # its name
+        self.code: str | None = None  # of an error
 
     async def __call__(self, message: Message) -> None:
-        if self._body.error is not None and not self.started:
-            return  # the body's error replaces the application's response
-        await self._forward(message)
-
-    async def _forward(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started, self.status = True, message["status"]
-            headers = [*message.get("headers", []), *_SECURITY_HEADERS]
+            headers = [*message.get("headers", []), *_SECURITY_HEADERS, self._identity]
             if self._middleware.draining:
                 headers.append((b"connection", b"close"))
             message["headers"] = headers
@@ -295,22 +279,33 @@ class _Response:
         self.ended = message["type"] == "http.response.body" and not message.get("more_body")
 
     async def send_error(self, error: ApiError, *, close: bool = False) -> None:
-        """Send an error response; raises it if a response has already started."""
+        """Send an error response; if a response has already started, the connection is closed instead."""
+        self.code = error.code
         if self.started:
-            raise error
+            abort = self._scope.get("extensions", {}).get("aureole.abort")
+            if abort is None:
+                raise error
+            LOG.warning("the client did not read the response: %s", error.message)
+            abort["call"]()
+            return
         body, headers = error.body(), error.headers()
         headers.append((b"content-length", str(len(body)).encode()))
         if error.code == "unauthorized":
             # with Basic the browser itself prompts for the key when the page is opened; scripts handle Bearer
-            is_page = self._path == "/" or self._path.startswith("/assets/")
+            path = self._scope["path"]
+            is_page = path == "/" or path.startswith("/assets/")
             challenge = b'Basic realm="aureole", charset="UTF-8"' if is_page else b"Bearer"
             headers.append((b"www-authenticate", challenge))
         if close and not self._middleware.draining:
             headers.append((b"connection", b"close"))
         start = {"type": "http.response.start", "status": error.status, "headers": headers}
-        await self._forward(start)
-        await self._forward({"type": "http.response.body", "body": body})
+        await self(start)
+        await self({"type": "http.response.body", "body": body})
 
 
 def _too_large(max_bytes: int) -> ApiError:
     return ApiError("too_large", f"the request body exceeds {max_bytes:,} bytes.")
+
+
+def _slow_body(reason: str) -> ApiError:
+    return ApiError("slow_body", f"the request body arrived too slowly: {reason}.")

@@ -29,7 +29,8 @@ _MAX_IMAGE = 64 * 2**20
 _MAX_INPUTS = 256
 
 Number = Annotated[float, Field(strict=True), AllowInfNan(False)]
-Vector = Annotated[list[Number], Field(min_length=2, max_length=_MAX_NUMBERS)]
+# fail_fast: one wrong entry is reported, not each of a million
+Vector = Annotated[list[Number], Field(min_length=2, max_length=_MAX_NUMBERS, fail_fast=True)]
 Text = Annotated[StrictStr, Field(min_length=1, max_length=_MAX_TEXT)]
 Image = Annotated[
     StrictStr,
@@ -91,20 +92,20 @@ class ByPosterior(RequestModel):
 class Texts(RequestModel):
     """Several texts."""
 
-    texts: Annotated[list[Text], Field(min_length=1, max_length=_MAX_INPUTS)]
+    texts: Annotated[list[Text], Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True)]
 
 
 class Images(RequestModel):
     """Several pictures."""
 
-    images: Annotated[list[Image], Field(min_length=1, max_length=_MAX_INPUTS)]
+    images: Annotated[list[Image], Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True)]
     view: View | None = None
 
 
 class Vectors(RequestModel):
     """Several vectors."""
 
-    vectors: Annotated[list[Vector], Field(min_length=1, max_length=_MAX_INPUTS)]
+    vectors: Annotated[list[Vector], Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True)]
 
 
 def _first_of(*names: str) -> Any:
@@ -137,6 +138,32 @@ EmbedRequest = Annotated[
 ]
 
 
+class Posteriors(RequestModel):
+    """Several posteriors."""
+
+    posteriors: Annotated[list[ByPosterior], Field(min_length=1, max_length=_MAX_INPUTS)]
+
+
+class UpsertRequest(RequestModel):
+    """Items to store, with an id each; those whose id exists are replaced."""
+
+    ids: Annotated[
+        list[Annotated[StrictStr, Field(min_length=1, max_length=1024)]],
+        Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True),
+    ]
+    items: Annotated[
+        Annotated[Texts, Tag("texts")]
+        | Annotated[Images, Tag("images")]
+        | Annotated[Vectors, Tag("vectors")]
+        | Annotated[Posteriors, Tag("posteriors")],
+        _first_of("texts", "images", "vectors", "posteriors"),
+    ]
+    payload: Annotated[
+        dict[str, Annotated[list[Scalar], Field(max_length=_MAX_INPUTS, fail_fast=True)]],
+        Field(max_length=64, description="The values of each payload column."),
+    ] = {}
+
+
 class Range(RequestModel):
     """From low to high, both inclusive; null means unbounded."""
 
@@ -145,7 +172,7 @@ class Range(RequestModel):
 
 
 Mass = Annotated[Number, Field(ge=0, le=1, description="Probability mass of the cap.")]
-Condition = Scalar | Annotated[list[Scalar], Field(max_length=1000)] | Range
+Condition = Scalar | Annotated[list[Scalar], Field(max_length=1000, fail_fast=True)] | Range
 Filter = Annotated[
     dict[str, Condition] | None,
     Field(max_length=64, description='{"shop": "north", "size": [1, 2], "price": {"low": 10}}'),

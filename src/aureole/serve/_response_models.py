@@ -64,6 +64,19 @@ class ItemsAnswer(BaseModel):
     offset: int
 
 
+class UpsertAnswer(BaseModel):
+    """How many items were stored, and how many of them replaced an item of the same id."""
+
+    stored: int
+    replaced: int
+
+
+class DeleteAnswer(BaseModel):
+    """How many items were deleted."""
+
+    deleted: int
+
+
 class PosteriorAnswer(BaseModel):
     """A posterior; ``credible_cosine`` maps masses to the smallest cosine inside the credible cap."""
 
@@ -241,9 +254,17 @@ class AboutAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
-    """Whether the service accepts requests."""
+    """Whether the process works."""
 
     status: str
+
+
+class ReadyAnswer(BaseModel):
+    """Whether the engine and the encoder answer; ``encoder`` is null without one."""
+
+    status: str
+    engine: str
+    encoder: str | None
 
 
 class ItemFormatter:

@@ -1,4 +1,4 @@
-"""The server: uvicorn with a graceful shutdown. The only file that imports uvicorn.
+"""The server: uvicorn with a graceful shutdown. Its protocol is in ``_connections.py``.
 
 uvicorn's own ``timeout_graceful_shutdown`` closes idle keep-alive connections and the listening socket at once, so that
 requests already on their way to either are lost (``tests/serve/test_server.py`` shows it): hence the subclass.
@@ -9,22 +9,22 @@ import gc
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from aureole.errors import AureoleError
+from aureole.serve._connections import ConnectionTable, LimitedProtocol
 from aureole.serve._errors import LOG
 from aureole.serve._middleware import LimitsMiddleware
 
 # in seconds
 _CLOSING = 0.5  # during which responses close their connections, before the socket is closed
-_IDLE = 2.0  # in which an idle connection may still send a request after that
 _GRACE = 7  # for requests in flight
-_HEADER_TIMEOUT = 10  # to send the headers of a request
 _SWITCH_INTERVAL = 0.0002  # a thread may hold the interpreter lock while the event loop waits
+_OTHER_FILES = 128  # open files that are not connections
 
 
 class Server(uvicorn.Server):
@@ -36,9 +36,12 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: LimitsMiddleware, on_ready: Callable[[], None] | None = None) -> None:
+        limits = app.limits
+        table = ConnectionTable(limits.per_address, _file_limit(limits.connections))
+        self._protocol: Any = partial(LimitedProtocol, table=table)
         config = uvicorn.Config(
             app,
-            http=_TimeoutProtocol,
+            http=self._protocol,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -85,7 +88,7 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         state = (self.config, self.server_state, self.lifespan.state)
         for connection in _drain_accept_queue(copies):
-            await loop.connect_accepted_socket(lambda: _TimeoutProtocol(*state), connection)
+            await loop.connect_accepted_socket(lambda: self._protocol(*state), connection)
         await super().shutdown(sockets)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -116,43 +119,19 @@ def _drain_accept_queue(listening: list[socket.socket]) -> list[socket.socket]:
     return connections
 
 
-class _TimeoutProtocol(HttpToolsProtocol):
-    """The HTTP protocol of uvicorn with a timeout for headers, and a delay before idle connections are closed."""
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def _start_timer(self) -> None:
-        self._stop_timer()
-        self._timer = self.loop.call_later(_HEADER_TIMEOUT, self.transport.close)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._start_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def on_message_begin(self) -> None:
-        self._start_timer()
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._stop_timer()
-        super().on_headers_complete()
-
-    def shutdown(self) -> None:
-        # a request may be on its way on a connection that looks idle
-        idle = self.cycle is None or self.cycle.response_complete
-        if idle and not self.transport.is_closing():
-            self.loop.call_later(_IDLE, super().shutdown)
-        else:
-            super().shutdown()
+def _file_limit(connections: int) -> int:
+    """The number of connections that the limit on open files allows; raises the limit if that is possible."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(1, min(connections, soft - _OTHER_FILES))
+    return connections
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import torch
+
 import aureole
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
@@ -43,6 +45,7 @@ from aureole.serve._neighbourhood_map import (
     predictive_cosines,
     spread_places,
 )
+from aureole.serve._readiness import Readiness
 from aureole.serve._request_models import require_kappa_pos
 from aureole.serve._response_models import (
     ItemFormatter,
@@ -70,8 +73,15 @@ class Service:
         pictures: Pictures | None = None,
         label_column: str | None = None,
         text_column: str | None = None,
+        writable: bool = False,
         batches: BatchOptions | None = None,
     ) -> None:
+        if writable and index.engine not in ("Lance", "PostgreSQL"):
+            raise InvalidInputError(
+                f"a gallery on {index.engine} cannot be changed over HTTP: every change writes all of it. Use Lance or "
+                "PostgreSQL."
+            )
+        self.writable = writable
         schema, origin = index.schema, index.origin
         schema.check_columns(label_column, text_column)
         if embedder is not None:
@@ -100,6 +110,7 @@ class Service:
         self.encoder = None if embedder is None else Encoder(embedder, batches)
         if self.encoder is not None:
             self.metrics.watch("encoder", self.encoder.queue)
+        self.readiness = Readiness(self.engine, self.encoder, self.dim)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
         self._matching: Matching | None = None
         if calibrator is not None:
@@ -205,6 +216,32 @@ class Service:
             "classes": None if labels is None else class_counts(outcome.labels or labels),
             "hits": entries,
         }
+
+    async def upsert(self, request: requests.UpsertRequest) -> dict[str, Any]:
+        """Store items, and replace those whose id exists: all or none."""
+        posteriors = await self._posteriors(request)
+
+        def work(index: CredibleIndex) -> int:
+            try:
+                return index.upsert(posteriors, request.ids, request.payload)
+            except InvalidInputError as error:
+                raise ApiError("invalid_input", str(error)) from error
+
+        replaced = await self.engine.call(work)
+        return {"stored": len(request.ids), "replaced": replaced}
+
+    async def delete(self, name: str) -> dict[str, Any]:
+        """Delete an item."""
+
+        def work(index: CredibleIndex) -> int:
+            try:
+                return index.delete([name])
+            except InvalidInputError as error:
+                raise ApiError("invalid_input", str(error)) from error
+
+        if not await self.engine.call(work):
+            raise item_not_found(name)
+        return {"deleted": 1}
 
     async def match(self, request: requests.MatchRequest) -> dict[str, Any]:
         """The likely matches of a query, with their probabilities, or the reason for an empty result."""
@@ -399,6 +436,20 @@ class Service:
             raise ApiError("invalid_input", message, field=kind)
         view = view or requests.View()
         return await self.encoder.embed(kind, inputs, crop=view.crop, blur=view.blur)
+
+    async def _posteriors(self, request: requests.UpsertRequest) -> VonMisesFisher:
+        """The posteriors of the items of a request."""
+        items = request.items
+        if isinstance(items, requests.Posteriors):
+            found = [requests.posterior_of(each, self.dim) for each in items.posteriors]
+        else:
+            kind, inputs, view = requests.inputs_of(items)
+            found = [each.posterior for each in await self._encode(kind, inputs, view)]
+        if len(found) != len(request.ids):
+            message = f"{len(request.ids)} ids need as many items, but got {len(found)}."
+            raise ApiError("invalid_input", message, field="ids")
+        mu, kappa = (torch.stack([getattr(each, n) for each in found]) for n in ("mu", "kappa"))
+        return VonMisesFisher(mu, kappa, validate_args=False)
 
     async def _search(self, plan: SearchPlan, query: Any) -> tuple[str, SearchOutcome]:
         """(A description of a query of any type, the outcome of its search)."""
