@@ -46,6 +46,8 @@ ALLOWED = {
     ("serve.md", "A request may have 16 MB"),
     ("serve.md", "take 30 s"),
     ("serve.md", "for 7 s"),
+    ("serve.md", "may pause for 5 s"),
+    ("serve.md", "a 503 after 5 s at most"),
     ("serve.md", "come within 2 ms"),
     ("sphere.md", "0.05, 0.5, 0.95 and"),
     ("README.md", "Apache-2.0"),

@@ -58,6 +58,16 @@ def test_bombs_and_files_that_are_no_pictures(place):
     assert ask(place, "POST", "/v1/embed", {"image": encoded(gif.getvalue())})[0] == 200
 
 
+def test_pictures_that_are_small_files_but_many_pixels(place):
+    body = {"image": encoded(png_bomb(9_400))}  # 88 megapixels in 11 kB, 1.1 GB before
+    assert "88,360,000 pixels" in error_of(
+        ask(place, "POST", "/v1/embed", body), 422, "invalid_input"
+    )
+    many = {"images": [encoded(png_bomb(5_696))] * 5}
+    assert "in total" in error_of(ask(place, "POST", "/v1/embed", many), 422, "invalid_input")
+    assert ask(place, "POST", "/v1/embed", {"image": encoded(png_bomb(2_000))})[0] == 200
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -251,7 +261,7 @@ def test_what_is_no_http(hostile_place, content):
 
 
 def test_headers_that_never_end_are_cut(service, monkeypatch):
-    monkeypatch.setattr("aureole.serve._connections._HEADER_TIMEOUT", 0.5)
+    monkeypatch.setattr("aureole.serve._server._HEADER_TIMEOUT", 0.5)
     with running(service) as place:
         for begin in (b"", b"GET / HTTP/1.1\r\nHost: x\r\n"):
             start = time.monotonic()
@@ -277,6 +287,7 @@ def test_without_the_key_there_is_nothing_but_health(service):
                 assert found["www-authenticate"].startswith("Basic" if opened else "Bearer")
                 assert method == "HEAD" or json.loads(body)["error"]["code"] == "unauthorized"
         assert ask(place, "GET", "/healthz")[0] == 200
+        assert ask(place, "GET", "/readyz")[0] == 200
         right = {"Authorization": "Bearer a-secret-key"}
         basic = {"Authorization": "Basic " + encoded(b"anyone:a-secret-key")}
         assert ask(place, "GET", "/v1/about", headers=right)[0] == 200
@@ -285,5 +296,6 @@ def test_without_the_key_there_is_nothing_but_health(service):
         assert {"/" + p.split("/")[1] for p in described["paths"]} == {
             "/v1",
             "/healthz",
+            "/readyz",
             "/metrics",
         }

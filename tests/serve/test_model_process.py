@@ -15,7 +15,7 @@ import torch
 from aureole.errors import InvalidInputError
 from aureole.models import MINILM_CAPTIONS
 from aureole.scale import load_embedder
-from aureole.serve import Service, SubprocessEmbedder, _model_process
+from aureole.serve import BatchOptions, Service, SubprocessEmbedder, _model_process
 from aureole.serve._model_process import (
     ModelProcessError,
     _Process,
@@ -185,7 +185,7 @@ def test_a_process_that_is_stuck_is_killed(made):
     one = [hosted.prepare(made[0] / "pictures" / "item-001.png")]
     os.kill(hosted.pid, signal.SIGSTOP)
     begin = time.monotonic()
-    with pytest.raises(ModelProcessError):
+    with pytest.raises(ModelProcessError, match=r"did not answer within 0\.3 s and was stopped"):
         hosted.embed(one)
     assert time.monotonic() - begin < 10
 
@@ -208,10 +208,60 @@ def test_a_dead_encoder_is_a_503_and_recovers(index, made, hosted):
             assert status == 200
             os.kill(hosted.pid, signal.SIGKILL)
             error_of(ask(place, "POST", "/v1/embed", body), 503, "unavailable")
-            status, _, after = ask(place, "POST", "/v1/embed", body)
+            for _ in range(30):  # each waits some seconds for the new process
+                status, _, after = ask(place, "POST", "/v1/embed", body)
+                if status == 200:
+                    break
+                assert status == 503
             assert (status, after) == (200, before)
     finally:
         service.close()
+
+
+def test_nobody_waits_for_a_process_that_starts_slowly(index, made, hosted, monkeypatch):
+    monkeypatch.setattr("aureole.serve._batching._RESTART_WAIT", 0.5)
+    service = Service(index, hosted, label_column="label", batches=BatchOptions(4, 100))
+    body = {"image": in_base64(made[0] / "pictures" / "item-001.png")}
+    go, start = threading.Event(), hosted._start
+    monkeypatch.setattr(hosted, "_start", lambda: go.wait(60) and start())
+
+    def one(_):
+        begin = time.monotonic()
+        status = ask(place, "POST", "/v1/embed", body)[0]
+        return status, time.monotonic() - begin
+
+    try:
+        with running(service) as place:
+            assert one(0)[0] == 200
+            os.kill(hosted.pid, signal.SIGKILL)
+            with ThreadPoolExecutor(16) as pool:
+                answers = list(pool.map(one, range(16)))
+            longest = max(seconds for _, seconds in answers)
+            print(f"\n{longest:.2f} s")
+            assert {status for status, _ in answers} == {503}
+            assert longest < 15  # 30 s before
+            error_of(ask(place, "GET", "/readyz"), 503, "unavailable")
+            go.set()
+            assert hosted.ensure_running(60)
+            assert one(0)[0] == 200
+    finally:
+        go.set()
+        service.close()
+
+
+def test_the_time_that_others_take_does_not_count(hosted, made, monkeypatch):
+    one, read = [hosted.prepare(made[0] / "pictures" / "item-001.png")], read_message
+    before, first, hosted._timeout = hosted.embed(one), hosted.pid, 3.0
+
+    def slow(stream):
+        time.sleep(1.0)
+        return read(stream)
+
+    monkeypatch.setattr(_model_process, "read_message", slow)
+    with ThreadPoolExecutor(5) as pool:  # the last one waits for five seconds
+        for each in [pool.submit(hosted.embed, one) for _ in range(5)]:
+            torch.testing.assert_close(each.result(timeout=60).mu, before.mu)
+    assert hosted.pid == first
 
 
 def test_frames_that_break_off():

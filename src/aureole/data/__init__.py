@@ -10,6 +10,7 @@ from aureole.data._arrow_columns import (
 )
 from aureole.data._image_files import (
     ENDINGS,
+    count_pixels,
     find_picture,
     list_pictures,
     open_picture,

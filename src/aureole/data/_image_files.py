@@ -98,8 +98,9 @@ def read_rgb(source: Any) -> Any:
     """
     with open_picture(source) as picture:
         factor = math.ceil(math.sqrt(picture.width * picture.height / _LARGEST_AREA))
-        rgb = picture.convert("RGB")
-        return rgb.reduce(factor) if factor > 1 else rgb
+        if factor == 1:
+            return picture.convert("RGB")
+        return _as_rgb(picture).reduce(factor)
 
 
 def read_square(source: Any, side: int) -> UInt8[Tensor, "3 side side"]:
@@ -110,8 +111,19 @@ def read_square(source: Any, side: int) -> UInt8[Tensor, "3 side side"]:
         short = min(picture.size)
         left, top = ((length - short) // 2 for length in picture.size)
         box = (left, top, left + short, top + short)
-        pixels = np.array(picture.convert("RGB").resize((side, side), box=box))
+        pixels = np.array(_as_rgb(picture).resize((side, side), box=box))
     return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def count_pixels(source: Path | bytes) -> int:
+    """The number of pixels of an untrusted image file or its bytes, read from its header."""
+    with _opened(source) as picture:
+        return picture.width * picture.height
+
+
+def _as_rgb(picture: Any) -> Any:
+    """A picture in RGB; one that is in RGB already is not copied."""
+    return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 
 def write_picture(picture: UInt8[Tensor, "3 h w"], path: Path) -> None:

@@ -17,19 +17,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aureole.data import blur_pictures, deteriorate, read_square
+from aureole.data import blur_pictures, count_pixels, deteriorate, read_square
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex, Hits, SearchOptions, credible_cosines, pick_hits
 from aureole.scale import Embedder
 from aureole.serve._errors import ApiError, map_failures
-from aureole.serve._model_process import ModelProcessError, SubprocessEmbedder
+from aureole.serve._model_process import ModelProcessError, SubprocessEmbedder, tiny_input
 from aureole.serve._neighbourhood_map import SUMMARY_MASSES
 
 MAX_COUNT = 10_000  # items of a cap that are counted, and ranked by positivity
 BLUR_UNITS = (
     32  # a blur of 1 is this fraction of the side, so that it means the same for all encoders
 )
+_RESTART_WAIT = 5.0  # seconds that requests wait for a model process that is being restarted
+_MAX_PIXELS = 2**25  # of one picture: 134 MB in memory
+_MAX_TOTAL_PIXELS = 2**27  # of all pictures of a request
 _SIDE = 224  # pixels of a degraded picture, where the encoder's resolution is unknown
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -89,7 +92,7 @@ class Batcher(Generic[_T, _R]):
         return all(thread.is_alive() for thread in self._threads)
 
     def seconds_busy(self) -> float:
-        """How long the oldest batch in progress has taken so far; 0 if there is none."""
+        """Seconds since the start of the oldest batch in progress; 0 if all threads are idle."""
         started = list(self._running.values())
         return time.perf_counter() - min(started) if started else 0.0
 
@@ -379,7 +382,8 @@ class Encoder:
         with map_failures("encoder"):
             if kind == "image":
                 decode = partial(asyncio.get_running_loop().run_in_executor, self._decoder)
-                prepared = [await decode(self._prepare_picture, one, crop, blur) for one in inputs]
+                files = await decode(read_pictures, inputs)
+                prepared = [await decode(self._decode, file, crop, blur) for file in files]
             else:
                 prepared = [self.embedder.prepare(one) for one in inputs]
             if len(prepared) == 1:
@@ -388,22 +392,17 @@ class Encoder:
 
     async def probe(self) -> None:
         """Embed a tiny input; raises if the model fails."""
-        embedder = self.embedder
-        raw: Any = "a"
-        if embedder.modality == "image":
-            raw = np.zeros((embedder.resolution or 32,) * 2 + (3,), np.uint8)
-        elif embedder.modality == "vector":
-            raw = np.eye(1, embedder.features or embedder.dim)[0]
         with map_failures("encoder"):
-            await self.queue.submit(embedder.prepare(raw))
+            prepared = self.embedder.prepare(tiny_input(self.embedder))
+            await self.queue.submit(prepared)
 
     def close(self) -> None:
         """Process the queued inputs, then stop."""
         self.queue.close()
         self._decoder.shutdown(wait=False, cancel_futures=True)
 
-    def _prepare_picture(self, text: str, crop: float, blur: float) -> Any:
-        data, embedder = decode_picture(text), self.embedder
+    def _decode(self, data: bytes, crop: float, blur: float) -> Any:
+        embedder = self.embedder
         if embedder.squares:
             return degrade(embedder.prepare(data), crop, blur)
         if crop >= 1 and blur <= 0:
@@ -415,14 +414,20 @@ class Encoder:
 
     def _work(self, prepared: list[Any]) -> list[Embedding | BaseException]:
         """The embeddings of a batch; if it fails, each input is retried alone."""
+        embedder = self.embedder
+        if isinstance(embedder, SubprocessEmbedder) and not embedder.ensure_running(_RESTART_WAIT):
+            error = ModelProcessError("the model process is being restarted.")
+            return [error] * len(prepared)
         try:
-            if isinstance(self.embedder, SubprocessEmbedder):
-                posterior, cosines = self.embedder.embed_with_cosines(prepared)
+            if isinstance(embedder, SubprocessEmbedder):
+                posterior, cosines = embedder.embed_with_cosines(prepared)
             else:
                 posterior = self.embedder.embed(prepared)
                 kappa = posterior.kappa.double().numpy()
                 cosines = credible_cosines(kappa, SUMMARY_MASSES, self.embedder.dim).tolist()
         except ModelProcessError as error:  # retrying could kill the next process too
+            if isinstance(embedder, SubprocessEmbedder):
+                embedder.ensure_running(0)  # starts at once, not with the next request
             return [error] * len(prepared)
         except Exception as error:
             if len(prepared) == 1:
@@ -433,6 +438,21 @@ class Encoder:
             Embedding(VonMisesFisher(mu, kappa, validate_args=False), cosine)
             for mu, kappa, cosine in parts
         ]
+
+
+def read_pictures(texts: Sequence[str]) -> list[bytes]:
+    """The picture files of a request; raises if they have too many pixels, before any is decompressed."""
+    files = [decode_picture(text) for text in texts]
+    pixels = [count_pixels(file) for file in files]
+    if max(pixels) > _MAX_PIXELS:
+        raise InvalidInputError(
+            f"the picture has {max(pixels):,} pixels, but at most {_MAX_PIXELS:,} are accepted. Scale it down."
+        )
+    if sum(pixels) > _MAX_TOTAL_PIXELS:
+        raise InvalidInputError(
+            f"the pictures of a request may have {_MAX_TOTAL_PIXELS:,} pixels in total, not {sum(pixels):,}."
+        )
+    return files
 
 
 def decode_picture(text: str) -> bytes:

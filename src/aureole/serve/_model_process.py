@@ -13,8 +13,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -73,7 +73,8 @@ class SubprocessEmbedder(Embedder):
         self._model = asdict(ModelSpec(encoder, head, normalized).absolute())
         self._model["modality"] = modality
         self._timeout = timeout
-        self._starting = threading.Lock()
+        self._starting, self._scheduling = threading.Lock(), threading.Lock()
+        self._restarting: threading.Thread | None = None
         self._process: _Process | None = None
         for name, value in self._start().items():
             setattr(self, name, value)
@@ -116,6 +117,26 @@ class SubprocessEmbedder(Embedder):
             if self._process is not None:
                 self._process.close()
 
+    def ensure_running(self, timeout: float) -> bool:
+        """Whether the process runs; if not, restart it in a separate thread and wait up to ``timeout`` seconds."""
+        if self.pid is not None:
+            return True
+        with self._scheduling:
+            if self._restarting is None or not self._restarting.is_alive():
+                self._restarting = threading.Thread(
+                    target=self._try_restart, name="aureole-restart", daemon=True
+                )
+                self._restarting.start()
+            restarting = self._restarting
+        restarting.join(timeout)
+        return self.pid is not None
+
+    def _try_restart(self) -> None:
+        try:
+            self._restart()
+        except Exception as error:
+            LOG.error("the model process could not be restarted", exc_info=error)
+
     def _restart(self) -> "_Process":
         """A new process, or the one that another thread has started meanwhile."""
         with self._starting:
@@ -151,16 +172,17 @@ class _Process:
         assert self.popen.stdout is not None
         self._stdin, self._stdout = self.popen.stdin, self.popen.stdout
         self.dead = False
+        self._stopped_after: float | None = None  # seconds of the request that timed out
         self._sending, self._turn = threading.Lock(), threading.Condition()
         self._sent = self._answered = 0
 
     def request(self, message: Any, timeout: float) -> Any:
-        """The response to a message; on a timeout or broken pipe the process is killed and all waiting threads fail."""
-        alarm = threading.Timer(timeout, self.popen.kill)
-        alarm.daemon = True
-        alarm.start()
+        """The response to a message; on a timeout or broken pipe the process is killed and all waiting threads fail.
+
+        The timeout counts from the end of the previous request, not from the time this one was queued.
+        """
         try:
-            with self._sending:
+            with self._sending, self._alarm(timeout):
                 ticket = self._sent
                 write_message(self._stdin, message)
                 self._sent += 1
@@ -168,18 +190,37 @@ class _Process:
                 self._turn.wait_for(lambda: self.dead or self._answered == ticket)
                 if self.dead:
                     raise EOFError
-            answer = read_message(self._stdout)
+            with self._alarm(timeout):
+                answer = read_message(self._stdout)
         except (EOFError, OSError, ValueError) as error:  # ValueError: a closed file
             self.popen.kill()  # releases threads that are blocked writing to it
             self.close()
-            status = self.popen.returncode
-            raise ModelProcessError(f"the model process died (exit status {status}).") from error
-        finally:
-            alarm.cancel()
+            raise ModelProcessError(self._describe_end()) from error
         with self._turn:
             self._answered += 1
             self._turn.notify_all()
         return answer
+
+    @contextmanager
+    def _alarm(self, timeout: float) -> Iterator[None]:
+        """Kill the process if the block takes longer than ``timeout`` seconds."""
+
+        def stop() -> None:
+            self._stopped_after = timeout
+            self.popen.kill()
+
+        alarm = threading.Timer(timeout, stop)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            yield
+        finally:
+            alarm.cancel()
+
+    def _describe_end(self) -> str:
+        if self._stopped_after is not None:
+            return f"the model process did not answer within {self._stopped_after:g} s and was stopped."
+        return f"the model process died (exit status {self.popen.returncode})."
 
     def close(self) -> None:
         """End the process and wake all waiting threads."""
@@ -246,6 +287,16 @@ def unpack_inputs(message: Any, embedder: Embedder) -> list[Any]:
     return [torch.from_numpy(one) for one in inputs] if embedder.squares else inputs
 
 
+def tiny_input(embedder: Embedder) -> Any:
+    """A small valid input of an encoder, for probes."""
+    if embedder.modality == "text":
+        return "a"
+    if embedder.modality == "vector":
+        return np.eye(1, embedder.features or embedder.dim)[0]
+    side = embedder.resolution or 32
+    return np.zeros((side, side, 3), np.uint8)
+
+
 def main() -> None:
     """Answer messages on stdin until it closes. The first one names the model to load."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the service ends this process after draining
@@ -264,9 +315,13 @@ def _serve(stdin: BinaryIO, out: BinaryIO) -> None:
     except Exception as error:
         write_message(out, error_to_dict(error))
         return
-    write_message(out, {name: getattr(embedder, name) for name in _ATTRIBUTES})
+    remote = str(model["encoder"]).startswith("openai:")
+    if not remote:  # what a model does only once is part of its loading, not of the first batch
+        with suppress(Exception):
+            embedder.embed([embedder.prepare(tiny_input(embedder))])
     credible_cosines(np.ones(1), SUMMARY_MASSES, embedder.dim)  # fills the cache
-    local = embedder.modality == "text" and not str(model["encoder"]).startswith("openai:")
+    write_message(out, {name: getattr(embedder, name) for name in _ATTRIBUTES})
+    local = embedder.modality == "text" and not remote
     size = _SIMILAR if local and not torch.cuda.is_available() else None
     while True:
         message = read_message(stdin)
