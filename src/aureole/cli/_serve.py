@@ -20,7 +20,7 @@ from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex, MatchCalibrator
 
 if TYPE_CHECKING:
-    from aureole.serve import Service
+    from aureole.serve import Service, Tracing
 
 HELP = r"""Serve a gallery over HTTP, with a page for browsers: items by certainty, searches, maps.
 
@@ -103,10 +103,14 @@ def serve(
         Option(help="Folder of a calibrator fitted on this gallery's directions, for /v1/match."),
     ] = None,
     json_logs: Annotated[bool, Option("--json-logs", help="Log one JSON object per line.")] = False,
+    trace: Annotated[
+        bool,
+        Option("--trace", help="Export OpenTelemetry traces, as the OTEL_* variables configure."),
+    ] = False,
 ) -> None:
     """Serve until a signal; ``HELP`` is the text users see."""
     _import_server()
-    from aureole.serve import BatchOptions, Pictures, Service, SubprocessEmbedder
+    from aureole.serve import BatchOptions, Pictures, Service, SubprocessEmbedder, Tracing
 
     _set_up_log(as_json=json_logs)
     key = read_key(address.api_key_file)
@@ -114,7 +118,10 @@ def serve(
         warning = f"other machines can reach {address.host}, and no API key is set."
         typer.echo(f"warning: {warning}", err=True)
     loaded = None if calibrator is None else MatchCalibrator.load(calibrator)
+    tracing = Tracing() if trace else None
     with CredibleIndex.open(index) as opened, ExitStack() as stack:
+        if tracing is not None:
+            stack.callback(tracing.close)
         opened.schema.check_columns(items.label_column, items.text_column)
         embedder = None
         if model.encoder is not None or model.head is not None:
@@ -131,11 +138,16 @@ def serve(
             batches=BatchOptions(limits.batch, limits.queue),
         )
         stack.callback(service.close)
-        _listen(service, address, limits, key=key)
+        _listen(service, address, limits, key=key, tracing=tracing)
 
 
 def _listen(
-    service: "Service", address: AddressOptions, limits: LimitOptions, *, key: str | None
+    service: "Service",
+    address: AddressOptions,
+    limits: LimitOptions,
+    *,
+    key: str | None,
+    tracing: "Tracing | None",
 ) -> None:
     """Answer requests until a signal, and print the URL once the service is ready."""
     from aureole.serve import Limits, Server, address_of, bound_socket, create_app
@@ -152,7 +164,7 @@ def _listen(
         sys.stdout.flush()
 
     bounds = Limits(body=limits.largest_body, seconds=limits.timeout, rate=rate)
-    app = create_app(service, limits=bounds, key=key)
+    app = create_app(service, limits=bounds, key=key, tracing=tracing)
     service.warm_up()
     service.compute_rejection()
     Server(app, ready).run([listening])

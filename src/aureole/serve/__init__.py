@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aureole.serve._model_process import SubprocessEmbedder
     from aureole.serve._server import Server, address_of, bound_socket
     from aureole.serve._service import Service
+    from aureole.serve._tracing import Tracing
 
 __all__ = ["Client", "MatchResult", "SearchResult", "ServiceError"]
 
@@ -29,6 +30,7 @@ _LAZY = {
     "Server": "_server",
     "Service": "_service",
     "SubprocessEmbedder": "_model_process",
+    "Tracing": "_tracing",
     "address_of": "_server",
     "bound_socket": "_server",
 }

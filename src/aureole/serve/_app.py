@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Body, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +16,9 @@ from aureole.serve._middleware import Limits, LimitsMiddleware, Metrics
 from aureole.serve._response_models import to_json
 from aureole.serve._service import Service
 
+if TYPE_CHECKING:
+    from aureole.serve._tracing import Tracing
+
 _DESCRIPTION = """Embeddings with uncertainty: posteriors vMF(mu, kappa) of inputs, credible sets in a gallery of
 posteriors, and its items by their certainty."""
 _COMMON = ("unauthorized", "rate_limited", "timeout", "unavailable", "internal", "too_large")
@@ -28,9 +31,16 @@ IfNoneMatch = Annotated[str | None, Header()]
 
 
 def create_app(
-    service: Service, *, limits: Limits | None = None, key: str | None = None
+    service: Service,
+    *,
+    limits: Limits | None = None,
+    key: str | None = None,
+    tracing: "Tracing | None" = None,
 ) -> LimitsMiddleware:
-    """The ASGI application of a service: FastAPI behind the limits middleware."""
+    """The ASGI application of a service: FastAPI behind the limits middleware.
+
+    Requests that the limits reject have no span in the traces.
+    """
     app = FastAPI(
         title="aureole",
         description=_DESCRIPTION,
@@ -44,7 +54,8 @@ def create_app(
     _add_queries(app, service)
     _add_operations(app, service.metrics, secured=key is not None)
     _add_page(app)
-    return LimitsMiddleware(app, limits=limits or Limits(), key=key, metrics=service.metrics)
+    inner = app if tracing is None else tracing.wrap(app)
+    return LimitsMiddleware(inner, limits=limits or Limits(), key=key, metrics=service.metrics)
 
 
 def _add_gallery(app: FastAPI, service: Service) -> None:
