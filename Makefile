@@ -129,9 +129,10 @@ lock:
 	  --output-file requirements-serve.lock
 	! grep -nE '^(torch|triton|nvidia-.*|cuda-.*)==|://' requirements.lock requirements-serve.lock
 
-# Known vulnerabilities of the locked packages; needs the network.
+# Known vulnerabilities of the locked packages, and of torch; needs the network.
 audit:
 	pip-audit --require-hashes --disable-pip -r requirements.lock
+	pip-audit --no-deps --disable-pip -r constraints.txt
 
 # The table of licences in docs/licences.md.
 licences:
