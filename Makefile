@@ -68,7 +68,7 @@ benchmarks:
 	python -m benchmarks.import_time
 
 # About the code itself: sizes and import cycles, a sample of its English, phrases to replace, duplicated code.
-.PHONY: stats voice voice-check clones core install install-newest install-lowest wheels lock sbom
+.PHONY: stats voice voice-check clones core install install-newest install-lowest wheels lock sbom audit licences
 SEED ?= 0
 SOURCES = $(wildcard src/aureole paper/src)
 
@@ -95,9 +95,10 @@ NEWEST = $(shell sed -n 's/^torch==//p' constraints.txt)
 LOWEST = $(shell sed -nE 's/.*"torch>=([0-9.]+)".*/\1/p' pyproject.toml)
 PAPER = $(if $(wildcard paper/pyproject.toml),-e ./paper)
 
+# The lock file first, so that the dependencies of torch are checked against their hashes too.
 install:
-	pip install $(TORCH_INDEX) torch==$(NEWEST)
 	pip install --require-hashes --no-deps -r requirements.lock
+	pip install $(TORCH_INDEX) torch==$(NEWEST)
 	pip install --no-deps --no-build-isolation -e . $(PAPER)
 
 install-newest:
@@ -113,15 +114,29 @@ wheels:
 	python -m build
 	$(if $(PAPER),python -m build --outdir dist paper)
 
-# Versions and hashes of the extra `dev` on Linux x86-64 with Python 3.11, without torch, triton and CUDA packages.
+# Versions and hashes on Linux x86-64 with Python 3.11, without torch, triton and CUDA packages: of the extra `dev` in
+# requirements.lock, and of the container image, with the same versions, in requirements-serve.lock.
 # Versions stay as they are unless you add --upgrade to TORCH or delete the file.
 # Where the CPU build of torch is a file: make lock TORCH="--find-links <folder of the wheel>"
 TORCH ?= --torch-backend cpu
+IMAGE_EXTRAS = serve retrieval images tables text otel
+COMPILE = uv pip compile pyproject.toml --quiet --constraints constraints.txt $(TORCH) --python-version 3.11 \
+  --python-platform x86_64-unknown-linux-gnu --generate-hashes --no-annotate --no-emit-package torch \
+  --no-emit-package pip --custom-compile-command "make lock"
 lock:
-	uv pip compile pyproject.toml --quiet --extra dev --constraints constraints.txt $(TORCH) \
-	  --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --generate-hashes --no-annotate \
-	  --no-emit-package torch --custom-compile-command "make lock" --output-file requirements.lock
-	! grep -nE '^(torch|triton|nvidia-.*|cuda-.*)==|://' requirements.lock
+	$(COMPILE) --extra dev --output-file requirements.lock
+	echo hatchling | $(COMPILE) - $(IMAGE_EXTRAS:%=--extra %) --constraints requirements.lock \
+	  --output-file requirements-serve.lock
+	! grep -nE '^(torch|triton|nvidia-.*|cuda-.*)==|://' requirements.lock requirements-serve.lock
+
+# Known vulnerabilities of the locked packages, and of torch; needs the network.
+audit:
+	pip-audit --require-hashes --disable-pip -r requirements.lock
+	pip-audit --no-deps --disable-pip -r constraints.txt
+
+# The table of licences in docs/licences.md.
+licences:
+	python tools/licences.py --write
 
 # The software bill of materials of an environment; by default, the one that runs `python`.
 SBOM_PYTHON ?= $(shell command -v python)

@@ -111,6 +111,10 @@ def _hub(env: Environment) -> None:
     assert "pip install" not in said
 
 
+def _otel(env: Environment) -> None:
+    env.code("from aureole.serve._tracing import Tracing; Tracing().close()")
+
+
 def _all(env: Environment) -> None:
     env.aureole("index", "build", "v.npy", "--head", "head", "--out", "all.faiss")
     address = (
@@ -135,7 +139,7 @@ def _all(env: Environment) -> None:
 
 SMOKES: dict[str, Callable[[Environment], None]] = {
     "train": _train, "metrics": _metrics, "reports": _reports, "images": _images, "tables": _tables,
-    "retrieval": _retrieval, "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "all": _all,
+    "retrieval": _retrieval, "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "otel": _otel, "all": _all,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex, MatchCalibrator
 
 if TYPE_CHECKING:
-    from aureole.serve import ApiKeys, Service
+    from aureole.serve import ApiKeys, Service, Tracing
 
 HELP = r"""Serve a gallery over HTTP, with a page for browsers: items by certainty, searches, maps.
 
@@ -133,10 +133,21 @@ def serve(
     json_logs: Annotated[
         bool, Option("--json-logs", help="Log one JSON object per line, and one line per request.")
     ] = False,
+    trace: Annotated[
+        bool,
+        Option("--trace", help="Export OpenTelemetry traces, as the OTEL_* variables configure."),
+    ] = False,
 ) -> None:
     """Serve until a signal; ``HELP`` is the text users see."""
     _import_server()
-    from aureole.serve import BatchOptions, Pictures, Service, SubprocessEmbedder, set_up_log
+    from aureole.serve import (
+        BatchOptions,
+        Pictures,
+        Service,
+        SubprocessEmbedder,
+        Tracing,
+        set_up_log,
+    )
 
     set_up_log(as_json=json_logs)
     keys = _read_keys(address)
@@ -148,7 +159,10 @@ def serve(
         warning = f"other machines can reach {address.host}, and no API key is set."
         typer.echo(f"warning: {warning}", err=True)
     loaded = None if calibrator is None else MatchCalibrator.load(calibrator)
+    tracing = Tracing() if trace else None
     with CredibleIndex.open(index) as opened, ExitStack() as stack:
+        if tracing is not None:
+            stack.callback(tracing.close)
         opened.schema.check_columns(items.label_column, items.text_column)
         embedder = None
         if model.encoder is not None or model.head is not None:
@@ -168,7 +182,7 @@ def serve(
         stack.callback(service.close)
         if items.refresh:
             service.follow(index, items.refresh)
-        _listen(service, address, limits, keys=keys)
+        _listen(service, address, limits, keys=keys, tracing=tracing)
 
 
 def _listen(
@@ -177,6 +191,7 @@ def _listen(
     limits: LimitOptions,
     *,
     keys: "ApiKeys | None",
+    tracing: "Tracing | None",
 ) -> None:
     """Answer requests until a signal, and print the URL once the service is ready."""
     from aureole.serve import Limits, Server, address_of, bound_socket, create_app
@@ -199,7 +214,8 @@ def _listen(
         key_rate=limits.key_rate,
         per_address=limits.per_address,
     )
-    app = create_app(service, limits=bounds, keys=keys, hosts=address.allowed_hosts())
+    hosts = address.allowed_hosts()
+    app = create_app(service, limits=bounds, keys=keys, hosts=hosts, tracing=tracing)
     service.warm_up()
     service.compute_rejection()
     Server(app, ready).run([listening])

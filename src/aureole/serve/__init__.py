@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aureole.serve._request_log import set_up_log
     from aureole.serve._server import Server, address_of, bound_socket
     from aureole.serve._service import Service
+    from aureole.serve._tracing import Tracing
 
 __all__ = ["Client", "MatchResult", "SearchResult", "ServiceError"]
 
@@ -35,6 +36,7 @@ _LAZY = {
     "Server": "_server",
     "Service": "_service",
     "SubprocessEmbedder": "_model_process",
+    "Tracing": "_tracing",
     "address_of": "_server",
     "bound_socket": "_server",
 }

@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Body, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +22,9 @@ from aureole.serve._limits import Limits, parse_json
 from aureole.serve._middleware import LimitsMiddleware
 from aureole.serve._response_models import to_json
 from aureole.serve._service import Service
+
+if TYPE_CHECKING:
+    from aureole.serve._tracing import Tracing
 
 _DESCRIPTION = """Embeddings with uncertainty: posteriors vMF(mu, kappa) of inputs, credible sets in a gallery of
 posteriors, and its items by their certainty."""
@@ -43,10 +46,12 @@ def create_app(
     key: str | None = None,
     keys: ApiKeys | None = None,
     hosts: frozenset[str] | None = None,
+    tracing: "Tracing | None" = None,
 ) -> LimitsMiddleware:
     """The ASGI application of a service: FastAPI behind the limits middleware.
 
-    Requests need ``key``, or one of ``keys``, and one of the ``hosts`` in their Host header; None allows all.
+    Requests need ``key``, or one of ``keys``, and one of the ``hosts`` in their Host header; None allows all. Requests
+    that the limits reject have no span in the traces.
     """
     if key is not None:
         keys = ApiKeys({"default": key})
@@ -68,8 +73,9 @@ def create_app(
         _add_writes(app, service)
     _add_operations(app, service, secured=keys is not None)
     _add_page(app)
+    inner = app if tracing is None else tracing.wrap(app)
     return LimitsMiddleware(
-        app, limits=limits or Limits(), keys=keys, hosts=hosts, metrics=service.metrics
+        inner, limits=limits or Limits(), keys=keys, hosts=hosts, metrics=service.metrics
     )
 
 

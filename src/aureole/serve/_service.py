@@ -53,6 +53,7 @@ from aureole.serve._response_models import (
     cap_entries,
     class_counts,
 )
+from aureole.serve._tracing import span
 
 _SUMMARY_NAMES = tuple(f"{mass:g}" for mass in SUMMARY_MASSES)
 
@@ -253,7 +254,8 @@ class Service:
         about, posterior, item = await self._posterior(request.query)
         if posterior is None:
             posterior = await self._matching.posterior_of(item or "")
-        found = await self._matching.find(request, posterior, item)
+        with span("search"):
+            found = await self._matching.find(request, posterior, item)
         return {
             "query": self._query(about, posterior),
             "threshold": found.threshold,
@@ -435,7 +437,8 @@ class Service:
             message = "this service was started without --encoder: query by id, or by mu and kappa."
             raise ApiError("invalid_input", message, field=kind)
         view = view or requests.View()
-        return await self.encoder.embed(kind, inputs, crop=view.crop, blur=view.blur)
+        with span("encode", kind=kind, inputs=len(inputs)):
+            return await self.encoder.embed(kind, inputs, crop=view.crop, blur=view.blur)
 
     async def _posteriors(self, request: requests.UpsertRequest) -> VonMisesFisher:
         """The posteriors of the items of a request."""
@@ -454,7 +457,8 @@ class Service:
     async def _search(self, plan: SearchPlan, query: Any) -> tuple[str, SearchOutcome]:
         """(A description of a query of any type, the outcome of its search)."""
         about, posterior, item = await self._posterior(query)
-        return about, await self.engine.search(plan, posterior, item)
+        with span("search", limit=plan.limit):
+            return about, await self.engine.search(plan, posterior, item)
 
     async def _posterior(self, query: Any) -> tuple[str, VonMisesFisher | None, str | None]:
         """(A description of a query of any type, its posterior or, for an item of the gallery, None and the id)."""
