@@ -114,6 +114,7 @@ def test_files_that_have_no_keys(tmp_path, text):
     with pytest.raises(InvalidInputError) as caught:
         ApiKeys.read(file)
     assert "alices-key" not in str(caught.value)
+    assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -38,10 +38,10 @@ class ApiKeys:
     (ApiKey(name='alice', rate=None), None, None)
     """
 
-    def __init__(self, keys: Mapping[str, Any]) -> None:
+    def __init__(self, keys: Mapping[str, Any], *, source: str = "the keys") -> None:
         self._file: Path | None = None
         self._checked, self._state = 0.0, (0, 0, 0)
-        self._keys = _by_digest(keys, "the keys")
+        self._keys = _by_digest(keys, source)  # errors name the source
 
     @classmethod
     def read(cls, file: Path) -> "ApiKeys":
@@ -50,7 +50,7 @@ class ApiKeys:
         A line is ``NAME KEY`` or ``NAME KEY RATE``; empty lines and those that start with ``#`` are ignored. Or the
         file is a JSON object ``{"NAME": "KEY"}``, or ``{"NAME": {"key": "KEY", "rate": 5}}``.
         """
-        keys = cls(_read_keys(file))
+        keys = cls(_read_keys(file), source=str(file))
         keys._file, keys._state, keys._checked = file, _file_state(file), time.monotonic()
         return keys
 
