@@ -4,7 +4,9 @@
 
 schemathesis generates valid and invalid requests from the API's own schema; then come decompression bombs,
 bodies of a gigabyte, vectors of NaN, and ids that are paths or markup. Every response must be documented in the schema
-and not be an internal error; with a key set, every address except /healthz must return 401 without it.
+and not be an internal error; with a key set, every address except /healthz and /readyz must return 401 without it.
+Last, with ``--siege N``, N attacks at 50 per second against a service with a key and one without, while 32 honest
+clients use it (``benchmarks/hostile_load.py``).
 """
 
 import argparse
@@ -23,6 +25,7 @@ from typing import Any
 
 from aureole.records import Record, write_record
 from benchmarks.fuzzing import fuzz
+from benchmarks.hostile_load import siege
 from benchmarks.pictures import bomb
 from benchmarks.served import Served, make_encoder, make_gallery, serving
 
@@ -127,9 +130,23 @@ def without_key(gallery: Path, encoder: Path, folder: Path) -> dict[str, int]:
     return found
 
 
+def besiege(gallery: Path, encoder: Path, folder: Path, requests: int) -> dict[str, Any]:
+    """The metrics of ``siege`` against a service with a key and one without, and the tracebacks in their logs."""
+    key = folder / "siege-key"
+    key.write_text("a-key-for-this-benchmark")
+    found: dict[str, Any] = {}
+    for name, options in {"with a key": ("--api-key-file", str(key)), "without a key": ()}.items():
+        log = folder / f"siege {name}.log"
+        with serving(gallery, encoder, *options, log=log) as served:
+            found[name] = siege(served, requests, key=key.read_text() if options else None)
+        found[name]["tracebacks in the log"] = log.read_text().count("Traceback")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--siege", type=int, default=0, help="attacks under load, for each service")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/serve/hostile.json"))
     asked = parser.parse_args()
@@ -162,6 +179,7 @@ def main() -> None:
             told = time.perf_counter() - told
         said = log.read_text()
         keyless = without_key(gallery, encoder, folder)
+        sieges = besiege(gallery, encoder, folder, asked.siege) if asked.siege else None
     metrics = {
         "requests": sum(statuses.values()),
         "statuses": {str(status): n for status, n in sorted(statuses.items())},
@@ -179,7 +197,10 @@ def main() -> None:
         "seconds": round(seconds, 1),
         "without the key": keyless,
     }
+    if sieges is not None:
+        metrics["siege"] = sieges
     command = f"python -m benchmarks.serve_hostile --requests {asked.requests} --seed {asked.seed}"
+    command += f" --siege {asked.siege}" if asked.siege else ""
     path = write_record(
         Record("serve-hostile", metrics, command=command, seed=asked.seed), asked.out
     )
