@@ -95,10 +95,9 @@ NEWEST = $(shell sed -n 's/^torch==//p' constraints.txt)
 LOWEST = $(shell sed -nE 's/.*"torch>=([0-9.]+)".*/\1/p' pyproject.toml)
 PAPER = $(if $(wildcard paper/pyproject.toml),-e ./paper)
 
-# The lock file first, so that the dependencies of torch are checked against their hashes too.
 install:
-	pip install --require-hashes --no-deps -r requirements.lock
 	pip install $(TORCH_INDEX) torch==$(NEWEST)
+	pip install --require-hashes --no-deps -r requirements.lock
 	pip install --no-deps --no-build-isolation -e . $(PAPER)
 
 install-newest:

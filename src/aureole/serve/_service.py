@@ -82,7 +82,7 @@ class Service:
                 f"a gallery on {index.engine} cannot be changed over HTTP: every change writes all of it. Use Lance or "
                 "PostgreSQL."
             )
-        self.writable = writable
+        self.writable, self._engine_name = writable, index.engine
         schema, origin = index.schema, index.origin
         schema.check_columns(label_column, text_column)
         if embedder is not None:
@@ -112,6 +112,7 @@ class Service:
         if self.encoder is not None:
             self.metrics.watch("encoder", self.encoder.queue)
         self.readiness = Readiness(self.engine, self.encoder, self.dim)
+        self._closing = threading.Event()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
         self._matching: Matching | None = None
         if calibrator is not None:
@@ -120,9 +121,7 @@ class Service:
             except BaseException:
                 self.close()  # the threads
                 raise
-        self._engine_name = index.engine
         self._about = self._describe()
-        self._closing = threading.Event()
 
     def close(self) -> None:
         """Process the queued requests, then stop all threads."""
