@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from aureole.errors import InvalidInputError
-from aureole_paper import cifar10h_baselines
+from aureole.models import MirroredViews
+from aureole_paper import cifar10h, cifar10h_baselines
 from aureole_paper.catalogue import find_experiment
 from aureole_paper.cifar import Cifar10H, Fold
 from aureole_paper.cifar10h import Split
@@ -17,12 +18,12 @@ from aureole_paper.cifar10h_baselines import (
     FoldFeatures,
     VoteBaseline,
     agreement,
+    both_views,
     choose_votes,
     evaluate_vote_baseline,
     fit_ridge,
     fit_temperature,
     item_errors,
-    mirrored,
     ridge_inputs,
 )
 from aureole_paper.runs import run
@@ -61,11 +62,14 @@ def frozen(split, monkeypatch):
     return features, last
 
 
-def test_mirrored_outputs_are_the_mean_of_both_views(split):
+def test_both_views_are_those_of_the_image_and_its_mirror_image(split):
     images = split.data.images[:7]
-    wanted = (Pixels()(images) + Pixels()(images.flip(-1))) / 2
-    torch.testing.assert_close(mirrored(Pixels(), images, batch=3), wanted)
-    torch.testing.assert_close(mirrored(Pixels(), images.flip(-1)), wanted)
+    wanted = torch.stack([Pixels()(images), Pixels()(images.flip(-1))])
+    torch.testing.assert_close(both_views(Pixels(), images, batch=3), wanted)
+    torch.testing.assert_close(both_views(Pixels(), images.flip(-1)), wanted.flip(0))
+    features = FoldFeatures.of(Pixels(), split, 5)
+    assert features.train.shape == (2, 5, 8)
+    torch.testing.assert_close(features.means()[1], features.test.sum(0) / 2)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 5.0])
@@ -144,9 +148,10 @@ def test_the_penalty_is_chosen_by_cross_validation():
 
 def test_ridge_inputs_are_functions_of_each_row(frozen):
     features, last = frozen
-    inputs = ridge_inputs(features.test, last)
+    images = features.means()[1]
+    inputs = ridge_inputs(images, last)
     assert inputs.shape == (30, 8 + 8 + 10 + 3 * 11)
-    torch.testing.assert_close(ridge_inputs(features.test[3:4], last), inputs[3:4])
+    torch.testing.assert_close(ridge_inputs(images[3:4], last), inputs[3:4])
 
 
 @pytest.mark.parametrize(
@@ -193,6 +198,31 @@ def test_baselines_are_settings_of_the_experiment():
     assert VoteBaseline("ridge").shortened(1) == VoteBaseline("ridge")
     trained = find_experiment("cifar10h").narrowed({"labels": "hard", "loss": "elk"}).settings
     assert "hard-elk" in {s.name for s in trained}
+
+
+@pytest.mark.slow
+def test_before_training_is_the_encoder_that_training_starts_from(shared_data):
+    """The metrics from cached features against those of the whole encoder on the images."""
+    split = Split.load(shared_data, 0)
+    few = replace(split.fold, validation=split.fold.validation[:200], test=split.fold.test[:200])
+    split = replace(
+        split, fold=few, crop_sizes=split.crop_sizes[:200], test_crops=split.test_crops[:200]
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        setting = cifar10h.Cifar10HSetting("closed-form")
+        encoder = MirroredViews(cifar10h.new_encoder(setting, split, shared_data)).eval()
+    wanted = cifar10h.evaluate(encoder, split, setting, folder=shared_data)
+    backbone, last = cifar10h.load_backbone("resnet20", shared_data)
+    features = FoldFeatures.of(backbone.eval(), split, 1), last
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cifar10h_baselines, "_frozen", lambda *_: features)
+        found = evaluate_vote_baseline(VoteBaseline("step-0"), split, 0, folder=shared_data)
+    for metric in ("entropy_rank", "crop_rank", "recall_at_1", "r_auroc"):
+        assert found[metric] == pytest.approx(wanted[metric], abs=2e-3), metric
+    assert cifar10h_baselines.encoder_errors(encoder, split) == pytest.approx(
+        found["bootstrap_errors"], abs=2e-3
+    )
 
 
 @pytest.mark.slow

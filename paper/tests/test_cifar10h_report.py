@@ -16,6 +16,7 @@ from aureole_paper.cifar10h_report import (
     LOSSES,
     foreign_ratios,
     gallery_figure,
+    item_error,
     leading,
     main_results,
     mean_rejection,
@@ -129,21 +130,55 @@ def test_the_papers_numbers(tables, title, label, entropy, crop, recall):
 
 
 @pytest.mark.parametrize(
-    ("label", "entropy", "crop", "recall"),
+    ("title", "label", "entropy", "crop", "recall"),
     [
-        ("closed form (ours)", "0.410 ± 0.010", "0.750", "0.900"),
-        ("InfoNCE, distance to neighbours", "0.310", "0.410", "0.900"),
-        ("InfoNCE, untrained κ", "0.400", "0.750", "0.900"),
-        ("classifier, 1 - max softmax", "0.360", "0.650", "accuracy 0.926"),
-        ("classifier, entropy of softmax", "0.370", "0.660", "accuracy 0.926"),
-        ("votes: one half against the other", "0.550", MISSING, MISSING),
-        ("votes: noise ceiling", "0.840", MISSING, MISSING),
+        ("Losses", "closed form (ours)", "0.410 ± 0.010", "0.750", "0.900"),
+        ("Losses", "InfoNCE, distance to neighbours", "0.310", "0.410", "0.900"),
+        ("Losses", "InfoNCE, untrained κ", "0.400", "0.750", "0.900"),
+        ("Two networks", "closed form, ensemble of two networks", "0.400", "0.750", "0.900"),
+        ("Baselines", "classifier, 1 - max softmax", "0.360", "0.650", "accuracy 0.926"),
+        ("Baselines", "classifier, entropy of softmax", "0.370", "0.660", "accuracy 0.926"),
+        ("Baselines", "votes: one half against the other", "0.550", MISSING, MISSING),
+        ("Baselines", "votes: noise ceiling", "0.840", MISSING, MISSING),
     ],
 )
-def test_our_numbers(tables, label, entropy, crop, recall):
-    row = cells(tables["Losses"], label)
-    found = [row[f"{c} ↑ ours"] for c in ("entropy rank corr.", "crop rank corr.", "Recall@1")]
+def test_our_numbers(tables, title, label, entropy, crop, recall):
+    row, ours = cells(tables[title], label), "ours" if title == "Losses" else "mean"
+    found = [row[f"{c} ↑ {ours}"] for c in ("entropy rank corr.", "crop rank corr.", "Recall@1")]
     assert found == [entropy, crop, recall]
+
+
+def test_no_ensemble_is_next_to_a_number_of_the_paper(tables):
+    assert not [row for row in tables["Losses"].rows if "ensemble" in row[0] or "+" in row[1]]
+    assert not any("paper" in cell for cell in tables["Two networks"].header)
+
+
+def test_both_standard_errors_are_shown_where_all_records_have_them(tmp_path):
+    errors = {"entropy_rank": 0.03, "crop_rank": 0.0, "recall_at_1": 0.04, "r_auroc": 0.01}
+    for fold, entropy in enumerate((0.4, 0.42)):
+        changes = {"entropy_rank": entropy, "entropy_rank_at_2": 0.43, "bootstrap_errors": errors}
+        add(tmp_path, "softmax-mirrored", fold, changes)
+        add(tmp_path, "ridge", fold, changes if fold else {})  # one record is older
+    groups = group(read_runs(tmp_path))
+    assert item_error(groups["softmax-mirrored"], "entropy_rank") == pytest.approx(0.03 / 2**0.5)
+    assert item_error(groups["ridge"], "entropy_rank") is None
+    assert item_error([], "entropy_rank") is None
+    shown = {t.title: t for s in read_report(tmp_path).sections for t in s.tables}["Baselines"]
+    row = cells(shown, "classifier, entropy of softmax, mirrored")
+    assert row["entropy rank corr. ↑ mean"] == "0.410 ± 0.010"
+    assert row["entropy rank corr. ↑ ± images"] == "0.021"
+    assert row["R-AUROC ↑ ± images"] == "0.007"
+    warm = cells(shown, "the same, T = 2")
+    assert warm["entropy rank corr. ↑ mean"] == "0.430"
+    assert warm["entropy rank corr. ↑ ± images"] == MISSING
+    assert warm["R-AUROC ↑ mean"] == MISSING
+    assert cells(shown, "ridge regression of the disagreement")["Recall@1 ↑ ± images"] == MISSING
+
+
+def test_rows_without_records_are_left_out(tables):
+    labels = [row[0] for row in tables["Baselines"].rows]
+    assert "closed form, one vote per image (ours)" not in labels
+    assert "the encoder before training" not in labels
 
 
 def test_rejection_and_out_of_domain_tables(tables):

@@ -129,3 +129,16 @@ def test_crops_hide_part_of_some_images():
     changed = ((cropped - images).abs() > 1).flatten(1).any(1)
     changed &= ((cropped.flip(-1) - images).abs() > 1).flatten(1).any(1)
     assert 150 < changed.sum() < 250
+
+
+def test_shifted_images_are_whole_pixels_apart_and_reflected_at_the_edge():
+    picture = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).expand(200, 1, 8, 8)
+    found = augment(picture, 0.0, torch.Generator().manual_seed(0), shifted=2) * 255
+    assert not torch.allclose(found[0], found[1])
+    possible = set()
+    for i in range(-2, 3):
+        for j in range(-2, 3):
+            inner = picture[0, 0, 2 + i : 6 + i, 2 + j : 6 + j].float()
+            possible |= {tuple(x.flatten().tolist()) for x in (inner, inner.flip(-1))}
+    inner = found[:, 0, 2:-2, 2:-2].round()
+    assert {tuple(x.flatten().tolist()) for x in inner} <= possible

@@ -187,7 +187,7 @@ def test_what_has_no_interval_is_refused():
         bootstrap(mean, torch.zeros(0, dtype=torch.long))
     for given in ({"draws": 0}, {"level": 0.0}, {"level": 1.0}, {"level": float("nan")}):
         with pytest.raises(
-            InvalidInputError, match="draws must be at least 1|level must be between"
+            InvalidInputError, match=r"draws must be at least 1|level must be between"
         ):
             bootstrap(mean, CLUSTERS, **given)
 

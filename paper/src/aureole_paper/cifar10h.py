@@ -39,7 +39,14 @@ from aureole.models import (
 )
 from aureole.records import file_hash
 from aureole.training import Fit, FitOptions, Observer, Phase, fit
-from aureole_paper.cifar import Cifar10H, Fold, load_cifar10h, load_crop_sizes, load_fold
+from aureole_paper.cifar import (
+    Cifar10H,
+    Fold,
+    load_cifar10,
+    load_cifar10h,
+    load_crop_sizes,
+    load_fold,
+)
 from aureole_paper.settings import LossName, RunSetting, objective, rounded
 
 BackboneName = Literal["resnet20", "resnet56", "resnet18"]
@@ -55,8 +62,9 @@ class Cifar10HSetting(RunSetting):
     """Everything that decides a run, except the fold. Defaults are our best: the closed form on soft labels.
 
     ``labels`` are the votes ("soft"), their majority ("hard") or CIFAR-10's own ("cifar10"). Batches hold ``items``
-    images, a share ``cropped`` of them cropped, and ``pairs`` positive pairs among them on average. After training,
-    the posteriors of ``members`` encoders, of others with the backbones ``also``, and, if ``mirrored``, of an image and
+    images, a share ``cropped`` of them cropped, all moved by up to ``shifted`` pixels, and ``pairs`` positive pairs
+    among them on average; ``extra`` adds CIFAR-10's 50,000 training images with their labels. After training, the
+    posteriors of ``members`` encoders, of others with the backbones ``also``, and, if ``mirrored``, of an image and
     its mirror image are pooled. ``gallery`` saves thumbnails.
     """
 
@@ -78,6 +86,8 @@ class Cifar10HSetting(RunSetting):
     lr: float = 5e-4
     evaluate_every: int = 25
     cropped: float = 0.0
+    shifted: int = 0
+    extra: bool = False
     members: int = 1
     also: tuple[BackboneName, ...] = ()
     mirrored: bool = True
@@ -137,7 +147,7 @@ def train(
     observer: Observer | None = None,
 ) -> Fit:
     """The encoder that was best on the validation crops, with its learning curve; several members are pooled."""
-    batches = _Batches(split, setting)
+    batches = _Batches(split, setting, folder)
 
     def member(number: int, backbone: BackboneName) -> Fit:
         own_seed = seed + 1000 * number
@@ -176,17 +186,25 @@ def train(
 class _Batches:
     """Batches of images, flipped at random, with pairs by their labels. Images stay uint8 until they are used."""
 
-    def __init__(self, split: Split, setting: Cifar10HSetting) -> None:
+    def __init__(self, split: Split, setting: Cifar10HSetting, folder: Path) -> None:
         self.images = split.data.images[split.fold.train]
         self.labels = split.soft_labels(setting.labels)
+        if setting.extra:
+            images, labels = load_cifar10(folder, "train")
+            hard = torch.nn.functional.one_hot(labels, self.labels.shape[-1]).to(self.labels)
+            self.images, self.labels = (
+                torch.cat(both) for both in ((self.images, images), (self.labels, hard))
+            )
         self.prior = self.labels.mean(0)
-        self.items, self.pairs, self.cropped = setting.items, setting.pairs, setting.cropped
+        self.setting = setting
 
     def __call__(self, _: int, rng: torch.Generator) -> PairBatch:
-        chosen = torch.randperm(len(self.images), generator=rng)[: self.items]
-        images = augment(self.images[chosen], self.cropped, rng)
+        setting = self.setting
+        chosen = torch.randperm(len(self.images), generator=rng)[: setting.items]
+        images = augment(self.images[chosen], setting.cropped, rng, shifted=setting.shifted)
         rates = label_rates(self.labels[chosen], self.prior)
-        return PairBatch(images, poisson_pairs(rates, self.pairs, generator=rng), float(self.pairs))
+        pairs = poisson_pairs(rates, setting.pairs, generator=rng)
+        return PairBatch(images, pairs, float(setting.pairs))
 
 
 def new_encoder(setting: Cifar10HSetting, split: Split, folder: Path) -> PosteriorEncoder:

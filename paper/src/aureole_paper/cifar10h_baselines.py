@@ -22,14 +22,13 @@ from torch import Tensor, nn
 
 from aureole.errors import InvalidInputError
 from aureole.evaluation import bootstrap_error, nearest_label_matches, r_auroc, spearman
-from aureole.models import MirroredViews, bfloat16_in_hardware
+from aureole.models import bfloat16_in_hardware
 from aureole.sphere import normalize
 from aureole_paper.cifar10h import (
     BackboneName,
     Cifar10HSetting,
     Split,
     encode,
-    evaluate,
     fine_tune,
     load_backbone,
     new_encoder,
@@ -39,6 +38,7 @@ from aureole_paper.settings import RunSetting
 PENALTIES = tuple(10.0**power for power in range(-2, 6))
 _VOTES = 70_000_027  # seed of the choice of votes, far from the seeds of steps
 _INNER_FOLDS = 5
+_TEMPERATURE_IMAGES = 1000  # training images on which the temperature of two networks is fitted
 
 
 @dataclass(frozen=True)
@@ -74,25 +74,29 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class FoldFeatures:
-    """Features of a fold's images by a network, the mean over each image and its mirror image."""
+    """Features of a fold's images by a network: of each image, [0], and of its mirror image, [1]."""
 
-    train: Float[Tensor, "m d"]
-    test: Float[Tensor, "n d"]
-    crops: Float[Tensor, "n d"]
+    train: Float[Tensor, "2 m d"]
+    test: Float[Tensor, "2 n d"]
+    crops: Float[Tensor, "2 n d"]
 
     @classmethod
-    def of(cls, network: nn.Module, split: Split) -> "FoldFeatures":
-        """The features of the training and test images and of the test crops."""
+    def of(cls, network: nn.Module, split: Split, n_train: int | None = None) -> "FoldFeatures":
+        """The features of the training images (the first ``n_train``), the test images and the test crops."""
         images, fold = split.data.images, split.fold
         return cls(
-            mirrored(network, images[fold.train]),
-            mirrored(network, images[fold.test]),
-            mirrored(network, split.test_crops),
+            both_views(network, images[fold.train[:n_train]]),
+            both_views(network, images[fold.test]),
+            both_views(network, split.test_crops),
         )
 
     def apply(self, function: Callable[[Tensor], Tensor]) -> "FoldFeatures":
         """The same with a function applied to each part."""
         return FoldFeatures(function(self.train), function(self.test), function(self.crops))
+
+    def means(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean over both views of each part."""
+        return self.train.mean(0), self.test.mean(0), self.crops.mean(0)
 
 
 def evaluate_vote_baseline(
@@ -104,7 +108,7 @@ def evaluate_vote_baseline(
     encoder; classifiers also have their ``accuracy``.
     """
     if setting.name == "step-0":
-        return _before_training(split, number, folder)
+        return _before_training(setting, split, number, folder)
     if setting.name in ("ridge", "ridge-two-votes"):
         return _ridge(setting, split, number, folder)
     return _softmax(setting, split, number, folder)
@@ -134,13 +138,11 @@ def item_errors(
 
 
 @torch.no_grad()
-def mirrored(network: nn.Module, images: Tensor, *, batch: int = 500) -> Float[Tensor, "n d"]:
-    """The outputs of a network, the mean over each image and its mirror image; in bfloat16 where that is fast."""
+def both_views(network: nn.Module, images: Tensor, *, batch: int = 500) -> Float[Tensor, "2 n d"]:
+    """The outputs of a network for images and for their mirror images; in bfloat16 where that is fast."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16_in_hardware()):
-        parts = [
-            (network(x).float() + network(x.flip(-1)).float()) / 2 for x in images.split(batch)
-        ]
-    return torch.cat(parts)
+        views = [[network(x).float() for x in v.split(batch)] for v in (images, images.flip(-1))]
+    return torch.stack([torch.cat(view) for view in views])
 
 
 def fit_temperature(logits: Float[Tensor, "n c"], votes: Float[Tensor, "n c"]) -> float:
@@ -258,10 +260,12 @@ def _solve(features: Tensor, target: Tensor, penalty: float) -> Ridge:
 
 
 @lru_cache(maxsize=2)
-def _frozen(name: BackboneName, number: int, folder: Path) -> tuple[FoldFeatures, nn.Linear]:
+def _frozen(
+    name: BackboneName, number: int, folder: Path, n_train: int | None = None
+) -> tuple[FoldFeatures, nn.Linear]:
     """The features of a fold by a pretrained classifier and its last layer; cached for the baselines of a fold."""
     backbone, last = load_backbone(name, folder)
-    return FoldFeatures.of(backbone.eval(), Split.load(folder, number)), last
+    return FoldFeatures.of(backbone.eval(), Split.load(folder, number), n_train), last
 
 
 def _softmax(setting: VoteBaseline, split: Split, number: int, folder: Path) -> dict[str, Any]:
@@ -271,23 +275,20 @@ def _softmax(setting: VoteBaseline, split: Split, number: int, folder: Path) -> 
         features = FoldFeatures.of(network.get_submodule("0"), split)
         members = [features.apply(_linear(network.get_submodule("1")))]
     else:
-        fits = [_frozen(name, number, folder) for name in (setting.backbone, *setting.also)]
+        fits = [_frozen(setting.backbone, number, folder)]
+        fits += [_frozen(name, number, folder, _TEMPERATURE_IMAGES) for name in setting.also]
         features, members = fits[0][0], [each.apply(_linear(last)) for each, last in fits]
-    logits = FoldFeatures(
-        torch.stack([m.train for m in members]).mean(0),
-        torch.stack([m.test for m in members]).mean(0),
-        torch.stack([m.crops for m in members]).mean(0),
-    )
-    votes = split.data.probabilities[split.fold.train]
-    fitted = fit_temperature(logits.train, votes)
-    metrics = _neighbour_metrics(
-        split, features, _entropy(logits.test, 1.0), _entropy(logits.crops, 1.0)
-    )
+    logits = [m.means() for m in members]
+    fewest = min(len(train) for train, _, _ in logits)
+    known = torch.stack([train[:fewest] for train, _, _ in logits]).mean(0)
+    images, crops = (torch.stack([m[at] for m in logits]).mean(0) for at in (1, 2))
+    fitted = fit_temperature(known, split.data.probabilities[split.fold.train[:fewest]])
+    metrics = _neighbour_metrics(split, features, _entropy(images, 1.0), _entropy(crops, 1.0))
     labels = split.data.labels[split.fold.test]
-    metrics["accuracy"] = (logits.test.argmax(-1) == labels).double().mean().item()
+    metrics["accuracy"] = (images.argmax(-1) == labels).double().mean().item()
     metrics["temperature_fitted"] = fitted
     for suffix, temperature in (("_at_2", 2.0), ("_fitted", fitted)):
-        spread, on_crops = (_entropy(x, temperature) for x in (logits.test, logits.crops))
+        spread, on_crops = (_entropy(x, temperature) for x in (images, crops))
         metrics |= _ranks(split, spread, on_crops, suffix)
     return metrics
 
@@ -300,28 +301,43 @@ def _ridge(setting: VoteBaseline, split: Split, number: int, folder: Path) -> di
         rng = torch.Generator().manual_seed(_VOTES + number)
         counts = choose_votes(counts, setting.votes, rng)
     target = (1 - agreement(counts)).sqrt()
-    inputs = features.apply(lambda x: ridge_inputs(x, last))
-    fitted, linear = (fit_ridge(x.train, target, seed=number) for x in (inputs, features))
-    metrics = _neighbour_metrics(split, features, fitted(inputs.test), fitted(inputs.crops))
-    metrics |= _ranks(split, linear(features.test), linear(features.crops), "_linear")
+    plain = features.means()
+    inputs = [ridge_inputs(part, last) for part in plain]
+    fitted, linear = (fit_ridge(x[0], target, seed=number) for x in (inputs, plain))
+    metrics = _neighbour_metrics(split, features, fitted(inputs[1]), fitted(inputs[2]))
+    metrics |= _ranks(split, linear(plain[1]), linear(plain[2]), "_linear")
     return metrics | {"penalty": fitted.penalty, "penalty_linear": linear.penalty}
 
 
-def _before_training(split: Split, number: int, folder: Path) -> dict[str, Any]:
-    """All metrics of the encoder before its first step."""
-    setting = Cifar10HSetting("closed-form")
+def _before_training(
+    setting: VoteBaseline, split: Split, number: int, folder: Path
+) -> dict[str, Any]:
+    """The metrics of the encoder before its first step, whose features are those of the classifier."""
+    features, _ = _frozen(setting.backbone, number, folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number)
-        model = MirroredViews(new_encoder(setting, split, folder)).eval()
-    metrics = evaluate(model, split, setting, folder=folder)
-    return metrics | {"bootstrap_errors": encoder_errors(model, split)}
+        start = Cifar10HSetting("closed-form", backbone=setting.backbone)
+        head = new_encoder(start, split, folder).eval().head
+    with torch.no_grad():
+        # views are pooled as in MirroredViews: by the mean of their natural parameters kappa mu
+        views = [[head(view) for view in x] for x in (features.test, features.crops)]
+        images, crops = (torch.stack([q.kappa[:, None] * q.mu for q in x]).mean(0) for x in views)
+    correct = nearest_label_matches(normalize(images), split.data.labels[split.fold.test])
+    return _metrics(split, -images.norm(dim=-1), -crops.norm(dim=-1), correct)
 
 
 def _neighbour_metrics(
     split: Split, features: FoldFeatures, uncertainty: Tensor, on_crops: Tensor
 ) -> dict[str, Any]:
     """The metrics of an uncertainty, with the nearest neighbours by the features."""
-    correct = nearest_label_matches(normalize(features.test), split.data.labels[split.fold.test])
+    mu = normalize(features.test.mean(0))
+    correct = nearest_label_matches(mu, split.data.labels[split.fold.test])
+    return _metrics(split, uncertainty, on_crops, correct)
+
+
+def _metrics(
+    split: Split, uncertainty: Tensor, on_crops: Tensor, correct: Tensor
+) -> dict[str, Any]:
     return {
         **_ranks(split, uncertainty, on_crops),
         "recall_at_1": correct.double().mean().item(),

@@ -1,5 +1,6 @@
 """The report of CIFAR-10H: a summary, and a section for every table and figure with records."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -45,7 +46,6 @@ from aureole_paper.tables import (
     Texts,
     build_report,
     fixed,
-    paired_table,
     present,
     run_facts,
 )
@@ -63,21 +63,49 @@ class Row:
 
 _NEIGHBOURS = {"entropy_rank": "neighbour_entropy_rank", "crop_rank": "neighbour_crop_rank"}
 _ENTROPY = {"entropy_rank": "softmax_entropy_rank", "crop_rank": "softmax_entropy_crop_rank"}
-_ACCURACY = {"recall_at_1": "accuracy"}
+# these records have the R-AUROC of the classifier's own errors, not of the nearest neighbours
+_ACCURACY = {"recall_at_1": "accuracy", "r_auroc": ""}
 
-# figures show the first row that has records
+
+def _with(suffix: str) -> dict[str, str]:
+    """The names of the rank correlations at another temperature, or with other inputs."""
+    names = {f"{metric}_rank": f"{metric}_rank_{suffix}" for metric in ("entropy", "crop")}
+    return names | {"r_auroc": ""}
+
+
+# one network each; figures show the first row that has records
 LOSSES = (
     Row("closed form (ours)", "closed-form"),
+    Row("closed form, with repeated votes (ours)", "votes"),
     Row("closed form, κ = norm", "closed-form-norm"),
-    Row("closed form, ensemble of two networks", "closed-form-ensemble"),
     Row("MCInfoNCE", "mcinfonce", "mcinfonce"),
     Row("ELK", "elk", "elk"),
     Row("HIB", "hib", "hib"),
     Row("InfoNCE, distance to neighbours", "infonce", "infonce", _NEIGHBOURS),
     Row("InfoNCE, untrained κ", "infonce", "infonce"),
+)
+TWO_NETWORKS = (
+    Row("closed form, ensemble of two networks", "closed-form-ensemble"),
+    Row("closed form with repeated votes, ensemble of two networks", "votes-ensemble"),
+    Row("two classifiers, entropy of softmax, mirrored", "softmax-two"),
+    Row("two classifiers, entropy of softmax, mirrored, T = 2", "softmax-two", own=_with("at_2")),
+)
+BASELINES = (
+    Row("closed form (ours)", "closed-form"),
+    Row("closed form, with repeated votes (ours)", "votes"),
+    Row("the encoder before training", "step-0"),
     Row("classifier, 1 - max softmax", "softmax", own=_ACCURACY),
     Row("classifier, entropy of softmax", "softmax", own=_ENTROPY | _ACCURACY),
+    Row("classifier, entropy of softmax, mirrored", "softmax-mirrored"),
+    Row("the same, T = 2", "softmax-mirrored", own=_with("at_2")),
+    Row("the same, T fitted on the votes", "softmax-mirrored", own=_with("fitted")),
     Row("classifier fine-tuned on the votes", "softmax-votes", own=_ENTROPY | _ACCURACY),
+    Row("classifier fine-tuned on the votes, mirrored", "softmax-votes-mirrored"),
+    Row("ridge regression of the disagreement", "ridge"),
+    Row("the same, from the features alone", "ridge", own=_with("linear")),
+    Row("ridge regression, two votes per image", "ridge-two-votes"),
+    Row("closed form, two votes per image (ours)", "votes-two"),
+    Row("closed form, one vote per image (ours)", "votes-one"),
     Row("votes: one half against the other", "ceiling", own={"entropy_rank": "split_half_rank"}),
     Row("votes: noise ceiling", "ceiling", own={"entropy_rank": "ceiling_rank"}),
 )
@@ -97,13 +125,14 @@ VARIANTS = (
     Row("κ = norm", "resnet56-norm"),
     Row("trained on crops too", "cropped"),
 )
-# the losses that have a κ to reject by
+# the rows that have a κ to reject by
 REJECTION = tuple(
     row
-    for row in LOSSES
-    if row.setting not in ("softmax", "softmax-votes", "ceiling") and row.own is not _NEIGHBOURS
+    for row in (*LOSSES, *TWO_NETWORKS, *BASELINES[2:3])
+    if row.own is not _NEIGHBOURS and not row.setting.startswith("softmax")
 )
 _AGREEMENT = ("entropy_rank", "crop_rank", "recall_at_1")
+_ITEMS = "± images"  # the standard error by bootstrap over test images
 _QUANTILES = ("5 %", "50 %", "95 %")
 _KNOWN = "test images"
 TEXTS = Texts("cifar10h")
@@ -117,7 +146,13 @@ _REJECTION = {
     "aurc": "AURC ↓",
     "augrc": "AUGRC ↓",
 }
-_RESULTS = ("closed-form", "closed-form-ensemble", "mcinfonce")  # the main results
+_RESULTS = (
+    "closed-form",
+    "votes",
+    "mcinfonce",
+    "closed-form-ensemble",
+    "votes-ensemble",
+)  # the main results
 _SIDE, _GAP = 32, 2  # pixels of a thumbnail, and between two
 _PER_CLASS, _PER_ROW = 5, 6
 _NAMED = 3  # classes of a credible set that are named
@@ -131,7 +166,8 @@ def cifar10h_report(runs: Sequence[Run]) -> Report:
 
 def main_results(groups: Groups) -> list[str]:
     """One sentence per main result that has runs; the paper's number next to ours where both are one network."""
-    rows = [row for row in LOSSES if row.setting in _RESULTS and row.setting in groups]
+    known = (*LOSSES, *TWO_NETWORKS)
+    rows = [row for row in known if row.setting in _RESULTS and row.setting in groups]
     results = [_result(row, groups[row.setting]) for row in rows]
     ceiling = summary(groups.get("ceiling", ()), "ceiling_rank")
     if ceiling:
@@ -162,7 +198,7 @@ def _result(row: Row, runs: Sequence[Run]) -> str:
     for metric, text in words.items():
         if value := summary(runs, metric):
             paper = f" (paper, {other.label}: {paper_number(other, metric)})"
-            single = row.setting != "closed-form-ensemble"
+            single = row not in TWO_NETWORKS
             parts.append(f"{text} {format_summary(value)}{paper if single else ''}")
     label = row.label[0].upper() + row.label[1:]
     return f"{label}, {counted(len(runs), 'fold')}: {', '.join(parts)}." if parts else ""
@@ -195,19 +231,58 @@ def _ours(row: Row, runs: Sequence[Run], metric: str) -> str:
     return f"accuracy {shown}" if name == "accuracy" and shown != MISSING else shown
 
 
+def item_error(runs: Sequence[Run], metric: str) -> float | None:
+    r"""The standard error of a mean over folds by bootstrap over test images, :math:`\sqrt{\sum_k s_k^2} / K`.
+
+    The K test sets are disjoint, so their errors :math:`s_k` are independent. None unless all records have one.
+    """
+    errors = numbers(value_at(run, "bootstrap_errors", metric) for run in runs)
+    if not errors or len(errors) < len(runs):
+        return None
+    return math.sqrt(math.fsum(error**2 for error in errors)) / len(errors)
+
+
+def _item_error(row: Row, runs: Sequence[Run], metric: str) -> str:
+    error = item_error(runs, row.own.get(metric, metric))
+    return MISSING if error is None else format_number(error, 3)
+
+
 def _agreement_table(title: str, caption: str, groups: Groups, rows: Sequence[Row]) -> Table:
-    """The table "paper | ours" of the rank correlations and Recall@1."""
+    """The table "paper | ours | error over images" of the rank correlations and Recall@1."""
     cells = []
     for label, row, runs in _present(groups, rows):
-        pairs = [(paper_number(row, metric), _ours(row, runs, metric)) for metric in _AGREEMENT]
+        numbers = [
+            (paper_number(row, metric), _ours(row, runs, metric), _item_error(row, runs, metric))
+            for metric in _AGREEMENT
+        ]
+        cells.append((label, COLUMNS["backbone"](runs), *chain(*numbers), *run_facts(runs)))
+    spans = (("", 2), *((LABELS[metric], 3) for metric in _AGREEMENT), ("", len(FOLD_FACTS)))
+    header = ("", "backbone", *(("paper", "ours", _ITEMS) * len(_AGREEMENT)), *FOLD_FACTS)
+    return Table(title, caption, header, tuple(cells), spans)
+
+
+def _own_table(title: str, caption: str, groups: Groups, rows: Sequence[Row]) -> Table:
+    """The table of rows that the paper does not have: each metric with both standard errors, and the R-AUROC."""
+    metrics = (*_AGREEMENT, "r_auroc")
+    cells = []
+    for label, row, runs in _present(groups, rows):
+        numbers = [(_ours(row, runs, metric), _item_error(row, runs, metric)) for metric in metrics]
         backbone = MISSING if row.setting == "ceiling" else COLUMNS["backbone"](runs)
-        cells.append((label, backbone, *chain(*pairs), *run_facts(runs)))
-    lead = ("", "backbone")
-    return paired_table(title, caption, cells, lead=lead, metrics=_AGREEMENT, facts=FOLD_FACTS)
+        cells.append((label, backbone, *chain(*numbers), str(len(runs))))
+    labels = {**LABELS, "r_auroc": "R-AUROC ↑"}
+    spans = (("", 2), *((labels[metric], 2) for metric in metrics), ("", 1))
+    header = ("", "backbone", *(("mean", _ITEMS) * len(metrics)), "folds")
+    return Table(title, caption, header, tuple(cells), spans)
 
 
 def _losses(groups: Groups, _: Sequence[str]) -> list[Table]:
-    return [_agreement_table("Losses", TEXTS("losses"), groups, LOSSES)]
+    tables = [_agreement_table("Losses", TEXTS("losses"), groups, LOSSES)]
+    for title, key, rows in (
+        ("Two networks", "two", TWO_NETWORKS),
+        ("Baselines", "baselines", BASELINES),
+    ):
+        tables.append(_own_table(title, TEXTS("losses", key), groups, rows))
+    return tables
 
 
 def _ablations(groups: Groups, _: Sequence[str]) -> list[Table]:
@@ -468,7 +543,7 @@ def _settings(*lists: Sequence[Row]) -> Callable[[Groups], list[str]]:
 
 
 _PLANS = (
-    Plan("losses", _settings(LOSSES), _losses),
+    Plan("losses", _settings(LOSSES, TWO_NETWORKS, BASELINES), _losses),
     Plan(
         "labels",
         _settings(LABEL_KINDS, PRETRAINING, VARIANTS),

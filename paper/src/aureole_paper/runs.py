@@ -17,6 +17,7 @@ from aureole_paper import (
     bimodal,
     cifar10h,
     cifar10h_baselines,
+    cifar10h_votes,
     controlled,
     credible_retrieval,
     frozen_images,
@@ -28,12 +29,17 @@ from aureole_paper.catalogue import AnySetting
 from aureole_paper.cifar import files_read
 from aureole_paper.cifar10h import BackboneName, BaselineSetting, Cifar10HSetting
 from aureole_paper.cifar10h_baselines import VoteBaseline
+from aureole_paper.cifar10h_votes import VotesSetting
 from aureole_paper.credible_retrieval import CredibleRetrievalSetting
 from aureole_paper.data_folder import data_folder
 from aureole_paper.features import Progress, SentenceFeatures, cache_folder
 from aureole_paper.frozen_images import FrozenImagesSetting
 from aureole_paper.frozen_text import FrozenTextSetting
 from aureole_paper.settings import Setting
+
+ImageSetting = (
+    Cifar10HSetting | BaselineSetting | VoteBaseline | VotesSetting | CredibleRetrievalSetting
+)
 
 
 @dataclass(frozen=True)
@@ -127,20 +133,27 @@ def _controlled(
 
 
 def _images(
-    setting: Cifar10HSetting | BaselineSetting | VoteBaseline | CredibleRetrievalSetting,
+    setting: ImageSetting,
     fold: int,
     folder: Path,
     checkpoint: Path,
     observer: Observer | None,
 ) -> _Result:
     """A run on a fold of CIFAR-10H; the thumbnails of pictures are written next to the record."""
-    hashes = files_read(folder, fold, _pretrained(setting))
+    extra = isinstance(setting, Cifar10HSetting) and setting.extra
+    parts = ("test", "train") if extra else ("test",)
+    hashes = files_read(folder, fold, _pretrained(setting), parts=parts)
     if isinstance(setting, CredibleRetrievalSetting):
         fitted, metrics = credible_retrieval.run_fold(
             setting, fold, folder=folder, checkpoint=checkpoint, observer=observer
         )
         return _Result("retrieval", fitted, metrics, hashes)
     split = cifar10h.Split.load(folder, fold)
+    if isinstance(setting, VotesSetting):
+        fitted, metrics = cifar10h_votes.run_fold(
+            setting, split, fold, folder=folder, checkpoint=checkpoint, observer=observer
+        )
+        return _Result("cifar10h", fitted, metrics, hashes)
     if isinstance(setting, BaselineSetting | VoteBaseline):
         metrics = (
             cifar10h.evaluate_baseline(split, setting, folder=folder)
@@ -162,7 +175,7 @@ def _images(
 
 
 def _pretrained(
-    setting: Cifar10HSetting | BaselineSetting | VoteBaseline | CredibleRetrievalSetting,
+    setting: ImageSetting,
 ) -> tuple[BackboneName, ...]:
     """The backbones whose pretrained classifiers a run reads."""
     if isinstance(setting, CredibleRetrievalSetting):

@@ -96,14 +96,23 @@ def _positions(start: Tensor, length: Tensor, pixels: int) -> Float[Tensor, "n {
     return 2 * at - 1
 
 
-def augment(images: Tensor, cropped: float, rng: torch.Generator) -> Tensor:
-    """Images in [0, 1], half of them mirrored, and a share ``cropped`` of them cropped to 25-100 % of their sides."""
+def augment(images: Tensor, cropped: float, rng: torch.Generator, *, shifted: int = 0) -> Tensor:
+    """Images in [0, 1], half of them mirrored, and a share ``cropped`` of them cropped to 25-100 % of their sides.
+
+    With ``shifted``, all are also moved by up to that many pixels in both directions; the gap shows a reflection.
+    """
     n = len(images)
     images = images.float() / 255
-    if cropped > 0:
-        chosen = torch.rand(n, 1, generator=rng) < cropped
-        size = torch.where(chosen, 0.25 + 0.75 * torch.rand(n, 1, generator=rng), 1.0).expand(n, 2)
+    if cropped > 0 or shifted > 0:
+        size = torch.ones(n, 1)
+        if cropped > 0:
+            chosen = torch.rand(n, 1, generator=rng) < cropped
+            size = torch.where(chosen, 0.25 + 0.75 * torch.rand(n, 1, generator=rng), 1.0)
+        size = size.expand(n, 2)
         place = torch.rand(n, 2, generator=rng) * (1 - size)
+        if shifted > 0:
+            steps = torch.randint(-shifted, shifted + 1, (n, 2), generator=rng)
+            place = place + steps / torch.tensor(images.shape[:-3:-1])
         images = crop_batch(images, torch.cat([place, size], -1))
     mirrored = torch.rand(n, 1, 1, 1, generator=rng) < 0.5
     return torch.where(mirrored, images.flip(-1), images)
