@@ -1,6 +1,7 @@
 """Every engine, started for real, against a look at every row."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -264,8 +265,14 @@ def test_upsert_replaces_and_adds(durable, kind):
         torch.testing.assert_close(found.mu[1], mu[5])
     assert index.upsert(changed, names(20, 20), {"shop": ["east"] * 20}) == 20
     assert other.delete(["row 25"]) == 1
+    version = other.version()
+    assert version == other.version()
     back = au.VonMisesFisher(gallery.mu[25:26], 7.0)
     assert index.upsert(back, ["row 25"], {"shop": ["west"]}) == 0
+    patience = time.monotonic() + 10  # counters of PostgreSQL lag behind
+    while other.version() == version and time.monotonic() < patience:
+        time.sleep(0.1)
+    assert other.version() != version
     with CredibleIndex.open(where) as reader:
         assert reader.count() == 40
         assert reader.fetch(["row 25"], columns=["shop"])[1] == {"shop": ["west"]}

@@ -1,12 +1,6 @@
 """What all engines share: addresses, approximate indexes of any size, writers that are killed or compete."""
 
-import os
-import random
-import signal
-import subprocess
-import sys
 import threading
-from collections import Counter
 
 import pytest
 import torch
@@ -15,7 +9,7 @@ import aureole as au
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import CredibleIndex, check_build, default_lists, shown_address
 from aureole.retrieval._store import probes_of, width_of
-from tests.retrieval import appender
+from benchmarks.killed_writers import OPERATIONS, killed, writers
 from tests.retrieval.conftest import address, everything, names, posteriors
 
 SECRET = "hunter2"
@@ -103,48 +97,13 @@ def test_sizes_that_are_none(kind, sizes, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["lance", "postgres"])  # of FAISS see test_faiss
-def test_killed_writers_lose_nothing_that_was_acknowledged(engine, request, tmp_path):
-    where = address(engine, request, tmp_path)
-    none = au.VonMisesFisher(torch.zeros(0, appender.DIM), torch.zeros(0))
-    index = CredibleIndex.create(where, none, [])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.retrieval.appender", where],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-    )  # fmt: skip
-    assert process.stdin
-    assert process.stdout
-    rng = random.Random(0)
-    acknowledged: set[str] = set()
-    for round_ in range(10):
-        process.stdin.write(f"{round_}\n")
-        child = int(process.stdout.readline().removeprefix("pid "))
-        first = process.stdout.readline()
-        timer = threading.Timer(rng.uniform(0, 0.15), os.kill, (child, signal.SIGKILL))
-        timer.start()
-        lines = [first]
-        while lines[-1] not in ("end\n", ""):
-            lines.append(process.stdout.readline())
-        timer.join()
-        assert lines[-1] == "end\n"
-        batches = [int(line) for line in lines[:-1]]
-        assert batches == list(range(len(batches)))
-        acknowledged |= {f"{round_}/{b}/{i}" for b in batches for i in range(appender.BATCH)}
-        fresh = CredibleIndex.open(where)
-        for reader in (index, fresh):
-            ids = everything(reader)
-            assert len(ids) == len(set(ids)) == reader.count()
-            assert acknowledged <= set(ids)
-            # a batch that was not acknowledged is there as a whole or not at all, and is one a round
-            sizes = Counter(i.rsplit("/", 1)[0] for i in set(ids) - acknowledged)
-            assert set(sizes.values()) <= {appender.BATCH}
-            assert len(sizes) <= round_ + 1
-        fresh.close()
-    process.stdin.close()
-    assert process.wait(timeout=30) == 0
-    process.stdout.close()
-    assert len(acknowledged) >= 10 * appender.BATCH
-    index.close()
+@pytest.mark.parametrize("engine", ["lance", "postgres", "faiss"])
+def test_killed_writers_leave_a_whole_gallery(engine, request, tmp_path):
+    with writers() as process:
+        for operation in OPERATIONS:
+            found = killed(process, address(engine, request, tmp_path), operation, moments=3)
+            assert found["acknowledged"] >= 3, operation
+            assert (found["lost"], found["doubled"], found["torn"]) == (0, 0, 0), operation
 
 
 def test_two_writers_take_turns(durable):

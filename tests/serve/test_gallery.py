@@ -1,14 +1,17 @@
 """Items ordered by kappa, and thumbnails of their pictures."""
 
 import math
+import time
 
 import numpy as np
 import pytest
 import torch
 
 from aureole.data import find_picture, write_picture
+from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.serve import Pictures
+from aureole.retrieval import CredibleIndex
+from aureole.serve import Pictures, Service
 from aureole.serve._gallery import KappaOrder
 
 
@@ -85,3 +88,24 @@ def test_thumbnails_are_kept_within_their_memory(tmp_path):
         pictures.thumbnail(*pictures.find("bad", 64), 64)
     with pytest.raises(InvalidInputError, match="does not exist"):
         Pictures(tmp_path / "none")
+
+
+@pytest.mark.parametrize("engine", ["faiss", "lance"])
+def test_changed_rows_are_listed(tmp_path, engine):
+    where = str(tmp_path / f"gallery.{engine}")
+    mu = torch.nn.functional.normalize(torch.randn(6, 4), dim=-1)
+    CredibleIndex.create(where, VonMisesFisher(mu[:3], torch.tensor([1.0, 2.0, 3.0])), list("abc"))
+    with CredibleIndex.open(where) as index:
+        service = Service(index)
+        service.follow(where, 0.05)
+        assert service.about()["rows"] == 3
+        with CredibleIndex.open(where) as writer:
+            writer.upsert(VonMisesFisher(mu[:2], torch.tensor([9.0, 0.5])), ["a", "d"])
+            writer.delete(["b"])
+        patience = time.monotonic() + 10
+        while service.kappa_order.page("ambiguous", 0, 9)[0] != ["d", "c", "a"]:
+            assert time.monotonic() < patience
+            time.sleep(0.02)
+        assert service.about()["rows"] == 3
+        assert service.rejection() == {"available": False, "curve": []}
+        service.close()

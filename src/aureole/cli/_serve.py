@@ -58,6 +58,12 @@ class ItemOptions:
     images: Path | None = option("Folder of pictures named after the ids.")
     label_column: str | None = option("Payload column with the label of an item.")
     text_column: str | None = option("Payload column with the text of an item.")
+    refresh: float = option(
+        "Seconds between looks for changed rows, which searches find at once but lists do not; 0 never looks.",
+        10.0,
+        min=0,
+        max=86_400,
+    )
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,8 @@ def serve(
             batches=BatchOptions(limits.batch, limits.queue),
         )
         stack.callback(service.close)
+        if items.refresh:
+            service.follow(index, items.refresh)
         _listen(service, address, limits, key=key)
 
 

@@ -132,6 +132,11 @@ class FaissStore:
         self._refresh()
         return len(self._place)
 
+    def version(self) -> str:
+        """The stamp of the last snapshot; in memory, the numbers of rows, with and without deleted ones."""
+        self._refresh()
+        return str(self._stamp or (len(self._ids), len(self._place)))
+
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
         self._refresh()

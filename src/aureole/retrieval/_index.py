@@ -280,6 +280,10 @@ class CredibleIndex:
         """The number of rows."""
         return self._store.count()
 
+    def version(self) -> str:
+        """A text that changes when rows are added, replaced or removed, by any process; cheap to ask for."""
+        return self._store.version()
+
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``."""
         self._store.build(kind, **sizes)

@@ -141,6 +141,11 @@ class LanceStore:
         self._table.checkout_latest()
         return self._table.count_rows()
 
+    def version(self) -> str:
+        """The version of the table."""
+        self._table.checkout_latest()
+        return str(self._table.version)
+
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
         self._table.checkout_latest()

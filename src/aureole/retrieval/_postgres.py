@@ -180,6 +180,15 @@ class PostgresStore:
         statement = self._sql("SELECT count(*) FROM {table}")
         return self._connection.read(lambda c: c.execute(statement).fetchone()[0])
 
+    def version(self) -> str:
+        """The changes that PostgreSQL has counted; its counters lag behind by up to a second."""
+        statement = (
+            "SELECT concat_ws(' ', n_tup_ins, n_tup_upd, n_tup_del) "
+            "FROM pg_stat_all_tables WHERE relid = to_regclass(%s)"
+        )
+        record = self._connection.read(lambda c: c.execute(statement, [self._name]).fetchone())
+        return "" if record is None else record[0]
+
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
         statement = self._select("SELECT {columns} FROM {table} WHERE id = ANY(%s)", columns)

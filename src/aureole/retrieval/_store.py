@@ -42,6 +42,7 @@ class Store(Protocol):
     - ``nearest`` yields, query by query, the k rows of the selection with the highest inner products.
     - ``fetch`` returns the rows with the given ids, in any order, without those that do not exist.
     - ``scan`` yields all rows in batches, without mu, in any order.
+    - ``version`` is a text that changes with the rows, at a cost that does not grow with them.
     - Notes are short texts saved with the rows, such as a calibration.
     - ``approximate`` is the kind and sizes of the approximate index, or None.
     """
@@ -58,6 +59,8 @@ class Store(Protocol):
     def delete(self, ids: list[str]) -> int: ...
 
     def count(self) -> int: ...
+
+    def version(self) -> str: ...
 
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows: ...
 

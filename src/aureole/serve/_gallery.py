@@ -36,7 +36,7 @@ class _PackedStrings:
 class KappaOrder:
     """The items of a gallery ordered by kappa: pages of the most or least certain, and ranks of any kappa.
 
-    A snapshot in memory, about 30 bytes per item: items added to the index later are found by searches but not listed.
+    A snapshot in memory, about 30 bytes per item; ``Service.follow`` replaces it when the items have changed.
     Cost: O(n log n) once; a page is a slice, and with a label one comparison of n integers.
 
     Examples

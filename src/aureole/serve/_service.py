@@ -87,6 +87,7 @@ class Service:
         if self.kappa_pos is None and embedder is not None:
             self.kappa_pos = embedder.kappa_pos
         self.dim, self.columns = schema.dim, dict(schema.columns)
+        self._version = index.version()
         self.kappa_order = KappaOrder.read(index, label_column)
         self._calibration = index.conformal
         self._typical_kappa = schema.typical_kappa
@@ -107,10 +108,13 @@ class Service:
             except BaseException:
                 self.close()  # the threads
                 raise
-        self._about = self._describe(index)
+        self._engine_name = index.engine
+        self._about = self._describe()
+        self._closing = threading.Event()
 
     def close(self) -> None:
         """Process the queued requests, then stop all threads."""
+        self._closing.set()
         self.engine.queue.close()
         if self.encoder is not None:
             self.encoder.close()
@@ -296,6 +300,40 @@ class Service:
 
         threading.Thread(target=run, name="aureole-rejection", daemon=True).start()
 
+    def follow(self, where: str, seconds: float) -> None:
+        """Start a thread that lists changed rows of the gallery at an address; searches find them at once anyway."""
+
+        def run() -> None:
+            while not self._closing.wait(seconds):
+                try:
+                    self._refresh(where)
+                except Exception as error:
+                    LOG.warning("looking for changed rows failed", exc_info=error)
+
+        threading.Thread(target=run, name="aureole-follow", daemon=True).start()
+
+    def _refresh(self, where: str) -> None:
+        """List the rows again if they have changed: by another handle, since a pass over all rows would delay searches.
+
+        FAISS holds all rows in memory, so there the pass is short, and another handle would double them.
+        """
+
+        def read(index: CredibleIndex) -> tuple[str, KappaOrder] | None:
+            version = index.version()
+            if version == self._version:
+                return None
+            return version, KappaOrder.read(index, self.label_column)
+
+        if self._engine_name == "FAISS":
+            changed = asyncio.run(self.engine.call(read))
+        else:
+            with CredibleIndex.open(where) as index:
+                changed = read(index)
+        if changed is not None:
+            self._version, self.kappa_order = changed
+            self._about = self._describe()
+            self.metrics.set_rows(len(self.kappa_order))
+
     async def picture(self, name: str, side: int, known: str | None) -> tuple[str, bytes | None]:
         """(ETag, JPEG) of an item's thumbnail; the JPEG is None if ``known`` is its ETag."""
         pictures = self.pictures
@@ -316,12 +354,12 @@ class Service:
             raise ApiError("not_found", message) from error
         return tag, jpeg
 
-    def _describe(self, index: CredibleIndex) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         quantiles = self.kappa_order.quantiles()
         return {
             "rows": len(self.kappa_order),
             "dim": self.dim,
-            "engine": index.engine,
+            "engine": self._engine_name,
             "modality": None if self.encoder is None else self.encoder.embedder.modality,
             "kappa_pos": self.kappa_pos,
             "columns": self.columns,
