@@ -94,11 +94,12 @@ def reading(what: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def check_returned(rows: "Rows", where: str) -> "Rows":
-    """The rows that an engine returned for a search; raises if one has an impossible mu or kappa."""
-    if not (valid_kappa(rows.kappa).all() and has_unit_length(rows.mu).all()):
+    """The rows that an engine returned for a search; raises if one has an impossible id, mu or kappa."""
+    valid = valid_kappa(rows.kappa).all() and has_unit_length(rows.mu).all()
+    if not (valid and all(isinstance(name, str) for name in rows.ids)):
         raise DamagedGalleryError(
-            f"{where} is damaged: a row has a mu whose length is not 1, or a kappa that is negative or NaN. `aureole "
-            "index check` lists the problems; restore it from a copy, or rebuild it."
+            f"{where} is damaged: a row has no id, a mu whose length is not 1, or a kappa that is negative or NaN. "
+            "`aureole index check` lists the problems; restore it from a copy, or rebuild it."
         )
     return rows
 
