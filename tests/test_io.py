@@ -55,9 +55,7 @@ def test_leftovers_of_killed_writers_are_removed_by_the_next_write(tmp_path):
     with atomic_file(path) as file:
         file.write(b"one")
         assert not left.exists()
-        atomic_write(
-            path, b"two"
-        )  # a second writer at the same time does not touch the first one's file
+        atomic_write(path, b"two")  # by a second writer, which leaves the first one's file alone
     assert path.read_bytes() == b"one"
     assert sorted(tmp_path.iterdir()) == [other, path]
 

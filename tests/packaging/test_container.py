@@ -249,3 +249,12 @@ def test_lock_file_covers_every_requirement():
         if name not in ("torch", "aureole"):
             assert name in packages, f"{name}: run make lock"
             assert requirement.specifier.contains(packages[name], prereleases=True), name
+
+
+def test_make_install_checks_hashes():
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = makefile.partition("\ninstall:\n")[2].partition("\n\n")[0].splitlines()
+    torch, locked, project = (line.strip() for line in recipe)
+    assert torch == "pip install $(TORCH_INDEX) torch==$(NEWEST)"
+    assert locked == "pip install --require-hashes --no-deps -r requirements.lock"
+    assert "--no-deps" in project

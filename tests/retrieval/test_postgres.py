@@ -244,7 +244,7 @@ def test_a_lost_connection_is_made_again_and_a_lost_server_is_named(server, monk
         index.append(posteriors(1, 4), ["new"])
         other.execute(kill)
         assert index.delete(["new"]) == 1
-    monkeypatch.setattr("aureole.retrieval._postgres._WAITS", (0.0, 0.05))
+    monkeypatch.setattr("aureole.retrieval._postgres_connection._WAITS", (0.0, 0.05))
     server.stop()
     try:
         with pytest.raises(AureoleError, match="no connection"):

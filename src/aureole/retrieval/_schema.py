@@ -125,7 +125,7 @@ class Origin:
     def from_json(cls, text: str) -> "Origin":
         """From untrusted JSON text."""
         try:
-            values = parse_note(text, "the note of the origin")
+            values = parse_note(text, "not a saved origin: the text")
             if values["format"] != _ORIGIN_FORMAT:
                 raise ValueError("another format")
             return cls(values["kappa_pos"], values["weights"], values.get("encoder"))

@@ -12,7 +12,8 @@ from urllib.parse import unquote, urldefrag
 import numpy as np
 
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.retrieval._postgres import Connection, settings
+from aureole.retrieval._postgres import settings
+from aureole.retrieval._postgres_connection import Connection
 from aureole.retrieval._schema import NO_MU, Rows, object_array
 from aureole.retrieval._store import check_address
 from aureole.retrieval._wrap import Names, the_only
