@@ -1,4 +1,4 @@
-"""The connection to PostgreSQL: reopened if lost, with typed errors. The only module that imports psycopg and pgvector."""
+"""The connection to PostgreSQL, reopened if lost, with typed errors. No other module imports psycopg or pgvector."""
 
 import time
 from collections.abc import Callable, Iterator
