@@ -331,7 +331,7 @@ class PostgresStore:
         if note is None:
             return None
         statement = (
-            "SELECT am.amname, op.opcname, i.indisvalid, i.indrelid = to_regclass(%s) FROM pg_index i "
+            "SELECT am.amname, op.opcname, i.indisvalid, i.indrelid = to_regclass(%s), c.reloptions FROM pg_index i "
             "JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam "
             "JOIN pg_opclass op ON op.oid = i.indclass[0] WHERE i.indexrelid = to_regclass(%s)"
         )
@@ -340,11 +340,13 @@ class PostgresStore:
         if record is None:
             return "the approximate index is missing." if required else None
         method = {"ivf": "ivfflat", "hnsw": "hnsw"}[note["kind"]]
-        if record == (method, "vector_ip_ops", True, True):
+        *kind, options = record
+        lists = note["kind"] == "hnsw" or f"lists={note['lists']}" in (options or [])
+        if lists and kind == [method, "vector_ip_ops", True, True]:
             return None
         return (
-            f"the approximate index is {record[0]} with {record[1]}, but its note says {method} with vector_ip_ops, "
-            "or it is not valid."
+            f"the approximate index is {record[0]} with {record[1]} and {', '.join(options or ['no options'])}, but "
+            f"its note says {method} with vector_ip_ops and lists={note['lists']}, or it is not valid."
         )
 
     def _index_note(self) -> dict[str, Any] | None:
