@@ -2,10 +2,11 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Tally", "fuzz", "look"]
+__all__ = ["Tally", "fuzz", "look", "prepared_requests"]
 
 
 @dataclass
@@ -23,12 +24,25 @@ class Tally:
 
 def fuzz(url: str, examples: int, *, seed: int = 0, most: int | None = None) -> Tally:
     """A tally of at most ``examples`` requests for each operation and kind of data (valid, invalid)."""
+    tally = Tally()
+
+    def ask(case: Any) -> None:
+        if most is not None and tally.requests >= most:
+            return
+        answer = case.call()
+        tally.statuses[answer.status_code] += 1
+        tally.faults += look(case, answer)
+
+    _for_each_case(url, examples, seed, ask)
+    return tally
+
+
+def _for_each_case(url: str, examples: int, seed: int, call: Callable[[Any], None]) -> None:
+    """Call a function with generated cases of every operation, valid and invalid."""
     import schemathesis
     from hypothesis import HealthCheck, Phase, given, seed as seeded, settings
     from schemathesis.generation import GenerationMode
 
-    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-    tally = Tally()
     quiet = settings(
         max_examples=examples,
         deadline=None,
@@ -41,16 +55,12 @@ def fuzz(url: str, examples: int, *, seed: int = 0, most: int | None = None) -> 
         @seeded(seed)
         @quiet
         @given(case=strategy)
-        def ask(case: Any) -> None:
-            if most is not None and tally.requests >= most:
-                return
-            answer = case.call()
-            tally.statuses[answer.status_code] += 1
-            tally.faults += look(case, answer)
+        def each(case: Any) -> None:
+            call(case)
 
-        ask()
+        each()
 
-    for result in schema.get_all_operations():
+    for result in schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations():
         found: Any = result
         operation = found.ok()
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
@@ -60,7 +70,27 @@ def fuzz(url: str, examples: int, *, seed: int = 0, most: int | None = None) -> 
                 # an operation without parameters has no invalid data
                 if type(error).__name__ not in ("Unsatisfiable", "SkipTest"):
                     raise
-    return tally
+
+
+def prepared_requests(url: str, examples: int, *, seed: int = 0) -> list[tuple[str, str, bytes]]:
+    """(Method, path, body) of at most ``examples`` requests for each operation and kind of data, to be sent later."""
+    import requests
+
+    found: list[tuple[str, str, bytes]] = []
+
+    def keep(case: Any) -> None:
+        sent = requests.Request(**case.as_transport_kwargs(base_url=url)).prepare()
+        body: Any = sent.body or b""
+        found.append(
+            (
+                str(sent.method),
+                sent.path_url,
+                body.encode() if isinstance(body, str) else bytes(body),
+            )
+        )
+
+    _for_each_case(url, examples, seed, keep)
+    return found
 
 
 def look(case: Any, answer: Any) -> list[str]:

@@ -3,6 +3,7 @@
 Honest clients and attackers are separate processes. The attackers send a fixed number of requests per second and hold
 themselves to a third of one core: after each request they sleep until their CPU time is at most a third of the time
 that has passed. On a machine with few cores they would otherwise slow the service down by competing for the processor.
+Against a service with a key, every other attack has the key. The requests of schemathesis are generated beforehand.
 """
 
 import base64
@@ -20,18 +21,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the processes of clients start faster without torch
     from benchmarks.served import Served
 
-__all__ = ["Load", "honest_load", "siege"]
+__all__ = ["Generated", "Load", "honest_load", "siege"]
 
 _CPU_SHARE = 1 / 3
-_KINDS = ("keys", "numbers", "headers", "slow body", "picture", "mutated")
+_ITEMS = 500  # that honest clients search for
+_KINDS = ("generated", "keys", "numbers", "vector", "headers", "slow body", "picture", "mutated")
+Generated = list[tuple[str, str, bytes]]  # method, path, body
 
 
 @dataclass(frozen=True)
 class Load:
-    """Honest clients: how many there are, and the seconds that each pauses between its requests."""
+    """Honest clients: how many there are, and the seconds that each pauses between its requests.
+
+    32 clients that pause for a second use about a third of one core: faster ones would be slowed down by each other.
+    """
 
     clients: int = 32
-    pause: float = 0.2
+    pause: float = 1.0
 
 
 def honest_load(
@@ -39,11 +45,13 @@ def honest_load(
 ) -> list[tuple[int, float]]:
     """(Status, seconds) of searches by id until the event ``stop`` is set; status 0 is a lost connection."""
     found: list[tuple[int, float]] = []
-    body = json.dumps({"query": {"id": "item 1"}, "limit": 5}).encode()
 
     def run(number: int) -> None:
+        rng = random.Random(number)
         time.sleep(load.pause * number / load.clients)
         while not stop.is_set():
+            query = {"query": {"id": f"item {rng.randrange(_ITEMS)}"}, "limit": 5}
+            body = json.dumps(query).encode()
             start = time.perf_counter()
             status, _ = _post(served, "/v1/search", body, key)
             found.append((status, time.perf_counter() - start))
@@ -68,6 +76,7 @@ def siege(
     rate: float = 50.0,
     key: str | None = None,
     load: Load | None = None,
+    generated: Generated | None = None,
 ) -> dict[str, Any]:
     """Metrics of honest clients before and during ``requests`` attacks, and the memory of the service."""
     load = load or Load()
@@ -76,22 +85,27 @@ def siege(
     )
     before = served.memory()
     statuses: dict[str, int] = {}
+    took: list[float] = []
 
     def run() -> None:
+        start = time.perf_counter()
         context = multiprocessing.get_context("spawn")
         results = context.Queue()
         where = (served.host, served.port)
-        attackers = context.Process(target=_attack, args=(where, requests, rate, key, results))
+        plan = _Plan(requests, rate, key, generated or [("GET", "/v1/info", b"")])
+        attackers = context.Process(target=_attack, args=(where, plan, results))
         attackers.start()
         statuses.update(results.get())
         attackers.join()
+        took.append(time.perf_counter() - start)
 
     disturbed = _with_honest_clients(served, load, key, run)
     ready = _seconds_until_ready(served)
     p99, p99_before = _percentile(disturbed, 0.99), _percentile(quiet, 0.99)
     return {
         "attacks": sum(statuses.values()),
-        "statuses of attacks": statuses,
+        "statuses of attacks": dict(sorted(statuses.items())),
+        "attacks per second": requests / took[0],
         "honest requests": len(disturbed),
         "honest failures": sum(status != 200 for status, _ in disturbed),
         "ms p99 undisturbed": 1000 * p99_before,
@@ -129,9 +143,17 @@ class _Place:
     port: int
 
 
-def _attack(
-    where: tuple[str, int], requests: int, rate: float, key: str | None, results: Any
-) -> None:
+@dataclass(frozen=True)
+class _Plan:
+    """The number of attacks, their rate, the key of half of them, and the requests of schemathesis."""
+
+    requests: int
+    rate: float
+    key: str | None
+    generated: Generated
+
+
+def _attack(where: tuple[str, int], plan: _Plan, results: Any) -> None:
     """Send the attacks at a rate, within a share of one core; put the counts of statuses into ``results``."""
     place, rng = _Place(*where), random.Random(0)
     contents = _contents()
@@ -139,16 +161,21 @@ def _attack(
     open_sockets: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
-    def send(kind: str) -> None:
-        status = _send_attack(place, kind, contents, key, open_sockets)
+    def send(kind: str, key: str | None, request: tuple[str, str, bytes]) -> None:
+        if kind == "generated":
+            status, _ = _ask(place, *request, key)
+        else:
+            status = _send_attack(place, kind, contents, key, open_sockets)
         statuses[str(status)] = statuses.get(str(status), 0) + 1
 
     start, own = time.perf_counter(), time.process_time()
-    for i in range(requests):
-        thread = threading.Thread(target=send, args=(rng.choice(_KINDS),))
+    for i in range(plan.requests):
+        key = plan.key if i % 2 else None
+        what = (rng.choice(_KINDS), key, rng.choice(plan.generated))
+        thread = threading.Thread(target=send, args=what)
         thread.start()
         threads = [each for each in threads if each.is_alive()] + [thread]
-        due = start + (i + 1) / rate
+        due = start + (i + 1) / plan.rate
         busy = start + (time.process_time() - own) / _CPU_SHARE
         time.sleep(max(0.0, max(due, busy) - time.perf_counter()))
         while len(open_sockets) > 600:
@@ -169,6 +196,7 @@ def _contents() -> dict[str, bytes]:
     return {
         "keys": ('{"query":{"id":"item 1"},' + keys + "}").encode(),
         "numbers": ('{"query":{"mu":[' + "0," * 1_500_000 + "0]}}").encode(),
+        "vector": ('{"query":{"mu":[' + "0.1," * 200_000 + "0]}}").encode(),
         "picture": json.dumps({"image": picture}).encode(),
         "mutated": b'{"query": {"id": "item 1"}, "mass": 0.9, "limit": 10, "filter": {"label": ["a"]}}',
     }
@@ -206,14 +234,18 @@ def _send_attack(
 
 
 def _post(place: Any, path: str, body: bytes, key: str | None) -> tuple[int, bytes]:
+    return _ask(place, "POST", path, body, key)
+
+
+def _ask(place: Any, method: str, path: str, body: bytes, key: str | None) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(place.host, place.port, timeout=60)
     headers = {"Content-Type": "application/json"}
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        connection.request("POST", path, body=body, headers=headers)
+        connection.request(method, path, body=body, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return 0, repr(error).encode()
     finally:
         connection.close()

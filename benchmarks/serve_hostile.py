@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from aureole.records import Record, write_record
-from benchmarks.fuzzing import fuzz
+from benchmarks.fuzzing import fuzz, prepared_requests
 from benchmarks.hostile_load import siege
 from benchmarks.pictures import bomb
 from benchmarks.served import Served, make_encoder, make_gallery, serving
@@ -134,11 +134,16 @@ def besiege(gallery: Path, encoder: Path, folder: Path, requests: int) -> dict[s
     """The metrics of ``siege`` against a service with a key and one without, and the tracebacks in their logs."""
     key = folder / "siege-key"
     key.write_text("a-key-for-this-benchmark")
+    with serving(gallery, encoder, log=folder / "schema.log") as served:
+        generated = prepared_requests(served.url, 100)
     found: dict[str, Any] = {}
     for name, options in {"with a key": ("--api-key-file", str(key)), "without a key": ()}.items():
         log = folder / f"siege {name}.log"
         with serving(gallery, encoder, *options, log=log) as served:
-            found[name] = siege(served, requests, key=key.read_text() if options else None)
+            found[name] = siege(
+                served, requests, key=key.read_text() if options else None, generated=generated
+            )
+            print(name, json.dumps(found[name]), flush=True)
         found[name]["tracebacks in the log"] = log.read_text().count("Traceback")
     return found
 

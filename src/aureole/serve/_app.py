@@ -1,6 +1,5 @@
 """The FastAPI application: routes, their OpenAPI description and error handlers. The only file that imports FastAPI."""
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Callable
@@ -17,8 +16,9 @@ from aureole.errors import InvalidInputError
 from aureole.explorer import page_folder
 from aureole.serve import _request_models as requests, _response_models as responses
 from aureole.serve._errors import STATUS, ApiError, internal_error
+from aureole.serve._json_bodies import JsonParser
 from aureole.serve._keys import ApiKeys
-from aureole.serve._limits import Limits, parse_json
+from aureole.serve._limits import Limits
 from aureole.serve._middleware import LimitsMiddleware
 from aureole.serve._response_models import to_json
 from aureole.serve._service import Service
@@ -36,7 +36,6 @@ Offset = Annotated[int, Query(ge=0, le=2**40)]
 Count = Annotated[int, Query(ge=1, le=500)]
 Label = Annotated[str | None, Query(max_length=1000, description="Only items with this label.")]
 IfNoneMatch = Annotated[str | None, Header()]
-_LARGE = 2**16  # bytes of a body that is parsed in a thread, not on the event loop
 
 
 def create_app(
@@ -63,6 +62,7 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
     )
+    app.state.json_parser = JsonParser()
     app.router.route_class = _JsonRoute
     _add_errors(app)
     _add_gallery(app, service)
@@ -241,16 +241,15 @@ def _add_page(app: FastAPI) -> None:
 
 
 class _JsonRequest(Request):
-    """A request whose body is parsed once, by ``parse_json``."""
+    """A request whose body is parsed once."""
 
     parsed: Any = None
 
     async def parse(self) -> None:
-        """Parse the body; a large one in a thread, so that other requests are answered meanwhile."""
-        body = await self.body()
+        """Parse the body with the service's parser."""
+        parser: JsonParser = self.app.state.json_parser
         try:
-            large = len(body) > _LARGE
-            self.parsed = await asyncio.to_thread(parse_json, body) if large else parse_json(body)
+            self.parsed = await parser.parse(await self.body())
         except ValueError as error:
             self.parsed = error
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from aureole.serve._batching import Batcher
 from aureole.serve._errors import LOG, ApiError, internal_error
+from aureole.serve._json_bodies import JsonSize
 from aureole.serve._keys import ApiKeys
 from aureole.serve._limits import Limits, RateLimiter, check_host
 from aureole.serve._request_log import REQUEST_ID, log_request, request_id
@@ -219,6 +220,9 @@ class _Body:
         """Whether the whole body has arrived; False if the client has disconnected."""
         limits, start = self._middleware.limits, time.monotonic()
         parts: list[bytes] = []
+        size = (
+            JsonSize()
+        )  # what comes after an excess is read, but not kept: the parser refuses the rest
         while not self.ended:
             try:
                 async with asyncio.timeout(limits.body_idle):
@@ -230,7 +234,9 @@ class _Body:
             part = message.get("body", b"")
             self.ended = not message.get("more_body", False)
             self._count(len(part))
-            parts.append(part)
+            if size.excess is None:
+                size.add(part)
+                parts.append(part)
             seconds = time.monotonic() - start
             if (
                 not self.ended

@@ -31,7 +31,7 @@ _IDLE = 2.0  # seconds in which an idle connection may still send a request duri
 _LINGER = 5.0  # seconds to read the rest of a response after its connection was closed
 _MAX_HEADER = 64 * 1024  # bytes of a request that are not its body
 _MAX_PIPELINED = 16  # requests sent ahead on one connection
-_SLICE = 16 * 1024  # bytes that are parsed before they are counted
+_SLICE = 64 * 1024  # bytes that are parsed before they are counted
 
 
 class Server(uvicorn.Server):
