@@ -215,6 +215,8 @@ def _all(env: Environment) -> None:
         "--index",
         "all.faiss",
         "--encoder",
+        "sentence-transformers:all-MiniLM-L6-v2",
+        "--head",
         "head",
         "--modality",
         "text",
