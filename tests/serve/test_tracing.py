@@ -1,14 +1,19 @@
 """OpenTelemetry traces: spans of requests, encoding and searching; nothing without them."""
 
 import asyncio
+import contextlib
+import signal
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from aureole.errors import MissingPackageError
 from aureole.serve._tracing import Tracing, TracingMiddleware, span
 from tests.serve.conftest import ask, in_base64, names, running
+from tests.serve.test_server import served
 
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -175,3 +180,68 @@ def test_rejected_requests_have_no_span(service, tracing, exporter):
     with running(service, key="a-long-key", tracing=tracing) as place:
         assert ask(place, "GET", "/v1/about")[0] == 401
     assert exporter.get_finished_spans() == ()
+
+
+@contextlib.contextmanager
+def collector():
+    """(Address, bodies): an OTLP receiver on a free port of this machine."""
+    bodies = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self):
+            assert self.path == "/v1/traces"
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", bodies
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+def spans_of(bodies):
+    """The spans of export requests."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    requests = [ExportTraceServiceRequest.FromString(body) for body in bodies]
+    resources = [one for request in requests for one in request.resource_spans]
+    return [span for one in resources for scope in one.scope_spans for span in scope.spans]
+
+
+@pytest.mark.slow
+def test_a_collector_gets_spans_without_keys_and_queries(made):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    key, words = "a-key-that-nobody-guesses", "words-of-a-private-query"
+    picture = in_base64(made[0] / "pictures" / f"{names()[0]}.png")
+    with collector() as (address, bodies):
+        options = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+        quiet = {"AUREOLE_API_KEY": key, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        with served(made, "--trace", **options, **quiet) as (process, place):
+            headers = {"Authorization": f"Bearer {key}"}
+            body = {"query": {"image": picture}, "limit": 3, "filter": {"caption": words}}
+            asked = [
+                ask(place, "POST", "/v1/search", body, headers)[0],
+                ask(place, "POST", "/v1/search", {"query": {"text": words}}, headers)[0],
+                ask(place, "GET", f"/v1/items/{words}", headers=headers)[0],
+                ask(place, "GET", "/v1/about", headers={"Authorization": f"Bearer {words}"})[0],
+            ]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+    assert asked == [200, 422, 404, 401]
+    spans = spans_of(bodies)
+    named = sorted(span.name for span in spans)
+    assert named.count("POST /v1/search") == 2
+    assert {"encode", "search", "GET /v1/items/{id:path}"} <= set(named)
+    assert "GET /v1/about" not in named  # rejected before it is traced
+    raw = b"".join(bodies)
+    for private in (key, words, picture[:40]):
+        assert private.encode() not in raw

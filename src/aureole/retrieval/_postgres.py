@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
-from urllib.parse import urldefrag
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from aureole.retrieval._store import (
     probes_of,
     shown_address,
     slack,
+    split_address,
     width_of,
 )
 
@@ -60,7 +60,7 @@ class PostgresStore:
     def __init__(self, where: str) -> None:
         check_address(where)
         self.where = shown_address(where)
-        address, name = urldefrag(where)
+        address, name = split_address(where)
         self._connection = Connection(address)
         self._name = name or "gallery"
         if not _NAME.fullmatch(self._name):

@@ -122,6 +122,20 @@ def check_address(where: str) -> None:
         )
 
 
+def split_address(where: str) -> tuple[str, str]:
+    """The address without its fragment, and the fragment. Every other character stays as it is.
+
+    :func:`urllib.parse.urldefrag` drops the slashes of an empty host, which libpq needs.
+
+    Examples
+    --------
+    >>> split_address("postgresql:///?service=shop#items")
+    ('postgresql:///?service=shop', 'items')
+    """
+    address, _, fragment = where.partition("#")
+    return address, fragment
+
+
 def is_local(where: str) -> bool:
     """Whether the address is a path on this machine."""
     return "://" not in where

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
-from urllib.parse import unquote, urldefrag
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from aureole.errors import InvalidInputError, MissingInputError
 from aureole.retrieval._postgres import settings
 from aureole.retrieval._postgres_connection import Connection
 from aureole.retrieval._schema import NO_MU, Rows, object_array
-from aureole.retrieval._store import check_address
+from aureole.retrieval._store import check_address, split_address
 from aureole.retrieval._wrap import Names, the_only
 
 _SCAN_ROWS = 2**12  # rows per batch of a scan
@@ -44,7 +44,7 @@ class PostgresSource:
 
     def __init__(self, where: str, names: Names) -> None:
         check_address(where)
-        address, fragment = urldefrag(where)
+        address, fragment = split_address(where)
         table = names.collection or unquote(fragment)
         if not table:
             raise InvalidInputError(
