@@ -36,6 +36,7 @@ PARTS = ("writers", "s3", "local")
 _BLOCK, _DIM = 10, 8
 _CHUNK = 16  # pictures that are committed, or lost, together
 _WRITERS = ("a", "b")
+_TABLE_ROUNDS = 25
 
 
 @contextmanager
@@ -85,6 +86,16 @@ def colliding(where: str, rounds: int) -> dict[str, int]:
     found["lost"], found["extra"] = len({*expected} - {*ids}), len({*ids} - {*expected})
     found["rounds with one winner"] = len({name.split("/")[0] for name in ids} - {"base"})
     return dict(found)
+
+
+def _on_several_tables(rounds: int) -> dict[str, int]:
+    """Rounds of ``colliding`` on tables of 25 rounds each: every append adds a fragment, and each lookup reads all."""
+    total: Counter[str] = Counter()
+    for start in range(0, rounds, _TABLE_ROUNDS):
+        where = f"s3://bucket/gallery-{start}.lance"
+        total.update(colliding(where, min(_TABLE_ROUNDS, rounds - start)))
+        print(f"{where}: {dict(total)}", flush=True)
+    return {"tables": -(-rounds // _TABLE_ROUNDS), **total}
 
 
 def _line(writer: subprocess.Popen[str]) -> str:
@@ -169,6 +180,7 @@ def main() -> None:
     command = f"python -m benchmarks.object_store --parts {' '.join(options.parts)} "
     command += " ".join(f"--{name} {value}" for name, value in numbers.items())
     settings = {**numbers, "block": _BLOCK, "common ids": _BLOCK // 2, "server": "moto"}
+    settings["rounds per table"] = _TABLE_ROUNDS
     metrics: dict[str, Any] = {}
     for part, result in _results(options):
         metrics[part] = result
@@ -185,7 +197,7 @@ def _results(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]
         stack.enter_context(environment(variables))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="store-")))
         if "writers" in options.parts:
-            yield "writers", colliding("s3://bucket/gallery.lance", options.rounds)
+            yield "writers", _on_several_tables(options.rounds)
         if not {"s3", "local"} & {*options.parts}:
             return
         source, encoder = make_job(folder, options.pictures)
