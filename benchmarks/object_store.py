@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.object_store [--parts writers s3] [--rounds 200] [--kills 10] [--out FILE]`` writes a record. The
 store is moto, an S3 server in a separate process. Part "writers": in each round two processes append a block to one
-Lance table at the same moment, and half of the ids of their blocks are the same, so one of them must be refused. Parts
-"s3" and "local": ``aureole embed`` reads pictures and a model from the store and writes a table there, or does so on
-the local disk, is killed at random moments and run again; the table is compared with that of an undisturbed local run.
+Lance table (a new one every 25 rounds) at the same moment, and half of the ids of their blocks are the same, so one of
+them must be refused. Parts "s3" and "local": ``aureole embed`` reads pictures and a model from the store and writes a
+table there, or does so on the local disk, is killed at random moments and run again; the table is compared with that
+of an undisturbed local run.
 """
 
 import argparse
