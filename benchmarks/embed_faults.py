@@ -27,11 +27,11 @@ import torch
 import aureole as au
 from aureole.models import CifarResNet
 from aureole.records import Record, write_record
-from aureole.retrieval import lance_package
+from aureole.retrieval import open_table, table_exists
 from aureole.scale import errors_address
 from benchmarks.pictures import make_corrupt, make_pictures
 
-__all__ = ["Commands", "differences", "make_job"]
+__all__ = ["Commands", "differences", "disturbed", "make_job", "undisturbed"]
 
 KINDS = ("process", "worker", "driver", "both")
 OPTIONS = {kind: () if kind == "process" else ("--workers", "2") for kind in KINDS}
@@ -51,14 +51,14 @@ def make_job(folder: Path, pictures: int, *, depth: int = 20) -> tuple[Path, Pat
 class Commands:
     """The real command on one source and encoder, to be run, killed and run again."""
 
-    def __init__(self, source: Path, encoder: Path, chunk_rows: int = 64) -> None:
+    def __init__(self, source: Path | str, encoder: Path | str, chunk_rows: int = 64) -> None:
         self._options = [
             str(source), "--encoder", str(encoder), "--batch", "32", "--chunk-rows", str(chunk_rows),
             "--commit-seconds", "0.2", "--json",
         ]  # fmt: skip
         self._marks: list[str] = []
 
-    def start(self, out: Path, *options: str) -> subprocess.Popen[str]:
+    def start(self, out: Path | str, *options: str) -> subprocess.Popen[str]:
         """Start the command in a separate process."""
         self._marks.append(token_hex(8))
         environment = {**os.environ, _MARK: self._marks[-1], "OMP_NUM_THREADS": "1"}
@@ -103,20 +103,20 @@ class Commands:
         return found
 
 
-def rows_of(table: Path) -> int:
+def rows_of(table: Path | str) -> int:
     """The number of committed rows, 0 if the table does not exist yet."""
     try:
-        return lance_package().dataset(str(table)).count_rows()
+        return open_table(str(table)).count_rows()
     except (ValueError, OSError):
         return 0
 
 
-def differences(table: Path, reference: Path) -> list[str]:
+def differences(table: Path | str, reference: Path | str) -> list[str]:
     """The differences of a table and its errors from those of an undisturbed run; empty if there are none."""
-    lance, said = lance_package(), []
+    said = []
     for one, other in ((str(table), str(reference)),
                        (errors_address(str(table)), errors_address(str(reference)))):  # fmt: skip
-        found, wanted = (lance.dataset(where).to_table().sort_by("id") for where in (one, other))
+        found, wanted = (open_table(where).to_table().sort_by("id") for where in (one, other))
         ids, true = found["id"].to_pylist(), wanted["id"].to_pylist()
         if ids != true:
             lost, extra = len(set(true) - set(ids)), len(ids) - len(set(ids))
@@ -136,17 +136,17 @@ def differences(table: Path, reference: Path) -> list[str]:
     return said
 
 
-def begun(commands: Commands, kind: str, out: Path) -> subprocess.Popen[str]:
+def begun(commands: Commands, kind: str, out: Path | str) -> subprocess.Popen[str]:
     """The command, once its work has begun: the table or a worker exists."""
     process = commands.start(out, *OPTIONS[kind])
     while process.poll() is None and not (
-        out.exists() if kind == "process" else commands.workers()
+        table_exists(str(out)) if kind == "process" else commands.workers()
     ):
         time.sleep(0.02)
     return process
 
 
-def undisturbed(commands: Commands, kind: str, out: Path) -> float:
+def undisturbed(commands: Commands, kind: str, out: Path | str) -> float:
     """How many seconds the work takes if no process is killed."""
     process = begun(commands, kind, out)
     start = time.monotonic()
@@ -157,7 +157,7 @@ def undisturbed(commands: Commands, kind: str, out: Path) -> float:
     return span
 
 
-def disturbed(commands: Commands, kind: str, out: Path, seconds: float) -> dict[str, Any]:
+def disturbed(commands: Commands, kind: str, out: Path | str, seconds: float) -> dict[str, Any]:
     """A run that is killed after ``seconds`` of work, and the next run until it finishes."""
     begin = time.monotonic()
     process = begun(commands, kind, out)

@@ -13,6 +13,7 @@ from aureole.cli._labelled_queries import Items, Labels
 from aureole.cli._options import VectorColumn, option
 from aureole.data import (
     ARRAYS,
+    RemotePath,
     check_columns,
     fitting,
     read_vectors,
@@ -112,7 +113,7 @@ class Sources:
             check_columns(gallery.gallery, self.item_column)
             check_columns(gallery.ids_from or gallery.gallery, gallery.id_column)
 
-    def files(self) -> list[Path]:
+    def files(self) -> list[Path | RemotePath]:
         """All files that are read."""
         paths = (self.table, self.queries.columns_from, self.gallery.gallery, self.gallery.ids_from)
         return [file for path in paths if path for file in table_files(path)]

@@ -14,7 +14,15 @@ from typer import Option
 
 from aureole.cli._options import Normalized, option
 from aureole.cli._output import rows_bar
-from aureole.data import check_columns, is_picture_folder, pick_inputs, read_vectors, scan_inputs
+from aureole.data import (
+    check_columns,
+    is_picture_folder,
+    is_remote,
+    pick_inputs,
+    read_vectors,
+    resolve,
+    scan_inputs,
+)
 from aureole.encoders import Encoder, Kind, encode_all, is_spec, load
 from aureole.errors import EncoderError, InvalidInputError
 from aureole.explorer import Gallery, extremes, picture_items, text_items
@@ -34,7 +42,7 @@ def parse_spec(text: str) -> str:
 
     Only the command line is parsed here: specifications are never read from data.
     """
-    return text if is_spec(text) else str(find_model(text))
+    return text if is_spec(text) or is_remote(text) else str(find_model(text))
 
 
 _ENCODER = spec_option(
@@ -140,7 +148,7 @@ def resumable(partial: Path) -> Iterator[None]:
 @lru_cache(maxsize=8)  # a folder may have millions of files
 def is_pictures(table: Path) -> bool:
     """Whether a path is a folder of pictures; a path that does not exist is not."""
-    return table.is_dir() and is_picture_folder(table)
+    return resolve(table).is_dir() and is_picture_folder(table)
 
 
 def default_group(table: Path, column: str | None) -> str | None:

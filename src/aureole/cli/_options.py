@@ -14,6 +14,7 @@ import typer
 from typer import Argument, Option
 
 from aureole._io import check_local
+from aureole.data import RemotePath
 from aureole.errors import InvalidInputError
 from aureole.models import find_model
 
@@ -151,10 +152,13 @@ def check_out(out: Path, what: str, *, overwrite: bool, file: str = "config.json
         )
 
 
-def run_digest(settings: list[Any], files: Iterable[Path]) -> str:
+def run_digest(settings: list[Any], files: Iterable[Path | RemotePath]) -> str:
     """A hash of a command's settings and of its input files, by path, size and time: identifies a run to resume."""
     state = []
     for file in dict.fromkeys(files):
+        if isinstance(file, RemotePath):
+            state.append(file.state())
+            continue
         stat = file.stat()
         state.append([str(file.resolve()), stat.st_size, stat.st_mtime_ns])
     return hashlib.sha256(json.dumps([state, settings], default=str).encode()).hexdigest()[:12]

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
 from aureole.cli._output import about_kappa, is_quiet, print_json, print_text, training_bar
-from aureole.data import list_pictures, table_files
+from aureole.data import RemotePath, list_pictures, table_files
 from aureole.losses import n_ranks, rank
 from aureole.records import Record, write_record
 from aureole.scale import launch, run_ranks
@@ -145,7 +145,7 @@ def _record(config: Config, metrics: dict[str, Any], command: str) -> Record:
     )
 
 
-def _files(config: Config) -> Iterator[Path]:
+def _files(config: Config) -> Iterator[Path | RemotePath]:
     """The files that a training run reads."""
     for name in _PATHS:
         path = config.path(name) if name in config.values else None

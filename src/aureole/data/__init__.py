@@ -1,5 +1,13 @@
 """Data: positive pairs, tables of vectors, image files, and synthetic data whose truth is known."""
 
+from aureole.data._addresses import (
+    RemotePath,
+    check_bucket,
+    is_remote,
+    lance_options,
+    local_folder,
+    resolve,
+)
 from aureole.data._array_files import ARRAYS
 from aureole.data._arrow_columns import (
     columns_of,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from aureole.data._addresses import RemotePath
 from aureole.data._array_files import check_finite, check_width
 from aureole.data._table_files import pyarrow_package, reading, reason, require_columns, table_parts
 from aureole.errors import InvalidInputError
@@ -97,7 +98,7 @@ def holds_paths(type: Any, kind: InputKind) -> bool:
     return kind == "image" and fitting(type, "text")
 
 
-def values_of(array: Any, kind: InputKind, folder: Path = Path()) -> list[Any]:
+def values_of(array: Any, kind: InputKind, folder: Path | RemotePath = Path()) -> list[Any]:
     """The inputs of a column, one per row: bytes, a path, str or a vector; None where the value is missing.
 
     Relative paths of pictures refer to the folder.

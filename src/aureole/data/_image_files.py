@@ -16,6 +16,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from aureole._io import check_local, reporting_writes
+from aureole.data._addresses import RemotePath
 from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -51,12 +52,14 @@ def open_picture(source: Any) -> Iterator[Any]:
     if isinstance(source, np.ndarray) and source.dtype == np.uint8 and source.shape[2:] == (3,):
         yield image.fromarray(source)
         return
+    name = "the input" if isinstance(source, bytes) else source
+    if isinstance(source, RemotePath):
+        source = source.read(_LARGEST_FILE)
     if not isinstance(source, bytes | Path):
         raise InvalidInputError(
             f"a picture must be the bytes of a file or a path, not {type(source).__name__}."
         )
     bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
-    name = "the input" if isinstance(source, bytes) else source
     try:
         # warning filters are shared by all threads: hold the lock, but not while pixels are decoded
         file = io.BytesIO(source) if isinstance(source, bytes) else source

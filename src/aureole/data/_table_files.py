@@ -6,16 +6,18 @@ readers of single files are used instead of ``pyarrow.dataset``, which decodes w
 """
 
 import gzip
+import io
 import json
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate, count, islice
 from pathlib import Path
 from typing import Any
 
+from aureole.data._addresses import RemotePath, lance_options, resolve
 from aureole.data._array_files import ARRAYS
 from aureole.data._image_files import ENDINGS
 from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
@@ -38,14 +40,14 @@ class Part(ABC):
 
     typed = True  # whether a column has a type of its own; CSV has only texts
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | RemotePath) -> None:
+        self.path: Any = path
 
     def __str__(self) -> str:
         return str(self.path)
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Path | RemotePath:
         """The folder that relative paths in the table refer to."""
         return self.path.parent
 
@@ -73,20 +75,23 @@ class ParquetPart(Part):
         """The schema in its footer."""
         from pyarrow import parquet
 
-        return parquet.read_schema(self.path)
+        with _parquet_file(self.path) as file:
+            return parquet.read_schema(file)
 
     def count(self) -> int:
         """The number of rows in its footer."""
         from pyarrow import parquet
 
-        return int(parquet.read_metadata(self.path).num_rows)
+        with _parquet_file(self.path) as file:
+            return int(parquet.read_metadata(file).num_rows)
 
     def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
         """Batches from a row group on."""
         from pyarrow import parquet
 
         # with pre_buffer, pyarrow would read ahead all row groups, and each as a whole
-        with parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20) as table:
+        options = {"pre_buffer": False, "buffer_size": 2**20}
+        with _parquet_file(self.path) as file, parquet.ParquetFile(file, **options) as table:
             groups = range(start, table.num_row_groups)
             yield from table.iter_batches(rows, groups, columns, use_threads=False)
 
@@ -94,7 +99,8 @@ class ParquetPart(Part):
         """The first row of each row group."""
         from pyarrow import parquet
 
-        metadata = parquet.read_metadata(self.path)
+        with _parquet_file(self.path) as file:
+            metadata = parquet.read_metadata(file)
         sizes = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         return [0, *accumulate(sizes)][:-1] or [0]
 
@@ -104,18 +110,18 @@ class ArrowPart(Part):
 
     def schema(self) -> Any:
         """The schema at its start."""
-        with pyarrow_package().memory_map(str(self.path)) as source:
+        with _random_access(self.path) as source:
             return _open_ipc(source).schema
 
     def count(self) -> int:
         """The number of rows of all batches."""
-        with pyarrow_package().memory_map(str(self.path)) as source:
+        with _random_access(self.path) as source:
             return sum(len(batch) for batch in _ipc_batches(source))
 
     def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
         """Slices of its batches."""
         del start
-        with pyarrow_package().memory_map(str(self.path)) as source:
+        with _random_access(self.path) as source:
             for batch in _ipc_batches(source):
                 for first in range(0, len(batch), rows):
                     yield batch.select(columns).slice(first, rows)
@@ -159,13 +165,14 @@ class CsvPart(Part):
         tabs = ".tsv" in self.path.suffixes[-2:]
         parse = csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
         read = csv.ReadOptions(block_size=_LINE, use_threads=False)
-        return csv.open_csv(self.path, read, parse, convert)
+        source = self.path.stream("detect") if isinstance(self.path, RemotePath) else self.path
+        return csv.open_csv(source, read, parse, convert)
 
 
 class JsonPart(Part):
     """A file with one JSON object per line; the first thousand lines decide the types of columns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | RemotePath) -> None:
         super().__init__(path)
         self._schema: Any = None
 
@@ -217,8 +224,7 @@ class JsonPart(Part):
             yield row
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        opened: Any = gzip.open if self.path.suffix == ".gz" else open
-        with opened(self.path, "rb") as file:
+        with _lines_of(self.path) as file:
             for number in count(1):
                 line = file.readline(_LINE + 1)
                 if len(line) > _LINE:
@@ -243,7 +249,8 @@ class LancePart(Part):
                 "Lance tables need pylance: pip install 'aureole[retrieval]'."
             ) from error
         try:
-            return lance.dataset(str(self.path))
+            where = str(self.path)
+            return lance.dataset(where, storage_options=lance_options(where))
         except ValueError as error:
             raise InvalidInputError(f"{self} cannot be read: {reason(error)}") from error
 
@@ -268,7 +275,7 @@ class PicturePart(Part):
     """
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Path | RemotePath:
         """The folder itself."""
         return self.path
 
@@ -337,7 +344,7 @@ def table_parts(source: Any) -> list[Part]:
         raise InvalidInputError(
             f"a table must be a path or a DataFrame of pandas, polars or pyarrow, not {type(source).__name__}."
         )
-    path = Path(source)
+    path = resolve(source)
     if path.is_dir():
         if path.suffix.lower() == LANCE:
             return [LancePart(path)]
@@ -364,7 +371,7 @@ def is_picture_folder(source: Any) -> bool:
     return isinstance(source, str | Path) and isinstance(table_parts(source)[0], PicturePart)
 
 
-def _file_part(path: Path) -> Part:
+def _file_part(path: Path | RemotePath) -> Part:
     kinds = {PARQUET: ParquetPart, _ARROW: ArrowPart, _CSV: CsvPart, _JSON: JsonPart}
     name = path.name.lower()
     for endings, kind in kinds.items():
@@ -376,13 +383,14 @@ def _file_part(path: Path) -> Part:
     )
 
 
-def _dataset_files(folder: Path, found: list[str]) -> list[str]:
+def _dataset_files(folder: Path | RemotePath, found: list[str]) -> list[str]:
     """The files that the state.json of a saved Hugging Face dataset lists, not its caches; empty for other folders."""
     listed_files = []
     for state in [name for name in found if name.rpartition("/")[2] == _STATE]:
         place, path = state.rpartition("/")[0], folder / state
         try:
-            names = [entry["filename"] for entry in json.loads(path.read_text())["_data_files"]]
+            text = path.read(_LINE) if isinstance(path, RemotePath) else path.read_bytes()
+            names = [entry["filename"] for entry in json.loads(text)["_data_files"]]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidInputError(f"{path} lists no files of a dataset: {error!r}.") from error
         listed_files += [f"{place}/{name}" if place else str(name) for name in names]
@@ -392,23 +400,51 @@ def _dataset_files(folder: Path, found: list[str]) -> list[str]:
     return listed_files
 
 
-def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[str]:
+def walk(folder: Path | RemotePath, endings: tuple[str, ...]) -> Iterator[str]:
     """Sorted paths, below a folder, of the files with these endings; links to folders are not followed."""
 
-    def below(place: str, prefix: str) -> Iterator[str]:
-        with os.scandir(place) as scan:
-            entries = sorted(
-                (entry.name, entry.is_dir(follow_symlinks=False))
-                for entry in scan
-                if not entry.name.startswith(".")
-            )
-        for name, is_folder in entries:
+    def below(place: Path | RemotePath, prefix: str) -> Iterator[str]:
+        for name, is_folder in _entries(place):
+            if name.startswith("."):
+                continue
             if is_folder:
-                yield from below(f"{place}/{name}", f"{prefix}{name}/")
+                yield from below(place / name, f"{prefix}{name}/")
             elif name.lower().endswith(endings):
                 yield prefix + name
 
-    yield from below(str(folder), "")
+    yield from below(folder, "")
+
+
+def _entries(folder: Path | RemotePath) -> list[tuple[str, bool]]:
+    """(Name, whether it is a folder) of what lies in a folder, sorted."""
+    if isinstance(folder, RemotePath):
+        return folder.entries()
+    with os.scandir(folder) as scan:
+        return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in scan)
+
+
+def _parquet_file(path: Path | RemotePath) -> Any:
+    """What pyarrow reads a Parquet file from: a path, which is not memory-mapped, or an open file."""
+    return path.open() if isinstance(path, RemotePath) else nullcontext(path)
+
+
+def _random_access(path: Path | RemotePath) -> Any:
+    """A file of pyarrow for random access, memory-mapped if it is local."""
+    if isinstance(path, RemotePath):
+        return path.open()
+    return pyarrow_package().memory_map(str(path))
+
+
+@contextmanager
+def _lines_of(path: Path | RemotePath) -> Iterator[Any]:
+    """A file of lines, decompressed if its name ends in ``.gz``."""
+    if isinstance(path, RemotePath):
+        with path.stream("detect") as stream, io.BufferedReader(stream) as file:
+            yield file
+        return
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rb") as file:
+        yield file
 
 
 def require_columns(part: Part, names: Sequence[str | None]) -> Any:

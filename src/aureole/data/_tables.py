@@ -18,6 +18,7 @@ from torch import Tensor
 
 from aureole._io import atomic_file
 from aureole.data import _arrow_columns as arrow, _table_files as files
+from aureole.data._addresses import RemotePath, resolve
 from aureole.data._array_files import ARRAYS, map_array, map_vectors
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 
@@ -208,11 +209,10 @@ def rows_by_id(path: Any, column: str, known: Any | None) -> np.ndarray:
     return rows
 
 
-def table_files(path: Path | str) -> list[Path]:
+def table_files(path: Path | str) -> list[Path | RemotePath]:
     """The files of a path: the file itself, or those of a folder or Lance table in reading order."""
-    path = Path(path)
-    if _is_array(path) and path.is_file():
-        return [path]
+    if _is_array(path) and Path(path).is_file():
+        return [Path(path)]
     parts = files.table_parts(path)
     folders = (files.LancePart, files.PicturePart)
     return [
@@ -280,7 +280,13 @@ def pick_vector(path: Any, column: str | None, row: int) -> np.ndarray:
 
 def _is_array(path: Any) -> bool:
     """Whether a source is a file with a single array instead of a table."""
-    return isinstance(path, str | Path) and Path(path).suffix in ARRAYS
+    if not isinstance(path, str | Path) or Path(path).suffix not in ARRAYS:
+        return False
+    if isinstance(resolve(path), RemotePath):
+        raise InvalidInputError(
+            f"{resolve(path)} is an array, which must be a local file. Copy it, or use a Parquet table."
+        )
+    return True
 
 
 def table_name(path: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aureole.data import read_square
+from aureole.data import is_remote, local_folder, read_square
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.encoders import _python, _sentence_transformers
 from aureole.encoders._encoder import Encoder, Kind, PosteriorModel, first_line
@@ -103,6 +103,8 @@ def absolute_spec(spec: str) -> str:
 def _load_named(spec: str, kind: Kind | None) -> Encoder:
     scheme, _, name = spec.partition(":")
     if not is_spec(spec):
+        if is_remote(spec):
+            return _load_saved(local_folder(spec))
         if Path(spec).is_dir():
             return _load_saved(Path(spec))
         if "/" in spec and ":" not in spec:

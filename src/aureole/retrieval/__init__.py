@@ -25,6 +25,7 @@ from aureole.retrieval._lance import (
     LanceStore,
     lance_package,
     locked,
+    open_table,
     table_exists,
     to_arrow,
 )

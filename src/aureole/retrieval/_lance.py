@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from aureole._io import check_local, reporting_writes
+from aureole.data import check_bucket, lance_options
 from aureole.errors import (
     DamagedGalleryError,
     InvalidInputError,
@@ -100,18 +101,19 @@ class LanceStore:
                     f"{where} holds a table already. Open it, or delete it first."
                 )
             with reporting_writes(where):
-                return cls(where, lance.write_dataset(data, where, mode="create"))
+                options = lance_options(where)
+                table = lance.write_dataset(data, where, mode="create", storage_options=options)
+                return cls(where, table)
 
     @classmethod
     def open(cls, where: str) -> "LanceStore":
         """Open the table at a path."""
-        lance = lance_package()
         if not table_exists(where):
             raise MissingInputError(
                 f"{where} holds no gallery: the Lance table does not exist. `aureole index build` creates one."
             )
         with reading(where, *_FAILURES):
-            table = lance.dataset(where)
+            table = open_table(where)
             table.count_rows()
         store = cls(where, table)
         problem = store._index_problem()
@@ -408,12 +410,21 @@ def table_exists(where: str) -> bool:
     """Whether a Lance table exists at an address."""
     if is_local(where):
         return (Path(where) / "_versions").is_dir()
-    lance = lance_package()
+    check_bucket(where)
     try:
-        lance.dataset(where)
-    except ValueError:
-        return False
+        open_table(where)
+    except ValueError as error:
+        if "was not found" in str(error):
+            return False
+        raise InvalidInputError(
+            f"{where} cannot be opened: {str(error).splitlines()[0][:200]}"
+        ) from error
     return True
+
+
+def open_table(where: str) -> Any:
+    """The Lance table at an address; one on S3 with the endpoint of ``AWS_ENDPOINT_URL``."""
+    return lance_package().dataset(where, storage_options=lance_options(where))
 
 
 @contextmanager

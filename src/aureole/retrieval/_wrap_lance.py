@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.retrieval._lance import lance_package, table_exists
+from aureole.retrieval._lance import lance_package, open_table, table_exists
 from aureole.retrieval._schema import NO_MU, Rows, no_rows, object_array
 from aureole.retrieval._wrap import Names, grow, the_only
 
@@ -33,7 +33,7 @@ class LanceSource:
             where = os.fspath(source)
             if not table_exists(where):
                 raise MissingInputError(f"{where} does not exist, or is not a Lance table.")
-            source = lance.dataset(where)
+            source = open_table(where)
         elif self._latest:
             source = source.to_lance()
         self._table = source

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from aureole.data import is_remote, local_folder
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.encoders import (
     Encoder,
@@ -176,9 +177,9 @@ class ModelSpec:
         encoder, head = self.encoder, self.head
         if isinstance(encoder, str | Path):
             encoder = absolute_spec(str(encoder))
-        return replace(
-            self, encoder=encoder, head=None if head is None else str(Path(head).absolute())
-        )
+        if head is not None and not is_remote(head):
+            head = str(Path(head).absolute())
+        return replace(self, encoder=encoder, head=head)
 
 
 def load_embedder(
@@ -212,7 +213,7 @@ def load_embedder(
         encoder, head = None, encoder
     if encoder is None and head is None:
         raise InvalidInputError("name an encoder, a head, or both.")
-    folder = None if head is None else Path(head)
+    folder = None if head is None else local_folder(head)
     if encoder is None:
         own = Embedder(None, folder)
         if modality not in (None, "vector"):
@@ -254,7 +255,7 @@ def is_head(folder: Any) -> bool:
     """Whether a path is the folder of a saved head, which takes vectors."""
     if not isinstance(folder, str | Path) or is_spec(str(folder)):
         return False
-    path = Path(folder)
+    path = local_folder(folder)
     if not path.exists():
         raise MissingInputError(f"{path} does not exist. Check the name of the model.")
     return (path / WEIGHTS).is_file() and format_of(path) == HEAD_FORMAT

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from aureole.data import compute_package, pyarrow_package
+from aureole.data import compute_package, lance_options, pyarrow_package
 from aureole.errors import InvalidInputError
 from aureole.retrieval import (
     SCHEMA_KEY,
@@ -30,6 +30,7 @@ from aureole.retrieval import (
     is_local,
     lance_package,
     locked,
+    open_table,
     shown_address,
     table_exists,
     to_arrow,
@@ -171,16 +172,14 @@ class PosteriorTable:
 
     def counts(self) -> tuple[int, int]:
         """The numbers of committed rows and faults."""
-        lance = lance_package()
-        faults = lance.dataset(self.errors).count_rows() if table_exists(self.errors) else 0
-        return lance.dataset(self.where).count_rows(), faults
+        faults = open_table(self.errors).count_rows() if table_exists(self.errors) else 0
+        return open_table(self.where).count_rows(), faults
 
     def recover(self) -> set[str]:
         """The keys of the finished chunks; drops the faults of unfinished ones."""
-        lance = lance_package()
-        done = _distinct(lance.dataset(self.where), None)
+        done = _distinct(open_table(self.where), None)
         if table_exists(self.errors):
-            table = lance.dataset(self.errors)
+            table = open_table(self.errors)
             done |= _distinct(table, "whole")  # chunks without a single row
             stale = sorted(_distinct(table, None) - done)
             if stale:
@@ -194,7 +193,7 @@ class PosteriorTable:
         for where in (self.where, self.errors):
             if wanted and table_exists(where):
                 chosen = compute_package().field("chunk").isin(wanted)
-                scanner = lance_package().dataset(where).scanner(columns=["id"], filter=chosen)
+                scanner = open_table(where).scanner(columns=["id"], filter=chosen)
                 for batch in scanner.to_batches():
                     ids.update(batch.column("id").to_pylist())
         return ids
@@ -206,7 +205,10 @@ class PosteriorTable:
         payload["source"] = np.asarray(sources, object)
         mu, kappa = posterior
         rows = to_arrow(Rows(np.asarray(ids, object), mu, kappa, payload), self._schema)
-        written = lance_package().fragment.write_fragments(rows, self.where, mode="append")
+        options = lance_options(self.where)
+        written = lance_package().fragment.write_fragments(
+            rows, self.where, mode="append", storage_options=options
+        )
         return [json.dumps(fragment.to_json()) for fragment in written]
 
     def commit(self, chunks: list[Done]) -> None:
@@ -217,9 +219,14 @@ class PosteriorTable:
         fragments = [parse(text) for done in chunks for text in done.fragments]
         if fragments:
             with locked(self.where):
-                version = lance.dataset(self.where).version
+                version = open_table(self.where).version
                 append = lance.LanceOperation.Append(fragments)
-                lance.LanceDataset.commit(self.where, append, read_version=version)
+                lance.LanceDataset.commit(
+                    self.where,
+                    append,
+                    read_version=version,
+                    storage_options=lance_options(self.where),
+                )
 
     def _commit_faults(self, chunks: list[Done]) -> None:
         model, rows = self._weights[:12], []
@@ -233,14 +240,15 @@ class PosteriorTable:
         data = pa.Table.from_pylist(rows, pa.schema({**texts, "whole": pa.bool_()}))
         with locked(self.errors):
             mode = "append" if table_exists(self.errors) else "create"
-            lance_package().write_dataset(data, self.errors, mode=mode)
+            options = lance_options(self.errors)
+            lance_package().write_dataset(data, self.errors, mode=mode, storage_options=options)
 
     def repeated(self) -> int | None:
         """The number of rows whose id an earlier row has; None for more than 20 million rows.
 
         Compares 8-byte hashes, so it needs 8 bytes of memory per row.
         """
-        table = lance_package().dataset(self.where)
+        table = open_table(self.where)
         rows = table.count_rows()
         if rows > _MAX_COMPARED:
             return None
@@ -253,8 +261,7 @@ class PosteriorTable:
 
     def finish(self) -> None:
         """Store the median kappa of all rows as the typical kappa, and remove versions older than an hour."""
-        lance = lance_package()
-        table = lance.dataset(self.where)
+        table = open_table(self.where)
 
         def kappas() -> Iterator[np.ndarray]:
             for batch in table.scanner(columns=["kappa"]).to_batches():

@@ -21,19 +21,21 @@ from aureole.data import (
     ENDINGS,
     FILES,
     RangeReader,
+    RemotePath,
     columns_of,
     fitting,
     holds_paths,
     listed,
     reading,
     require_columns,
+    resolve,
     short,
     table_parts,
     values_of,
     walk,
 )
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.retrieval import lance_package, shown_address, table_exists
+from aureole.retrieval import open_table, shown_address, table_exists
 from aureole.scale._embedder import Modality
 
 SHARDS = (".tar", ".tar.gz", ".tgz")
@@ -144,7 +146,7 @@ def check_source(spec: SourceSpec) -> Modality | None:
     if any(named) and kind_of(spec.path) == "table":
         require_columns(table_parts(spec.path)[0], named)
     elif any(named) and kind_of(spec.path) == "lance":
-        _require(lance_package().dataset(spec.path).schema, spec)
+        _require(open_table(spec.path).schema, spec)
     return guess
 
 
@@ -156,7 +158,7 @@ def kind_of(path: str) -> str:
                 f"{shown_address(path)} does not exist or is not a Lance table. Check the name."
             )
         return "lance"
-    place = Path(path)
+    place = resolve(path)
     if place.is_file():
         name = place.name.lower()
         if not name.endswith((*SHARDS, *FILES)):
@@ -180,11 +182,8 @@ def guess_modality(path: str, column: str | None) -> Modality | None:
     kind = kind_of(path)
     if kind in ("folder", "shards"):
         return "image" if kind == "folder" else None
-    if kind == "lance":
-        schema = lance_package().dataset(path).schema
-    else:
-        place = Path(path)
-        schema = require_columns(table_parts(place)[0], [])
+    lance = kind == "lance"
+    schema = open_table(path).schema if lance else require_columns(table_parts(path)[0], [])
     columns = {kind: columns_of(schema, kind) for kind in get_args(Modality)}
     fit = [kind for kind, names in columns.items() if column in names or (names and not column)]
     return fit[0] if len(fit) == 1 else None
@@ -197,7 +196,7 @@ class FolderSource(Source):
     """
 
     def __init__(self, spec: SourceSpec) -> None:
-        self._path = Path(spec.path)
+        self._path = resolve(spec.path)
         self.rows_per_chunk = spec.rows_per_chunk or chunk_size(self.rows())
 
     def chunks(self) -> Iterator[Chunk]:
@@ -207,7 +206,7 @@ class FolderSource(Source):
             yield Chunk(f"{number:08d}-{_digest(*names)[:16]}", names, len(names))
             number += 1
 
-    def read(self, chunk: Chunk) -> Iterator[tuple[str, Path]]:
+    def read(self, chunk: Chunk) -> Iterator[tuple[str, Path | RemotePath]]:
         """(Path below the folder, path); the worker reads the file when it decodes it."""
         for name in chunk.place:
             yield _printable(name), self._path / name
@@ -220,7 +219,7 @@ class FolderSource(Source):
 class _ColumnSource(Source):
     """What the two table sources share: the column of inputs, the column of ids, and the size of chunks."""
 
-    _folder = Path()  # relative paths of pictures refer to it
+    _folder: Path | RemotePath = Path()  # relative paths of pictures refer to it
 
     def _set_columns(self, spec: SourceSpec, schema: Any) -> None:
         self._spec = spec
@@ -255,10 +254,11 @@ class TableSource(_ColumnSource):
     """
 
     def __init__(self, spec: SourceSpec) -> None:
-        path = Path(spec.path)
+        path = resolve(spec.path)
         self._single = path.is_file()
         root = path.parent if self._single else path
-        self._parts = {part.path.relative_to(root).as_posix(): part for part in table_parts(path)}
+        parts = table_parts(spec.path)
+        self._parts = {part.path.relative_to(root).as_posix(): part for part in parts}
         first = next(iter(self._parts.values()))
         self._folder = root
         self._set_columns(spec, require_columns(first, []))
@@ -300,7 +300,7 @@ class LanceSource(_ColumnSource):
     """The rows of a Lance table; ids are a column, or row numbers from 0."""
 
     def __init__(self, spec: SourceSpec) -> None:
-        self._table = lance_package().dataset(spec.path)
+        self._table = open_table(spec.path)
         self._total = self._table.count_rows()
         self._set_columns(spec, self._table.schema)
 
@@ -338,7 +338,7 @@ class ShardSource(Source):
     """
 
     def __init__(self, spec: SourceSpec) -> None:
-        path, column = Path(spec.path), spec.column
+        path, column = resolve(spec.path), spec.column
         self._kind: Any = spec.modality
         self._endings = _SHARD_ENDINGS[self._kind]
         if column is not None:
@@ -349,7 +349,7 @@ class ShardSource(Source):
     def chunks(self) -> Iterator[Chunk]:
         """One per tar file; the key is a hash of its name and size."""
         for name in self._files:
-            size = (self._root / name).stat().st_size
+            size = _size(self._root / name)
             yield Chunk(_digest(name, str(size))[:24], [name])
 
     def read(self, chunk: Chunk) -> Iterator[tuple[str, Any]]:
@@ -360,7 +360,10 @@ class ShardSource(Source):
         missing = Broken(f"the sample has no file that ends in {', '.join(self._endings)}.")
         key, value = None, None
         try:
-            with tarfile.open(self._root / name, "r|*") as shard:
+            with (
+                _byte_stream(self._root / name) as file,
+                tarfile.open(fileobj=file, mode="r|*") as shard,
+            ):
                 for member in shard:
                     if not member.isfile() or member.name.split("/")[-1].startswith("."):
                         continue
@@ -394,6 +397,15 @@ class ShardSource(Source):
             return np.load(io.BytesIO(data), allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
             return Broken(f"{member.name.split('/')[-1]} cannot be read: {error}.")
+
+
+def _size(path: Path | RemotePath) -> int:
+    return path.state()[1] if isinstance(path, RemotePath) else path.stat().st_size
+
+
+def _byte_stream(path: Path | RemotePath) -> Any:
+    """The bytes of a file, from its start on."""
+    return path.stream() if isinstance(path, RemotePath) else path.open("rb")
 
 
 def too_large(size: int) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from aureole.data import RemotePath
 from aureole.encoders import ahead
-from aureole.errors import AureoleError, EncoderError, InvalidInputError
+from aureole.errors import AureoleError, EncoderError, InvalidInputError, MissingInputError
 from aureole.retrieval import MAX_ID_BYTES, stored_direction
 from aureole.scale._embedder import Embedder, ModelSpec
 from aureole.scale._posterior_table import Done, Fault, PosteriorTable
@@ -199,6 +200,8 @@ def _loaded(raw: Any) -> Any:
         raise InvalidInputError(raw.reason)
     if raw is None:
         raise InvalidInputError("the row has no value.")
+    if isinstance(raw, RemotePath):
+        return _fetched(raw)
     if not isinstance(raw, Path):
         return raw
     handle = os.open(raw, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe must not block
@@ -209,6 +212,25 @@ def _loaded(raw: Any) -> Any:
         if about.st_size > MAX_INPUT_BYTES:
             raise InvalidInputError(too_large(about.st_size))
         data = file.read()
+    if not data:
+        raise InvalidInputError("the file is empty.")
+    return data
+
+
+def _fetched(path: RemotePath) -> bytes:
+    """The bytes of a file on an object store; a store that fails ends the run, as the input may be fine."""
+    path.check()
+    try:
+        size = path.state()[1]
+        data = path.read(MAX_INPUT_BYTES) if size and size <= MAX_INPUT_BYTES else b""
+    except MissingInputError:
+        raise
+    except InvalidInputError as error:
+        raise AureoleError(f"{error} Run the same command again to resume.") from error
+    if size is None:
+        raise MissingInputError("the file does not exist.")
+    if size > MAX_INPUT_BYTES:
+        raise InvalidInputError(too_large(size))
     if not data:
         raise InvalidInputError("the file is empty.")
     return data

@@ -1,0 +1,235 @@
+"""Tables, pictures and models on S3: read as local ones are, and refused in one line where that is impossible."""
+
+import gzip
+import io
+import json
+import socket
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aureole.data import (
+    RemotePath,
+    check_columns,
+    is_remote,
+    lance_options,
+    local_folder,
+    open_picture,
+    read_column,
+    read_vectors,
+    resolve,
+    scan_inputs,
+    table_files,
+    table_parts,
+    write_columns,
+)
+from aureole.data._addresses import _contacted
+from aureole.errors import InvalidInputError, MissingInputError
+from benchmarks.engines import moto_program, s3_server, upload
+from benchmarks.pictures import make_pictures
+
+pa = pytest.importorskip("pyarrow")
+needs_server = pytest.mark.skipif(moto_program() is None, reason="needs moto_server")
+VECTORS = np.arange(40, dtype=np.float32).reshape(10, 4)
+NAMES = np.array([f"row {i}" for i in range(10)])
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """(Environment of a server, local folder): the files of the folder are in ``s3://bucket/data``."""
+    folder = tmp_path_factory.mktemp("stored")
+    columns = {"v": VECTORS, "name": NAMES}
+    write_columns(folder / "one.parquet", columns)
+    write_columns(folder / "parts" / "a.parquet", columns)
+    write_columns(folder / "parts" / "sub" / "b.parquet", columns)
+    write_columns(folder / "texts.csv", {"name": NAMES})
+    lines = "".join(json.dumps({"name": name}) + "\n" for name in NAMES.tolist())
+    (folder / "lines.jsonl").write_text(lines)
+    (folder / "zipped.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "zipped.csv.gz").write_bytes(gzip.compress((folder / "texts.csv").read_bytes()))
+    with pa.OSFile(str(folder / "one.arrow"), "wb") as file:
+        table = pa.table({"name": NAMES})
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    make_pictures(folder / "photos", 6)
+    write_columns(folder / "listed.csv", {"image": np.array(["photos/0000/000001.png", "../x"])})
+    np.save(folder / "array.npy", VECTORS)
+    (folder / "broken.parquet").write_bytes(b"PAR1 no table PAR1")
+    with s3_server() as environment:
+        upload(environment, folder, "s3://bucket/data")
+        yield environment, folder
+
+
+@pytest.fixture
+def store(stored, monkeypatch):
+    """The local folder, while the variables of AWS name the server."""
+    environment, folder = stored
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    _contacted.cache_clear()
+    yield folder
+    _contacted.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s3://bucket/a b/c.parquet", "s3://bucket/a b/c.parquet"),
+        ("S3://bucket/folder//", "s3://bucket/folder"),
+        (Path("s3://bucket/a"), "s3://bucket/a"),
+        ("s3://bucket/what?x=1#y", "s3://bucket/what?x=1#y"),
+    ],
+)
+def test_addresses_are_remote(text, expected):
+    assert is_remote(text)
+    assert str(resolve(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["a/b.parquet", "/a/b", "C:/a", "timm:resnet50", "a:b/c", "", "s3:"]
+)
+def test_paths_are_local(text):
+    assert not is_remote(text)
+    assert resolve(text) == Path(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://bucket/../x", "s3://bucket/a//b", "s3://bucket/a\nb", "s3://bucket/" + "a" * 3000,
+        "ftp://host/file", "http://host/file", "postgresql://host/db", "s3://key:secret@bucket/x",
+        "file+s3://a/b",
+    ],
+)  # fmt: skip
+def test_other_addresses_are_refused_in_one_line(text):
+    with pytest.raises(InvalidInputError) as caught:
+        table_parts(text)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 400
+    assert "secret" not in str(caught.value)
+
+
+def test_a_folder_that_is_named_like_an_address_is_local(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("s3:/bucket").mkdir(parents=True)
+    assert not is_remote("s3:/bucket")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a//b", "s3://other/x", "a/../../x", "\n"])
+def test_names_in_a_table_stay_below_its_folder(name):
+    with pytest.raises(InvalidInputError, match="not a valid path"):
+        (RemotePath("s3", "bucket/folder") / name).read(10)
+
+
+def test_lance_gets_plain_http_only_if_the_endpoint_has_it(monkeypatch):
+    assert lance_options("a.lance") is None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example")
+    assert (lance_options("s3://b/a.lance") or {})["allow_http"] == "false"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.example")
+    assert (lance_options("s3://b/a.lance") or {})["allow_http"] == "true"
+
+
+@needs_server
+@pytest.mark.parametrize(
+    "name", ["one.parquet", "parts", "texts.csv", "lines.jsonl", "zipped.jsonl.gz", "zipped.csv.gz", "one.arrow"]
+)  # fmt: skip
+def test_tables_are_read_as_local_ones(store, name):
+    address = f"s3://bucket/data/{name}"
+    for remote in (address, Path(address)):
+        assert read_column(remote, "name").tolist() == read_column(store / name, "name").tolist()
+    local = [part.count() for part in table_parts(store / name)]
+    assert [part.count() for part in table_parts(address)] == local
+    assert [str(file) for file in table_files(address)] == [
+        f"s3://bucket/data/{file.relative_to(store).as_posix()}"
+        for file in table_files(store / name)
+        if isinstance(file, Path)
+    ]
+
+
+@needs_server
+def test_vectors_and_pictures_are_read_as_local_ones(store):
+    parts = read_vectors("s3://bucket/data/parts", "v")
+    assert np.array_equal(parts, np.concatenate([VECTORS, VECTORS]))
+    remote = [value for _, value in scan_inputs("s3://bucket/data/photos", "image", "image")]
+    local = [value for _, value in scan_inputs(store / "photos", "image", "image")]
+    assert len(remote) == len(local) == 6
+    for one, other in zip(remote, local, strict=True):
+        assert one.read(2**20) == other.read_bytes()
+        with open_picture(one) as a, open_picture(other) as b:
+            assert a.tobytes() == b.tobytes()
+
+
+@needs_server
+def test_pictures_that_a_table_names_are_read_from_its_bucket(store):
+    named = [value for _, value in scan_inputs("s3://bucket/data/listed.csv", "image", "image")]
+    assert named[0].read(2**20) == (store / "photos/0000/000001.png").read_bytes()
+    with pytest.raises(InvalidInputError, match="not a valid path"):
+        named[1].read(2**20)
+    with pytest.raises(InvalidInputError, match="the limit is 10"):
+        named[0].read(10)
+
+
+@needs_server
+def test_a_folder_is_copied_with_all_its_files(store):
+    copy = local_folder("s3://bucket/data/photos")
+    for path in (store / "photos").rglob("*.*"):
+        assert (copy / path.relative_to(store / "photos")).read_bytes() == path.read_bytes()
+    assert local_folder(store) == store
+
+
+@needs_server
+@pytest.mark.parametrize(
+    ("address", "kind", "message"),
+    [
+        ("s3://missing/x.parquet", MissingInputError, "the bucket s3://missing does not exist"),
+        ("s3://bucket/none.parquet", MissingInputError, "s3://bucket/none.parquet does not exist"),
+        ("s3://bucket/data/broken.parquet", InvalidInputError, "cannot be read"),
+        ("s3://bucket/data/array.npy", InvalidInputError, "must be a local file"),
+    ],
+)
+def test_what_is_missing_or_damaged_is_reported_in_one_line(store, address, kind, message):
+    with pytest.raises(kind, match=message) as caught:
+        check_columns(address, "v")
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(MissingInputError, match="not a folder"):
+        local_folder("s3://bucket/data/one.parquet")
+
+
+def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
+    monkeypatch.setattr("aureole.data._addresses._DEADLINE", 2.0)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        for listening, message in ((False, "cannot be reached"), (True, "did not answer")):
+            if listening:
+                silent.listen()
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+            _contacted.cache_clear()
+            start = time.monotonic()
+            with pytest.raises(InvalidInputError, match=message):
+                table_parts("s3://bucket/x.parquet")
+            assert time.monotonic() - start < 15
+
+
+@needs_server
+def test_shards_are_read_as_local_ones(store, stored, tmp_path):
+    scale = pytest.importorskip("aureole.scale")
+    sources = pytest.importorskip("aureole.scale._sources")
+    with tarfile.open(tmp_path / "a.tar", "w") as shard:
+        for name in ("1.txt", "2.txt"):
+            info = tarfile.TarInfo(name)
+            info.size = 5
+            shard.addfile(info, io.BytesIO(b"hello"))
+    upload(stored[0], tmp_path, "s3://bucket/shards")
+    found = []
+    for path in (str(tmp_path), "s3://bucket/shards"):
+        source = sources.open_source(scale.SourceSpec(path, "text"))
+        found.append([(c.key, list(source.read(c))) for c in source.chunks()])
+    assert found[0] == found[1]
+    assert found[0][0][1] == [("a/1", "hello"), ("a/2", "hello")]
