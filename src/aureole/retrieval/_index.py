@@ -23,6 +23,7 @@ from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
 from aureole.retrieval._lance import LanceStore
 from aureole.retrieval._postgres import PostgresStore
 from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
+from aureole.retrieval._shards import ShardedStore, is_sharded
 from aureole.retrieval._store import (
     Approximate,
     Selection,
@@ -104,10 +105,11 @@ _DEFAULTS = SearchOptions()
 class CredibleIndex:
     """A gallery of posteriors on LanceDB, FAISS or PostgreSQL, searched by credible caps.
 
-    The address selects the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory) or
-    ``postgresql://…#table``. :meth:`wrap` searches an index that you have already. In exact mode, the default until
-    ``build`` is called, all engines return the same hits: the items whose stored float32 mu has a float64 cosine at or
-    above the threshold. Not thread-safe.
+    The address selects the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory),
+    ``postgresql://…#table``, or a path that ends in ``.shards``: several Lance tables that are searched at once.
+    :meth:`wrap` searches an index that you have already. In exact mode, the default until ``build`` is called, all
+    engines return the same hits: the items whose stored float32 mu has a float64 cosine at or above the threshold. Not
+    thread-safe.
 
     Ids are distinct strings of at most 1,024 bytes, stored verbatim. Payload columns hold str, int, float or bool, and
     searches can filter by them: ``{"shop": "north", "price": (10, None)}``.
@@ -147,12 +149,18 @@ class CredibleIndex:
             )
         schema = schema_of(posteriors, payload, typical_kappa)
         rows = check_rows(posteriors, ids, payload, schema)
-        return cls(engine_of(os.fspath(where)).create(os.fspath(where), schema, rows))
+        where = os.fspath(where)
+        if is_sharded(where):
+            return cls(ShardedStore.create(where, schema, rows, engine_of))
+        return cls(engine_of(where).create(where, schema, rows))
 
     @classmethod
     def open(cls, where: str | os.PathLike[str]) -> "CredibleIndex":
         """Open the index at an address."""
-        return cls(engine_of(os.fspath(where)).open(os.fspath(where)))
+        where = os.fspath(where)
+        if is_sharded(where):
+            return cls(ShardedStore.open(where, engine_of))
+        return cls(engine_of(where).open(where))
 
     @classmethod
     def wrap(
