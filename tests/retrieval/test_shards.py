@@ -109,7 +109,7 @@ def test_rebalance_keeps_all_rows_and_other_processes_follow(pair, tmp_path):
     sharded.origin = Origin(20.0)
     reader = CredibleIndex.open(tmp_path / "gallery.shards")
     moved = []
-    sharded._store.rebalance(7, observer=moved.append)
+    sharded.rebalance(7, observer=moved.append)
     assert moved[-1] == N
     one.origin = Origin(20.0)
     for index in (sharded, reader):
@@ -126,9 +126,9 @@ def test_a_rebalance_that_fails_changes_nothing(pair, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sharded._store.rebalance(3, observer=full)
+        sharded.rebalance(3, observer=full)
     same(one, CredibleIndex.open(tmp_path / "gallery.shards"))
-    sharded._store.rebalance(3)
+    sharded.rebalance(3)
     same(one, sharded)
     assert len(list((tmp_path / "gallery.shards").glob("*.lance"))) == 3
 
@@ -141,9 +141,9 @@ def test_a_row_in_the_wrong_shard_is_found_by_check(pair, tmp_path):
 
 def _one_row(index, number):
     rows = next(index._store._stores[number].scan(["shop", "price"], vectors=True))
-    from aureole.retrieval._shards import _pick
+    from aureole.retrieval._row_blocks import pick
 
-    return _pick(rows, np.array([0]))
+    return pick(rows, np.array([0]))
 
 
 @pytest.mark.parametrize(
@@ -187,3 +187,25 @@ def test_an_index_of_all_shards(pair):
     sharded.build("ivf", lists=4, probes=4)
     assert sharded.approximate == {"kind": "ivf", "lists": 4, "probes": 4}
     same(one, sharded)
+
+
+def test_a_copy_to_shards_to_one_table_and_back(pair, tmp_path):
+    one, sharded = pair
+    one.origin = sharded.origin = Origin(20.0)
+    table = sharded.copy(tmp_path / "table.lance")
+    memory = table.copy(tmp_path / "memory.faiss")
+    again = memory.copy(tmp_path / "again.shards", shards=3)
+    assert len(again.shards) == 3
+    assert sum(again.shards.values()) == N
+    for copy in (table, memory, again):
+        assert copy.origin.kappa_pos == 20.0
+        same(one, copy)
+    with pytest.raises(InvalidInputError, match="exists"):
+        one.copy(tmp_path / "table.lance")
+    with pytest.raises(InvalidInputError, match="must end in"):
+        one.copy(tmp_path / "other.lance", shards=2)
+    with pytest.raises(InvalidInputError, match="1 to 1024"):
+        one.copy(tmp_path / "none.shards", shards=0)
+    assert not (tmp_path / "none.shards").exists()
+    with pytest.raises(InvalidInputError, match="no shards"):
+        one.rebalance(2)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from aureole._io import reporting_writes
-from aureole.errors import DamagedGalleryError, MissingInputError
+from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
 from aureole.retrieval._faiss_files import (
     FAILURES,
     durable_file,
@@ -51,10 +51,12 @@ class Manifest:
         """The shard of each id: a hash of the id, the same on every machine and in every version."""
         return np.array([zlib.crc32(name.encode()) % len(self.shards) for name in ids], np.int64)
 
-    def next_generation(self, count: int, suffix: str) -> "Manifest":
-        """The manifest after the rows were distributed to ``count`` new local shards."""
+    def next_generation(self, count: int) -> "Manifest":
+        """The manifest after the rows were distributed to ``count`` new Lance tables in the folder."""
+        if not 1 <= count <= _MAX_SHARDS:
+            raise InvalidInputError(f"a gallery has 1 to {_MAX_SHARDS} shards, but got {count}.")
         generation = self.generation + 1
-        shards = tuple(f"{generation}-{i}{suffix}" for i in range(count))
+        shards = tuple(f"{generation}-{i}.lance" for i in range(count))
         return replace(self, shards=shards, generation=generation)
 
 

@@ -21,10 +21,11 @@ import numpy as np
 
 from aureole._io import check_local, reporting_writes
 from aureole.errors import AureoleError, DamagedGalleryError, InvalidInputError
+from aureole.retrieval._engines import table_engine_of
+from aureole.retrieval._row_blocks import all_rows, concatenate, pick
 from aureole.retrieval._schema import Rows, Schema, no_rows
 from aureole.retrieval._shard_files import (
     MANIFEST,
-    SUFFIX,
     Manifest,
     read_journal,
     read_manifest,
@@ -34,23 +35,33 @@ from aureole.retrieval._shard_files import (
 )
 from aureole.retrieval._store import Approximate, Selection, Store, file_lock
 
-_SHARDS = 4  # of a new gallery
-_BATCH = 50_000  # rows that are moved at once
-Engine = Callable[[str], Any]  # address of a shard -> class of its store
+SHARDS = 4  # of a new gallery
+_NOTES = ("origin", "conformal")
 
 
 class ShardedStore:
     """Rows in several stores, by a hash of their ids."""
 
-    def __init__(self, where: str, manifest: Manifest, engine: Engine) -> None:
-        self.where, self._folder, self._engine = where, Path(where), engine
+    def __init__(self, where: str, manifest: Manifest) -> None:
+        self.where, self._folder = where, Path(where)
         self._open(manifest)
 
     @classmethod
-    def create(
-        cls, where: str, schema: Schema, rows: Rows, engine: Engine, *, shards: int = _SHARDS
+    def create(cls, where: str, schema: Schema, rows: Rows) -> "ShardedStore":
+        """Create a gallery with its first rows, in four Lance tables."""
+        return cls.fill(where, schema, iter([rows]))
+
+    @classmethod
+    def fill(
+        cls,
+        where: str,
+        schema: Schema,
+        blocks: Iterator[Rows],
+        *,
+        shards: int = SHARDS,
+        observer: Callable[[int], None] | None = None,
     ) -> "ShardedStore":
-        """Create a gallery with its first rows in Lance tables."""
+        """Create a gallery with all rows of some blocks; it exists once they are complete."""
         folder = Path(where)
         check_local(folder)
         with reporting_writes(folder):
@@ -62,25 +73,20 @@ class ShardedStore:
                 )
             empty = Manifest(schema, ())
             _remove_leftovers(folder, empty)
-            manifest = empty.next_generation(shards, ".lance")
-            for address, part in _distribute(rows, manifest):
-                engine(address).create(_address(folder, address), schema, part).close()
+            manifest = empty.next_generation(shards)
+            for store in _filled(folder, manifest, blocks, observer):
+                store.close()
             write_manifest(folder, manifest)
-        return cls(where, manifest, engine)
+        return cls(where, manifest)
 
     @classmethod
-    def open(cls, where: str, engine: Engine) -> "ShardedStore":
+    def open(cls, where: str) -> "ShardedStore":
         """Open the gallery in a folder, and complete a change that was interrupted."""
-        store = cls(where, read_manifest(Path(where)), engine)
+        store = cls(where, read_manifest(Path(where)))
         if read_journal(store._folder, store.schema) is not None:
             with store._writing():
                 pass
         return store
-
-    @property
-    def engine(self) -> str:
-        """The engines of the shards."""
-        return " and ".join(sorted({store.engine for store in self._stores}))
 
     def append(self, rows: Rows) -> None:
         """Add all rows, or none if an id exists."""
@@ -125,7 +131,7 @@ class ShardedStore:
         parts = self._ask(
             lambda store, names: store.fetch(names, columns) if names else None, wanted
         )
-        return _concatenate([part for part in parts if part is not None], columns, self.schema)
+        return concatenate([part for part in parts if part is not None], columns, self.schema)
 
     def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
         """All rows, shard by shard."""
@@ -140,15 +146,15 @@ class ShardedStore:
         self._refresh()
         found = self._ask(lambda store: list(store.candidates(mu, bounds, selection)))
         for parts in zip(*found, strict=True):
-            yield _concatenate(parts, selection.columns, self.schema)
+            yield concatenate(parts, selection.columns, self.schema)
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
         """The k nearest rows of each query among the k nearest of every shard."""
         self._refresh()
         found = self._ask(lambda store: list(store.nearest(mu, k, selection)))
         for query, parts in zip(mu, zip(*found, strict=True), strict=True):
-            rows = _concatenate(parts, selection.columns, self.schema)
-            yield _pick(rows, np.argsort(-(rows.mu @ query), kind="stable")[:k])
+            rows = concatenate(parts, selection.columns, self.schema)
+            yield pick(rows, np.argsort(-(rows.mu @ query), kind="stable")[:k])
 
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an approximate index in every shard, one after the other: each uses all cores."""
@@ -195,34 +201,23 @@ class ShardedStore:
         self._threads.shutdown()
 
     def rebalance(self, shards: int, *, observer: Callable[[int], None] | None = None) -> None:
-        """Distribute the rows to another number of new Lance tables in the folder, and remove the old ones.
-
-        Searches use the old shards until the new ones are complete, and then switch in one step. If it is interrupted,
-        nothing has changed. Cost: all rows are read and written once, and twice the disk space meanwhile. Approximate
-        indexes are not rebuilt. ``observer`` is called with the number of rows moved so far.
-        """
+        """Distribute the rows to another number of new Lance tables, switch to them, and remove the old ones."""
         with self._writing():
             old = self._manifest
-            new = old.next_generation(shards, ".lance")
+            new = old.next_generation(shards)
             _remove_leftovers(self._folder, old)
-            stores = _filled(self._folder, new, self._engine, self._all_rows(), observer)
-            for note in ("origin", "conformal"):
-                text = self._stores[0].read_note(note)
-                if text is not None:
-                    stores[0].write_note(note, text)
+            blocks = all_rows(self)
+            stores = _filled(self._folder, new, blocks, observer)
+            copy_notes(self, stores[0])
             write_manifest(self._folder, new)
             self.close()
             self._open(new)
             _remove_leftovers(self._folder, new)
 
-    def _all_rows(self) -> Iterator[Rows]:
-        for store in self._stores:
-            yield from store.scan(list(self.schema.columns), vectors=True)
-
     def _open(self, manifest: Manifest) -> None:
         self._manifest, self.schema = manifest, manifest.schema
         self._stores: list[Store] = [
-            self._engine(address).open(_address(self._folder, address))
+            table_engine_of(address).open(_address(self._folder, address))
             for address in manifest.shards
         ]
         for address, store in zip(manifest.shards, self._stores, strict=True):
@@ -231,6 +226,7 @@ class ShardedStore:
                     f"{self.where} is damaged: the shard {address} has another dimension or other columns than the "
                     "manifest says."
                 )
+        self.engine = " and ".join(sorted({store.engine for store in self._stores}))
         self._threads = ThreadPoolExecutor(len(self._stores), "aureole-shard")
 
     def _refresh(self) -> None:
@@ -297,9 +293,12 @@ class _Writing:
         self._lock.__exit__(None, None, None)
 
 
-def is_sharded(where: str) -> bool:
-    """Whether an address is that of a sharded gallery, a local folder."""
-    return where.removesuffix("/").endswith(SUFFIX) and "://" not in where
+def copy_notes(source: Store, to: Store) -> None:
+    """Copy the provenance and the calibration of a gallery."""
+    for name in _NOTES:
+        text = source.read_note(name)
+        if text is not None:
+            to.write_note(name, text)
 
 
 def _locked(folder: Path) -> Any:
@@ -314,7 +313,7 @@ def _distribute(rows: Rows, manifest: Manifest) -> list[tuple[str, Rows]]:
     """(Address, its rows) of every shard."""
     place = manifest.place(rows.ids.tolist())
     return [
-        (address, _pick(rows, np.flatnonzero(place == number)))
+        (address, pick(rows, np.flatnonzero(place == number)))
         for number, address in enumerate(manifest.shards)
     ]
 
@@ -322,57 +321,23 @@ def _distribute(rows: Rows, manifest: Manifest) -> list[tuple[str, Rows]]:
 def _filled(
     folder: Path,
     manifest: Manifest,
-    engine: Engine,
     blocks: Iterator[Rows],
     observer: Callable[[int], None] | None,
 ) -> list[Store]:
     """The shards of a manifest, created with all rows of some blocks."""
     empty = no_rows(list(manifest.schema.columns), manifest.schema.dim)
-    stores = [
-        engine(address).create(_address(folder, address), manifest.schema, empty)
+    stores: list[Store] = [
+        table_engine_of(address).create(_address(folder, address), manifest.schema, empty)
         for address in manifest.shards
     ]
     done = 0
-    for rows in _in_batches(blocks):
+    for rows in blocks:
         for store, (_, part) in zip(stores, _distribute(rows, manifest), strict=True):
             store.append(part)
         done += len(rows)
         if observer is not None:
             observer(done)
     return stores
-
-
-def _in_batches(blocks: Iterator[Rows]) -> Iterator[Rows]:
-    """The same rows in blocks of about 50,000."""
-    held: list[Rows] = []
-    for rows in blocks:
-        held.append(rows)
-        if sum(map(len, held)) >= _BATCH:
-            yield _join(held)
-            held = []
-    if held:
-        yield _join(held)
-
-
-def _join(parts: Sequence[Rows]) -> Rows:
-    if len(parts) == 1:
-        return parts[0]
-    return Rows(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.mu for part in parts]),
-        np.concatenate([part.kappa for part in parts]),
-        {name: np.concatenate([part.payload[name] for part in parts]) for name in parts[0].payload},
-    )
-
-
-def _concatenate(parts: Sequence[Rows], columns: Sequence[str], schema: Schema) -> Rows:
-    filled = [part for part in parts if len(part)]
-    return _join(filled) if filled else no_rows(columns, schema.dim)
-
-
-def _pick(rows: Rows, places: np.ndarray) -> Rows:
-    payload = {name: column[places] for name, column in rows.payload.items()}
-    return Rows(rows.ids[places], rows.mu[places], rows.kappa[places], payload)
 
 
 def _remove_leftovers(folder: Path, manifest: Manifest) -> None:
