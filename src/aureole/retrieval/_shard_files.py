@@ -40,7 +40,7 @@ class Manifest:
     shards
         Addresses of the shards; a relative one is a path in the folder of the manifest.
     generation
-        Counts the times that the rows were distributed anew; it is part of the shards' names.
+        How often the rows were redistributed; part of the shards' names.
     """
 
     schema: Schema
@@ -106,7 +106,7 @@ def write_journal(folder: Path, rows: Rows, removed: Sequence[str]) -> None:
 
 
 def read_journal(folder: Path, schema: Schema) -> tuple[Rows, list[str]] | None:
-    """(Rows added or replaced, ids removed) of a change that was interrupted; None if there is none."""
+    """(Rows added or replaced, ids removed) of an interrupted change, or None."""
     if not (folder / _JOURNAL).exists():
         return None
     arrays = read_arrays(folder, _JOURNAL)

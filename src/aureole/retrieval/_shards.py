@@ -42,6 +42,8 @@ _NOTES = ("origin", "conformal")
 class ShardedStore:
     """Rows in several stores, by a hash of their ids."""
 
+    engine = "Lance"  # of new shards; an object has the engines of its own
+
     def __init__(self, where: str, manifest: Manifest) -> None:
         self.where, self._folder = where, Path(where)
         self._open(manifest)
@@ -230,7 +232,7 @@ class ShardedStore:
         self._threads = ThreadPoolExecutor(len(self._stores), "aureole-shard")
 
     def _refresh(self) -> None:
-        """Open the shards anew if another process has distributed the rows anew."""
+        """Open the new shards if another process has redistributed the rows."""
         manifest = read_manifest(self._folder)
         if manifest != self._manifest:
             self.close()
