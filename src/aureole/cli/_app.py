@@ -19,6 +19,7 @@ from aureole.cli import (
     _evaluate as evaluate,
     _fit_head as fit_head,
     _index as index,
+    _index_copy as _index_copy,  # adds its commands to index
     _near_duplicates as near_duplicates,
     _quickstart as quickstart,
     _report as report,

@@ -52,7 +52,8 @@ from aureole.training import FrozenHead, kappas
 
 HELP = """Build a gallery for `aureole search`, append to it, or inspect it.
 
-Its address selects the engine: a path that ends in .lance or .faiss, or postgresql://user@host/database#table.
+Its address selects the engine: a path that ends in .lance or .faiss, or postgresql://user@host/database#table. A path
+that ends in .shards has several Lance tables, which searches read at once.
 
 Examples:
 
@@ -339,7 +340,7 @@ def append(
 def info(gallery: Gallery, as_json: AsJson = False) -> None:
     """Print facts about a gallery; ``INFO`` is the text users see."""
     with CredibleIndex.open(gallery) as opened:
-        _show_facts(_facts(opened, gallery), as_json=as_json)
+        show_gallery(opened, gallery, as_json=as_json)
 
 
 @index.command("check", help=CHECK)
@@ -472,6 +473,11 @@ def _sample_ids(opened: CredibleIndex) -> list[str]:
     return sorted({nearest.ids[0] for nearest in hits})
 
 
+def show_gallery(index: CredibleIndex, where: str, *, as_json: bool) -> None:
+    """Print facts about a gallery."""
+    _show_facts(_facts(index, where), as_json=as_json)
+
+
 def _show_facts(result: dict[str, Any], *, as_json: bool) -> None:
     """Print facts about a gallery, as text or as JSON."""
     if as_json:
@@ -487,6 +493,9 @@ def _show_facts(result: dict[str, Any], *, as_json: bool) -> None:
         f"typical κ {result['typical_kappa']:.4g}{kappa_pos}",
         f"payload: {columns or 'none'}",
     )
+    if result["shards"] is not None:
+        rows = ", ".join(f"{count:,}" for count in result["shards"].values())
+        print_text(f"{len(result['shards'])} shards with {rows} rows")
     approximate = result["approximate"]
     if approximate is None:
         print_text("every search is exact")
@@ -544,6 +553,7 @@ def _facts(index: CredibleIndex, where: str) -> dict[str, Any]:
         "gallery": shown_address(where),
         "engine": index.engine,
         "rows": index.count(),
+        "shards": index.shards,
         "dim": schema.dim,
         "typical_kappa": schema.typical_kappa,
         "columns": dict(schema.columns),

@@ -17,9 +17,10 @@ from aureole.retrieval._caps import (
     union_cosines,
 )
 from aureole.retrieval._conformal import ConformalMass
+from aureole.retrieval._copies import engine_of
 from aureole.retrieval._filters import parse_filter
 from aureole.retrieval._hits import Explanation, Hits, describe_cap, explain_hits, pick_hits
-from aureole.retrieval._index import CredibleIndex, Recall, SearchOptions, engine_of
+from aureole.retrieval._index import CredibleIndex, Recall, SearchOptions
 from aureole.retrieval._lance import (
     SCHEMA_KEY,
     LanceStore,

@@ -11,30 +11,20 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from aureole._io import check_local
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning, DamagedGalleryError, InvalidInputError
 from aureole.retrieval._caps import Kind, Posterior, cap_cosine, cap_kind
 from aureole.retrieval._conformal import ConformalMass
-from aureole.retrieval._faiss import FaissStore
+from aureole.retrieval._copies import copy_rows, engine_of
 from aureole.retrieval._filters import check_filter
 from aureole.retrieval._hits import Hits, Queries, Rank, find_members, raise_bounds, rank_hits
 from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
-from aureole.retrieval._lance import LanceStore
-from aureole.retrieval._postgres import PostgresStore
 from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
-from aureole.retrieval._store import (
-    Approximate,
-    Selection,
-    Store,
-    check_address,
-    is_local,
-    shown_address,
-)
+from aureole.retrieval._shards import ShardedStore
+from aureole.retrieval._store import Approximate, Selection, Store
 from aureole.retrieval._wrap import Names, WrappedStore
 from aureole.retrieval._wrap_sources import wrapped_store
 
-_LANCE_SCHEMES = ("s3", "s3+ddb", "gs", "az", "abfss", "oss", "hf", "file", "memory")
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
 
 
@@ -104,10 +94,11 @@ _DEFAULTS = SearchOptions()
 class CredibleIndex:
     """A gallery of posteriors on LanceDB, FAISS or PostgreSQL, searched by credible caps.
 
-    The address selects the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory) or
-    ``postgresql://…#table``. :meth:`wrap` searches an index that you have already. In exact mode, the default until
-    ``build`` is called, all engines return the same hits: the items whose stored float32 mu has a float64 cosine at or
-    above the threshold. Not thread-safe.
+    The address selects the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory),
+    ``postgresql://…#table``, or a path that ends in ``.shards``: several Lance tables that are searched at once.
+    :meth:`wrap` searches an index that you have already. In exact mode, the default until ``build`` is called, all
+    engines return the same hits: the items whose stored float32 mu has a float64 cosine at or above the threshold. Not
+    thread-safe.
 
     Ids are distinct strings of at most 1,024 bytes, stored verbatim. Payload columns hold str, int, float or bool, and
     searches can filter by them: ``{"shop": "north", "price": (10, None)}``.
@@ -147,12 +138,14 @@ class CredibleIndex:
             )
         schema = schema_of(posteriors, payload, typical_kappa)
         rows = check_rows(posteriors, ids, payload, schema)
-        return cls(engine_of(os.fspath(where)).create(os.fspath(where), schema, rows))
+        where = os.fspath(where)
+        return cls(engine_of(where).create(where, schema, rows))
 
     @classmethod
     def open(cls, where: str | os.PathLike[str]) -> "CredibleIndex":
         """Open the index at an address."""
-        return cls(engine_of(os.fspath(where)).open(os.fspath(where)))
+        where = os.fspath(where)
+        return cls(engine_of(where).open(where))
 
     @classmethod
     def wrap(
@@ -325,6 +318,57 @@ class CredibleIndex:
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``."""
         self._store.build(kind, **sizes)
+
+    def copy(
+        self,
+        where: str | os.PathLike[str],
+        *,
+        shards: int | None = None,
+        observer: Callable[[int], None] | None = None,
+    ) -> "CredibleIndex":
+        """Copy all rows and notes to another address: to another engine, to shards, or from shards to one table.
+
+        The copy has no approximate index. Cost: all rows are read and written once. A local copy that is interrupted
+        leaves nothing behind.
+
+        Parameters
+        ----------
+        where
+            Address of the copy, where nothing may exist.
+        shards
+            How many tables an address that ends in ``.shards`` gets (default: 4).
+        observer
+            Called with the number of rows copied so far.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> gallery = VonMisesFisher(torch.eye(3), torch.tensor([50.0, 20.0, 90.0]))
+        >>> index = CredibleIndex.create("faiss://", gallery, ["ant", "bee", "cat"])
+        >>> index.copy(f"{tempfile.mkdtemp()}/animals.shards", shards=2).shards
+        {'1-0.lance': 1, '1-1.lance': 2}
+        """
+        where = os.fspath(where)
+        copy_rows(self._store, where, shards=shards, observer=observer)
+        return CredibleIndex.open(where)
+
+    @property
+    def shards(self) -> dict[str, int] | None:
+        """The number of rows of every shard, by its address; None for a gallery that has no shards."""
+        return self._store.counts() if isinstance(self._store, ShardedStore) else None
+
+    def rebalance(self, shards: int, *, observer: Callable[[int], None] | None = None) -> None:
+        """Distribute the rows of a sharded gallery to another number of shards.
+
+        Searches use the old shards until the new ones are complete, and then all of the new ones. If it is interrupted,
+        nothing has changed. Cost: all rows are read and written once, and need twice the disk space meanwhile.
+        Approximate indexes are not rebuilt. ``observer`` is called with the number of rows moved so far.
+        """
+        if not isinstance(self._store, ShardedStore):
+            raise InvalidInputError(
+                f"{self._store.where} has no shards. Copy it to an address that ends in .shards."
+            )
+        self._store.rebalance(shards, observer=observer)
 
     @property
     def engine(self) -> str:
@@ -505,35 +549,6 @@ class CredibleIndex:
             raise InvalidInputError(
                 f"there is no payload column {unknown[0]!r}. Columns: {sorted(self.schema.columns)}."
             )
-
-
-def engine_of(where: str) -> type[FaissStore] | type[LanceStore] | type[PostgresStore]:
-    """The engine that an address selects; raises if that engine cannot store a gallery there."""
-    check_address(where)
-    if where.startswith(("postgresql://", "postgres://")):
-        return PostgresStore
-    if where.removesuffix("/").endswith(".lance"):
-        scheme, remote, _ = where.partition("://")
-        if remote and scheme not in _LANCE_SCHEMES:
-            raise InvalidInputError(
-                f"{shown_address(where)} has the scheme {scheme!r}, but Lance stores galleries in local folders and at "
-                f"{', '.join(f'{name}://' for name in _LANCE_SCHEMES)}."
-            )
-        if not remote:
-            check_local(where)
-        return LanceStore
-    if where == "faiss://" or (is_local(where) and where.removesuffix("/").endswith(".faiss")):
-        check_local("" if where == "faiss://" else where)
-        return FaissStore
-    if where.removesuffix("/").endswith(".faiss"):
-        raise InvalidInputError(
-            f"{shown_address(where)} is not a local path, but FAISS stores galleries in local folders only. Use Lance "
-            "(an address that ends in .lance, such as s3://bucket/name.lance) or PostgreSQL (postgresql://…)."
-        )
-    raise InvalidInputError(
-        f"{shown_address(where)!r} names no engine: use a path that ends in .lance (LanceDB) or .faiss (FAISS), "
-        "'faiss://' (FAISS in memory) or a postgresql:// address (PostgreSQL with pgvector)."
-    )
 
 
 def _checked_query(posterior: Posterior, dim: int) -> Posterior:

@@ -1,0 +1,73 @@
+"""Copies of a gallery at another address: another engine, or another number of tables."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from aureole._io import atomic_folder, check_local
+from aureole.errors import InvalidInputError
+from aureole.retrieval._engines import table_engine_of
+from aureole.retrieval._faiss import FaissStore
+from aureole.retrieval._lance import LanceStore
+from aureole.retrieval._postgres import PostgresStore
+from aureole.retrieval._row_blocks import all_rows, concatenate
+from aureole.retrieval._schema import Rows, Schema, no_rows
+from aureole.retrieval._shard_files import SUFFIX
+from aureole.retrieval._shards import SHARDS, ShardedStore, copy_notes
+from aureole.retrieval._store import Store, is_local
+
+
+def engine_of(
+    where: str,
+) -> type[FaissStore] | type[LanceStore] | type[PostgresStore] | type[ShardedStore]:
+    """The engine that an address selects; raises if that engine cannot store a gallery there."""
+    if where.removesuffix("/").endswith(SUFFIX):
+        check_local(where)
+        return ShardedStore
+    return table_engine_of(where)
+
+
+def copy_rows(
+    source: Store, where: str, *, shards: int | None, observer: Callable[[int], None] | None
+) -> None:
+    """Copy all rows and notes of a gallery to a new one at an address."""
+    engine = engine_of(where)
+    if shards is not None and engine is not ShardedStore:
+        raise InvalidInputError(f"{where} is not an address of shards: it must end in {SUFFIX}.")
+    if is_local(where) and Path(where).exists():
+        raise InvalidInputError(f"{where} already exists. Choose another address, or delete it.")
+    with atomic_folder(Path(where)) if is_local(where) else nullcontext(where) as part:
+        blocks = all_rows(source)
+        if engine is ShardedStore:
+            count = SHARDS if shards is None else shards
+            copy = ShardedStore.fill(
+                str(part), source.schema, blocks, shards=count, observer=observer
+            )
+        else:
+            copy = _fill_table(engine, str(part), source.schema, blocks, observer)
+        copy_notes(source, copy)
+        copy.close()
+
+
+def _fill_table(
+    engine: Any,
+    where: str,
+    schema: Schema,
+    blocks: Iterator[Rows],
+    observer: Callable[[int], None] | None,
+) -> Store:
+    """A new table with all rows; FAISS writes a snapshot per append, so it gets all rows at once."""
+    if engine is FaissStore:
+        blocks = iter([concatenate(list(blocks), list(schema.columns), schema)])
+    store, done = None, 0
+    for rows in blocks:
+        if store is None:
+            store = engine.create(where, schema, rows)
+        else:
+            store.append(rows)
+        done += len(rows)
+        if observer is not None:
+            observer(done)
+    empty = no_rows(list(schema.columns), schema.dim)
+    return engine.create(where, schema, empty) if store is None else store
