@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the processes of clients start faster without torch
     from benchmarks.served import Served
 
-__all__ = ["Generated", "Load", "honest_load", "siege"]
+__all__ = ["Generated", "Load", "attack_costs", "honest_load", "siege"]
 
 _CPU_SHARE = 1 / 3
 _ITEMS = 500  # that honest clients search for
@@ -114,6 +114,24 @@ def siege(
         "memory growth": served.memory() / before - 1,
         "seconds until ready": ready,
     }
+
+
+def attack_costs(served: "Served", attacks: int = 50) -> dict[str, dict[str, float]]:
+    """The CPU time of the service per attack, and its memory growth, for each kind of attack sent alone."""
+    contents, kept = _contents(), list[socket.socket]()
+    found: dict[str, dict[str, float]] = {}
+    for kind in _KINDS[1:]:
+        before, start = served.memory(), served.seconds()
+        for _ in range(attacks):
+            _send_attack(served, kind, contents, None, kept)
+        time.sleep(1.0)  # the last ones may still be in progress
+        found[kind] = {
+            "ms of CPU": 1000 * (served.seconds() - start) / attacks,
+            "MB": (served.memory() - before) / 2**20,
+        }
+    for each in kept:
+        each.close()
+    return found
 
 
 def _with_honest_clients(

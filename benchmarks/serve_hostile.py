@@ -25,7 +25,7 @@ from typing import Any
 
 from aureole.records import Record, write_record
 from benchmarks.fuzzing import fuzz, prepared_requests
-from benchmarks.hostile_load import siege
+from benchmarks.hostile_load import attack_costs, siege
 from benchmarks.pictures import bomb
 from benchmarks.served import Served, make_encoder, make_gallery, serving
 
@@ -131,12 +131,12 @@ def without_key(gallery: Path, encoder: Path, folder: Path) -> dict[str, int]:
 
 
 def besiege(gallery: Path, encoder: Path, folder: Path, requests: int) -> dict[str, Any]:
-    """The metrics of ``siege`` against a service with a key and one without, and the tracebacks in their logs."""
+    """What each attack costs, and the metrics of ``siege`` against a service with a key and one without."""
     key = folder / "siege-key"
     key.write_text("a-key-for-this-benchmark")
     with serving(gallery, encoder, log=folder / "schema.log") as served:
         generated = prepared_requests(served.url, 100)
-    found: dict[str, Any] = {}
+        found: dict[str, Any] = {"costs": attack_costs(served)}
     for name, options in {"with a key": ("--api-key-file", str(key)), "without a key": ()}.items():
         log = folder / f"siege {name}.log"
         with serving(gallery, encoder, *options, log=log) as served:
