@@ -196,8 +196,10 @@ class FaissStore:
                 places = found[found >= 0]
             yield self._rows(places, selection.columns)
 
-    def build(self, kind: Approximate, **sizes: int) -> None:
+    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
         """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index next to the exact one."""
+        if compressed:
+            raise InvalidInputError("FAISS galleries cannot be compressed yet; use Lance.")
         with self._writing():
             self._compact()
             self._stamp = None

@@ -322,9 +322,14 @@ class CredibleIndex:
                 problems.append(str(error))
         return [*problems, *find_problems(self._store, observer)]
 
-    def build(self, kind: Approximate, **sizes: int) -> None:
-        """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``."""
-        self._store.build(kind, **sizes)
+    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
+        """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``.
+
+        With ``compressed``, which needs 'ivf', the index holds codes instead of vectors: at most 64 bytes of memory a
+        row at D = 128. The codes only propose candidates, and the stored vectors decide, so the hits and their cosines
+        are exact. Members that a code misjudges by more than the error measured here are lost; see ``approximate``.
+        """
+        self._store.build(kind, compressed=compressed, **sizes)
 
     @property
     def engine(self) -> str:

@@ -248,8 +248,10 @@ class PostgresStore:
         for query in mu:
             yield self._connection.read(lambda c, q=query: work(c, q))
 
-    def build(self, kind: Approximate, **sizes: int) -> None:
+    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
         """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index."""
+        if compressed:
+            raise InvalidInputError("PostgreSQL galleries cannot be compressed yet; use Lance.")
         check_build(kind, sizes)
         if self.schema.dim > _LARGEST_INDEXED:
             raise InvalidInputError(
