@@ -22,7 +22,7 @@ from aureole.retrieval._schema import Rows, object_array
 from tests.cli.conftest import run
 from tests.retrieval.conftest import address, brute_force, names, posteriors
 
-ENGINES = ["lance"]
+ENGINES = ["lance", "faiss", "postgres"]
 
 
 @pytest.fixture(params=ENGINES)
@@ -113,7 +113,10 @@ def test_limits_filters_and_mixtures(compressible):
         left, right = (index.search(mixture, 0.9, exact=exact) for exact in (False, True))
         assert set(left.ids) <= set(right.ids)
         assert len(left) >= 0.98 * len(right)
-        assert index.check_recall(queries, 0.9, least=0.9).share >= 0.98
+        recall = index.check_recall(queries, 0.9, least=0.9)
+        assert recall.share >= 0.98
+        assert sum(part.members for part in recall.by_size.values()) == recall.members
+        assert all(part.share >= 0.95 for part in recall.by_size.values())
 
 
 def test_rows_come_and_go_in_a_compressed_gallery(compressible):

@@ -41,6 +41,7 @@ from aureole.retrieval import (
     ConformalMass,
     CredibleIndex,
     Origin,
+    Recall,
     SearchOptions,
     check_ids,
     engine_of,
@@ -295,7 +296,7 @@ def build(
                 every = max(1, len(source) // _QUERIES)
                 queries = source[slice(0, every * _QUERIES, every)]
                 recall = made.check_recall(queries, least=0.0)
-                result |= {"approximate": made.approximate, "recall": recall.share}
+                result |= {"approximate": made.approximate, **_recall_facts(recall)}
     _show_facts(result | {"seconds": time.monotonic() - started}, as_json=as_json)
 
 
@@ -400,7 +401,7 @@ def approximate(
         seconds = time.monotonic() - started
         posteriors, _ = opened.fetch(_sample_ids(opened))
         recall = opened.check_recall(posteriors, least=0.0)
-        result = _facts(opened, gallery) | {"recall": recall.share, "seconds": seconds}
+        result = _facts(opened, gallery) | _recall_facts(recall) | {"seconds": seconds}
     _show_facts(result, as_json=as_json)
 
 
@@ -409,6 +410,12 @@ def _kind(kind: Literal["ivf", "hnsw"] | None, *, compress: bool) -> Literal["iv
     if compress and kind == "hnsw":
         raise typer.BadParameter("--compress builds an ivf index; a graph cannot be compressed.")
     return "ivf" if compress else kind
+
+
+def _recall_facts(recall: Recall) -> dict[str, Any]:
+    """The recall, of all caps and by their size."""
+    by_size = {str(size): part.share for size, part in recall.by_size.items()}
+    return {"recall": recall.share, "recall_by_size": by_size}
 
 
 def _read(
@@ -513,6 +520,9 @@ def _show_facts(result: dict[str, Any], *, as_json: bool) -> None:
         if "recall" in result:
             share = f"{100 * result['recall']:.2f} %"
             print_text(f"recall {share} of the members of the caps of {_QUERIES} rows")
+            for size, part in result["recall_by_size"].items():
+                sizes = "1,000 or more" if size == "1000" else f"{size} to {10 * int(size) - 1}"
+                print_text(f"  caps with {sizes} members: {100 * part:.2f} %")
         if result.get("recall", 1.0) < _GOOD_RECALL:
             advice = "rebuild with more --probes or --width, or search with --exact."
             print_text(f"The recall is low: {advice}")

@@ -22,6 +22,7 @@ from aureole.retrieval._hits import Hits, Queries, Rank, find_members, raise_bou
 from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
 from aureole.retrieval._lance import LanceStore
 from aureole.retrieval._postgres import PostgresStore
+from aureole.retrieval._recall import Recall, recall_of
 from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
 from aureole.retrieval._store import (
     Approximate,
@@ -36,20 +37,6 @@ from aureole.retrieval._wrap_sources import wrapped_store
 
 _LANCE_SCHEMES = ("s3", "s3+ddb", "gs", "az", "abfss", "oss", "hf", "file", "memory")
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
-
-
-@dataclass(frozen=True)
-class Recall:
-    """How many of the ``members`` of the caps of ``queries`` an approximate index ``found``."""
-
-    queries: int
-    members: int
-    found: int
-
-    @property
-    def share(self) -> float:
-        """The share of members found; 1 for empty caps."""
-        return self.found / self.members if self.members else 1.0
 
 
 @dataclass(frozen=True)
@@ -448,11 +435,14 @@ class CredibleIndex:
         options: SearchOptions | None = None,
         **deprecated: float | str | None,
     ) -> Recall:
-        """Measure how many members of these queries' caps the approximate index finds; warn below ``least``."""
+        """Measure how many members of these queries' caps the approximate index finds; warn below ``least``.
+
+        ``Recall.by_size`` has the same for small and large caps.
+        """
         options = _with_deprecated(options, deprecated)
         if not posterior.batch_shape:
             posterior = posterior.expand(torch.Size([1]))
-        members = found = 0
+        caps: list[tuple[int, int]] = []
         for row in range(posterior.batch_shape[0]):
             query = _one(posterior, row)
             exact, approximate = (
@@ -461,12 +451,12 @@ class CredibleIndex:
             )
             assert isinstance(exact, Hits)
             assert isinstance(approximate, Hits)
-            members += len(exact)
-            found += len(set(exact.ids) & set(approximate.ids))
-        recall = Recall(posterior.batch_shape[0], members, found)
+            caps.append((len(exact), len(set(exact.ids) & set(approximate.ids))))
+        recall = recall_of(caps)
         if recall.share < least:
+            missed = recall.members - recall.found
             warnings.warn(
-                f"the approximate index missed {members - found} of {members} members of {recall.queries} caps (recall "
+                f"the approximate index missed {missed} of {recall.members} members of {recall.queries} caps (recall "
                 f"{recall.share:.4f}). Build it with more probes or width, or search with exact=True.",
                 AureoleWarning,
                 stacklevel=2,
