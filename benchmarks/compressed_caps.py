@@ -53,11 +53,12 @@ def queries_of(mu: np.ndarray, count: int, size: int) -> tuple[au.VonMisesFisher
     low, high = torch.full_like(threshold, -5.0), torch.full_like(threshold, 25.0)
     for _ in range(60):  # log kappa, by bisection
         middle = (low + high) / 2
-        cap = cap_cosine(au.VonMisesFisher(unit.double(), middle.exp()), MASS, kind="credible")
+        query = au.VonMisesFisher(unit.double(), middle.exp(), validate_args=False)
+        cap = cap_cosine(query, MASS, kind="credible")
         low, high = torch.where(cap < threshold, middle, low), torch.where(cap < threshold, high, middle)  # fmt: skip
     inside = cosines[clear] >= threshold.numpy()[:, None]
     members = [set(np.flatnonzero(row).tolist()) for row in inside]
-    return au.VonMisesFisher(unit, high.exp()), members
+    return au.VonMisesFisher(unit, high.exp().float(), validate_args=False), members
 
 
 def bare_faiss(index: CredibleIndex) -> Bare:
@@ -124,7 +125,7 @@ def caps_of(index: CredibleIndex, bare: Bare, mu: np.ndarray, count: int) -> dic
         found = total = candidates = wrong = 0
         own = other = 0.0
         for row, expected in enumerate(members):
-            query = au.VonMisesFisher(queries.mu[row], queries.kappa[row])
+            query = au.VonMisesFisher(queries.mu[row], queries.kappa[row], validate_args=False)
             bound = float(cap_cosine(query, MASS, kind="credible"))
             radius = bound - compression.widening(bound)
             index.search(query, MASS)  # fills the caches, which both use
