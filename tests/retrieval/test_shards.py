@@ -187,6 +187,9 @@ def test_an_index_of_all_shards(pair):
     sharded.build("ivf", lists=4, probes=4)
     assert sharded.approximate == {"kind": "ivf", "lists": 4, "probes": 4}
     same(one, sharded)
+    sharded.build("ivf", compressed=True, lists=4, probes=4)
+    assert sharded.approximate["compressed"] == "scalar"
+    assert sharded.check_recall(posteriors(20, 5), 0.9).share > 0.98
 
 
 def test_a_copy_to_shards_to_one_table_and_back(pair, tmp_path):

@@ -18,6 +18,7 @@ from aureole.cli._inputs import IMAGE, EncoderSpec, InputOptions, is_pictures
 from aureole.cli._options import (
     AsJson,
     ColumnsFrom,
+    Compress,
     Gallery,
     IdColumn,
     IndexSizes,
@@ -40,6 +41,7 @@ from aureole.retrieval import (
     ConformalMass,
     CredibleIndex,
     Origin,
+    Recall,
     SearchOptions,
     check_ids,
     engine_of,
@@ -122,6 +124,7 @@ Examples:
     aureole index approximate photos.lance --probes 64 --workers 8 \
       --ray-address 10.0.0.1:6379
     aureole index approximate gallery.faiss --kind hnsw --width 256
+    aureole index approximate photos.lance --compress
 """
 CHUNK = 65_536  # rows per append
 _QUERIES = 20  # rows of the gallery that measure the recall of an approximate index
@@ -247,6 +250,7 @@ def build(
         Literal["ivf", "hnsw"] | None,
         Option(help="Also build an approximate index (default: searches are exact)."),
     ] = None,
+    compress: Compress = False,
     sizes: IndexSizes,
     calibrate: CalibrationOptions,
     as_json: AsJson = False,
@@ -259,6 +263,7 @@ def build(
         )
     if calibrate.conformal is not None and calibrate.group_column is None:
         raise typer.BadParameter("--conformal needs --group-column, which defines the positives.")
+    approximate = _kind(approximate, compress=compress)
     given = sizes.given(approximate)
     columns.check(table)
     origin = _head_origin(columns.head)
@@ -288,11 +293,11 @@ def build(
                 _calibrate(made, source, table, columns, calibrate)
             result = _facts(made, out)
             if approximate is not None:
-                made.build(approximate, **given)
+                made.build(approximate, compressed=compress, **given)
                 every = max(1, len(source) // _QUERIES)
                 queries = source[slice(0, every * _QUERIES, every)]
                 recall = made.check_recall(queries, least=0.0)
-                result |= {"approximate": made.approximate, "recall": recall.share}
+                result |= {"approximate": made.approximate, **_recall_facts(recall)}
     _show_facts(result | {"seconds": time.monotonic() - started}, as_json=as_json)
 
 
@@ -372,6 +377,7 @@ def approximate(
     *,
     gallery: Gallery,
     kind: Annotated[Literal["ivf", "hnsw"], Option(help="Inverted lists, or a graph.")] = "ivf",
+    compress: Compress = False,
     sizes: IndexSizes,
     workers: Annotated[int, Option(min=1, help="Number of processes.")] = 1,
     ray_address: RayAddress = None,
@@ -379,10 +385,12 @@ def approximate(
 ) -> None:
     """Build an approximate index; ``APPROXIMATE`` is the text users see."""
     started = time.monotonic()
-    given = sizes.given(kind)
+    given = sizes.given(_kind(kind, compress=compress))
     parallel = workers > 1 or ray_address is not None
     if parallel and kind != "ivf":
         raise typer.BadParameter("several workers can only build --kind ivf.")
+    if parallel and compress:
+        raise typer.BadParameter("several workers cannot build a compressed index; omit --workers.")
     with CredibleIndex.open(gallery) as opened:
         if not opened.count():
             raise InvalidInputError(f"{shown_address(gallery)} has no rows to index.")
@@ -390,12 +398,25 @@ def approximate(
             with redirect_stdout(sys.stderr):  # Ray prints warnings there
                 build_lists(gallery, workers=workers, address=ray_address, **given)
         else:
-            opened.build(kind, **given)
+            opened.build(kind, compressed=compress, **given)
         seconds = time.monotonic() - started
         posteriors, _ = opened.fetch(_sample_ids(opened))
         recall = opened.check_recall(posteriors, least=0.0)
-        result = _facts(opened, gallery) | {"recall": recall.share, "seconds": seconds}
+        result = _facts(opened, gallery) | _recall_facts(recall) | {"seconds": seconds}
     _show_facts(result, as_json=as_json)
+
+
+def _kind(kind: Literal["ivf", "hnsw"] | None, *, compress: bool) -> Literal["ivf", "hnsw"] | None:
+    """The kind of the approximate index to build: lists if it is compressed; None for none."""
+    if compress and kind == "hnsw":
+        raise typer.BadParameter("--compress builds an ivf index; a graph cannot be compressed.")
+    return "ivf" if compress else kind
+
+
+def _recall_facts(recall: Recall) -> dict[str, Any]:
+    """The recall, of all caps and by their size."""
+    by_size = {str(size): part.share for size, part in recall.by_size.items()}
+    return {"recall": recall.share, "recall_by_size": by_size}
 
 
 def _read(
@@ -500,11 +521,17 @@ def _show_facts(result: dict[str, Any], *, as_json: bool) -> None:
     if approximate is None:
         print_text("every search is exact")
     else:
-        sizes = ", ".join(f"{name} {size}" for name, size in approximate.items() if name != "kind")
+        shown = {name: value for name, value in approximate.items() if name != "kind"}
+        if "error" in shown:
+            shown["error"] = f"{shown['error']:.2g}"
+        sizes = ", ".join(f"{name} {value}" for name, value in shown.items())
         print_text(f"approximate index {approximate['kind']}{f' ({sizes})' if sizes else ''}")
         if "recall" in result:
             share = f"{100 * result['recall']:.2f} %"
             print_text(f"recall {share} of the members of the caps of {_QUERIES} rows")
+            for size, part in result["recall_by_size"].items():
+                sizes = "1,000 or more" if size == "1000" else f"{size} to {10 * int(size) - 1}"
+                print_text(f"  caps with {sizes} members: {100 * part:.2f} %")
         if result.get("recall", 1.0) < _GOOD_RECALL:
             advice = "rebuild with more --probes or --width, or search with --exact."
             print_text(f"The recall is low: {advice}")

@@ -20,7 +20,7 @@ from aureole.retrieval._conformal import ConformalMass
 from aureole.retrieval._copies import engine_of
 from aureole.retrieval._filters import parse_filter
 from aureole.retrieval._hits import Explanation, Hits, describe_cap, explain_hits, pick_hits
-from aureole.retrieval._index import CredibleIndex, Recall, SearchOptions
+from aureole.retrieval._index import CredibleIndex, SearchOptions
 from aureole.retrieval._lance import (
     SCHEMA_KEY,
     LanceStore,
@@ -44,6 +44,7 @@ from aureole.retrieval._match_sets import RuleSizes, SetSizes, compare_set_sizes
 from aureole.retrieval._near_duplicates import FEWEST_EXAMPLES, NearDuplicates, find_near_duplicates
 from aureole.retrieval._pair_closeness import Closeness
 from aureole.retrieval._postgres import settings
+from aureole.retrieval._recall import Recall
 from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
 from aureole.retrieval._store import check_build, default_lists, is_local, shown_address
 

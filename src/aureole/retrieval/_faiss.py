@@ -7,11 +7,15 @@ meanwhile leaves the previous snapshot readable. Open galleries load a new snaps
 The manifest's log lists files of rows and of positions to delete, to be applied in order. This version writes at most
 one of each; 0.1.0 wrote one per change. Files are safetensors: loading them runs no code. The manifest has the SHA-256
 of each file, and opening a gallery verifies them. Files are untrusted: every value is validated when it is read.
+
+A gallery with a compressed index keeps its codes in memory, and ids, vectors, kappas and payload on disk: its files of
+rows are memory maps. A change of the rows then writes one file more, not a new snapshot, and the SHA-256 of files of
+rows is verified by ``problems`` only.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +24,13 @@ import numpy as np
 
 from aureole._io import PART, reporting_writes
 from aureole.errors import DamagedGalleryError, InvalidInputError
+from aureole.retrieval._compression import Compression, check_compressed
+from aureole.retrieval._faiss_codes import CodeIndex, build_codes
 from aureole.retrieval._faiss_files import (
     FAILURES,
     FORMAT,
     MANIFEST,
+    check_digest,
     deleted_places,
     durable_file,
     missing,
@@ -35,7 +42,8 @@ from aureole.retrieval._faiss_files import (
 )
 from aureole.retrieval._faiss_index import VectorIndex
 from aureole.retrieval._filters import Condition, matches
-from aureole.retrieval._integrity import reading
+from aureole.retrieval._integrity import check_returned, reading
+from aureole.retrieval._mapped_rows import MappedPlaces, MappedRows, hash_arrays
 from aureole.retrieval._schema import (
     DTYPES,
     NO_MU,
@@ -47,6 +55,7 @@ from aureole.retrieval._schema import (
 from aureole.retrieval._store import (
     Approximate,
     Selection,
+    check_build,
     describe_index,
     file_lock,
     slack,
@@ -55,6 +64,7 @@ from aureole.retrieval._store import (
 _LOCK = "lock"
 _SPREAD, _GROUP = 0.02, 64  # up to 64 queries whose bounds are this close share a call
 _SCAN_ROWS = 2**16  # rows per batch of a scan
+_MOST_FILES = 64  # of a compressed gallery, before they are merged
 
 
 class FaissStore:
@@ -114,8 +124,7 @@ class FaissStore:
                     f"id {known!r} is in the gallery already; use upsert to replace it. Nothing was stored."
                 )
             if len(rows):
-                self._add(rows)
-                self._save_rows()
+                self._change([], rows)
 
     def upsert(self, rows: Rows) -> int:
         """Add rows, and replace those whose id exists. Cost: a new snapshot, as for ``append``."""
@@ -123,9 +132,7 @@ class FaissStore:
             self._check_schema(rows)
             places = [self._place[i] for i in rows.ids if i in self._place]
             if len(rows):
-                self._remove(places)
-                self._add(rows)
-                self._save_rows()
+                self._change(places, rows)
             return len(places)
 
     def delete(self, ids: list[str]) -> int:
@@ -133,8 +140,7 @@ class FaissStore:
         with self._writing():
             places = [self._place[i] for i in ids if i in self._place]
             if places:
-                self._remove(places)
-                self._save_rows()
+                self._change(places, None)
             return len(places)
 
     def count(self) -> int:
@@ -159,20 +165,22 @@ class FaissStore:
         ids, kappa, mu = self._ids, self._kappa, self._vectors.mu if vectors else NO_MU
         stored = {name: self._payload[name] for name in columns}
         for places in np.array_split(np.flatnonzero(self._alive), len(ids) // _SCAN_ROWS + 1):
-            payload = {name: column[places] for name, column in stored.items()}
-            yield Rows(ids[places], mu[places] if vectors else NO_MU, kappa[places], payload)
+            with reading(self.where, *FAILURES):
+                payload = {name: column[places] for name, column in stored.items()}
+                own = mu[places] if vectors else NO_MU
+                rows = Rows(ids[places], own, kappa[places], payload)
+            yield rows
 
     def candidates(
         self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
     ) -> Iterator[Rows]:
         """All rows within each query's bound; scans share a call between queries whose bounds are close."""
         self._refresh()
-        allowed = self._allowed(selection.conditions)
+        choose = self._chooser(selection.conditions)
         if not selection.exact and self._vectors.approximation is not None:
             for query, bound in zip(mu, bounds.tolist(), strict=True):
                 ((places, _),) = self._vectors.within(query[None], bound, exact=False)
-                places = places if allowed is None else places[allowed[places]]
-                yield self._rows(np.sort(places), selection.columns)
+                yield self._rows(np.sort(choose(places)), selection.columns)
             return
         results: dict[int, np.ndarray] = {}
         for group in _groups(bounds):
@@ -180,7 +188,7 @@ class FaissStore:
             within = self._vectors.within(mu[group], lowest, exact=True)
             for query, (places, scores) in zip(group.tolist(), within, strict=True):
                 places = places[scores >= bounds[query] - slack(self._schema.dim)]
-                results[query] = np.sort(places if allowed is None else places[allowed[places]])
+                results[query] = np.sort(choose(places))
         for query in range(len(mu)):
             yield self._rows(results.pop(query), selection.columns)
 
@@ -196,12 +204,27 @@ class FaissStore:
                 places = found[found >= 0]
             yield self._rows(places, selection.columns)
 
-    def build(self, kind: Approximate, **sizes: int) -> None:
-        """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index next to the exact one."""
+    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
+        """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index next to the exact one.
+
+        A compressed one replaces the vectors in memory. All vectors are in memory while it is built.
+        """
+        check_build(kind, sizes)
+        if compressed and self._folder is None:
+            raise InvalidInputError(
+                "'faiss://' exists in memory only, and a compressed index keeps its vectors on disk: use a folder."
+            )
         with self._writing():
+            if compressed:
+                check_compressed(kind, len(self._place))
+            if self._mapped is not None and self._folder is not None:
+                self._load(self._folder, read_manifest(self._folder), in_memory=True)
             self._compact()
             self._stamp = None
-            self._vectors.build(kind, sizes)
+            if compressed:
+                self._vectors.approximation, self._compression = build_codes(self._vectors, sizes)
+            else:
+                self._vectors.build(kind, sizes)
             self._save_rows()
 
     def approximate(self) -> dict[str, Any] | None:
@@ -210,12 +233,20 @@ class FaissStore:
         index = self._vectors.approximation
         if index is None:
             return None
-        return describe_index(index.kind, getattr(index.index, "nlist", 1), index.sizes)
+        lists = getattr(index.index, "nlist", 1)
+        return describe_index(index.kind, lists, index.sizes, self._compression)
 
     def problems(self) -> list[str]:
         """What is wrong with the approximate index: whether it holds other vectors than the rows."""
         self._refresh()
-        return self._vectors.problems()
+        problems = self._vectors.problems()
+        if self._mapped is not None and self._folder is not None:  # not verified when it was opened
+            for name in (name for entry in self._log for name in entry.values()):
+                try:
+                    check_digest(self._folder / name, self._hashes.get(name))
+                except DamagedGalleryError as error:
+                    problems.append(str(error))
+        return problems
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
@@ -235,17 +266,51 @@ class FaissStore:
 
     def _clear(self) -> None:
         self._vectors = VectorIndex(self._schema.dim)
-        self._ids = object_array([])
-        self._place: dict[str, int] = {}  # of the rows that are not deleted
-        self._kappa = np.zeros(0, np.float32)
+        self._mapped: MappedRows | None = None  # with a compressed index: all columns are on disk
+        self._compression: Compression | None = None
+        self._ids: Any = object_array([])
+        self._place: Any = {}  # positions by id, of the rows that are not deleted
+        self._kappa: Any = np.zeros(0, np.float32)
         self._alive = np.zeros(0, bool)
-        self._payload = {
+        self._payload: dict[str, Any] = {
             name: np.zeros(0, DTYPES[kind]) for name, kind in self._schema.columns.items()
         }
         self._log: list[dict[str, str]] = []
         self._hashes: dict[str, str] = {}  # SHA-256 of the files of the snapshot, by name
         # of the manifest that is in memory; None during a change, so that a failed one is undone by loading again
         self._stamp: tuple[int, int] | None = None
+
+    def _change(self, removed: list[int], rows: Rows | None) -> None:
+        """Remove the rows at some positions, add others, and save."""
+        if self._mapped is None:
+            self._remove(removed)
+            if rows is not None:
+                self._add(rows)
+            self._save_rows()
+            return
+        log = self._log if len(self._log) < _MOST_FILES else self._merged_log(self._mapped)
+        self._stamp = None
+        if removed:
+            places = {"places": np.array(removed, np.int64)}
+            log = [*log, {"deleted": self._write("deleted", places)}]
+        if rows is not None:
+            arrays = pack_rows(rows) | hash_arrays(rows.ids.tolist())
+            log = [*log, {"rows": self._write("rows", arrays)}]
+        self._save_manifest(log)
+        self._stamp = None  # load what was written
+        self._refresh()
+
+    def _merged_log(self, mapped: MappedRows) -> list[dict[str, str]]:
+        """The log with one file for all rows after those of the first file; positions stay."""
+        log, late = self._log[:1], np.arange(mapped.first, len(mapped))
+        if len(late):
+            rows = self._rows(late, list(self._payload))
+            arrays = pack_rows(rows) | hash_arrays(rows.ids.tolist())
+            log = [*log, {"rows": self._write("rows", arrays)}]
+        if not self._alive.all():
+            places = {"places": np.flatnonzero(~self._alive)}
+            log = [*log, {"deleted": self._write("deleted", places)}]
+        return log
 
     def _add(self, rows: Rows) -> None:
         self._stamp, start = None, len(self._ids)
@@ -277,13 +342,40 @@ class FaissStore:
                 "the gallery was recreated with another dimension or other columns. Nothing was stored."
             )
 
+    def _chooser(self, conditions: Sequence[Condition]) -> Callable[[np.ndarray], np.ndarray]:
+        """A function that returns those of some positions whose rows may be returned."""
+        if self._mapped is None:
+            allowed = self._allowed(conditions)
+            return lambda places: places if allowed is None else places[allowed[places]]
+
+        def choose(places: np.ndarray) -> np.ndarray:
+            places = places[self._alive[places]]
+            return places[self._matching(conditions, places)] if conditions else places
+
+        return choose
+
+    def _matching(self, conditions: Sequence[Condition], places: np.ndarray) -> np.ndarray:
+        """Which rows at some positions meet all conditions; reads only their columns."""
+        names = {condition.column for condition in conditions}
+        with reading(self.where, *FAILURES):
+            values = {name: self._payload[name][places] for name in names}
+        return matches(conditions, values, len(places))
+
     def _allowed(self, conditions: Sequence[Condition]) -> np.ndarray | None:
         """Which rows may be returned; None for all."""
+        if conditions and self._mapped is not None:
+            blocks = self._mapped.blocks(_SCAN_ROWS)
+            parts = [self._matching(conditions, block) for block in blocks]
+            return self._alive & np.concatenate([np.zeros(0, bool), *parts])
         if conditions:
             return self._alive & matches(conditions, self._payload, len(self._ids))
         return None if len(self._place) == len(self._ids) else self._alive
 
     def _rows(self, places: np.ndarray, columns: Sequence[str]) -> Rows:
+        if self._mapped is not None:
+            with reading(self.where, *FAILURES):
+                rows = self._mapped.rows(places, columns)
+            return check_returned(rows, self.where)
         payload = {name: self._payload[name][places] for name in columns}
         return Rows(self._ids[places], self._vectors.mu[places], self._kappa[places], payload)
 
@@ -307,11 +399,17 @@ class FaissStore:
         log = []
         if len(self._ids):
             rows = self._rows(np.arange(len(self._ids)), list(self._payload))
-            log.append({"rows": self._write("rows", pack_rows(rows))})
+            arrays = pack_rows(rows)
+            if self._compression is not None:
+                arrays |= hash_arrays(rows.ids.tolist())
+            log.append({"rows": self._write("rows", arrays)})
         if not self._alive.all():
             deleted = {"places": np.flatnonzero(~self._alive)}
             log.append({"deleted": self._write("deleted", deleted)})
         self._save_manifest(log)
+        if self._compression is not None:  # what was written is used from disk
+            self._stamp = None
+            self._refresh()
 
     def _write(self, kind: str, arrays: dict[str, np.ndarray]) -> str:
         """Write arrays to a new file, and return its name."""
@@ -332,6 +430,8 @@ class FaissStore:
             if not (folder / index.file).exists():
                 self._hashes[index.file] = self._vectors.write(folder / index.file)
             described = {"file": index.file, "kind": index.kind, "sizes": index.sizes}
+            if self._compression is not None:
+                described["compression"] = self._compression.to_json()
         manifest = {
             "format": FORMAT,
             "schema": self._schema.to_json(),
@@ -358,11 +458,17 @@ class FaissStore:
                 continue  # a writer has replaced the snapshot, and deleted its files
             self._stamp = stamp
 
-    def _load(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def _load(self, folder: Path, manifest: dict[str, Any], *, in_memory: bool = False) -> None:
+        """Load a snapshot; ``in_memory`` loads the rows of a compressed one into memory, without its index."""
         self._schema = Schema.from_json(manifest.get("schema"), str(folder))
         self._clear()
         self._log, self._notes = manifest["log"], manifest["notes"]
         self._hashes = dict(manifest.get("sha256", {}))
+        index = manifest["index"]
+        compressed = index is not None and "compression" in index
+        if index is not None and compressed and not in_memory:
+            self._map(folder, index)
+            return
         for entry in self._log:
             ((kind, name),) = entry.items()
             arrays = read_arrays(folder, name, self._hashes.get(name))
@@ -373,11 +479,30 @@ class FaissStore:
                     self._remove(deleted_places(arrays, len(self._ids)))
         if len(self._place) != np.count_nonzero(self._alive):
             raise DamagedGalleryError(f"{folder} is damaged: ids occur more than once.")
-        index = manifest["index"]
-        if index is not None:
+        if index is not None and not compressed:
             digest = self._hashes.get(index["file"])
             path = folder / index["file"]
             self._vectors.load(path, index["kind"], index["sizes"], digest)
+
+    def _map(self, folder: Path, index: dict[str, Any]) -> None:
+        """Map the files of a compressed gallery, and load its codes."""
+        rows, deleted = MappedRows(self._schema), []
+        for entry in self._log:
+            ((kind, name),) = entry.items()
+            if kind == "rows":
+                rows.add(folder / name)
+                continue
+            arrays = read_arrays(folder, name, self._hashes.get(name))
+            with reading(str(folder / name), *FAILURES):
+                deleted += deleted_places(arrays, len(rows))
+        alive = np.ones(len(rows), bool)
+        alive[deleted] = False
+        self._compression = Compression.from_json(index["compression"], str(folder))
+        self._vectors = CodeIndex(self._schema.dim, rows.mu, self._compression)
+        digest = self._hashes.get(index["file"])
+        self._vectors.load(folder / index["file"], index["kind"], index["sizes"], digest)
+        self._mapped, self._alive, self._place = rows, alive, MappedPlaces(rows, alive)
+        self._ids, self._kappa, self._payload = rows.ids, rows.kappa, dict(rows.payload)
 
 
 def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:

@@ -13,6 +13,7 @@ import numpy as np
 from aureole._io import atomic_file
 from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
 from aureole.records import file_hash
+from aureole.retrieval._compression import Compression
 from aureole.retrieval._integrity import (
     LARGEST_NOTE,
     has_unit_length,
@@ -108,12 +109,18 @@ def _manifest_problem(manifest: dict[str, Any]) -> str | None:
             return f"{name} must be texts by name"
     files = [name for entry in log for name in entry.values()]
     if index is not None:
-        if not isinstance(index, dict) or index.keys() != {"file", "kind", "sizes"}:
+        if not isinstance(index, dict) or index.keys() - {"compression"} != {
+            "file",
+            "kind",
+            "sizes",
+        }:
             return "its approximate index is invalid"
         if not isinstance(index["kind"], str) or not isinstance(index["sizes"], dict):
             return "its approximate index has an invalid kind or sizes"
         try:
             check_build(index["kind"], index["sizes"])
+            if "compression" in index:
+                Compression.from_json(index["compression"], "its index")
         except InvalidInputError as error:
             return str(error).removesuffix(".")
         files.append(index["file"])

@@ -99,8 +99,12 @@ class VectorIndex:
             index.cp.max_points_per_centroid = 64
             index.train(mu)
         index.add(mu)
-        file = f"index-{secrets.token_hex(8)}.faiss"
-        self._use(index, kind, sizes, file)
+        self._use(index, kind, sizes, self.new_file())
+
+    @staticmethod
+    def new_file() -> str:
+        """A name for the file of an approximate index."""
+        return f"index-{secrets.token_hex(8)}.faiss"
 
     def write(self, path: Path) -> str:
         """Write the approximate index to a file, and return the file's SHA-256."""
@@ -121,7 +125,7 @@ class VectorIndex:
     ) -> None:
         """Load an untrusted approximate index, and add the vectors that were appended after it was built."""
         check_digest(path, digest)
-        with reading(str(path), RuntimeError, MemoryError, ValueError), _limited(self.faiss, path):
+        with reading(str(path), RuntimeError, MemoryError, ValueError), limited(self.faiss, path):
             index = self.faiss.read_index(str(path))
         problem = self._loaded_problem(index, kind)
         if problem is not None:
@@ -254,7 +258,7 @@ class VectorIndex:
 
 
 @contextmanager
-def _limited(faiss: Any, path: Path) -> Iterator[None]:
+def limited(faiss: Any, path: Path) -> Iterator[None]:
     """Let FAISS allocate no more for a vector of a file than the file has bytes, where this version can."""
     if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
         yield

@@ -19,6 +19,7 @@ from aureole.retrieval._copies import copy_rows, engine_of
 from aureole.retrieval._filters import check_filter
 from aureole.retrieval._hits import Hits, Queries, Rank, find_members, raise_bounds, rank_hits
 from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
+from aureole.retrieval._recall import Recall, recall_of
 from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
 from aureole.retrieval._shards import ShardedStore
 from aureole.retrieval._store import Approximate, Selection, Store
@@ -26,20 +27,6 @@ from aureole.retrieval._wrap import Names, WrappedStore
 from aureole.retrieval._wrap_sources import wrapped_store
 
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
-
-
-@dataclass(frozen=True)
-class Recall:
-    """How many of the ``members`` of the caps of ``queries`` an approximate index ``found``."""
-
-    queries: int
-    members: int
-    found: int
-
-    @property
-    def share(self) -> float:
-        """The share of members found; 1 for empty caps."""
-        return self.found / self.members if self.members else 1.0
 
 
 @dataclass(frozen=True)
@@ -315,9 +302,14 @@ class CredibleIndex:
                 problems.append(str(error))
         return [*problems, *find_problems(self._store, observer)]
 
-    def build(self, kind: Approximate, **sizes: int) -> None:
-        """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``."""
-        self._store.build(kind, **sizes)
+    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
+        """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``.
+
+        With ``compressed``, which needs 'ivf', the index holds codes instead of vectors: at most 64 bytes of memory a
+        row at D = 128. The codes only propose candidates, and the stored vectors decide, so the hits and their cosines
+        are exact. Members that a code misjudges by more than the error measured here are lost; see ``approximate``.
+        """
+        self._store.build(kind, compressed=compressed, **sizes)
 
     def copy(
         self,
@@ -487,11 +479,14 @@ class CredibleIndex:
         options: SearchOptions | None = None,
         **deprecated: float | str | None,
     ) -> Recall:
-        """Measure how many members of these queries' caps the approximate index finds; warn below ``least``."""
+        """Measure how many members of these queries' caps the approximate index finds; warn below ``least``.
+
+        ``Recall.by_size`` has the same for small and large caps.
+        """
         options = _with_deprecated(options, deprecated)
         if not posterior.batch_shape:
             posterior = posterior.expand(torch.Size([1]))
-        members = found = 0
+        caps: list[tuple[int, int]] = []
         for row in range(posterior.batch_shape[0]):
             query = _one(posterior, row)
             exact, approximate = (
@@ -500,12 +495,12 @@ class CredibleIndex:
             )
             assert isinstance(exact, Hits)
             assert isinstance(approximate, Hits)
-            members += len(exact)
-            found += len(set(exact.ids) & set(approximate.ids))
-        recall = Recall(posterior.batch_shape[0], members, found)
+            caps.append((len(exact), len(set(exact.ids) & set(approximate.ids))))
+        recall = recall_of(caps)
         if recall.share < least:
+            missed = recall.members - recall.found
             warnings.warn(
-                f"the approximate index missed {members - found} of {members} members of {recall.queries} caps (recall "
+                f"the approximate index missed {missed} of {recall.members} members of {recall.queries} caps (recall "
                 f"{recall.share:.4f}). Build it with more probes or width, or search with exact=True.",
                 AureoleWarning,
                 stacklevel=2,

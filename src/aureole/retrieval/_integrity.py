@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aureole.errors import AureoleError, DamagedGalleryError, InvalidInputError
+from aureole.retrieval._compression import Compression
 
 if TYPE_CHECKING:
     from aureole.retrieval._schema import Rows, Schema
@@ -52,14 +53,15 @@ def parse_note(text: str, what: str) -> Any:
 
 
 def parse_index_note(value: Any, what: str) -> dict[str, Any]:
-    """The kind, lists and sizes of an approximate index from an untrusted note.
+    """The kind, lists, sizes and, if it is compressed, ``Compression`` of an approximate index from an untrusted note.
 
     Examples
     --------
     >>> parse_index_note({"kind": "ivf", "lists": 4, "sizes": {"probes": 2}}, "gallery.lance")
     {'kind': 'ivf', 'lists': 4, 'sizes': {'probes': 2}}
     """
-    valid = isinstance(value, dict) and value.keys() == {"kind", "lists", "sizes"}
+    valid = isinstance(value, dict)
+    valid = valid and value.keys() - {"compression"} == {"kind", "lists", "sizes"}
     valid = valid and isinstance(value["kind"], str) and value["kind"] in _SIZES
     if not valid or not isinstance(value["sizes"], dict):
         raise DamagedGalleryError(
@@ -71,6 +73,8 @@ def parse_index_note(value: Any, what: str) -> dict[str, Any]:
             raise DamagedGalleryError(
                 f"{what} is damaged: the note of its approximate index has {str(name)[:40]!r} = {str(number)[:40]}."
             )
+    if "compression" in value:
+        value["compression"] = Compression.from_json(value["compression"], what)
     return value
 
 

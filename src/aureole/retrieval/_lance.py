@@ -34,6 +34,7 @@ from aureole.errors import (
     MissingInputError,
     MissingPackageError,
 )
+from aureole.retrieval._compression import Compression, check_compressed
 from aureole.retrieval._filters import Condition
 from aureole.retrieval._integrity import (
     check_returned,
@@ -41,6 +42,8 @@ from aureole.retrieval._integrity import (
     parse_note,
     reading,
 )
+from aureole.retrieval._lance_codes import build_codes, has_code, index_type
+from aureole.retrieval._quantisation import nearest_exactly
 from aureole.retrieval._schema import NO_MU, Rows, Schema, no_rows, object_array
 from aureole.retrieval._store import (
     Approximate,
@@ -202,19 +205,38 @@ class LanceStore:
         self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
     ) -> Iterator[Rows]:
         """All rows within each query's bound, by a range of distances."""
-        total, index = self.count(), self._index_options(selection.exact)
+        total = self.count()
+        index, compression = self._index_options(selection.exact)
         for query, bound in zip(mu, bounds.tolist(), strict=True):
+            if compression is not None:
+                bound -= compression.widening(bound)
             yield self._within(query, bound, total, selection, index)
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
         """The k nearest rows of each query."""
-        k, index = min(k, self.count()), self._index_options(selection.exact)
-        for query in mu:
-            yield self._near(query, k, selection, index)
+        total = self.count()
+        k, (index, compression) = min(k, total), self._index_options(selection.exact)
 
-    def build(self, kind: Approximate, **sizes: int) -> None:
-        """Build IVF_FLAT (``lists``, ``probes``) or IVF_HNSW_FLAT (``links``, ``width``); later rows are scanned."""
+        def near(query: np.ndarray, k: int) -> Rows:
+            return self._near(query, k, selection, index)
+
+        def within(query: np.ndarray, bound: float) -> Rows:
+            assert compression is not None
+            bound -= compression.widening(bound)
+            return self._within(query, bound, total, selection, index)
+
+        for query in mu:
+            yield near(query, k) if compression is None else nearest_exactly(query, k, near, within)
+
+    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
+        """Build IVF_FLAT (``lists``, ``probes``) or IVF_HNSW_FLAT (``links``, ``width``); later rows are scanned.
+
+        A compressed index is IVF_PQ, or IVF_SQ for few rows.
+        """
         check_build(kind, sizes)
+        if compressed:
+            self._build_compressed(kind, sizes)
+            return
         if sizes.get("links", _LEAST_LINKS) < _LEAST_LINKS:
             raise InvalidInputError(
                 f"Lance takes {_LEAST_LINKS} links or more, but got {sizes['links']}."
@@ -231,6 +253,17 @@ class LanceStore:
                 self._index_ids()
                 self._table.create_index("mu", name, metric="dot", replace=True, **options)
                 self._note_index(kind, options["num_partitions"], sizes)
+
+    def _build_compressed(self, kind: Approximate, sizes: dict[str, int]) -> None:
+        with locked(self.where):
+            self._table.checkout_latest()
+            total = self._table.count_rows()
+            check_compressed(kind, total)
+            lists = sizes.get("lists", default_lists(total))
+            with reporting_writes(self.where):
+                self._index_ids()
+                compression, sizes = build_codes(self._table, self.schema.dim, lists, sizes)
+                self._note_index(kind, lists, sizes, compression)
 
     def adopt(self, lists: int, sizes: dict[str, int]) -> None:
         """Use an index of the column mu with this many lists that workers of a cluster have built."""
@@ -249,8 +282,16 @@ class LanceStore:
         else:
             self._table.optimize.optimize_indices(index_names=[_ID_INDEX])
 
-    def _note_index(self, kind: str, lists: int, sizes: dict[str, int]) -> None:
-        note = {"kind": kind, "lists": lists, "sizes": sizes}
+    def _note_index(
+        self,
+        kind: str,
+        lists: int,
+        sizes: dict[str, int],
+        compression: Compression | None = None,
+    ) -> None:
+        note: dict[str, Any] = {"kind": kind, "lists": lists, "sizes": sizes}
+        if compression is not None:
+            note["compression"] = compression.to_json()
         self._table.update_schema_metadata({_INDEX: json.dumps(note)})
 
     def approximate(self) -> dict[str, Any] | None:
@@ -303,7 +344,7 @@ class LanceStore:
                 if len(rows) < k or (rows.mu @ query).min() < bound - error:
                     return rows
                 k *= 4
-            index = self._index_options(exact=True)
+            index, _ = self._index_options(exact=True)
         reach = 1 - max(bound, -1.0) + 2 * error
         return self._near(query, total, selection, index, reach=reach)
 
@@ -335,14 +376,15 @@ class LanceStore:
             rows = from_arrow([table], selection.columns, self.schema)
         return check_returned(rows, self.where)
 
-    def _index_options(self, exact: bool) -> dict[str, Any]:
-        """How a search uses the approximate index: with which sizes, or not at all."""
+    def _index_options(self, exact: bool) -> tuple[dict[str, Any], Compression | None]:
+        """(How a search uses the approximate index: with which sizes, or not at all; its compression, if any)."""
         index = None if exact else self._index_note()
         if index is None:  # an index without a note is unfinished, or not ours
-            return {"use_index": False}
+            return {"use_index": False}, None
         if index["kind"] == "hnsw":
-            return {"use_index": True, "nprobes": 1, "ef": width_of(index["sizes"])}
-        return {"use_index": True, "nprobes": probes_of(index["sizes"], index["lists"])}
+            return {"use_index": True, "nprobes": 1, "ef": width_of(index["sizes"])}, None
+        options = {"use_index": True, "nprobes": probes_of(index["sizes"], index["lists"])}
+        return options, index.get("compression")
 
     def _refresh(self) -> None:
         with reading(self.where, *_FAILURES):
@@ -369,6 +411,8 @@ class LanceStore:
         if note is None:
             return None
         expected = {"ivf": "IVF_FLAT", "hnsw": "IVF_HNSW_FLAT"}[note["kind"]]
+        if "compression" in note:
+            expected = index_type(note["compression"])
         with reading(f"{self.where} (index of mu)", *_FAILURES):
             names = [
                 i.name for i in self._table.describe_indices() if list(i.field_names) == ["mu"]
@@ -378,12 +422,14 @@ class LanceStore:
             stats = self._table.stats.index_stats(names[0])
             metrics = {part["metric_type"] for part in stats["indices"]}
             lists = {part["num_partitions"] for part in stats["indices"]}
-        if stats["index_type"] == expected and metrics == {"dot"} and lists == {note["lists"]}:
+            coded = all(has_code(part, note.get("compression")) for part in stats["indices"])
+        same = stats["index_type"] == expected and metrics == {"dot"} and lists == {note["lists"]}
+        if same and coded:
             return None
         got = f"{stats['index_type']} with the metric {', '.join(sorted(map(str, metrics)))}"
         return (
             f"the approximate index is {got} and {sorted(map(str, lists))} lists, but its note says {expected} with "
-            f"the metric dot and {note['lists']} lists."
+            f"the metric dot and {note['lists']} lists, or its codes have another size."
         )
 
 

@@ -18,9 +18,17 @@ from aureole.errors import (
     InvalidInputError,
     MissingInputError,
 )
+from aureole.retrieval._compression import check_compressed
 from aureole.retrieval._filters import Condition
 from aureole.retrieval._integrity import check_returned, parse_index_note, parse_note, reading
+from aureole.retrieval._postgres_codes import (
+    LARGEST_HALF,
+    choose_probes,
+    half_compression,
+    half_distance,
+)
 from aureole.retrieval._postgres_connection import Connection
+from aureole.retrieval._quantisation import nearest_exactly
 from aureole.retrieval._schema import NO_MU, Rows, Schema, object_array
 from aureole.retrieval._store import (
     Approximate,
@@ -226,34 +234,47 @@ class PostgresStore:
         """All rows within each query's bound: by a scan, or nearest first from the approximate index."""
         index = None if selection.exact else self._index_note()
         for query, bound in zip(mu, bounds.tolist(), strict=True):
-            reach = slack(self.schema.dim) - max(bound, -1.0)
             if index is None:
-                yield self._within(query, reach, selection)
+                yield self._within(query, slack(self.schema.dim) - max(bound, -1.0), selection)
             else:
-                yield self._connection.read(
-                    lambda c, q=query, r=reach: self._walk(c, q, r, selection, index)
-                )
+                yield self._reach(query, bound, selection, index)
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
         """The k nearest rows of each query."""
         index = None if selection.exact else self._index_note()
 
-        def work(connection: Any, query: np.ndarray) -> Rows:
-            statement, values = self._nearest_first(query, selection)
+        def work(connection: Any, query: np.ndarray, k: int) -> Rows:
+            statement, values = self._nearest_first(query, selection, index)
             limited = statement + self._connection.psycopg.sql.SQL(" LIMIT %s")
             with connection.transaction():
                 self._tune(connection, index, k)
                 return self._rows(connection, limited, [*values, k], selection.columns)
 
-        for query in mu:
-            yield self._connection.read(lambda c, q=query: work(c, q))
+        def near(query: np.ndarray, k: int) -> Rows:
+            return self._connection.read(lambda c: work(c, query, k))
 
-    def build(self, kind: Approximate, **sizes: int) -> None:
-        """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index."""
+        def within(query: np.ndarray, bound: float) -> Rows:
+            assert index is not None
+            return self._reach(query, bound, selection, index)
+
+        for query in mu:
+            if index is None or "compression" not in index:
+                yield near(query, k)
+            else:
+                yield nearest_exactly(query, k, near, within)
+
+    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
+        """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index.
+
+        A compressed one is ivfflat over vectors in half precision.
+        """
         check_build(kind, sizes)
-        if self.schema.dim > _LARGEST_INDEXED:
+        if compressed:
+            check_compressed(kind, self.count())
+        largest = LARGEST_HALF if compressed else _LARGEST_INDEXED
+        if self.schema.dim > largest:
             raise InvalidInputError(
-                f"pgvector indexes up to {_LARGEST_INDEXED} dimensions, but D is {self.schema.dim}."
+                f"pgvector indexes up to {largest} dimensions, but D is {self.schema.dim}."
             )
         for name, most in (("lists", _MOST_LISTS), ("links", _MOST_LINKS)):
             if sizes.get(name, 1) > most:
@@ -266,12 +287,18 @@ class PostgresStore:
         if kind == "hnsw":
             depth = max(64, 2 * links)
             method = f"hnsw (mu vector_ip_ops) WITH (m = {links:d}, ef_construction = {depth:d})"
+        if compressed:
+            half = f"(mu::halfvec({self.schema.dim:d})) halfvec_ip_ops"
+            method = f"ivfflat ({half}) WITH (lists = {lists:d})"
 
         def work(connection: Any) -> None:
             with connection.transaction():
                 connection.execute(self._sql("DROP INDEX IF EXISTS {index}"))
                 connection.execute(self._sql(f"CREATE INDEX {{index}} ON {{table}} USING {method}"))
-                note = {"kind": kind, "lists": lists, "sizes": sizes}
+                note: dict[str, Any] = {"kind": kind, "lists": lists, "sizes": sizes}
+                if compressed:
+                    note["sizes"] = choose_probes(self, connection, lists, sizes)
+                    note["compression"] = half_compression(self.schema.dim).to_json()
                 self._set_note(connection, "index", json.dumps(note))
 
         self._connection.change(work, "build")
@@ -342,11 +369,12 @@ class PostgresStore:
         method = {"ivf": "ivfflat", "hnsw": "hnsw"}[note["kind"]]
         *kind, options = record
         lists = note["kind"] == "hnsw" or f"lists={note['lists']}" in (options or [])
-        if lists and kind == [method, "vector_ip_ops", True, True]:
+        operators = "halfvec_ip_ops" if "compression" in note else "vector_ip_ops"
+        if lists and kind == [method, operators, True, True]:
             return None
         return (
             f"the approximate index is {record[0]} with {record[1]} and {', '.join(options or ['no options'])}, but "
-            f"its note says {method} with vector_ip_ops and lists={note['lists']}, or it is not valid."
+            f"its note says {method} with {operators} and lists={note['lists']}, or it is not valid."
         )
 
     def _index_note(self) -> dict[str, Any] | None:
@@ -383,6 +411,15 @@ class PostgresStore:
         values = [query, reach, *values]
         return self._connection.read(lambda c: self._rows(c, statement, values, selection.columns))
 
+    def _reach(
+        self, query: np.ndarray, bound: float, selection: Selection, index: dict[str, Any]
+    ) -> Rows:
+        """The rows within a bound of a query, from the approximate index."""
+        reach = slack(self.schema.dim) - max(bound, -1.0)
+        if "compression" in index:
+            reach += index["compression"].widening(bound)
+        return self._connection.read(lambda c: self._walk(c, query, reach, selection, index))
+
     def _walk(
         self,
         connection: Any,
@@ -392,7 +429,7 @@ class PostgresStore:
         index: dict[str, Any],
     ) -> Rows:
         """The rows within reach, nearest first, from a cursor over the approximate index until one is beyond."""
-        statement, values = self._nearest_first(query, selection)
+        statement, values = self._nearest_first(query, selection, index)
         records: list[tuple[Any, ...]] = []
         with connection.transaction():
             self._tune(connection, index, _STRIDES[-1])
@@ -443,11 +480,18 @@ class PostgresStore:
         names = [sql.SQL("id, vector_send(mu), kappa"), *(self._column(name) for name in columns)]
         return self._sql(text, columns=sql.SQL(", ").join(names), **parts)
 
-    def _nearest_first(self, query: np.ndarray, selection: Selection) -> tuple[Any, list[Any]]:
+    def _nearest_first(
+        self, query: np.ndarray, selection: Selection, index: dict[str, Any] | None
+    ) -> tuple[Any, list[Any]]:
         """(Statement, values): rows, ordered by the negative inner product with a query, which comes last."""
         where, values = self._where(selection.conditions)
-        text = "SELECT {columns}, mu <#> %s FROM {table} WHERE {where} ORDER BY mu <#> %s"
-        return self._select(text, selection.columns, where=where), [query, *values, query]
+        sql = self._connection.psycopg.sql
+        distance = sql.SQL("mu <#> %s")
+        if index is not None and "compression" in index:
+            distance = half_distance(sql, self.schema.dim)
+        text = "SELECT {columns}, {distance} FROM {table} WHERE {where} ORDER BY {distance}"
+        statement = self._select(text, selection.columns, where=where, distance=distance)
+        return statement, [query, *values, query]
 
     def _where(self, conditions: Sequence[Condition]) -> tuple[Any, list[Any]]:
         sql = self._connection.psycopg.sql

@@ -158,11 +158,11 @@ class ShardedStore:
             rows = concatenate(parts, selection.columns, self.schema)
             yield pick(rows, np.argsort(-(rows.mu @ query), kind="stable")[:k])
 
-    def build(self, kind: Approximate, **sizes: int) -> None:
+    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
         """Build an approximate index in every shard, one after the other: each uses all cores."""
         with self._writing():
             for store in self._stores:
-                store.build(kind, **sizes)
+                store.build(kind, compressed=compressed, **sizes)
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the first shard's approximate index; None unless all shards have one."""

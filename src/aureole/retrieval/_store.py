@@ -12,6 +12,7 @@ import numpy as np
 
 from aureole._io import reporting_writes
 from aureole.errors import InvalidInputError
+from aureole.retrieval._compression import Compression
 from aureole.retrieval._filters import Condition
 from aureole.retrieval._schema import Rows, Schema
 
@@ -45,6 +46,7 @@ class Store(Protocol):
     - ``scan`` yields all rows in batches, in any order, without mu unless ``vectors`` is set.
     - ``version`` is a text that changes with the rows, at a cost that does not grow with them.
     - Notes are short texts saved with the rows, such as a calibration.
+    - ``build`` builds an approximate index, which holds codes instead of vectors if it is ``compressed``.
     - ``approximate`` is the kind and sizes of the approximate index, or None.
     - ``problems`` lists what is wrong with the approximate index and with the files; rows are checked elsewhere.
     - ``where`` is the address, for messages.
@@ -76,7 +78,7 @@ class Store(Protocol):
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]: ...
 
-    def build(self, kind: Approximate, **sizes: int) -> None: ...
+    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None: ...
 
     def approximate(self) -> dict[str, Any] | None: ...
 
@@ -197,6 +199,9 @@ def width_of(sizes: dict[str, int]) -> int:
     return sizes.get("width", 128)
 
 
-def describe_index(kind: Approximate, lists: int, sizes: dict[str, int]) -> dict[str, Any]:
+def describe_index(
+    kind: Approximate, lists: int, sizes: dict[str, int], compression: Compression | None = None
+) -> dict[str, Any]:
     """An approximate index as ``Store.approximate`` returns it."""
-    return {"kind": kind, **({"lists": lists} if kind == "ivf" else {}), **sizes}
+    described = {"kind": kind, **({"lists": lists} if kind == "ivf" else {}), **sizes}
+    return described if compression is None else described | compression.describe()

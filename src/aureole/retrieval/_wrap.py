@@ -104,7 +104,7 @@ class WrappedStore:
         """Raise: a wrapped index is read-only."""
         self._refuse("delete from it")
 
-    def build(self, kind: str, **sizes: int) -> NoReturn:
+    def build(self, kind: str, *, compressed: bool = False, **sizes: int) -> NoReturn:
         """Raise: a wrapped index is read-only."""
         self._refuse("build an approximate index")
 
