@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from aureole.data import (
     ControlledProcess,
     Groups,
     PairBatch,
+    RemotePath,
     draw_generator,
     list_pictures,
     read_column,
@@ -191,19 +193,31 @@ def hashes(paths: Sequence[Path]) -> dict[str, str]:
     >>> hashes([folder])
     {'table/a.csv': '2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881'}
     """
-    named = [
-        (file.name if file == path else f"{path.name}/{file.relative_to(path)}", file)
-        for path in paths
-        for file in table_files(path)
-    ]
+    named = [(_name_below(path, file), file) for path in paths for file in table_files(path)]
     count = Counter(name for name, _ in named)
     by_name = {}
     for name, file in named:
-        size = file.stat().st_size
-        small = size <= _LARGEST_HASHED
-        value = file_hash(file) if small else f"{size} bytes, too large to be hashed"
-        by_name[name if count[name] == 1 else str(file)] = value
+        by_name[name if count[name] == 1 else str(file)] = _hash_of(file)
     return by_name
+
+
+def _name_below(path: Path, file: Path | RemotePath) -> str:
+    """The name of a file of a folder; that of a file on an object store is its address."""
+    if isinstance(file, RemotePath):
+        return str(file)
+    return file.name if file == path else f"{path.name}/{file.relative_to(path)}"
+
+
+def _hash_of(file: Path | RemotePath) -> str:
+    """The SHA-256 of a file, or why there is none."""
+    if isinstance(file, RemotePath):
+        digest = sha256()
+        with file.stream() as content:
+            while piece := content.read(2**20):
+                digest.update(piece)
+        return digest.hexdigest()
+    size = file.stat().st_size
+    return file_hash(file) if size <= _LARGEST_HASHED else f"{size} bytes, too large to be hashed"
 
 
 def _train_on_images(config: Config, places: _Places) -> dict[str, Any]:
