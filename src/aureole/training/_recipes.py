@@ -209,7 +209,7 @@ def _name_below(path: Path, file: Path | RemotePath) -> str:
 
 
 def _hash_of(file: Path | RemotePath) -> str:
-    """The SHA-256 of a file, or why there is none."""
+    """The SHA-256 of a file, or that it is too large."""
     if isinstance(file, RemotePath):
         digest = sha256()
         with file.stream() as content:
