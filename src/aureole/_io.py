@@ -26,7 +26,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 _PLACE = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EIO)
 _ERRNO = re.compile(r"\b(?:os error|errno) (\d{1,3})\b", re.IGNORECASE)  # in errors of Rust and C++
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}")
 _LONGEST_NAME = 100  # characters of a file's name that its temporary name repeats
 
 
@@ -139,13 +139,15 @@ def check_local(path: Path | str) -> None:
     --------
     >>> check_local(Path("s3://bucket/scored.parquet"))
     Traceback (most recent call last):
-    aureole.errors.InvalidInputError: s3:/bucket/scored.parquet is the address of a remote store, ...
+    aureole.errors.InvalidInputError: s3://bucket/scored.parquet is the address of a remote store, ...
     """
     text = os.fspath(path)
-    if _SCHEME.match(text) and not Path(text.partition("/")[0]).exists():
+    scheme = _SCHEME.match(text)
+    if scheme is not None and not Path(text.partition("/")[0]).exists():
+        name, rest = scheme[0].rstrip("/"), text[scheme.end() :]  # Path shortens s3:// to s3:/
         raise InvalidInputError(
-            f"{text} is the address of a remote store, but only local files can be written here. Write to a local "
-            "path and copy the result. Remote addresses are supported for Lance tables: s3://bucket/name.lance."
+            f"{name}//{rest} is the address of a remote store, but only local files can be written here. Write to a "
+            "local path and copy the result. Remote addresses are supported for Lance tables: s3://bucket/name.lance."
         )
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aureole._io import check_local
 from aureole.data import (
     RemotePath,
     check_columns,
+    full_address,
     is_remote,
     lance_options,
     local_folder,
@@ -110,6 +112,13 @@ def test_other_addresses_are_refused_in_one_line(text):
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 400
     assert "secret" not in str(caught.value)
+
+
+def test_an_address_that_a_path_has_shortened_is_complete_again():
+    assert str(Path("s3://bucket/a.lance")) == "s3:/bucket/a.lance"
+    assert full_address(Path("s3://bucket/a.lance")) == "s3://bucket/a.lance"
+    with pytest.raises(InvalidInputError, match=r"^s3://bucket/out\.parquet is the address"):
+        check_local(Path("s3://bucket/out.parquet"))
 
 
 def test_a_folder_that_is_named_like_an_address_is_local(tmp_path, monkeypatch):

@@ -257,12 +257,16 @@ def test_pairs_are_near_and_the_sample_is_fixed():
         assert cosines[0] == pytest.approx(1)  # the query itself
         assert cosines.min() >= every[999] - 1e-6
         assert len(set(places.tolist())) == len(places)
+    few = NearPairs.of(mu, 3000, 250)  # a shard has a part of the members
+    assert few.ranks[-1] == 249
     many = NearPairs.of(mu, 10**9)
     assert max(map(len, many.places)) <= 96
-    assert np.array_equal(sample_places(7), np.arange(7))
-    drawn = sample_places(10**9)
-    assert np.array_equal(drawn, sample_places(10**9))
+    assert np.array_equal(sample_places(7, 16), np.arange(7))
+    drawn = sample_places(10**9, 16)
+    assert np.array_equal(drawn, sample_places(10**9, 16))
     assert (np.diff(drawn) > 0).all()
+    assert len(drawn) > 2**18
+    assert 2**15 < len(sample_places(10**9, 4096)) <= 2**16
 
 
 def test_nearest_rows_are_exact_although_estimates_are_not():

@@ -12,7 +12,7 @@ import aureole as au
 from aureole import sphere
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex, LanceStore, exact_cosines, stored_direction
-from aureole.retrieval._lance import _indexed_ids
+from aureole.retrieval._lance_tables import indexed_ids
 from aureole.retrieval._store import Selection
 from tests.retrieval.conftest import names, posteriors
 
@@ -58,7 +58,7 @@ def test_ids_are_found_by_an_index_in_large_tables(tmp_path, monkeypatch):
     with CredibleIndex.create(where, part(0, 15), names(15)) as index:
 
         def indexed():
-            return _indexed_ids(lance.dataset(str(where)))
+            return indexed_ids(lance.dataset(str(where)))
 
         index.append(part(15, 20), names(5, 15))
         assert indexed() is None

@@ -1,14 +1,20 @@
 """Sharded galleries: the same hits as one gallery, changes that are killed half-way, and damaged manifests."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 import torch
 
 import aureole as au
-from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
-from aureole.retrieval import CredibleIndex, Origin
+from aureole.errors import (
+    DamagedGalleryError,
+    InvalidInputError,
+    MissingInputError,
+    ShardUnavailableError,
+)
+from aureole.retrieval import CredibleIndex, LanceStore, Origin
 from aureole.retrieval._shards import ShardedStore
 
 N, DIM = 600, 8
@@ -88,9 +94,9 @@ def test_an_interrupted_change_is_completed_by_the_next_process(pair, tmp_path, 
         raise KeyboardInterrupt
 
     def _parts(store, rows):
-        from aureole.retrieval._shards import _distribute
+        from aureole.retrieval._shard_writer import distribute
 
-        return [part for _, part in _distribute(rows, store._manifest)]
+        return distribute(rows, store._manifest)
 
     monkeypatch.setattr(ShardedStore, "_apply", killed)
     names = [f"late {i}" for i in range(40)]
@@ -141,9 +147,9 @@ def test_a_row_in_the_wrong_shard_is_found_by_check(pair, tmp_path):
 
 def _one_row(index, number):
     rows = next(index._store._stores[number].scan(["shop", "price"], vectors=True))
-    from aureole.retrieval._row_blocks import pick
+    from aureole.retrieval._schema import pick_rows
 
-    return pick(rows, np.array([0]))
+    return pick_rows(rows, np.array([0]))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_a_damaged_manifest_is_refused(pair, tmp_path, change):
 
 
 def test_a_missing_manifest_and_a_missing_shard(pair, tmp_path):
-    with pytest.raises(MissingInputError, match="index split"):
+    with pytest.raises(MissingInputError, match="index copy"):
         CredibleIndex.open(tmp_path / "other.shards")
     folder = tmp_path / "gallery.shards"
     next(folder.glob("*-2.lance")).rename(folder / "away")
@@ -212,3 +218,127 @@ def test_a_copy_to_shards_to_one_table_and_back(pair, tmp_path):
     assert not (tmp_path / "none.shards").exists()
     with pytest.raises(InvalidInputError, match="no shards"):
         one.rebalance(2)
+
+
+class FaultyShard:
+    """A shard whose process does not respond while it is in ``dead``."""
+
+    def __init__(self, store, number, dead):
+        self.store, self.number, self.dead = store, number, dead
+
+    def _check(self):
+        if self.number in self.dead:
+            raise ShardUnavailableError("no answer")
+
+    def candidates(self, *arguments):
+        self._check()
+        return self.store.candidates(*arguments)
+
+    def nearest(self, *arguments):
+        self._check()
+        return self.store.nearest(*arguments)
+
+
+class FaultyPool:
+    """Searches shards in this process, and pretends that some do not respond."""
+
+    def __init__(self):
+        self.dead, self.opened = set(), []
+
+    def open(self, addresses):
+        self.opened.append(addresses)
+        stores = [LanceStore.open(address) for address in addresses]
+        return [FaultyShard(store, number, self.dead) for number, store in enumerate(stores)]
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("search", [{}, {"limit": 5}])
+def test_without_a_shard_the_hits_are_those_of_the_others(pair, tmp_path, search):
+    where, pool, queries = tmp_path / "gallery.shards", FaultyPool(), posteriors(12, seed=1)
+    index = CredibleIndex(ShardedStore.open(str(where), pool))
+    same(pair[0], index, **search)
+    pool.dead.add(1)
+    with CredibleIndex.open(where / "1-1.lance") as shard:
+        lost = [name for names, _, _ in shard.scan() for name in names]
+    pair[0].delete(lost)
+    same(pair[0], index, **search)
+    hits = index.search(queries, 0.9, **search)
+    assert {each.missing_shards for each in hits} == {("1-1.lance",)}
+    assert "1 shards missing" in repr(hits[0])
+    # rows by id come from the tables
+    assert index.fetch(lost[:2])[0].batch_shape == (2,)
+    pool.dead.update({0, 2, 3})
+    with pytest.raises(ShardUnavailableError, match="no shard"):
+        index.search(queries, 0.9, **search)
+    pool.dead.clear()
+    assert not index.search(queries, 0.9, **search)[0].missing_shards
+
+
+def test_after_a_rebalance_the_pool_searches_the_new_shards(pair, tmp_path):
+    where, pool = tmp_path / "gallery.shards", FaultyPool()
+    index = CredibleIndex(ShardedStore.open(str(where), pool))
+    pair[1].rebalance(2)
+    same(pair[0], index)  # which notices the new manifest
+    deadline = time.monotonic() + 20
+    while len(pool.opened) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [len(addresses) for addresses in pool.opened] == [4, 2]
+    same(pair[0], index)
+
+
+def test_large_galleries_are_filled_in_blocks_without_looking_up_ids(tmp_path, monkeypatch):
+    from aureole.retrieval import _shard_writer
+    from aureole.retrieval._lance import LanceStore
+    from aureole.retrieval._schema import Schema, join_rows
+
+    monkeypatch.setattr(_shard_writer, "_HELD_BYTES", 150 * DIM * 4)
+    monkeypatch.setattr(LanceStore, "append", None)  # it looks up ids
+    schema = Schema(DIM, {}, 5.0)
+    blocks = [_block(range(start, start + 100)) for start in range(0, 1000, 100)]
+    seen = []
+    store = ShardedStore.fill(
+        str(tmp_path / "g.shards"), schema, iter(blocks), shards=3, observer=seen.append
+    )
+    assert seen == list(range(100, 1001, 100))
+    assert store.count() == 1000
+    every = join_rows(blocks, [], DIM)
+    stored = join_rows(list(store.scan([], vectors=True)), [], DIM)
+    place = {name: i for i, name in enumerate(stored.ids.tolist())}
+    order = [place[name] for name in every.ids.tolist()]
+    assert np.array_equal(stored.mu[order], every.mu)
+    assert np.array_equal(stored.kappa[order], every.kappa)
+    assert store.problems() == []
+    store.close()
+
+
+@pytest.mark.parametrize("second", [range(5), range(99, 150)])
+def test_an_id_that_occurs_twice_is_refused_and_leaves_no_gallery(tmp_path, second):
+    from aureole.retrieval._schema import Schema
+
+    where, schema = tmp_path / "g.shards", Schema(DIM, {}, 5.0)
+    with pytest.raises(InvalidInputError, match="occurs more than once"):
+        ShardedStore.fill(str(where), schema, iter([_block(range(100)), _block(second)]))
+    with pytest.raises(MissingInputError):
+        CredibleIndex.open(where)
+    ShardedStore.fill(str(where), schema, iter([_block(range(100))])).close()
+    with CredibleIndex.open(where) as index:
+        assert index.count() == 100
+
+
+def test_two_ids_with_the_same_hash_are_told_apart(tmp_path):
+    from aureole.retrieval._lance import LanceStore
+    from aureole.retrieval._schema import Schema
+    from aureole.retrieval._shard_writer import _check_distinct
+
+    store = LanceStore.create(str(tmp_path / "g.lance"), Schema(DIM, {}, 5.0), _block(range(4)))
+    _check_distinct(np.array([hash("1"), hash("1"), hash("2")]), [store])  # "1" is stored once
+
+
+def _block(rows):
+    from aureole.retrieval._schema import Rows, object_array
+
+    part = posteriors(len(rows), seed=rows[0])
+    ids = object_array([str(row) for row in rows])
+    return Rows(ids, part.mu.numpy(), part.kappa.numpy(), {})

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.evaluation import Calibration, recall_at_1, spearman
+from aureole.models import MINILM_CAPTIONS
 from aureole.training import FrozenHead, NotFittedError, _frozen_head as frozen
 
 
@@ -395,3 +396,9 @@ def test_hostile_files_are_refused_and_run_no_code(head, kind, tmp_path, capsys)
     with pytest.raises(InvalidInputError, match=message):
         FrozenHead.load(folder)
     assert "code was run" not in capsys.readouterr().out
+
+
+def test_a_packaged_head_loads_by_its_name():
+    by_name, by_path = FrozenHead.load("minilm-captions"), FrozenHead.load(MINILM_CAPTIONS)
+    vectors = torch.randn(3, by_path.n_features_in_, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(by_name.predict(vectors).kappa, by_path.predict(vectors).kappa)

@@ -3,6 +3,7 @@
 from aureole.data._addresses import (
     RemotePath,
     check_bucket,
+    full_address,
     is_remote,
     lance_options,
     local_folder,

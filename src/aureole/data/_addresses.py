@@ -162,6 +162,19 @@ def resolve(source: Path | str) -> Path | RemotePath:
     return path
 
 
+def full_address(source: os.PathLike[str] | str) -> str:
+    """A path as text; an address of an object store that ``Path`` has shortened to ``s3:/bucket`` is complete again.
+
+    Examples
+    --------
+    >>> full_address(Path("s3://bucket/a.lance")), full_address(Path("photos/")), full_address("photos/")
+    ('s3://bucket/a.lance', 'photos', 'photos/')
+    """
+    if isinstance(source, Path) and is_remote(source):
+        return str(resolve(source))
+    return os.fspath(source)
+
+
 def is_remote(source: object) -> bool:
     """Whether a source is the address of an object store that ``resolve`` supports."""
     return isinstance(source, str | Path) and isinstance(resolve(source), RemotePath)

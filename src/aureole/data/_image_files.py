@@ -85,9 +85,10 @@ def read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def read_thumbnail(source: Path | bytes, side: int) -> bytes:
-    """A JPEG of the image in a file, or of its bytes, at most ``side`` pixels wide and high."""
-    with open_picture(source) as picture:
+def read_thumbnail(source: Any, side: int) -> bytes:
+    """A JPEG of an image as in ``open_picture``, at most ``side`` pixels wide and high."""
+    with open_picture(source) as opened:
+        picture = opened if isinstance(source, Path | bytes) else opened.copy()
         picture.thumbnail((side, side))
         buffer = io.BytesIO()
         picture.convert("RGB").save(buffer, "JPEG", quality=85)

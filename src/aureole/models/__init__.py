@@ -22,7 +22,13 @@ from aureole.models._networks import (
     whiten_last_layer,
 )
 from aureole.models._posterior_encoder import Ensemble, MirroredViews, PosteriorEncoder
-from aureole.models._pretrained import MINILM_CAPTIONS, find_model, from_pretrained, push_to_hub
+from aureole.models._pretrained import (
+    MINILM_CAPTIONS,
+    PACKAGED_HEADS,
+    find_model,
+    from_pretrained,
+    push_to_hub,
+)
 from aureole.models._saving import (
     CARD,
     CONFIG,
@@ -42,6 +48,7 @@ from aureole.models._saving import (
 
 __all__ = [
     "MINILM_CAPTIONS",
+    "PACKAGED_HEADS",
     "Card",
     "CifarResNet",
     "Ensemble",

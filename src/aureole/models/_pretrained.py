@@ -13,7 +13,8 @@ from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.models._saving import CARD, CONFIG, WEIGHTS
 
 MINILM_CAPTIONS = Path(__file__).parent / "minilm_captions"
-_PACKAGED = {"minilm-captions": MINILM_CAPTIONS}
+# the heads that come with the library: every function and option that takes a head takes these names
+PACKAGED_HEADS = {"minilm-captions": MINILM_CAPTIONS}
 
 
 def find_model(name: Path | str) -> Path:
@@ -29,7 +30,7 @@ def find_model(name: Path | str) -> Path:
     'a/head'
     """
     path = Path(name)
-    return path if path.exists() else _PACKAGED.get(str(name), path)
+    return path if path.exists() else PACKAGED_HEADS.get(str(name), path)
 
 
 @runtime_checkable

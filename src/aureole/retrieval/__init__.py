@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from aureole.retrieval._cap_tables import credible_cosines
 from aureole.retrieval._caps import (
+    POINT,
     cap_cosine,
     cap_kind,
     class_entropy,
@@ -16,20 +17,28 @@ from aureole.retrieval._caps import (
     too_wide,
     union_cosines,
 )
-from aureole.retrieval._conformal import ConformalMass
-from aureole.retrieval._copies import engine_of
+from aureole.retrieval._conformal import ConformalMass, coverage_curve
+from aureole.retrieval._engines import engine_of
 from aureole.retrieval._filters import parse_filter
-from aureole.retrieval._hits import Explanation, Hits, describe_cap, explain_hits, pick_hits
-from aureole.retrieval._index import CredibleIndex, SearchOptions
-from aureole.retrieval._lance import (
-    SCHEMA_KEY,
-    LanceStore,
+from aureole.retrieval._hits import (
+    Explanation,
+    Hits,
+    describe_cap,
+    explain_hits,
+    pick_hits,
+    times_more_likely,
+)
+from aureole.retrieval._index import CredibleIndex
+from aureole.retrieval._lance import SCHEMA_KEY, LanceStore
+from aureole.retrieval._lance_tables import (
     lance_package,
     locked,
     open_table,
     table_exists,
     to_arrow,
 )
+from aureole.retrieval._live import SwitchedGalleryError, not_a_gallery
+from aureole.retrieval._live_files import Live, LiveVersion, is_live, read_live, resolve
 from aureole.retrieval._match import MatchCalibrator
 from aureole.retrieval._match_filter import Matches, MatchFilter
 from aureole.retrieval._match_gallery import (
@@ -44,9 +53,42 @@ from aureole.retrieval._match_sets import RuleSizes, SetSizes, compare_set_sizes
 from aureole.retrieval._near_duplicates import FEWEST_EXAMPLES, NearDuplicates, find_near_duplicates
 from aureole.retrieval._pair_closeness import Closeness
 from aureole.retrieval._postgres import settings
+from aureole.retrieval._postgres_connection import Connection
 from aureole.retrieval._recall import Recall
-from aureole.retrieval._schema import MAX_ID_BYTES, Origin, Rows, Schema, check_ids, pack_strings
-from aureole.retrieval._store import check_build, default_lists, is_local, shown_address
+from aureole.retrieval._release import Release, ReleaseCheck, check_release, release, rollback
+from aureole.retrieval._schema import (
+    MAX_ID_BYTES,
+    Origin,
+    Rows,
+    Schema,
+    check_ids,
+    pack_strings,
+    pick_rows,
+    unpack_strings,
+)
+from aureole.retrieval._search_options import SearchOptions
+from aureole.retrieval._shards import ShardedStore, expect_part
+from aureole.retrieval._store import (
+    Selection,
+    check_address,
+    check_build,
+    default_lists,
+    is_local,
+    shown_address,
+    split_address,
+)
+from aureole.retrieval._tag_tables import (
+    RelabelQueue,
+    TagFormat,
+    encode_tag_table,
+    order_queue,
+    queue_rows,
+    read_tag_table,
+    relabel_queue,
+    tag_table,
+    write_tag_table,
+)
+from aureole.retrieval._tags import Tag, TagChange, TagKind, Tags, describe
 
 if TYPE_CHECKING:
     from aureole.retrieval._langchain import LangChainMatchRetriever
@@ -64,6 +106,8 @@ __all__ = [
     "GalleryMatches",
     "Hits",
     "LangChainMatchRetriever",
+    "Live",
+    "LiveVersion",
     "LlamaIndexMatchPostprocessor",
     "LlamaIndexMatchRetriever",
     "MatchCalibrator",
@@ -74,9 +118,17 @@ __all__ = [
     "NearDuplicates",
     "Origin",
     "Recall",
+    "RelabelQueue",
+    "Release",
+    "ReleaseCheck",
     "SearchOptions",
     "SetSizes",
+    "SwitchedGalleryError",
+    "Tag",
+    "TagChange",
+    "Tags",
     "cap_cosine",
+    "check_release",
     "class_entropy",
     "compare_set_sizes",
     "explain_hits",
@@ -84,8 +136,14 @@ __all__ = [
     "latent_in_cap",
     "parse_filter",
     "positive_probability",
+    "read_tag_table",
+    "relabel_queue",
+    "release",
+    "rollback",
+    "tag_table",
     "too_wide",
     "union_cosines",
+    "write_tag_table",
 ]
 
 _LAZY = {

@@ -3,8 +3,10 @@
 import json
 import math
 import warnings
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -105,6 +107,18 @@ class ConformalMass:
             )
         return 1.0
 
+    def coverage(self, mass: float) -> float:
+        """The share of held-out pairs whose partner lay in the cap of ``mass`` before calibration.
+
+        Examples
+        --------
+        >>> ConformalMass([0.2, 0.5, 0.95, 0.99], kappa_pos=20.0, kappa_other=24.0).coverage(0.9)
+        0.5
+        """
+        if not self.scores:
+            return math.nan
+        return bisect_right(self.scores, check_mass(mass)) / len(self.scores)
+
     def to_json(self) -> str:
         """As JSON text, saved with the index."""
         return json.dumps({"format": _FORMAT, **asdict(self)})
@@ -122,3 +136,24 @@ class ConformalMass:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DamagedGalleryError(f"not a saved calibration: {repr(error)[:200]}.") from error
+
+
+def coverage_curve(calibration: ConformalMass | None) -> dict[str, Any]:
+    """The claimed mass, the measured share of partners, and the calibrated mass, for masses from 5 to 99 %, as JSON.
+
+    Examples
+    --------
+    >>> coverage_curve(None)
+    {'available': False, 'pairs': 0, 'curve': []}
+    """
+    if calibration is None or not calibration.scores:
+        return {"available": False, "pairs": 0, "curve": []}
+    curve = [
+        {
+            "claimed": percent / 100,
+            "measured": calibration.coverage(percent / 100),
+            "level": calibration.level(percent / 100, quiet=True),
+        }
+        for percent in (*range(5, 100, 5), 99)
+    ]
+    return {"available": True, "pairs": len(calibration.scores), "curve": curve}

@@ -5,27 +5,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from aureole._io import atomic_folder, check_local
+from aureole._io import atomic_folder
 from aureole.errors import InvalidInputError
-from aureole.retrieval._engines import table_engine_of
+from aureole.retrieval._engines import engine_of
 from aureole.retrieval._faiss import FaissStore
-from aureole.retrieval._lance import LanceStore
-from aureole.retrieval._postgres import PostgresStore
-from aureole.retrieval._row_blocks import all_rows, concatenate
-from aureole.retrieval._schema import Rows, Schema, no_rows
+from aureole.retrieval._live import not_a_gallery
+from aureole.retrieval._live_files import is_live
+from aureole.retrieval._schema import Rows, Schema, join_rows, no_rows
 from aureole.retrieval._shard_files import SUFFIX
 from aureole.retrieval._shards import SHARDS, ShardedStore, copy_notes
-from aureole.retrieval._store import Store, is_local
-
-
-def engine_of(
-    where: str,
-) -> type[FaissStore] | type[LanceStore] | type[PostgresStore] | type[ShardedStore]:
-    """The engine that an address selects; raises if that engine cannot store a gallery there."""
-    if where.removesuffix("/").endswith(SUFFIX):
-        check_local(where)
-        return ShardedStore
-    return table_engine_of(where)
+from aureole.retrieval._store import Store, all_rows, is_local
 
 
 def copy_rows(
@@ -33,6 +22,8 @@ def copy_rows(
 ) -> None:
     """Copy all rows and notes of a gallery to a new one at an address."""
     engine = engine_of(where)
+    if is_live(where):
+        raise not_a_gallery(where)
     if shards is not None and engine is not ShardedStore:
         raise InvalidInputError(f"{where} is not an address of shards: it must end in {SUFFIX}.")
     if is_local(where) and Path(where).exists():
@@ -59,7 +50,7 @@ def _fill_table(
 ) -> Store:
     """A new table with all rows; FAISS writes a snapshot per append, so it gets all rows at once."""
     if engine is FaissStore:
-        blocks = iter([concatenate(list(blocks), list(schema.columns), schema)])
+        blocks = iter([join_rows(list(blocks), list(schema.columns), schema.dim)])
     store, done = None, 0
     for rows in blocks:
         if store is None:

@@ -180,7 +180,8 @@ class FaissStore:
         if not selection.exact and self._vectors.approximation is not None:
             for query, bound in zip(mu, bounds.tolist(), strict=True):
                 ((places, _),) = self._vectors.within(query[None], bound, exact=False)
-                yield self._rows(np.sort(choose(places)), selection.columns)
+                places = self._inside(query, bound, np.sort(choose(places)))
+                yield self._rows(places, selection.columns)
             return
         results: dict[int, np.ndarray] = {}
         for group in _groups(bounds):
@@ -353,6 +354,14 @@ class FaissStore:
             return places[self._matching(conditions, places)] if conditions else places
 
         return choose
+
+    def _inside(self, query: np.ndarray, bound: float, places: np.ndarray) -> np.ndarray:
+        """Of the candidates that codes propose, those within the bound: only their ids and kappas are read."""
+        if self._mapped is None:
+            return places
+        with reading(self.where, *FAILURES):
+            outside = self._mapped.mu[places] @ query < bound - slack(self._schema.dim)
+        return places[~outside]  # NaN is not outside, so that it is noticed
 
     def _matching(self, conditions: Sequence[Condition], places: np.ndarray) -> np.ndarray:
         """Which rows at some positions meet all conditions; reads only their columns."""

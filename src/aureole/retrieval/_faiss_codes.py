@@ -167,7 +167,7 @@ def build_codes(vectors: VectorIndex, sizes: dict[str, int]) -> tuple[Approximat
         order = np.argsort(places, kind="stable")
         return order[np.searchsorted(places[order], found)], scores.astype(np.float64)
 
-    sample = sample_places(len(mu))
+    sample = sample_places(len(mu), dim)
     rows = Rows(sample, np.ascontiguousarray(mu[sample]), np.zeros(len(sample), np.float32))
     errors, sizes = measure_index(rows, len(mu), estimate, lists, sizes)
     file = vectors.new_file()

@@ -15,9 +15,8 @@ from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputE
 from aureole.records import file_hash
 from aureole.retrieval._compression import Compression
 from aureole.retrieval._integrity import (
-    LARGEST_NOTE,
     has_unit_length,
-    parse_note,
+    read_json_file,
     reading,
     valid_kappa,
 )
@@ -34,7 +33,6 @@ from aureole.retrieval._store import check_build
 FORMAT = "aureole-segments-1"
 MANIFEST = "manifest.json"
 FAILURES = (KeyError, TypeError, ValueError, IndexError, MemoryError, OverflowError)
-_LARGEST_MANIFEST = LARGEST_NOTE  # bytes
 
 
 @contextmanager
@@ -82,16 +80,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a gallery; its structure is validated, the schema is not."""
     path = folder / MANIFEST
     try:
-        if path.stat().st_size > _LARGEST_MANIFEST:
-            raise DamagedGalleryError(f"{path} is larger than {_LARGEST_MANIFEST >> 20} MiB.")
-        text = path.read_text(encoding="utf-8")
+        manifest = read_json_file(path, FORMAT)
     except FileNotFoundError as error:
         raise missing(folder) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DamagedGalleryError(f"{path} cannot be read: {error}.") from error
-    manifest = parse_note(text, str(path))
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DamagedGalleryError(f"{path} does not have the format {FORMAT!r}.")
     problem = _manifest_problem(manifest)
     if problem is not None:
         raise DamagedGalleryError(f"{path} is damaged: {problem}.")

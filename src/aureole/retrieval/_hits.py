@@ -51,6 +51,9 @@ class Hits:
         Values of the requested payload columns.
     asks_back
         True if the cap was wider than ``widest``. Nothing was searched then; ask the user for a better query.
+    missing_shards
+        Addresses of the shards that did not respond in time. Unless it is empty, the result is partial: it is that of
+        the other shards.
     """
 
     ids: list[Any]
@@ -61,6 +64,7 @@ class Hits:
     probability: Float[Tensor, " n"] | None = None
     payload: dict[str, list[Any]] = field(default_factory=dict)
     asks_back: bool = False
+    missing_shards: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,7 +76,8 @@ class Hits:
         )
         more = ", ..." if len(self) > 3 else ""
         caps = [round(t, 3) for t in self.threshold.tolist()]
-        return f"Hits({len(self)} items, threshold={caps}, cosine={{{best}{more}}})"
+        partial = f", {len(self.missing_shards)} shards missing" if self.missing_shards else ""
+        return f"Hits({len(self)} items, threshold={caps}, cosine={{{best}{more}}}{partial})"
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,19 @@ def explain_hits(hits: Hits, posterior: Posterior, *, latent: bool = True) -> Ex
         probability = torch.cat(parts) if parts else hits.cosine.clone()
     angles = [torch.rad2deg(torch.acos(x.clamp(-1, 1))) for x in (hits.cosine, cap)]
     return Explanation(angles[0], angles[1], probability)
+
+
+def times_more_likely(log_ratio: float) -> str:
+    """A likelihood ratio in words, to two digits, from its logarithm.
+
+    Examples
+    --------
+    >>> times_more_likely(2.8), times_more_likely(-1.2), times_more_likely(9.7), times_more_likely(1000.0)
+    ('16x more likely', '3.3x less likely', '16,000x more likely', 'over 1,000,000x more likely')
+    """
+    size = abs(log_ratio)
+    ratio = f"{float(f'{math.exp(size):.2g}'):,.{1 if size < 2.29 else 0}f}" if size < 13.8 else ""
+    return f"{ratio or 'over 1,000,000'}x {'more' if log_ratio >= 0 else 'less'} likely"
 
 
 def describe_cap(
@@ -308,10 +326,13 @@ def _order(key: np.ndarray, cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
         return np.arange(len(ids))
     order = np.lexsort((-cosine, -key))
     tied = (np.diff(key[order]) == 0) & (np.diff(cosine[order]) == 0)
-    if tied.any():
-        names = [(isinstance(name, str), name) for name in ids.tolist()]  # Qdrant mixes types
-        by_id = np.array(sorted(range(len(ids)), key=names.__getitem__), dtype=np.int64)
-        order = by_id[np.lexsort((-cosine[by_id], -key[by_id]))]
+    if tied.any():  # sort the ids of each run of ties
+        starts = np.flatnonzero(np.diff(tied.astype(np.int8), prepend=0) == 1)
+        ends = np.flatnonzero(np.diff(tied.astype(np.int8), append=0) == -1) + 2
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            run = order[start:end].tolist()
+            names = {place: (isinstance(ids[place], str), ids[place]) for place in run}
+            order[start:end] = sorted(run, key=names.__getitem__)  # Qdrant mixes types
     return order
 
 

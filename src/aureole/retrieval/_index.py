@@ -4,23 +4,33 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.data import full_address
+from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleWarning, DamagedGalleryError, InvalidInputError
-from aureole.retrieval._caps import Kind, Posterior, cap_cosine, cap_kind
+from aureole.retrieval._caps import Posterior, cap_cosine, cap_kind
 from aureole.retrieval._conformal import ConformalMass
-from aureole.retrieval._copies import copy_rows, engine_of
+from aureole.retrieval._copies import copy_rows
+from aureole.retrieval._engines import engine_of
 from aureole.retrieval._filters import check_filter
-from aureole.retrieval._hits import Hits, Queries, Rank, find_members, raise_bounds, rank_hits
+from aureole.retrieval._hits import Hits, Queries, find_members, raise_bounds, rank_hits
 from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
+from aureole.retrieval._live import LiveStore, one_version, plain_store, reads, updates
+from aureole.retrieval._live_files import Live, is_live
 from aureole.retrieval._recall import Recall, recall_of
 from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
+from aureole.retrieval._search_options import (
+    SearchOptions,
+    checked_query,
+    one_query,
+    with_deprecated,
+)
 from aureole.retrieval._shards import ShardedStore
 from aureole.retrieval._store import Approximate, Selection, Store
 from aureole.retrieval._wrap import Names, WrappedStore
@@ -29,63 +39,14 @@ from aureole.retrieval._wrap_sources import wrapped_store
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
 
 
-@dataclass(frozen=True)
-class SearchOptions:
-    """How a search builds the cap of a query and scores the hits inside.
-
-    Parameters
-    ----------
-    kind
-        'predictive': the cap holds the mu of a partner, and needs ``kappa_pos``. 'credible': it holds the query's own
-        latent; it is smaller, often so small that it holds the query alone. Default: predictive if ``kappa_pos`` is
-        known, else credible.
-    kappa_pos
-        How close the latents of two partners are (default: that of the index's ``origin``, unless ``kind`` is
-        'credible'). With it, hits have their expected positivity.
-    kappa_other
-        Concentration of the partner in predictive caps (default: the gallery's typical kappa).
-    prior
-        Share of positives among all pairs. With it, and ``kappa_pos``, hits have their P(positive).
-    rank
-        Order of the hits: 'cosine', or 'positivity', which takes the items' kappa into account. Ties are ordered by id.
-    guarantee
-        'conformal': use the calibration saved with the index, so that predictive caps keep their promise.
-    widest
-        Angle in radians. A query whose cap is wider gets no hits, and its ``asks_back`` is set.
-    """
-
-    kind: Kind | None = None
-    kappa_pos: float | None = None
-    kappa_other: float | None = None
-    prior: float | None = None
-    rank: Rank = "cosine"
-    guarantee: Literal["conformal"] | None = None
-    widest: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.rank not in ("cosine", "positivity"):
-            raise InvalidInputError(f"rank must be 'cosine' or 'positivity', but is {self.rank!r}.")
-        if self.guarantee is not None:
-            if self.guarantee != "conformal" or self.kind == "credible":
-                raise InvalidInputError(
-                    "guarantee must be 'conformal', which needs kind='predictive', but is "
-                    f"{self.guarantee!r} with kind={self.kind!r}."
-                )
-        elif self.kappa_pos is None and (self.rank == "positivity" or self.prior is not None):
-            raise InvalidInputError("the positivity of a hit and P(positive) need kappa_pos.")
-
-
-_DEFAULTS = SearchOptions()
-
-
 class CredibleIndex:
     """A gallery of posteriors on LanceDB, FAISS or PostgreSQL, searched by credible caps.
 
     The address selects the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory),
-    ``postgresql://…#table``, or a path that ends in ``.shards``: several Lance tables that are searched at once.
-    :meth:`wrap` searches an index that you have already. In exact mode, the default until ``build`` is called, all
-    engines return the same hits: the items whose stored float32 mu has a float64 cosine at or above the threshold. Not
-    thread-safe.
+    ``postgresql://…#table``, or a path that ends in ``.shards``: several Lance tables, searched in parallel. A path
+    that ends in ``.live`` is the version of a gallery that is in service, see :func:`release`. :meth:`wrap` searches an
+    index that you have already. In exact mode, the default until ``build`` is called, all engines return the same hits:
+    the items whose stored float32 mu has a float64 cosine at or above the threshold. Not thread-safe.
 
     Ids are distinct strings of at most 1,024 bytes, stored verbatim. Payload columns hold str, int, float or bool, and
     searches can filter by them: ``{"shop": "north", "price": (10, None)}``.
@@ -125,13 +86,19 @@ class CredibleIndex:
             )
         schema = schema_of(posteriors, payload, typical_kappa)
         rows = check_rows(posteriors, ids, payload, schema)
-        where = os.fspath(where)
+        where = full_address(where)
         return cls(engine_of(where).create(where, schema, rows))
 
     @classmethod
-    def open(cls, where: str | os.PathLike[str]) -> "CredibleIndex":
-        """Open the index at an address."""
-        where = os.fspath(where)
+    def open(cls, where: str | os.PathLike[str], *, follow: bool = True) -> "CredibleIndex":
+        """Open the index at an address.
+
+        An index opened at an address that ends in ``.live`` uses a new version from the next call on. With
+        ``follow=False`` it stays with the version it was opened with, and refuses updates after a switch.
+        """
+        where = full_address(where)
+        if not follow and is_live(where):
+            return cls(LiveStore.open(where, follow=False))
         return cls(engine_of(where).open(where))
 
     @classmethod
@@ -200,6 +167,7 @@ class CredibleIndex:
         """The dimension, the payload columns and the typical kappa."""
         return self._store.schema
 
+    @updates
     def append(
         self,
         posteriors: VonMisesFisher,
@@ -213,6 +181,7 @@ class CredibleIndex:
         """
         self._store.append(check_rows(posteriors, ids, payload, self.schema))
 
+    @updates
     def upsert(
         self,
         posteriors: VonMisesFisher,
@@ -235,6 +204,7 @@ class CredibleIndex:
         """
         return self._store.upsert(check_rows(posteriors, ids, payload, self.schema))
 
+    @reads
     def fetch(
         self, ids: Sequence[Any], *, columns: Sequence[str] = ()
     ) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
@@ -258,10 +228,37 @@ class CredibleIndex:
 
         Cost: one pass over these columns; mu is not read.
         """
-        self._check_columns(columns)
-        for rows in self._store.scan(columns):
+        with one_version(self._store):
+            self._check_columns(columns)
+            blocks = self._store.scan(columns)
+        for rows in blocks:
             payload = {name: column.tolist() for name, column in rows.payload.items()}
             yield rows.ids.tolist(), rows.kappa, payload
+
+    def posteriors(
+        self, *, columns: Sequence[str] = ()
+    ) -> Iterator[tuple[list[Any], VonMisesFisher, dict[str, list[Any]]]]:
+        """(Ids, stored posteriors, payload) of all rows, in batches, in any order.
+
+        Cost: one pass over mu, kappa and these columns.
+
+        Examples
+        --------
+        >>> gallery = VonMisesFisher(torch.eye(3), torch.tensor([50.0, 20.0, 90.0]))
+        >>> index = CredibleIndex.create("faiss://", gallery, ["ant", "bee", "cat"])
+        >>> [(ids, posterior.kappa.tolist()) for ids, posterior, _ in index.posteriors()]
+        [(['ant', 'bee', 'cat'], [50.0, 20.0, 90.0])]
+        """
+        with one_version(self._store):
+            self._check_columns(columns)
+            blocks = self._store.scan(columns, vectors=True)
+        for rows in blocks:
+            payload = {name: column.tolist() for name, column in rows.payload.items()}
+            mu, kappa = (
+                torch.from_numpy(np.require(values, requirements="W"))
+                for values in (rows.mu, rows.kappa)
+            )
+            yield rows.ids.tolist(), VonMisesFisher(mu, kappa, validate_args=False), payload
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove rows, and return how many existed."""
@@ -275,6 +272,7 @@ class CredibleIndex:
         """A text that changes when rows are added, replaced or removed, by any process; cheap to ask for."""
         return self._store.version()
 
+    @reads
     def check(self, *, observer: Callable[[int], None] | None = None) -> list[str]:
         """What is wrong with the stored gallery, one sentence per problem; an empty list if everything is valid.
 
@@ -302,6 +300,7 @@ class CredibleIndex:
                 problems.append(str(error))
         return [*problems, *find_problems(self._store, observer)]
 
+    @updates
     def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
         """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``.
 
@@ -311,6 +310,7 @@ class CredibleIndex:
         """
         self._store.build(kind, compressed=compressed, **sizes)
 
+    @reads
     def copy(
         self,
         where: str | os.PathLike[str],
@@ -340,15 +340,29 @@ class CredibleIndex:
         >>> index.copy(f"{tempfile.mkdtemp()}/animals.shards", shards=2).shards
         {'1-0.lance': 1, '1-1.lance': 2}
         """
-        where = os.fspath(where)
-        copy_rows(self._store, where, shards=shards, observer=observer)
+        where = full_address(where)
+        copy_rows(plain_store(self._store), where, shards=shards, observer=observer)
         return CredibleIndex.open(where)
 
     @property
     def shards(self) -> dict[str, int] | None:
         """The number of rows of every shard, by its address; None for a gallery that has no shards."""
-        return self._store.counts() if isinstance(self._store, ShardedStore) else None
+        with one_version(self._store):
+            store = plain_store(self._store)
+            return store.counts() if isinstance(store, ShardedStore) else None
 
+    @property
+    def live(self) -> Live | None:
+        """The version in use of an address that ends in ``.live``, and the previous one; None for other addresses."""
+        with one_version(self._store):
+            return self._store.live if isinstance(self._store, LiveStore) else None
+
+    @property
+    def follows(self) -> bool:
+        """Whether the next call may use another version than the last one did."""
+        return isinstance(self._store, LiveStore) and self._store.follows
+
+    @updates
     def rebalance(self, shards: int, *, observer: Callable[[int], None] | None = None) -> None:
         """Distribute the rows of a sharded gallery to another number of shards.
 
@@ -356,11 +370,18 @@ class CredibleIndex:
         nothing has changed. Cost: all rows are read and written once, and need twice the disk space meanwhile.
         Approximate indexes are not rebuilt. ``observer`` is called with the number of rows moved so far.
         """
-        if not isinstance(self._store, ShardedStore):
+        store = plain_store(self._store)
+        if not isinstance(store, ShardedStore):
             raise InvalidInputError(
                 f"{self._store.where} has no shards. Copy it to an address that ends in .shards."
             )
-        self._store.rebalance(shards, observer=observer)
+        store.rebalance(shards, observer=observer)
+
+    @property
+    def where(self) -> str:
+        """The address, without a password; that of the version in use for one that ends in ``.live``."""
+        with one_version(self._store):
+            return plain_store(self._store).where
 
     @property
     def engine(self) -> str:
@@ -409,6 +430,7 @@ class CredibleIndex:
     def origin(self, origin: Origin) -> None:
         self._store.write_note(_ORIGIN, origin.to_json())
 
+    @reads
     def search(
         self,
         posterior: Posterior,
@@ -443,10 +465,10 @@ class CredibleIndex:
         **deprecated
             The fields of ``SearchOptions`` as keywords, as in 0.1.0.
         """
-        options = _with_deprecated(options, deprecated)
+        options = with_deprecated(options, deprecated)
         schema = self.schema
         selection = Selection(check_filter(filter, schema), tuple(columns), exact)
-        posterior = _checked_query(posterior, schema.dim)
+        posterior = checked_query(posterior, schema.dim)
         if limit is not None and (isinstance(limit, bool) or limit < 1):
             raise InvalidInputError(f"limit must be at least 1, but is {limit!r}.")
         if columns:
@@ -460,6 +482,7 @@ class CredibleIndex:
             posterior, mass, kind=kind, kappa_pos=kappa_pos, kappa_other=kappa_other
         )
         queries = Queries.of(posterior, threshold, options.widest)
+        self._take_missing()  # of a search that failed
         complete = {}
         if limit is not None and options.rank == "cosine":
             complete = raise_bounds(self._store, queries, limit, selection)
@@ -467,8 +490,11 @@ class CredibleIndex:
         hits = rank_hits(
             members, queries, kappa_pos, prior=options.prior, rank=options.rank, limit=limit
         )
+        if missing := self._take_missing():
+            hits = [replace(each, missing_shards=missing) for each in hits]
         return hits if posterior.batch_shape else hits[0]
 
+    @reads
     def check_recall(
         self,
         posterior: Posterior,
@@ -483,12 +509,12 @@ class CredibleIndex:
 
         ``Recall.by_size`` has the same for small and large caps.
         """
-        options = _with_deprecated(options, deprecated)
+        options = with_deprecated(options, deprecated)
         if not posterior.batch_shape:
             posterior = posterior.expand(torch.Size([1]))
         caps: list[tuple[int, int]] = []
         for row in range(posterior.batch_shape[0]):
-            query = _one(posterior, row)
+            query = one_query(posterior, row)
             exact, approximate = (
                 self.search(query, mass, filter=filter, options=options, exact=exact)
                 for exact in (True, False)
@@ -530,6 +556,11 @@ class CredibleIndex:
         kappas = {"kappa_pos": calibration.kappa_pos, "kappa_other": calibration.kappa_other}
         return calibration.level(mass), replace(options, kind="predictive", **kappas)
 
+    def _take_missing(self) -> tuple[str, ...]:
+        """The shards that did not respond since the last call."""
+        store = plain_store(self._store)
+        return store.take_missing() if isinstance(store, ShardedStore) else ()
+
     @contextmanager
     def _naming_gallery(self) -> Iterator[None]:
         """Add the address to errors about a note."""
@@ -544,49 +575,3 @@ class CredibleIndex:
             raise InvalidInputError(
                 f"there is no payload column {unknown[0]!r}. Columns: {sorted(self.schema.columns)}."
             )
-
-
-def _checked_query(posterior: Posterior, dim: int) -> Posterior:
-    """The query without gradients, with which its cap would be solved for; raise if it is not valid."""
-    if not isinstance(posterior, (VonMisesFisher, MixtureVMF)):
-        raise InvalidInputError(
-            f"a query is a VonMisesFisher or a MixtureVMF, but got {type(posterior).__name__}."
-        )
-    if len(posterior.batch_shape) > 1:
-        raise InvalidInputError(
-            f"queries have the batch shape () or (n,), but got {tuple(posterior.batch_shape)}."
-        )
-    if posterior.dim != dim:
-        raise InvalidInputError(
-            f"the gallery lies in R^{dim}, but the query lies in R^{posterior.dim}."
-        )
-    mu, kappa = posterior.mu.numpy(force=True), posterior.kappa.numpy(force=True)
-    if not (np.isfinite(mu).all() and (kappa >= 0).all()):  # NumPy: faster than torch for one query
-        raise InvalidInputError("a query has a mu that is not finite or a kappa below 0.")
-    if isinstance(posterior, MixtureVMF) or not posterior.kappa.requires_grad:
-        return posterior
-    return VonMisesFisher(posterior.mu.detach(), posterior.kappa.detach(), validate_args=False)
-
-
-def _with_deprecated(options: SearchOptions | None, deprecated: Mapping[str, Any]) -> SearchOptions:
-    """The options, updated by the keywords of 0.1.0."""
-    options = _DEFAULTS if options is None else options
-    if not deprecated:
-        return options
-    unknown = deprecated.keys() - {field.name for field in fields(SearchOptions)}
-    if unknown:
-        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-    given = ", ".join(f"{name}={value!r}" for name, value in deprecated.items())
-    warnings.warn(
-        f"these keywords are fields of SearchOptions now: write options=SearchOptions({given}).",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return replace(options, **deprecated)
-
-
-def _one(posterior: Posterior, row: int) -> Posterior:
-    if isinstance(posterior, MixtureVMF):
-        parts = (posterior.weights[row], posterior.mu[row], posterior.kappa[row])
-        return MixtureVMF(*parts, validate_args=False)
-    return VonMisesFisher(posterior.mu[row], posterior.kappa[row], validate_args=False)

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,6 +79,22 @@ def parse_index_note(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
+def read_json_file(path: Path, form: str) -> dict[str, Any]:
+    """The JSON object in a file, which must say that it has the format ``form``; raises FileNotFoundError as it is."""
+    try:
+        if path.stat().st_size > LARGEST_NOTE:
+            raise DamagedGalleryError(f"{path} is larger than {LARGEST_NOTE >> 20} MiB.")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedGalleryError(f"{path} cannot be read: {error}.") from error
+    found = parse_note(text, str(path))
+    if not isinstance(found, dict) or found.get("format") != form:
+        raise DamagedGalleryError(f"{path} does not have the format {form!r}.")
+    return found
+
+
 @contextmanager
 def reading(what: str, *kinds: type[Exception]) -> Iterator[None]:
     """Raise exceptions of another package that reads ``what`` as ``DamagedGalleryError``.
@@ -100,7 +117,7 @@ def reading(what: str, *kinds: type[Exception]) -> Iterator[None]:
 def check_returned(rows: "Rows", where: str) -> "Rows":
     """The rows that an engine returned for a search; raises if one has an impossible id, mu or kappa."""
     valid = valid_kappa(rows.kappa).all() and has_unit_length(rows.mu).all()
-    if not (valid and all(isinstance(name, str) for name in rows.ids)):
+    if not (valid and set(map(type, rows.ids.tolist())) <= {str}):
         raise DamagedGalleryError(
             f"{where} is damaged: a row has no id, a mu whose length is not 1, or a kappa that is negative or NaN. "
             "`aureole index check` lists the problems; restore it from a copy, or rebuild it."

@@ -1,4 +1,4 @@
-"""Lance, the versioned table format of LanceDB: a gallery in a table. The only module that imports lance.
+"""Lance, the versioned table format of LanceDB: a gallery in a table.
 
 A path ``folder/gallery.lance`` is also the table ``gallery`` of ``lancedb.connect("folder")``. Each change is one
 versioned commit: readers see all of it or nothing, and a writer that is killed leaves the previous version. Two changes
@@ -15,27 +15,20 @@ not in it yet and are scanned.
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
-from operator import and_, or_
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aureole._io import check_local, reporting_writes
-from aureole.data import check_bucket, lance_options
+from aureole._io import reporting_writes
+from aureole.data import lance_options
 from aureole.errors import (
     DamagedGalleryError,
     InvalidInputError,
     MissingInputError,
-    MissingPackageError,
 )
 from aureole.retrieval._compression import Compression, check_compressed
-from aureole.retrieval._filters import Condition
 from aureole.retrieval._integrity import (
     check_returned,
     parse_index_note,
@@ -43,16 +36,32 @@ from aureole.retrieval._integrity import (
     reading,
 )
 from aureole.retrieval._lance_codes import build_codes, has_code, index_type
-from aureole.retrieval._quantisation import nearest_exactly
-from aureole.retrieval._schema import NO_MU, Rows, Schema, no_rows, object_array
+from aureole.retrieval._lance_tables import (
+    BATCH,
+    ID_INDEX,
+    expression,
+    from_arrow,
+    indexed_ids,
+    keyed,
+    known_ids,
+    lance_package,
+    locked,
+    open_table,
+    table_exists,
+    table_metadata,
+    to_arrow,
+    vectors_of,
+    with_ids,
+    without_mu,
+)
+from aureole.retrieval._quantisation import LARGEST_CAP, nearest_exactly
+from aureole.retrieval._schema import Rows, Schema
 from aureole.retrieval._store import (
     Approximate,
     Selection,
     check_build,
     default_lists,
     describe_index,
-    file_lock,
-    is_local,
     probes_of,
     slack,
     width_of,
@@ -60,13 +69,10 @@ from aureole.retrieval._store import (
 
 SCHEMA_KEY = "aureole.schema"  # in the metadata of a table: it is a gallery
 _NOTE, _INDEX = "aureole.note.", "aureole.index"
-_BATCH = 1000  # ids per expression
 _FIRST_NEAREST = 256
 # what Lance and Arrow raise for damaged files; ArrowInvalid and UnicodeDecodeError are ValueErrors
 _FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError, MemoryError)
 _LEAST_LINKS = 4  # with fewer, Lance builds graphs that are not connected
-_PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
-_ID_INDEX = "aureole_id"
 _SCANNED_IDS = 50_000  # rows whose ids need no index
 
 
@@ -75,9 +81,11 @@ class LanceStore:
 
     engine = "Lance"
     schema: Schema
+    cap_members = LARGEST_CAP  # of the largest caps that a compressed index is built for
 
     def __init__(self, where: str, table: Any) -> None:
         self.where, self._table = where, table
+        self._parsed: tuple[str, dict[str, Any]] | None = None  # the note of the index
         with reading(where, *_FAILURES):
             stored = table_metadata(table).get(SCHEMA_KEY)
             fields = {field.name: str(field.type) for field in table.schema}
@@ -96,7 +104,7 @@ class LanceStore:
     def create(cls, where: str, schema: Schema, rows: Rows) -> "LanceStore":
         """Create a table with its first rows."""
         lance = lance_package()
-        data = _keyed(to_arrow(rows, schema))
+        data = keyed(to_arrow(rows, schema))
         data = data.replace_schema_metadata({SCHEMA_KEY: json.dumps(schema.to_json())})
         with locked(where):
             if table_exists(where):
@@ -144,6 +152,20 @@ class LanceStore:
                 ) from None
             self._index_ids()
 
+    def append_new(self, rows: Rows) -> None:
+        """Add rows whose ids are known to be new: no id is looked up or indexed."""
+        if not len(rows):
+            return
+        with locked(self.where), reporting_writes(self.where):
+            data = keyed(to_arrow(rows, self.schema))
+            self._table = lance_package().write_dataset(data, self._table, mode="append")
+
+    def index_ids(self) -> None:
+        """Index the ids after ``append_new``, if there are many."""
+        with locked(self.where), reporting_writes(self.where):
+            self._refresh()
+            self._index_ids()
+
     def upsert(self, rows: Rows) -> int:
         """Add rows, and replace those whose id exists, in one commit; return how many were replaced."""
         with locked(self.where):
@@ -163,8 +185,8 @@ class LanceStore:
             self._refresh()
             known = known_ids(self._table, ids)
             with reporting_writes(self.where):
-                for start in range(0, len(known), _BATCH):
-                    self._table.delete(with_ids(known[start : start + _BATCH]))
+                for start in range(0, len(known), BATCH):
+                    self._table.delete(with_ids(known[start : start + BATCH]))
             return len(known)
 
     def count(self) -> int:
@@ -181,7 +203,7 @@ class LanceStore:
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
         names = ["id", "mu", "kappa", *columns]
-        filters = [with_ids(ids[start : start + _BATCH]) for start in range(0, len(ids), _BATCH)]
+        filters = [with_ids(ids[start : start + BATCH]) for start in range(0, len(ids), BATCH)]
         with reading(self.where, *_FAILURES):
             self._table.checkout_latest()
             parts = [self._table.scanner(columns=names, filter=one).to_table() for one in filters]
@@ -208,9 +230,7 @@ class LanceStore:
         total = self.count()
         index, compression = self._index_options(selection.exact)
         for query, bound in zip(mu, bounds.tolist(), strict=True):
-            if compression is not None:
-                bound -= compression.widening(bound)
-            yield self._within(query, bound, total, selection, index)
+            yield self._within(query, bound, total, selection, index, compression)
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
         """The k nearest rows of each query."""
@@ -221,9 +241,7 @@ class LanceStore:
             return self._near(query, k, selection, index)
 
         def within(query: np.ndarray, bound: float) -> Rows:
-            assert compression is not None
-            bound -= compression.widening(bound)
-            return self._within(query, bound, total, selection, index)
+            return self._within(query, bound, total, selection, index, compression)
 
         for query in mu:
             yield near(query, k) if compression is None else nearest_exactly(query, k, near, within)
@@ -262,7 +280,9 @@ class LanceStore:
             lists = sizes.get("lists", default_lists(total))
             with reporting_writes(self.where):
                 self._index_ids()
-                compression, sizes = build_codes(self._table, self.schema.dim, lists, sizes)
+                compression, sizes = build_codes(
+                    self._table, self.schema.dim, lists, sizes, members=self.cap_members
+                )
                 self._note_index(kind, lists, sizes, compression)
 
     def adopt(self, lists: int, sizes: dict[str, int]) -> None:
@@ -274,13 +294,13 @@ class LanceStore:
 
     def _index_ids(self) -> None:
         """Bring the index of ids up to date if it leaves out more rows than a lookup should scan."""
-        rows, indexed = self._table.count_rows(), _indexed_ids(self._table)
+        rows, indexed = self._table.count_rows(), indexed_ids(self._table)
         if rows - (indexed or 0) <= max(_SCANNED_IDS, rows // 50):
             return
         if indexed is None:
-            self._table.create_scalar_index("id", "BTREE", name=_ID_INDEX)
+            self._table.create_scalar_index("id", "BTREE", name=ID_INDEX)
         else:
-            self._table.optimize.optimize_indices(index_names=[_ID_INDEX])
+            self._table.optimize.optimize_indices(index_names=[ID_INDEX])
 
     def _note_index(
         self,
@@ -334,6 +354,7 @@ class LanceStore:
         total: int,
         selection: Selection,
         index: dict[str, Any],
+        compression: Compression | None = None,
     ) -> Rows:
         """A graph has no range search: search it for more and more nearest rows until one is outside the bound."""
         error = slack(self.schema.dim)
@@ -345,8 +366,10 @@ class LanceStore:
                     return rows
                 k *= 4
             index, _ = self._index_options(exact=True)
-        reach = 1 - max(bound, -1.0) + 2 * error
-        return self._near(query, total, selection, index, reach=reach)
+        widening = 0.0 if compression is None else compression.widening(bound)
+        reach = 1 - max(bound - widening, -1.0) + 2 * error
+        least = None if compression is None else bound - error
+        return self._near(query, total, selection, index, reach=reach, least=least)
 
     def _near(
         self,
@@ -356,8 +379,9 @@ class LanceStore:
         index: dict[str, Any],
         *,
         reach: float | None = None,
+        least: float | None = None,
     ) -> Rows:
-        """The k nearest rows, or those of them within a distance."""
+        """The k nearest rows, or those of them within a distance by the index and with a ``least`` inner product."""
         if k == 0:
             return from_arrow([], selection.columns, self.schema)
         nearest = {"column": "mu", "q": query, "k": k, "metric": "dot", **index}
@@ -373,7 +397,11 @@ class LanceStore:
                 prefilter=True,
                 disable_scoring_autoprojection=True,
             ).to_table()
-            rows = from_arrow([table], selection.columns, self.schema)
+            mu = vectors_of(table, self.schema.dim)
+            if least is not None:  # only members become Python strings; NaN stays, to be noticed
+                inside = np.flatnonzero(~(mu @ query < least))
+                table, mu = table.drop_columns("mu").take(inside), mu[inside]
+            rows = replace(without_mu(table, selection.columns), mu=mu)
         return check_returned(rows, self.where)
 
     def _index_options(self, exact: bool) -> tuple[dict[str, Any], Compression | None]:
@@ -399,8 +427,10 @@ class LanceStore:
         note = self._metadata().get(_INDEX)
         if note is None:
             return None
-        what = f"{self.where} (note of its index)"
-        return parse_index_note(parse_note(note, what), what)
+        if self._parsed is None or self._parsed[0] != note:
+            what = f"{self.where} (note of its index)"
+            self._parsed = note, parse_index_note(parse_note(note, what), what)
+        return self._parsed[1]
 
     def _index_problem(self, *, required: bool = False) -> str | None:
         """What is wrong with the index that searches use: its kind, its metric or its number of lists.
@@ -438,155 +468,3 @@ def _stored_types(schema: Schema) -> dict[str, str]:
     kinds = {"text": "string", "integer": "int64", "number": "double", "boolean": "bool"}
     fixed = {"id": "string", "mu": f"fixed_size_list<item: float>[{schema.dim}]", "kappa": "float"}
     return fixed | {name: kinds[kind] for name, kind in schema.columns.items()}
-
-
-def lance_package() -> Any:
-    """The package, imported when it is used."""
-    os.environ.setdefault("LANCE_LOG", "error")  # it warns about every table that it creates
-    try:
-        import lance
-    except ImportError as error:
-        raise MissingPackageError(
-            "Lance tables need pylance: pip install 'aureole[retrieval]'."
-        ) from error
-    return lance
-
-
-def table_exists(where: str) -> bool:
-    """Whether a Lance table exists at an address."""
-    if is_local(where):
-        return (Path(where) / "_versions").is_dir()
-    check_bucket(where)
-    try:
-        open_table(where)
-    except ValueError as error:
-        if "was not found" in str(error):
-            return False
-        raise InvalidInputError(
-            f"{where} cannot be opened: {str(error).splitlines()[0][:200]}"
-        ) from error
-    return True
-
-
-def open_table(where: str) -> Any:
-    """The Lance table at an address; one on S3 with the endpoint of ``AWS_ENDPOINT_URL``."""
-    return lance_package().dataset(where, storage_options=lance_options(where))
-
-
-@contextmanager
-def locked(where: str) -> Iterator[None]:
-    """Hold the lock for writers on this machine; does nothing on an object store."""
-    if not is_local(where):
-        yield
-        return
-    check_local(where)
-    with reporting_writes(where):
-        Path(where).parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(Path(f"{where.removesuffix('/')}.lock")):
-        yield
-
-
-def table_metadata(table: Any) -> dict[str, str]:
-    """The metadata of a table's schema."""
-    metadata = table.schema.metadata or {}
-    return {key.decode(): value.decode() for key, value in metadata.items()}
-
-
-def to_arrow(rows: Rows, schema: Schema) -> Any:
-    """Rows as the Arrow table that is stored."""
-    import pyarrow as pa
-
-    types = {
-        "text": pa.string(),
-        "integer": pa.int64(),
-        "number": pa.float64(),
-        "boolean": pa.bool_(),
-    }
-    flat = pa.array(np.ascontiguousarray(rows.mu).reshape(-1), pa.float32())
-    columns = {
-        "id": pa.array(rows.ids.tolist(), pa.string()),
-        "mu": pa.FixedSizeListArray.from_arrays(flat, schema.dim),
-        "kappa": pa.array(rows.kappa, pa.float32()),
-    }
-    for name, kind in schema.columns.items():
-        columns[name] = pa.array(rows.payload[name].tolist(), types[kind])
-    return pa.table(columns)
-
-
-def from_arrow(parts: Sequence[Any], columns: Sequence[str], schema: Schema) -> Rows:
-    """Rows from Arrow tables."""
-    import pyarrow as pa
-
-    if not parts:
-        return no_rows(columns, schema.dim)
-    table = pa.concat_tables(parts)
-    mu = table["mu"].combine_chunks()
-    flat = mu.flatten() if table.num_rows else mu.values[:0]
-    wide = flat.to_numpy(zero_copy_only=False).reshape(table.num_rows, schema.dim)
-    return replace(without_mu(table, columns), mu=wide)
-
-
-def without_mu(table: Any, columns: Sequence[str]) -> Rows:
-    """Rows without mu from an Arrow table or batch."""
-    payload = {name: object_array(table[name].to_pylist()) for name in columns}
-    ids = object_array(table["id"].to_pylist())
-    return Rows(ids, NO_MU, table["kappa"].to_numpy(), payload)
-
-
-def known_ids(table: Any, ids: list[str]) -> list[str]:
-    """Those of the ids that exist in a table: by the index of ids if there is one, else by a scan."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    known: list[str] = []
-    if _indexed_ids(table) is not None:
-        for start in range(0, len(ids), _BATCH):
-            chosen = table.scanner(columns=["id"], filter=with_ids(ids[start : start + _BATCH]))
-            known += chosen.to_table()["id"].to_pylist()
-        return known
-    wanted = pa.array(ids, pa.string())
-    for batch in table.scanner(columns=["id"]).to_batches():
-        column = batch.column("id")
-        is_known = pc.call_function("is_in", [column], pc.SetLookupOptions(wanted))
-        known += column.filter(is_known).to_pylist()
-    return known
-
-
-def _indexed_ids(table: Any) -> int | None:
-    """How many rows are in the index of ids; None without one."""
-    found = [each for each in table.describe_indices() if each.name == _ID_INDEX]
-    return found[0].num_rows_indexed if found else None
-
-
-def _keyed(data: Any) -> Any:
-    """An Arrow table of rows whose ids are declared as the primary key."""
-    import pyarrow as pa
-
-    key = pa.field("id", pa.string(), nullable=False, metadata=_PRIMARY_KEY)
-    return data.cast(data.schema.set(data.schema.get_field_index("id"), key))
-
-
-def with_ids(ids: Sequence[str]) -> Any:
-    """An expression that selects the rows with some ids."""
-    import pyarrow.compute as pc
-
-    return pc.field("id").isin(ids)
-
-
-def expression(conditions: Sequence[Condition]) -> Any:
-    """The conditions as an expression tree; no text is parsed."""
-    import pyarrow.compute as pc
-
-    parts = []
-    for condition in conditions:
-        field = pc.field(condition.column)
-        if condition.kind == "any":
-            equal = [field == value for value in condition.values]
-            parts.append(reduce(or_, equal, pc.scalar(False)))
-            continue
-        low, high = condition.values
-        if low is not None:
-            parts.append(field >= low)
-        if high is not None:
-            parts.append(field <= high)
-    return reduce(and_, parts) if parts else None

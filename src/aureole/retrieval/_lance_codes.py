@@ -15,6 +15,7 @@ from aureole.retrieval._schema import Rows, object_array
 
 _TYPES = {"pq": "IVF_PQ", "scalar": "IVF_SQ"}
 _TRAINING = 64  # rows per centroid
+_ITERATIONS = 20  # of k-means; more change little, and 50, the default of Lance, take minutes
 
 
 def index_type(compression: Compression) -> str:
@@ -31,19 +32,23 @@ def has_code(statistics: dict[str, Any], compression: Compression | None) -> boo
 
 
 def build_codes(
-    table: Any, dim: int, lists: int, sizes: dict[str, int]
+    table: Any, dim: int, lists: int, sizes: dict[str, int], *, members: int
 ) -> tuple[Compression, dict[str, int]]:
-    """Build a compressed index of the column mu; returns its compression, and the sizes with the number of probes."""
+    """Build a compressed index of the column mu; returns its compression, and the sizes with the number of probes.
+
+    ``members`` is the number of members of the largest caps that the index is built for.
+    """
     total = table.count_rows()
     code, size = code_of(dim, total)
     options = {}
     if code == "pq":  # with fewer rows than lists * sample_rate, Lance would build fewer lists
         rate = max(2, min(_TRAINING, total // lists))
-        options = {"num_sub_vectors": size, "sample_rate": rate}
+        options = {"num_sub_vectors": size, "sample_rate": rate, "max_iters": _ITERATIONS}
     table.create_index(
         "mu", _TYPES[code], metric="dot", replace=True, num_partitions=lists, **options
     )
-    errors, sizes = measure_index(_sample(table, dim), total, _Estimates(table), lists, sizes)
+    sample, estimates = _sample(table, dim), _Estimates(table)
+    errors, sizes = measure_index(sample, total, estimates, lists, sizes, members=members)
     return Compression(code, size, errors), sizes
 
 
@@ -72,7 +77,7 @@ class _Estimates:
 
 def _sample(table: Any, dim: int) -> Rows:
     """Rows among which near pairs are searched."""
-    places = sample_places(table.count_rows())
+    places = sample_places(table.count_rows(), dim)
     part = table.take(places.tolist(), columns=["id", "mu"])
     flat = part["mu"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     mu = np.ascontiguousarray(flat.reshape(len(places), dim))

@@ -13,10 +13,11 @@ from jaxtyping import Float
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning, EncoderError, InvalidInputError, MissingInputError
 from aureole.retrieval._hits import Hits, pick_hits
-from aureole.retrieval._index import CredibleIndex, SearchOptions
+from aureole.retrieval._index import CredibleIndex
 from aureole.retrieval._match import MatchCalibrator
 from aureole.retrieval._match_filter import MatchFilter
 from aureole.retrieval._schema import Origin
+from aureole.retrieval._search_options import SearchOptions
 
 _EVERYTHING = SearchOptions(kind="credible")  # with mass 1, the cap is the sphere
 _MOST_CACHED = 1000  # thresholds
@@ -121,6 +122,10 @@ class GalleryMatcher:
     def __init__(
         self, calibrator: MatchCalibrator, index: CredibleIndex, *, name: str = "the calibrator"
     ) -> None:
+        if index.follows:
+            raise InvalidInputError(
+                "a calibrator belongs to one version of a gallery: open the index with follow=False."
+            )
         self.calibrator, self.index, self._name = calibrator, index, name
         _check_same(calibrator, index.schema.dim, index.origin, name)
         ids = calibrator.ids_

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from aureole.retrieval._compression import Compression
-from aureole.retrieval._quantisation import SAMPLE_ROWS, measure_index
+from aureole.retrieval._quantisation import measure_index, sample_size
 from aureole.retrieval._schema import Rows
 
 LARGEST_HALF = 4_000  # dimensions of an index in pgvector
@@ -44,11 +44,12 @@ def choose_probes(store: Any, connection: Any, lists: int, sizes: dict[str, int]
     if "probes" in sizes:
         return sizes
     count = connection.execute(store._sql("SELECT count(*) FROM {table}")).fetchone()[0]
-    share = min(100.0, 100 * SAMPLE_ROWS / max(count, 1))
+    most = sample_size(store.schema.dim)
+    share = min(100.0, 100 * most / max(count, 1))
     statement = store._select(
         "SELECT {columns} FROM {table} TABLESAMPLE BERNOULLI (%s) REPEATABLE (0) LIMIT %s", ()
     )
-    sample: Rows = store._rows(connection, statement, [share, SAMPLE_ROWS], ())
+    sample: Rows = store._rows(connection, statement, [share, most], ())
     if not len(sample):
         return sizes
     sql = store._connection.psycopg.sql

@@ -84,16 +84,16 @@ class Connection:
                 "pgvector is not enabled in the database: run CREATE EXTENSION vector in it."
             ) from error
 
-    def read(self, work: Callable[[Any], _T]) -> _T:
+    def read(self, work: Callable[[Any], _T], *, register: bool = True) -> _T:
         """Run work that changes nothing; retry once if the connection is lost."""
         try:
-            return work(self.get())
+            return work(self.get(register=register))
         except self.psycopg.Error as error:
             if not self._lost(error):
                 raise self._failure(error, "read") from error
         self.close()
         with self.reporting("read"):
-            return work(self.get())
+            return work(self.get(register=register))
 
     def change(self, work: Callable[[Any], _T], what: str) -> _T:
         """Run a change once; if the connection is lost, the error says that it may have been committed."""

@@ -245,6 +245,25 @@ def no_rows(columns: Sequence[str], dim: int = 0) -> Rows:
     return Rows(object_array([]), np.zeros((0, dim), np.float32), np.zeros(0, np.float32), payload)
 
 
+def pick_rows(rows: Rows, places: np.ndarray) -> Rows:
+    """The rows at some positions."""
+    payload = {name: column[places] for name, column in rows.payload.items()}
+    return Rows(rows.ids[places], rows.mu[places], rows.kappa[places], payload)
+
+
+def join_rows(parts: Sequence[Rows], columns: Sequence[str], dim: int) -> Rows:
+    """The rows of several blocks, which may all be empty."""
+    filled = [part for part in parts if len(part)]
+    if len(filled) < 2:
+        return filled[0] if filled else no_rows(columns, dim)
+    return Rows(
+        np.concatenate([part.ids for part in filled]),
+        np.concatenate([part.mu for part in filled]),
+        np.concatenate([part.kappa for part in filled]),
+        {name: np.concatenate([part.payload[name] for part in filled]) for name in columns},
+    )
+
+
 def object_array(values: Sequence[Any]) -> np.ndarray:
     """The values as an array of Python objects, which can be indexed by an array of positions."""
     array = np.empty(len(values), dtype=object)

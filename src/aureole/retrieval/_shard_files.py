@@ -18,7 +18,7 @@ from aureole.retrieval._faiss_files import (
     read_arrays,
     unpack_rows,
 )
-from aureole.retrieval._integrity import LARGEST_NOTE, parse_note, reading
+from aureole.retrieval._integrity import read_json_file, reading
 from aureole.retrieval._schema import Rows, Schema, pack_strings, unpack_strings
 
 SUFFIX = ".shards"
@@ -64,18 +64,11 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest in a folder, which is validated."""
     path = folder / MANIFEST
     try:
-        if path.stat().st_size > LARGEST_NOTE:
-            raise DamagedGalleryError(f"{path} is larger than {LARGEST_NOTE >> 20} MiB.")
-        text = path.read_text(encoding="utf-8")
+        found = read_json_file(path, _FORMAT)
     except FileNotFoundError as error:
         raise MissingInputError(
-            f"{folder} holds no gallery: {MANIFEST} does not exist. `aureole index split` creates one."
+            f"{folder} holds no gallery: {MANIFEST} does not exist. `aureole index copy` creates one."
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DamagedGalleryError(f"{path} cannot be read: {error}.") from error
-    found = parse_note(text, str(path))
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
-        raise DamagedGalleryError(f"{path} does not have the format {_FORMAT!r}.")
     shards: list[Any] = found["shards"] if isinstance(found.get("shards"), list) else []
     generation: Any = found.get("generation")
     valid = 1 <= len(shards) <= _MAX_SHARDS and all(_is_shard(shard) for shard in shards)
@@ -97,7 +90,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def write_journal(folder: Path, rows: Rows, removed: Sequence[str]) -> None:
-    """Save a change before the first shard takes part in it: rows that are added or replaced, and ids removed."""
+    """Save a change before any shard is written: the rows to add or replace, and the ids to remove."""
     from safetensors.numpy import save
 
     text, ends = pack_strings(list(removed))
@@ -116,7 +109,7 @@ def read_journal(folder: Path, schema: Schema) -> tuple[Rows, list[str]] | None:
 
 
 def remove_journal(folder: Path) -> None:
-    """Remove the journal of a change in which all shards have taken part."""
+    """Remove the journal of a change that all shards have."""
     with reporting_writes(folder / _JOURNAL):
         (folder / _JOURNAL).unlink(missing_ok=True)
 

@@ -4,7 +4,7 @@ import fcntl
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -14,9 +14,10 @@ from aureole._io import reporting_writes
 from aureole.errors import InvalidInputError
 from aureole.retrieval._compression import Compression
 from aureole.retrieval._filters import Condition
-from aureole.retrieval._schema import Rows, Schema
+from aureole.retrieval._schema import DTYPES, Rows, Schema, join_rows
 
 Approximate = Literal["ivf", "hnsw"]
+_BLOCK = 50_000  # rows that are copied at once
 _URL = re.compile(r"(?P<scheme>[\w+.-]+://)(?P<authority>[^/?#]*)(?P<rest>.*)", re.DOTALL)
 _SMALLEST_SIZES = {"ivf": {"lists": 1, "probes": 1}, "hnsw": {"links": 2, "width": 1}}
 
@@ -34,7 +35,18 @@ class Selection:
 
 
 @runtime_checkable
-class Store(Protocol):
+class Searcher(Protocol):
+    """The part of a store that finds rows near queries; it may be in another process."""
+
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]: ...
+
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]: ...
+
+
+@runtime_checkable
+class Store(Searcher, Protocol):
     """What an engine must provide.
 
     - ``append`` adds all rows or none, durably, and raises if an id exists already.
@@ -72,12 +84,6 @@ class Store(Protocol):
 
     def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]: ...
 
-    def candidates(
-        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
-    ) -> Iterator[Rows]: ...
-
-    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]: ...
-
     def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None: ...
 
     def approximate(self) -> dict[str, Any] | None: ...
@@ -89,6 +95,25 @@ class Store(Protocol):
     def write_note(self, name: str, text: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+def all_rows(source: Store) -> Iterator[Rows]:
+    """All rows of a gallery with their mu and payload, in blocks of about 50,000, as they would be stored."""
+    kinds, dim = source.schema.columns, source.schema.dim
+    held: list[Rows] = []
+
+    def block() -> Rows:
+        rows = join_rows(held, list(kinds), dim)
+        payload = {name: rows.payload[name].astype(DTYPES[kind]) for name, kind in kinds.items()}
+        return replace(rows, payload=payload)
+
+    for rows in source.scan(list(kinds), vectors=True):
+        held.append(rows)
+        if sum(map(len, held)) >= _BLOCK:
+            yield block()
+            held.clear()
+    if held:
+        yield block()
 
 
 def shown_address(where: str) -> str:

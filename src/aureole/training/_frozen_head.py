@@ -29,6 +29,7 @@ from aureole.models import (
     Card,
     IndependentEncoder,
     check_weights,
+    find_model,
     load_folder,
     model_card,
     save_folder,
@@ -397,7 +398,15 @@ class FrozenHead:
 
     @classmethod
     def load(cls, folder: Path | str) -> "FrozenHead":
-        """Load a head from a folder. Untrusted files are safe: they hold only numbers, which are validated."""
+        """Load a head from a folder, or a packaged head by its name.
+
+        Untrusted files are safe: they hold only numbers, which are validated.
+
+        Examples
+        --------
+        >>> FrozenHead.load("minilm-captions").dim_
+        32
+        """
         parameters, fitted = read_head(folder)
         try:
             head = cls(**parameters)
@@ -460,7 +469,7 @@ class FrozenHead:
 
 def read_head(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The parameters and the fitted attributes of a saved head. Untrusted folders are safe: all is validated."""
-    config, weights = load_folder(folder, format=HEAD_FORMAT)
+    config, weights = load_folder(find_model(folder), format=HEAD_FORMAT)
     try:
         parameters = dict(config["parameters"])
         parameters.pop("calibrate", None)  # a parameter of heads saved by 0.1
