@@ -1,5 +1,7 @@
 """Bulk embedding and galleries on S3: the same rows as on the local disk."""
 
+from pathlib import Path
+
 import pytest
 
 from aureole.data import write_columns
@@ -56,6 +58,17 @@ def test_embed_from_and_to_the_store_gives_the_local_rows(store, pictures, encod
         ]
     again = embed(spec, "s3://bucket/encoder", "s3://bucket/out.lance", options=OPTIONS)
     assert (again.new_rows, again.rows) == (0, 230)
+
+
+def test_addresses_that_are_paths_are_printed_whole(store, pictures, encoder):
+    upload(store, pictures, "s3://bucket/few")
+    upload(store, encoder, "s3://bucket/model")
+    report = embed(Path("s3://bucket/few"), Path("s3://bucket/model"), Path("s3://bucket/p.lance"))
+    assert (report.rows, report.table) == (230, "s3://bucket/p.lance")
+    with CredibleIndex.open(Path("s3://bucket/p.lance")) as index:
+        assert index.count() == 230
+    with pytest.raises(MissingInputError, match=r"^s3://bucket/none does not exist"):
+        embed(Path("s3://bucket/none"), Path("s3://bucket/model"), Path("s3://bucket/p.lance"))
 
 
 def test_a_table_of_vectors_and_a_head_on_the_store(store, head, tmp_path):

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from aureole.data import full_address
 from aureole.errors import InvalidInputError
-from aureole.retrieval import Origin, is_local
+from aureole.retrieval import Origin, is_local, shown_address
 from aureole.scale._embedder import Embedder, ModelSpec
 from aureole.scale._posterior_table import (
     Done,
@@ -19,6 +20,7 @@ from aureole.scale._posterior_table import (
 )
 from aureole.scale._ray import check_parallel, map_chunks
 from aureole.scale._sources import Chunk, Source, SourceSpec, check_source, open_source
+from aureole.scale._watch import is_database
 from aureole.scale._worker import ChunkWorker, WorkOrder
 
 
@@ -121,7 +123,7 @@ def embed(
         Called with the progress after each chunk.
     """
     options = options or EmbedOptions()
-    spec = source if isinstance(source, SourceSpec) else SourceSpec(str(source))
+    spec = source if isinstance(source, SourceSpec) else SourceSpec(full_address(source))
     sizes = {"workers": workers, "batch": options.batch, "decoders": options.decoders}
     for name, value in (sizes | {"rows_per_chunk": spec.rows_per_chunk}).items():
         if value is not None and value < 1:
@@ -129,7 +131,7 @@ def embed(
     spec = replace(spec, path=absolute_address(spec.path))
     model = (model if isinstance(model, ModelSpec) else ModelSpec(model)).absolute()
     parallel = workers > 1 or address is not None
-    target = str(out)
+    target = full_address(out)
     # all that can be refused is refused before a model is loaded and before anything is written
     guessed = check_source(spec)
     check_address(target)
@@ -145,7 +147,7 @@ def embed(
     spec = replace(spec, rows_per_chunk=getattr(opened, "rows_per_chunk", None))
     with exclusive(table_address(target, embedder.weights)):
         table = PosteriorTable.open(
-            target, embedder.dim, _origin(embedder), _job(spec, model, embedder)
+            target, embedder.dim, origin_of(embedder), job_of(spec, model, embedder)
         )
         try:
             done = table.recover()
@@ -167,13 +169,14 @@ def embed(
         return run.report(embedder, table.repeated() if check_ids else None)
 
 
-def _origin(embedder: Embedder) -> Origin:
+def origin_of(embedder: Embedder) -> Origin:
     return Origin(embedder.kappa_pos, embedder.weights, embedder.fingerprint)
 
 
-def _job(spec: SourceSpec, model: ModelSpec, embedder: Embedder) -> dict[str, Any]:
-    """What a later run must repeat to add rows to the same table."""
+def job_of(spec: SourceSpec, model: ModelSpec, embedder: Embedder) -> dict[str, Any]:
+    """What a later run must repeat to add rows to the same table; an address has no password."""
     path = str(Path(spec.path).resolve()) if is_local(spec.path) else spec.path
+    path = shown_address(path) if is_database(path) else path
     job = {**asdict(spec), "path": path, "normalized": model.normalized}
     if embedder.fingerprint is not None:
         job["encoder"] = embedder.fingerprint

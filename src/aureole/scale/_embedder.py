@@ -18,7 +18,7 @@ from aureole.encoders import (
     load as load_encoder,
 )
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
-from aureole.models import WEIGHTS, format_of
+from aureole.models import PACKAGED_HEADS, WEIGHTS, find_model, format_of
 from aureole.records import file_hash
 from aureole.training import HEAD_FORMAT, FrozenHead
 
@@ -198,7 +198,7 @@ def load_embedder(
     modality
         The kind of input; default: what the model takes.
     head
-        The folder of a ``FrozenHead`` on the encoder's vectors.
+        The folder of a ``FrozenHead`` on the encoder's vectors, or the name of a packaged one.
     normalized
         Whether the head takes unit vectors; default: as the head recorded when it was fitted.
 
@@ -209,6 +209,10 @@ def load_embedder(
     >>> embedder.modality, embedder.dim, embedder([np.ones(384) / 384**0.5]).kappa.shape
     ('vector', 32, torch.Size([1]))
     """
+    if head is None and encoder in PACKAGED_HEADS:
+        encoder = find_model(encoder)
+    if head in PACKAGED_HEADS:
+        head = find_model(head)
     if head is None and is_head(encoder):
         encoder, head = None, encoder
     if encoder is None and head is None:

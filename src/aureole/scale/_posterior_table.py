@@ -276,6 +276,13 @@ class PosteriorTable:
             table.update_schema_metadata({SCHEMA_KEY: json.dumps(self._schema.to_json())})
             table.cleanup_old_versions(older_than=_KEEP)
 
+    def tidy(self) -> None:
+        """Merge the small files of many commits, and remove versions older than an hour."""
+        with locked(self.where):
+            table = open_table(self.where)
+            table.optimize.compact_files()
+            table.cleanup_old_versions(older_than=_KEEP)
+
 
 def lower_median(pieces: Callable[[], Iterable[np.ndarray]]) -> float | None:
     """The (lower) median of non-negative float32 values, in two passes and constant memory.

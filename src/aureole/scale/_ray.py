@@ -1,4 +1,4 @@
-"""The adapter to Ray: the only file that imports Ray and lance_ray, which builds indexes with it."""
+"""The adapter to Ray: jobs, training and indexes; processes of shards are in ``_shard_processes``."""
 
 import json
 import logging
@@ -39,9 +39,9 @@ def run_tasks(
     """Yield (job, result, None) as jobs end, or (job, None, error) where the worker died more than three times.
 
     A local Ray is started for the sweep and stopped afterwards; a cluster at an address is left running. A local Ray
-    listens on all interfaces of this machine while it runs, without authentication.
+    listens on all interfaces of this machine while it runs, and requires the token in ``~/.ray/auth_token``.
     """
-    with _running(workers, address) as ray:
+    with ray_running(workers, address) as ray:
         from ray.exceptions import RayError
 
         task = ray.remote(num_cpus=1, max_retries=3, runtime_env=_ONE_THREAD)(_single_threaded)
@@ -81,7 +81,7 @@ def map_chunks(
     items = [{"chunk": json.dumps(asdict(chunk))} for chunk in chunks]
     if not items:
         return
-    with _running(workers, address):
+    with ray_running(workers, address):
         import ray.data
         from ray.exceptions import RayError
 
@@ -146,7 +146,7 @@ def build_lists(
             f"{lists:,} lists need {2 * lists:,} rows or more, but {shown_address(where)} has {rows:,}. Use fewer "
             "lists, or no index: searching so few rows is fast without one."
         )
-    with _running(workers, address) as ray:
+    with ray_running(workers, address) as ray:
         try:
             from lance_ray import create_index
         except ImportError as error:
@@ -191,7 +191,7 @@ def run_ranks(
     work.mkdir(parents=True, exist_ok=True)
     outcome.unlink(missing_ok=True)
     # one more, as the trainer's own process counts too
-    with _running(ranks + 1, None if address == "local" else address) as ray:
+    with ray_running(ranks + 1, None if address == "local" else address) as ray:
         _train(ray, function, arguments, ranks, restarts, outcome)
     answer = json.loads(outcome.read_text())
     if "error" in answer:
@@ -257,8 +257,12 @@ def _on_worker(config: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _running(workers: int, address: str | None) -> Iterator[Any]:
-    """Ray: the one already initialised in this process, else a cluster at an address, else a temporary local one."""
+def ray_running(workers: int, address: str | None, *, background: bool = True) -> Iterator[Any]:
+    """Ray: the one already initialised in this process, else a cluster at an address, else a temporary local one.
+
+    The workers of a local one yield to other processes of the machine (Ray's default, nice 15), unless they answer
+    searches that a client waits for: then ``background`` is False, and they have the priority of this process.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -271,15 +275,23 @@ def _running(workers: int, address: str | None) -> Iterator[Any]:
     if started and address is None:
         with warnings.catch_warnings():  # the fork immediately executes another program
             warnings.filterwarnings("ignore", message="lance is not fork-safe")
-            ray.init(
-                address="local",  # not a Ray that already runs on this machine
-                num_cpus=workers,
-                include_dashboard=False,
-                object_store_memory=_STORE_BYTES,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _node_ip_address="127.0.0.1",
-            )
+            try:
+                ray.init(
+                    address="local",  # not a Ray that already runs on this machine
+                    num_cpus=workers,
+                    include_dashboard=False,
+                    object_store_memory=_STORE_BYTES,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _node_ip_address="127.0.0.1",
+                    _system_config=None if background else {"worker_niceness": 0},
+                )
+            except Exception as error:
+                if "timed out during startup" not in str(error):
+                    raise
+                raise AureoleError(
+                    "Ray did not start within 30 seconds; this machine may be busy. Run the same command again."
+                ) from error
     elif started:
         _check_answer(address)
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from aureole.encoders import ahead
 from aureole.errors import AureoleError, EncoderError, InvalidInputError, MissingInputError
 from aureole.retrieval import MAX_ID_BYTES, stored_direction
 from aureole.scale._embedder import Embedder, ModelSpec
-from aureole.scale._posterior_table import Done, Fault, PosteriorTable
+from aureole.scale._posterior_table import Done, Fault
 from aureole.scale._sources import (
     MAX_INPUT_BYTES,
     Broken,
     Chunk,
+    Source,
     SourceSpec,
     open_source,
     too_large,
@@ -30,13 +31,22 @@ _BUFFERED_ROWS = 65_536  # in memory before they are written
 _MAX_REASON = 500  # characters
 
 
+@runtime_checkable
+class RowWriter(Protocol):
+    """Where a worker puts the rows of a chunk: a ``PosteriorTable``, or memory."""
+
+    def write(self, key: str, ids: list[str], posterior: Any, sources: list[str]) -> list[str]:
+        """Keep a chunk's rows, and return the names of what was written."""
+        ...
+
+
 @dataclass(frozen=True)
 class WorkOrder:
     """Everything a worker needs, in plain values: the source, the model, the table, sizes, and ids to skip."""
 
     source: SourceSpec
     model: ModelSpec
-    table: PosteriorTable
+    table: RowWriter
     batch: int
     decoders: int = 1
     skip: frozenset[str] = field(default_factory=frozenset)
@@ -45,9 +55,11 @@ class WorkOrder:
 class ChunkWorker:
     """An open source and a loaded model; a call embeds one chunk."""
 
-    def __init__(self, order: WorkOrder, embedder: Embedder | None = None) -> None:
+    def __init__(
+        self, order: WorkOrder, embedder: Embedder | None = None, source: Source | None = None
+    ) -> None:
         self._order = order
-        self._source = open_source(order.source)
+        self._source = open_source(order.source) if source is None else source
         self._embedder = embedder or order.model.load(order.source.modality)
 
     def __call__(self, chunk: Chunk) -> Done:
@@ -102,8 +114,8 @@ class ChunkWorker:
         for name, raw in piece.items:
             digest = ""
             try:
-                data = _loaded(raw)
-                digest = _digest(data)
+                data = load_input(raw)
+                digest = input_digest(data)
                 prepared = self._embedder.prepare(data)
             except Exception as error:
                 fault = isinstance(error, InvalidInputError) and not isinstance(error, EncoderError)
@@ -189,12 +201,12 @@ class _Buffer:
         self.mu.append(mu)
         self.kappa.append(kappa)
 
-    def write(self, table: PosteriorTable, key: str) -> list[str]:
+    def write(self, table: RowWriter, key: str) -> list[str]:
         posterior = np.concatenate(self.mu), np.concatenate(self.kappa)
         return table.write(key, self.ids, posterior, self.sources)
 
 
-def _loaded(raw: Any) -> Any:
+def load_input(raw: Any) -> Any:
     """The raw input; a path is read to bytes."""
     if isinstance(raw, Broken):
         raise InvalidInputError(raw.reason)
@@ -236,7 +248,7 @@ def _fetched(path: RemotePath) -> bytes:
     return data
 
 
-def _digest(data: Any) -> str:
+def input_digest(data: Any) -> str:
     """The SHA-256 of a raw input, truncated to 128 bits."""
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
