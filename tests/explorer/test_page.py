@@ -8,6 +8,7 @@ import pytest
 
 from aureole.errors import AureoleError
 from aureole.explorer import Picture, Run, Section, Table, render
+from aureole.plot import FAVICON
 from aureole.records import Record
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\"'&"
@@ -73,7 +74,7 @@ def test_the_page_has_what_a_reader_needs():
     assert 'role="img" aria-label="plain"' in html
     assert "prefers-color-scheme: dark" in html
     assert "overflow-x: auto" in html
-    assert found.links == ["#part"]
+    assert found.links == [FAVICON, "#part"]
     assert "details" in found.tags
     assert "0.989 <small>± 0.001</small>" in html
 

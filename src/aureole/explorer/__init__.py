@@ -1,27 +1,16 @@
 """Pages and figures: the explorer of a gallery, the reports of a head and of a match calibrator, the quickstart."""
 
+from aureole.explorer._compare_galleries import Comparison, GallerySide, compare_galleries
 from aureole.explorer._explorer import (
-    MASSES,
     choose_columns,
     explorer_data,
     page_folder,
     write_explorer,
 )
-from aureole.explorer._figures import (
-    BLUE,
-    COLOURS,
-    GREEN,
-    GREY,
-    MARKERS,
-    ORANGE,
-    SKY,
-    VERMILION,
-    WIDTH,
-    canvas,
-    caps_figure,
-    place,
-    sheet,
-)
+from aureole.explorer._figures import caps_figure
+from aureole.explorer._gallery_copies import gallery_duplicates
+from aureole.explorer._gallery_map import GalleryMap, fit_map, map_path, read_map, write_map
+from aureole.explorer._gallery_table import Column, GalleryTable, Order, table_version
 from aureole.explorer._head import (
     extremes,
     picture_items,
@@ -44,6 +33,19 @@ from aureole.explorer._near_duplicates_page import (
     shown_rows,
     write_near_duplicates_page,
 )
+from aureole.explorer._nearest_rows import GalleryRows
+from aureole.explorer._neighbourhood_map import (
+    MASSES,
+    MAX_COUNT,
+    SUMMARY_MASSES,
+    azimuthal_map,
+    class_counts,
+    map_caps,
+    map_reach,
+    match_prior,
+    spread_places,
+)
+from aureole.explorer._notebook import Exploration, explore
 from aureole.explorer._page import (
     Gallery,
     Item,
@@ -56,6 +58,14 @@ from aureole.explorer._page import (
     format_number,
     render,
 )
+from aureole.explorer._questions import (
+    QUESTIONS,
+    QuestionOptions,
+    Questions,
+    inspect_gallery,
+    outlier_p_values,
+)
+from aureole.explorer._questions_file import load_questions, questions_path, save_questions
 from aureole.explorer._quickstart import (
     EXTRAS,
     Quickstart,
@@ -67,11 +77,26 @@ from aureole.explorer._quickstart import (
 from aureole.explorer._record_table import record_rows, write_record_table
 
 __all__ = [
+    "Comparison",
+    "Exploration",
+    "GalleryMap",
+    "GallerySide",
+    "GalleryTable",
+    "QuestionOptions",
+    "Questions",
     "caps_figure",
+    "compare_galleries",
+    "explore",
     "explorer_data",
+    "fit_map",
+    "inspect_gallery",
+    "load_questions",
+    "outlier_p_values",
+    "read_map",
     "record_rows",
     "write_explorer",
     "write_head_report",
+    "write_map",
     "write_match_report",
     "write_record_table",
 ]

@@ -9,7 +9,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,46 +20,39 @@ from aureole.data import find_picture, read_thumbnail
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.evaluation import SAMPLED, kappa_rejection
+from aureole.explorer._gallery_table import GalleryTable
+from aureole.explorer._neighbourhood_map import MASSES, match_prior
+from aureole.explorer._stored_sets import stored_sets
+from aureole.plot import FAVICON
 from aureole.retrieval import (
     CredibleIndex,
     GalleryMatcher,
-    Hits,
     MatchCalibrator,
     MatchOptions,
     SearchOptions,
-    cap_cosine,
+    coverage_curve,
     exact_cosines,
-    log_hit_positivity,
     stored_direction,
 )
 
 _FOLDER = Path(__file__).parent / "explorer_page"
-MASSES = tuple(round(0.01 * percent, 2) for percent in range(50, 100))
 _ENDS = 8  # items with the lowest and with the highest kappa of each class
-_CLASSES, _NAMED = 40, 100  # classes whose ends are picked, and classes that are listed
+_CLASSES = 40  # classes whose ends are picked
 _NEIGHBOURS = 6
-_SCORED = 48  # pairs of an item whose positivity is kept
+_SCORED = 48  # pairs of an item whose match probability is kept
 _SIDE = 96  # pixels of a picture
-_BYTES = 7_000_000  # of all pictures, so that the file stays below 10 MB
+_BYTES = 7_500_000  # of all items with pictures, so that the file stays below 10 MB
+_ITEM_BYTES = 3500  # of an item without its picture
 _MAX_TEXT = 2000  # characters
 _CREDIBLE = SearchOptions(kind="credible")
 
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class _AllItems:
-    """All items of a gallery in the order of kappa, lowest first."""
-
-    ids: list[str]
-    kappa: np.ndarray
-    labels: list[Any] | None
-
-
 def explorer_data(
     index: CredibleIndex,
     *,
-    pictures: Path | None = None,
+    pictures: Path | Mapping[str, Any] | None = None,
     label_column: str | None = None,
     text_column: str | None = None,
     items: int = 240,
@@ -76,7 +68,7 @@ def explorer_data(
     index
         The gallery.
     pictures
-        A folder with the items' pictures, named by their ids (default: none).
+        A folder with the items' pictures, named by their ids, or pictures by id (default: none).
     label_column, text_column
         Payload columns with the labels and the texts (default: none).
     items
@@ -87,14 +79,13 @@ def explorer_data(
         Called with (searches done, searches in total).
     """
     matcher = None if calibrator is None else GalleryMatcher(calibrator, index)
-    gallery = _read_items(index, label_column)
-    picked = [gallery.ids[place] for place in pick_items(len(gallery.ids), gallery.labels, items)]
+    table = GalleryTable.read(index, label_column, text_column)
+    picked = table.ids(pick_items(len(table), table.labels(), items))
     thumbnails, names = _thumbnails(pictures, _with_neighbours(index, picked))
+    chosen = sorted(row for row in table.numbers(names) if row is not None)
+    names = table.ids(chosen)
     posterior, payload = index.fetch(names, columns=list(index.schema.columns))
-    caps = torch.stack([cap_cosine(posterior, mass) for mass in MASSES], -1)
-    counts = _counts(index, posterior, caps.numpy(), progress)
-    rank = np.searchsorted(gallery.kappa, posterior.kappa.numpy()) / max(1, len(gallery.ids))
-    near = _scored(posterior, index.origin.kappa_pos)
+    prior = match_prior(table.labels(), len(table))
     matches = [{}] * len(names) if matcher is None else _matches(matcher, names, posterior)
     rows = [
         {
@@ -104,22 +95,23 @@ def explorer_data(
             "text": payload[text_column][i][:_MAX_TEXT] if text_column else None,
             "picture": thumbnails.get(name),
             "payload": {c: _short(v[i]) for c, v in payload.items()},
-            "rank": round(float(rank[i]), 6),
-            "near": near[i],
+            "rank": table.rank(posterior.kappa[i].item()),
             **matches[i],
         }
         for i, name in enumerate(names)
     ]
-    about = _about(index, gallery, label_column, text_column, pictures is not None)
+    about = _about(index, table, label_column, text_column, pictures is not None)
+    calibrated = None if matcher is None else matcher.about()
+    sets = stored_sets(index, names, posterior, label_column, prior=prior, progress=progress)
     return {
-        "format": "aureole-explorer-1",
-        "about": about | {"calibrator": None if matcher is None else matcher.about()},
-        "rejection": _rejection(index, gallery),
+        "format": "aureole-explorer-2",
+        "about": about | {"calibrator": calibrated, "prior": prior},
+        "rejection": _rejection(index, table, label_column),
+        "calibration": coverage_curve(index.conformal),
         "masses": list(MASSES),
         "items": rows,
-        "mu": _base64(stored_direction(posterior.mu), np.float32),
-        "caps": _base64(caps.numpy(), np.float32),
-        "counts": _base64(counts, np.int32),
+        "table": table.embed(chosen),
+        "sets": sets,
     }
 
 
@@ -209,7 +201,7 @@ def render_explorer(data: dict[str, Any], title: str = "aureole") -> str:
 <meta http-equiv="Content-Security-Policy" content="{rules}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,">
+<link rel="icon" href="{FAVICON}">
 <title>{name}</title>
 <style>{style}</style>
 </head>
@@ -228,18 +220,6 @@ def write_explorer(data: dict[str, Any], out: Path, title: str = "aureole") -> P
     return atomic_write(out, render_explorer(data, title))
 
 
-def _read_items(index: CredibleIndex, label_column: str | None) -> _AllItems:
-    """All ids, kappas and labels, in one pass over the gallery; ties in kappa are sorted by id."""
-    rows: list[tuple[float, str, Any]] = []
-    for ids, kappa, payload in index.scan(columns=[label_column] if label_column else []):
-        labels = payload[label_column] if label_column else [None] * len(ids)
-        rows += zip(kappa.tolist(), ids, labels, strict=True)
-    rows.sort(key=lambda row: row[:2])
-    kappa = np.array([row[0] for row in rows], np.float32)
-    labels = [row[2] for row in rows] if label_column else None
-    return _AllItems([row[1] for row in rows], kappa, labels)
-
-
 def _with_neighbours(index: CredibleIndex, picked: list[str]) -> list[str]:
     """The picked items, then all their first neighbours, all their second ones and so on."""
     if not picked:
@@ -254,74 +234,41 @@ def _with_neighbours(index: CredibleIndex, picked: list[str]) -> list[str]:
     return list(names)
 
 
-def _thumbnails(folder: Path | None, names: list[str]) -> tuple[dict[str, str], list[str]]:
+def _thumbnails(
+    pictures: Path | Mapping[str, Any] | None, names: list[str]
+) -> tuple[dict[str, str], list[str]]:
     """(Thumbnails as data URIs, of the pictures that can be read; the names up to the size limit of the file)."""
-    if folder is None:
+    if pictures is None:
         return {}, names
-    if not folder.is_dir():
-        raise MissingInputError(f"the folder of pictures {folder} does not exist. Check the name.")
-    root, found, used, fault = folder.resolve(), {}, 0, None
+    if isinstance(pictures, Path) and not pictures.is_dir():
+        raise MissingInputError(
+            f"the folder of pictures {pictures} does not exist. Check the name."
+        )
+    root = pictures.resolve() if isinstance(pictures, Path) else None
+    given = {} if isinstance(pictures, Path) else pictures
+    found, used, fault = {}, 0, None
     for place, name in enumerate(names):
-        path = find_picture(root, name)
-        if path is None:
+        source = given.get(name) if root is None else find_picture(root, name)
+        if source is None:
             continue
         try:
-            content = read_thumbnail(path, _SIDE)
+            content = read_thumbnail(source, _SIDE)
         except InvalidInputError as error:  # the item is shown without it
             fault = error
             continue
         uri = "data:image/jpeg;base64," + base64.b64encode(content).decode()
-        used += len(uri)
+        used += len(uri) + _ITEM_BYTES
         if used > _BYTES:
             return found, names[:place]
         found[name] = uri
     if not found and fault is not None:
-        raise InvalidInputError(f"no picture in {folder} can be read; the last: {fault}") from fault
-    if not found and names:
+        where = "" if root is None else f" in {pictures}"
+        raise InvalidInputError(f"no picture{where} can be read; the last: {fault}") from fault
+    if not found and names and root is not None:
         raise InvalidInputError(
-            f"{folder} has no picture of any item; expected for example {names[0]}.png, .jpg or .webp."
+            f"{pictures} has no picture of any item; expected for example {names[0]}.png, .jpg or .webp."
         )
     return found, names
-
-
-def _counts(
-    index: CredibleIndex, posterior: VonMisesFisher, caps: np.ndarray, progress: Progress | None
-) -> np.ndarray:
-    """How many items of the whole gallery are in the cap of each mass, [n, masses]."""
-    counts = np.zeros(caps.shape, np.int32)
-    for i in range(len(caps)):
-        query = VonMisesFisher(posterior.mu[i], posterior.kappa[i], validate_args=False)
-        hits = index.search(query, MASSES[-1], exact=True, options=_CREDIBLE)
-        assert isinstance(hits, Hits)
-        cosine = np.sort(hits.cosine.numpy())
-        counts[i] = len(cosine) - np.searchsorted(cosine, caps[i])
-        if progress is not None:
-            progress(i + 1, len(caps))
-    return counts
-
-
-def _scored(
-    posterior: VonMisesFisher, kappa_pos: float | None
-) -> list[list[list[int | float | None]]]:
-    """The nearest sampled items of each with their log positivity; empty if kappa_pos is unknown."""
-    mu = stored_direction(posterior.mu)
-    if kappa_pos is None or not len(mu):
-        return [[] for _ in mu]
-    cosine = np.stack([exact_cosines(own, mu) for own in mu])
-    near = np.argsort(-cosine, axis=1, kind="stable")[:, :_SCORED]
-    kappa = posterior.kappa.double()
-    score = log_hit_positivity(
-        torch.from_numpy(np.take_along_axis(cosine, near, 1)).reshape(-1),
-        kappa.repeat_interleave(near.shape[1]),
-        kappa[torch.from_numpy(near).reshape(-1)],
-        kappa_pos,
-        posterior.dim,
-    )
-    values = score.reshape(near.shape).numpy().round(2)
-    return [
-        [[int(place), _plain(float(value))] for place, value in zip(*pair, strict=True)]
-        for pair in zip(near, values, strict=True)
-    ]
 
 
 def _matches(
@@ -344,24 +291,22 @@ def _matches(
             ids = [names[place] for place in near]
             probability = matcher.probabilities(cosine, ids, level=found.level).tolist()
         pairs = zip(near.tolist(), probability, strict=True)
-        matches = [[place, round(value, 4)] for place, value in pairs]
-        entries.append({"matches": matches, "p_value": round(found.p_value, 4)})
+        matches = [[place, round(value, 7)] for place, value in pairs]
+        entries.append({"matches": matches, "p_value": float(found.p_value)})
     return entries
 
 
 def _about(
     index: CredibleIndex,
-    gallery: _AllItems,
+    table: GalleryTable,
     label_column: str | None,
     text_column: str | None,
     pictures: bool,
 ) -> dict[str, Any]:
     from aureole import __version__
 
-    n = len(gallery.ids)
-    places = [round(i / 100 * (n - 1)) for i in range(101)] if n else []
-    quantiles = [[i / 100, _plain(float(gallery.kappa[at]))] for i, at in enumerate(places)]
-    classes = Counter(gallery.labels or []).most_common(_NAMED)
+    n = len(table)
+    quantiles = [[share, _plain(kappa)] for share, kappa in table.quantiles()]
     return {
         "rows": n,
         "dim": index.schema.dim,
@@ -372,25 +317,21 @@ def _about(
         "text_column": text_column,
         "pictures": pictures,
         "kappa": {"quantiles": quantiles, "median": quantiles[50][1] if n else None},
-        "classes": [{"label": label, "count": count} for label, count in classes],
+        "classes": [{"label": label, "count": count} for label, count in table.classes],
+        "conformal": index.conformal is not None,
         "version": __version__,
     }
 
 
-def _rejection(index: CredibleIndex, gallery: _AllItems) -> dict[str, Any]:
+def _rejection(
+    index: CredibleIndex, table: GalleryTable, label_column: str | None
+) -> dict[str, Any]:
     """The rejection curve of items spaced evenly in the order of kappa."""
-    n = len(gallery.ids)
-    if gallery.labels is None or n < 2:
+    if label_column is None or len(table) < 2:
         return {"available": False, "curve": []}
-    places = np.unique(np.linspace(0, n - 1, min(SAMPLED, n)).astype(int))
-    posterior, _ = index.fetch([gallery.ids[i] for i in places])
-    curve = kappa_rejection(posterior, [gallery.labels[i] for i in places])
+    posterior, payload = index.fetch(table.sample(SAMPLED), columns=[label_column])
+    curve = kappa_rejection(posterior, payload[label_column])
     return {"available": True, "curve": curve}
-
-
-def _base64(values: np.ndarray, dtype: Any) -> str:
-    little = np.ascontiguousarray(values, np.dtype(dtype).newbyteorder("<"))
-    return base64.b64encode(little.tobytes()).decode()
 
 
 def _plain(value: float) -> float | None:

@@ -1,11 +1,8 @@
-"""Figures as SVG: caps on the sphere, two searches, the kappa of a head. The only file that imports matplotlib."""
+"""Figures of the reports as SVG: caps on the sphere, two searches, the metrics of a head."""
 
-import io
 import math
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,122 +12,31 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import MissingPackageError
 from aureole.explorer._page import format_number
+from aureole.plot import (
+    BAND,
+    BLUE,
+    GREY,
+    RULE,
+    VERMILION,
+    WIDTH,
+    canvas,
+    coverage,
+    draw_rejection,
+    kappa_histogram,
+    place,
+    sheet,
+)
 from aureole.retrieval import CredibleIndex, Hits
 from aureole.sphere import normalize
-from aureole.training import Assessment, histogram
+from aureole.training import Assessment
 
-# the palette of Okabe and Ito, safe for all kinds of colour blindness
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
-)  # fmt: skip
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
-GREY = "#595959"
-MARKERS = ("o", "s", "^", "D", "v")
-WIDTH = 6.4  # inches
-_STYLE = {
-    "font.family": ["DejaVu Sans"],  # bundled with matplotlib
-    "font.size": 13.5,  # 10 px where the page is 400 px wide
-    "axes.titlesize": 13.5,
-    "xtick.labelsize": 12.5,
-    "ytick.labelsize": 12.5,
-    "legend.fontsize": 12.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e3e3e3",
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "svg.fonttype": "none",
-}
 _TURN = np.linspace(0, 2 * math.pi, 361)
 _KAPPAS = {"a confident query": 60.0, "a vague query": 8.0}
 _COLUMNS, _ROWS = 8, 8  # members shown of each search
 _GAP = 3  # pixels between two pictures
 _MARGIN, _SIDE_BY_SIDE = 0.15, 0.4  # inches: around the figure, and between the two searches
 _FEWEST = 30  # rows: a mean over fewer is not drawn
-
-
-class Drawing:
-    """A matplotlib figure with panels side by side; ``svg`` is set when the ``with`` block ends."""
-
-    svg: str = ""
-
-    def __init__(self, figure: Any, axes: list[Any]) -> None:
-        self.figure, self.axes = figure, axes
-
-    def legend(self, columns: int = 3) -> None:
-        """One legend for all panels, below them."""
-        entries: dict[str, Any] = {}
-        for axes in self.axes:
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                entries.setdefault(label, handle)
-        self.figure.legend(
-            entries.values(),
-            entries.keys(),
-            loc="outside lower center",
-            ncols=columns,
-            columnspacing=1.2,
-            handlelength=1.6,
-        )
-
-
-@contextmanager
-def canvas(
-    name: str, panels: int, *, rows: int = 1, sharey: bool = False, height: float = 3.2
-) -> Iterator[Drawing]:
-    """A figure of 6.4 inches by ``height``; matplotlib's settings are restored at the end.
-
-    All figures have one width, so that their texts have one size on a page.
-    """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError(
-            "figures need matplotlib: pip install 'aureole[reports]'."
-        ) from error
-    # the salt makes ids the same in every run, and different in every figure of a page
-    settings: dict[Any, Any] = {**_STYLE, "svg.hashsalt": f"aureole-{name}"}
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        axes = figure.subplots(rows, panels, sharey=sharey, squeeze=False)
-        drawing = Drawing(figure, list(axes.flat))
-        yield drawing
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-        drawing.svg = _inline(buffer.getvalue())
-
-
-def _inline(svg: str) -> str:
-    """The SVG to insert into a page: no prolog, metadata, style or unused ids; it fills the width."""
-    svg = svg[svg.index("<svg") :]
-    for pattern in (
-        r"<metadata>.*?</metadata>\s*",
-        r"<style .*?</style>\s*",
-        r"<!--.*?-->\s*",
-        r' id="[a-zA-Z][\w.]*_[0-9]{1,4}"',  # others are hashes that the figure refers to
-    ):
-        svg = re.sub(pattern, "", svg, flags=re.DOTALL)
-    svg = re.sub(r' (width|height)="[0-9.]+pt"', "", svg, count=2)
-    return svg.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif").strip()
-
-
-def sheet(drawing: Drawing, height: float) -> Any:
-    """The axes as a sheet of paper, in inches from its upper left corner."""
-    (axes,) = drawing.axes
-    axes.set_position((0, 0, 1, 1))
-    axes.set(xlim=(0, WIDTH), ylim=(height, 0), autoscale_on=False)
-    axes.set_axis_off()
-    return axes
-
-
-def place(axes: Any, picture: np.ndarray, x: float, y: float, width: float) -> None:
-    """Put a picture on the sheet, its upper left corner at (x, y), every pixel a square."""
-    height = width * picture.shape[0] / picture.shape[1]
-    extent = (x, x + width, y + height, y)
-    axes.imshow(picture, extent=extent, aspect="auto", interpolation="none")
 
 
 def caps_figure(mass: float = 0.9, *, rows: int = 400, seed: int = 0) -> str:
@@ -155,8 +61,8 @@ def caps_figure(mass: float = 0.9, *, rows: int = 400, seed: int = 0) -> str:
 
 def _draw(axes: Any, mu: np.ndarray, centre: np.ndarray, hits: Hits) -> None:
     """Draw the sphere seen along its second axis; points on the far side are pale."""
-    axes.fill(np.cos(_TURN), np.sin(_TURN), facecolor="#f6f6f6", edgecolor=GREY, linewidth=1)
-    axes.plot(np.cos(_TURN), 0.25 * np.sin(_TURN), color="#d0d0d0", linewidth=0.8)
+    axes.fill(np.cos(_TURN), np.sin(_TURN), facecolor=BAND, edgecolor=GREY, linewidth=1)
+    axes.plot(np.cos(_TURN), 0.25 * np.sin(_TURN), color=RULE, linewidth=0.8)
     inside = np.zeros(len(mu), bool)
     inside[[int(name) for name in hits.ids]] = True
     front = mu[:, 1] < 0
@@ -260,7 +166,7 @@ def _dial(
     def ring(r: float) -> tuple[np.ndarray, np.ndarray]:
         return centre[0] + r * np.cos(turn), centre[1] + r * np.sin(turn)
 
-    axes.fill(*ring(radius), facecolor="#f6f6f6", edgecolor="#c8c8c8", linewidth=1)
+    axes.fill(*ring(radius), facecolor=BAND, edgecolor=RULE, linewidth=1)
     axes.fill(*ring(search.degrees * from_middle), facecolor=BLUE, alpha=0.16, linewidth=0)
     axes.plot(*ring(search.degrees * from_middle), color=BLUE, linewidth=1.8)
     names = sorted(set(labels))
@@ -281,14 +187,15 @@ def _dial(
 
 
 def _mosaic(pictures: Tensor, members: Sequence[int]) -> np.ndarray:
-    """The members' pictures row by row, padded with white."""
+    """The members' pictures row by row, with nothing in the gaps."""
     side = pictures.shape[-1]
     step = side + _GAP * side // 32
     rows = max(1, min(_ROWS, -(-len(members) // _COLUMNS)))
-    paper = np.full((rows * step, _COLUMNS * step, 3), 255, np.uint8)
+    paper = np.zeros((rows * step, _COLUMNS * step, 4), np.uint8)
     for at, number in enumerate(members[: _COLUMNS * _ROWS]):
         y, x = step * (at // _COLUMNS), step * (at % _COLUMNS)
-        paper[y : y + side, x : x + side] = _pixels(pictures[number])
+        paper[y : y + side, x : x + side, :3] = _pixels(pictures[number])
+        paper[y : y + side, x : x + side, 3] = 255
     return paper
 
 
@@ -314,21 +221,8 @@ def _plural(name: str, count: int) -> str:
 
 def kappa_figure(kappa: np.ndarray) -> str:
     """A histogram of kappa, with the median marked; the axis is logarithmic if kappas differ tenfold."""
-    counts, edges = histogram(kappa)
-    median = float(np.median(kappa))
     with canvas("kappa", 1) as drawing:
-        (axes,) = drawing.axes
-        style = {"color": SKY, "edgecolor": "white", "linewidth": 0.5}
-        axes.bar(edges[:-1], counts, np.diff(edges), align="edge", **style)
-        axes.axvline(median, color=VERMILION, label=f"median {format_number(median)}")
-        if kappa.max() >= 10 * kappa.min():
-            axes.set_xscale("log")
-            ticks = _round_values(edges[0], edges[-1])
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.minorticks_off()
-        axes.set(xlabel="κ (right: more certain)", ylabel="rows")
-        axes.locator_params(axis="y", nbins=5)
-        axes.grid(axis="x", visible=False)
+        kappa_histogram(kappa, ax=drawing.axes[0]).get_legend().remove()
         drawing.legend()
     return drawing.svg
 
@@ -348,29 +242,16 @@ def rejection_curves(
 ) -> str:
     """Recall@1 of the ``items`` that are kept against the share rejected; NaN is not drawn."""
     with canvas(name, 1, height=3.6) as drawing:
-        (axes,) = drawing.axes
-        axes.plot(rejected, best, ":", color=GREY, label="best order")
-        axes.plot(rejected, kept, color=BLUE, linewidth=2.6, label="by κ")
-        axes.axhline(kept[0], color=GREY, linestyle="-.", linewidth=1.2, label="random order")
-        axes.set(xlabel=f"share of {items} rejected", ylabel="Recall@1 of the others", xlim=(0, 1))
-        axes.set_ylim(max(0.0, float(np.nanmin(kept)) - 0.1), 1.004)
+        style = {"score": "Recall@1", "items": items, "ax": drawing.axes[0]}
+        draw_rejection(rejected, kept, best, **style).get_legend().remove()
         drawing.legend()
     return drawing.svg
 
 
-def coverage_figure(coverage: Mapping[float, float]) -> str:
+def coverage_figure(shares: Mapping[float, float]) -> str:
     """Measured against nominal coverage of a partner."""
-    nominal = [100 * mass for mass in coverage]
-    measured = [100 * share for share in coverage.values()]
-    low = max(0.0, min(*nominal, *measured) - 8)
     with canvas("head-coverage", 1, height=3.9) as drawing:
-        (axes,) = drawing.axes
-        ends = np.array([low, 101.0])
-        axes.fill_between(ends, ends - 2, ends + 2, color="#eeeeee", label="±2 points")
-        axes.plot(ends, ends, color="black", linewidth=1, label="measured = nominal")
-        axes.plot(nominal, measured, "o-", color=BLUE, markersize=7, label="measured")
-        axes.set(xlabel="nominal, %", ylabel="measured, %", xlim=ends, ylim=ends)
-        axes.set_xticks(nominal, [f"{mass:g}" for mass in nominal])
+        coverage(shares, ax=drawing.axes[0]).get_legend().remove()
         drawing.legend()
     return drawing.svg
 
@@ -391,10 +272,3 @@ def profile_figure(profile: Mapping[float, float], kappa_pos: float) -> str:
         axes.set(xlabel="κ_pos", ylabel="nats", ylim=(middle - half, middle + half))
         drawing.legend()
     return drawing.svg
-
-
-def _round_values(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, ... between two values, or only powers of ten if these would be too many."""
-    powers = [10.0**p for p in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
-    steps = (1, 2, 5) if high / low < 1e3 else (1,)
-    return [step * power for power in powers for step in steps if low <= step * power <= high]

@@ -11,9 +11,9 @@ import numpy as np
 
 from aureole._io import atomic_write
 from aureole.errors import AureoleWarning
-from aureole.explorer._figures import BLUE, GREEN, GREY, VERMILION, canvas
 from aureole.explorer._head import versions
 from aureole.explorer._page import Picture, Section, Table, format_share, render
+from aureole.plot import BLUE, GREEN, GREY, INK, VERMILION, canvas
 from aureole.retrieval import MatchCalibrator, MatchQuality, RuleSizes, SetSizes
 
 PRECISIONS = RECALLS = (0.5, 0.7, 0.9)  # shown unless others are asked for
@@ -325,7 +325,7 @@ def _reliability(calibrator: MatchCalibrator) -> Section:
     bins = calibrator.reliability(10)
     with canvas("match-reliability", 1, height=4.0) as drawing:
         (axes,) = drawing.axes
-        axes.plot([0, 100], [0, 100], color="black", linewidth=1, label="observed = predicted")
+        axes.plot([0, 100], [0, 100], color=INK, linewidth=1, label="observed = predicted")
         xy = [[100 * entry[place] for entry in bins] for place in (0, 1)]
         axes.plot(*xy, "o-", color=BLUE, markersize=7, label="candidates")
         axes.set(xlabel="predicted probability, %", ylabel="observed matches, %")

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from aureole.errors import MissingPackageError
+from aureole.plot import DARK, FAVICON, LIGHT, css
 from aureole.records import Record
 
 
@@ -113,7 +114,8 @@ def render(
     )
     parts = {"title": title, "sections": sections, "about": about, "results": results}
     footers = {"footer": footer, "footer_title": footer_title}
-    return environment.get_template("page.html.jinja").render(**parts, **footers)
+    colours = {"light": css(LIGHT), "dark": css(DARK), "favicon": FAVICON}
+    return environment.get_template("page.html.jinja").render(**parts, **footers, **colours)
 
 
 def check_page() -> None:

@@ -45,6 +45,7 @@ from aureole.models import (
     PosteriorEncoder,
     whiten_last_layer,
 )
+from aureole.plot import as_file
 from aureole.records import Record, file_hash, read_record, write_record
 from aureole.retrieval import CredibleIndex, Origin, SearchOptions
 from aureole.training import FitOptions, Observer, Phase, fit
@@ -396,7 +397,7 @@ def _write_searches(
     """
     labels = [shapes.names[label] for label in shapes.labels[: len(large[0])]]
     svg = two_caps_figure(searches, large[0], labels, large[1])
-    text = f'<?xml version="1.0" encoding="utf-8"?>\n{svg}\n'
+    text = f'<?xml version="1.0" encoding="utf-8"?>\n{as_file(svg)}\n'
     (out / _CAPS).write_text(text, encoding="utf-8")
     metrics = []
     for search in searches:

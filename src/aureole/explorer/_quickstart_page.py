@@ -13,9 +13,10 @@ from torch import Tensor
 from aureole._io import atomic_write
 from aureole.data import KINDS, DrawnShapes, write_picture
 from aureole.explorer import _figures as figures
-from aureole.explorer._figures import BLUE, COLOURS, MARKERS, CapSearch, canvas, two_caps_figure
+from aureole.explorer._figures import CapSearch, two_caps_figure
 from aureole.explorer._head import extremes
 from aureole.explorer._page import Gallery, Item, Picture, Section, format_share, render
+from aureole.plot import BLUE, COLOURS, MARKERS, canvas
 from aureole.records import Record
 
 _SHOWN = 12

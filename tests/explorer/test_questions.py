@@ -1,0 +1,364 @@
+"""Questions about a gallery and two galleries compared, each against a loop over all pairs."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from aureole.distributions import VonMisesFisher
+from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
+from aureole.evaluation import recall_at_1, spearman
+from aureole.explorer import (
+    QuestionOptions,
+    _nearest_rows as nearest,
+    compare_galleries,
+    inspect_gallery,
+    load_questions,
+    outlier_p_values,
+    questions_path,
+    save_questions,
+)
+from aureole.explorer._gallery_copies import gallery_duplicates
+from aureole.explorer._nearest_rows import GalleryRows, log_match_ratios, nearest_rows
+from aureole.retrieval import CredibleIndex, Origin, cap_cosine, log_hit_positivity
+
+KAPPA_POS = 20.0
+N, CLASSES = 120, 3
+
+
+def clouds(n=N, dim=6, seed=0, spread=0.35):
+    """(Directions around one centre per class, kappas, labels)."""
+    rng = torch.Generator().manual_seed(seed)
+    centres = torch.nn.functional.normalize(torch.randn(CLASSES, dim, generator=rng), dim=1)
+    label = torch.arange(n) % CLASSES
+    mu = centres[label] + spread * torch.randn(n, dim, generator=rng)
+    kappa = 5 + 60 * torch.rand(n, generator=rng)
+    return torch.nn.functional.normalize(mu, dim=1), kappa, label
+
+
+def gallery(mu, kappa, label=None, where="faiss://", kappa_pos=KAPPA_POS, **columns):
+    ids = [f"item-{i:03d}" for i in range(len(mu))]
+    if label is not None:
+        columns["label"] = [f"class {code}" for code in label.tolist()]
+    index = CredibleIndex.create(where, VonMisesFisher(mu, kappa), ids, columns)
+    index.origin = Origin(kappa_pos=kappa_pos)
+    return index
+
+
+@pytest.fixture(scope="module")
+def asked():
+    mu, kappa, label = clouds()
+    wrong = [4, 40, 77]
+    label[wrong] = (label[wrong] + 1) % CLASSES
+    index = gallery(mu, kappa, label)
+    return index, inspect_gallery(index, label_column="label"), wrong
+
+
+def pairs_of(index):
+    """(Ids, cosines of all pairs, kappas, labels) in the order of kappa, by a loop."""
+    rows = sorted(
+        (kappa, name, mu, payload["label"])
+        for names, posterior, columns in index.posteriors(columns=["label"])
+        for name, kappa, mu, payload in zip(
+            names,
+            posterior.kappa.tolist(),
+            posterior.mu.double().tolist(),
+            [{"label": each} for each in columns["label"]],
+            strict=True,
+        )
+    )
+    mu = np.array([row[2] for row in rows])
+    mu /= np.linalg.norm(mu, axis=1)[:, None]
+    return [row[1] for row in rows], mu @ mu.T, [row[0] for row in rows], [row[3] for row in rows]
+
+
+def test_shares_are_those_of_a_loop(asked):
+    index, found, _ = asked
+    ids, cosine, kappa, labels = pairs_of(index)
+    assert found.ids == ids
+    typical = index.schema.typical_kappa
+    for i in range(N):
+        query = VonMisesFisher(torch.eye(6)[0], torch.tensor(kappa[i]))
+        t = cap_cosine(query, 0.95, kind="predictive", kappa_pos=KAPPA_POS, kappa_other=typical)
+        others = sorted((j for j in range(N) if j != i), key=lambda j: -cosine[i, j])[:20]
+        weight: dict[str, float] = {}
+        for j in others:
+            if cosine[i, j] < t:
+                continue
+            triple = (torch.tensor([float(x)]) for x in (cosine[i, j], kappa[i], kappa[j]))
+            ratio = math.exp(log_hit_positivity(*triple, KAPPA_POS, 6).item())
+            weight[labels[j]] = weight.get(labels[j], 0.0) + ratio
+        total = sum(weight.values())
+        own = weight.get(labels[i], 0.0) / total if total else math.nan
+        np.testing.assert_allclose(found.shares.own[i], own, rtol=2e-4, equal_nan=True)
+        most = max((w for each, w in weight.items() if each != labels[i]), default=0.0)
+        a = weight.get(labels[i], 0.0)
+        np.testing.assert_allclose(found.suspicion[i], (most + 1) / (a + most + 2), rtol=2e-4)
+        rest = {each: w / total for each, w in weight.items() if each != labels[i]}
+        if rest:
+            best = max(rest, key=lambda each: rest[each])
+            np.testing.assert_allclose(found.shares.other_share[i], rest[best], rtol=2e-4)
+            if sorted(rest.values())[-1] > 1.01 * sorted([0.0, *rest.values()])[-2]:
+                assert found.classes[found.shares.other[i]] == best
+
+
+def test_planted_labels_are_the_most_suspicious(asked):
+    _, found, wrong = asked
+    total, first = found.answer("labels", 0, 6)
+    assert {entry["id"] for entry in first} >= {f"item-{i:03d}" for i in wrong}
+    assert total >= 3
+    assert [entry["score"] for entry in first] == sorted(
+        (entry["score"] for entry in first), reverse=True
+    )
+    _, second = found.answer("labels", 2, 4)
+    assert second == first[2:]
+
+
+def test_confusions_are_means_of_shares(asked):
+    _, found, _ = asked
+    shares = found.shares
+    ids = {tuple(pair): s for pair, s in zip(shares.pairs.tolist(), shares.pair_share, strict=True)}
+    for code in range(CLASSES):
+        rows = (found.label == code) & ~np.isnan(shares.own)
+        np.testing.assert_allclose(ids[code, code], shares.own[rows].mean())
+        assert sum(s for (own, _), s in ids.items() if own == code) == pytest.approx(1.0)
+    pairs = found.confusions()
+    assert [sum(p["shares"]) for p in pairs] == sorted(sum(p["shares"]) for p in pairs)[::-1]
+    one = pairs[0]["codes"]
+    total, rows = found.answer("ambiguous", 0, 500, classes=tuple(one))
+    assert total == pairs[0]["count"] == len(rows)
+    names = {found.classes[code] for code in one}
+    assert all({row["label"], row["other"]} == names for row in rows)
+
+
+def test_outliers_are_far_from_the_tenth_neighbour(asked):
+    index, found, _ = asked
+    _, cosine, _, _ = pairs_of(index)
+    np.fill_diagonal(cosine, -2)
+    tenth = np.arccos(np.sort(cosine, axis=1)[:, -10])
+    np.testing.assert_allclose(found.angle, tenth, atol=1e-6)
+    for i in (0, 50, 119):
+        assert found.p_value[i] == pytest.approx(np.mean(found.angle >= found.angle[i]))
+    np.testing.assert_allclose(found.columns()["outlier"], -np.log10(found.p_value))
+
+
+def test_a_lone_item_is_the_outlier():
+    mu, kappa, label = clouds(spread=0.1)
+    centre = torch.nn.functional.normalize(mu.mean(0), dim=0)
+    mu[5] = -centre
+    found = inspect_gallery(gallery(mu, kappa, label))
+    assert found.answer("outliers")[1][0]["id"] == "item-005"
+    assert [each["available"] for each in found.summary()] == [False, False, False, True]
+    with pytest.raises(InvalidInputError, match="no label column"):
+        found.answer("labels")
+    with pytest.raises(InvalidInputError, match="does not exist"):
+        found.answer("nothing")
+
+
+def test_p_values_of_new_items_are_uniform():
+    rng = np.random.default_rng(0)
+    own = rng.random(200)
+    p = outlier_p_values(own, rng.random(20_000))
+    # conformal: P(p <= a) is a on average over galleries; this gallery deviates by about 1 / sqrt(200)
+    for level in (0.05, 0.2, 0.5):
+        assert (p <= level).mean() == pytest.approx(level, abs=0.08)
+
+
+def test_equal_weights_without_kappa_pos():
+    mu, kappa, label = clouds()
+    index = gallery(mu, kappa, label, kappa_pos=None)
+    found = inspect_gallery(index, label_column="label", options=QuestionOptions(neighbours=7))
+    _, cosine, _, labels = pairs_of(index)
+    np.fill_diagonal(cosine, -2)
+    for i in range(0, N, 7):
+        near = np.argsort(-cosine[i])[:7]
+        assert found.shares.own[i] == pytest.approx(np.mean([labels[j] == labels[i] for j in near]))
+
+
+def test_tiny_and_empty_galleries():
+    mu, kappa, label = clouds(3)
+    for n in (1, 2, 3):
+        found = inspect_gallery(gallery(mu[:n], kappa[:n], label[:n]), label_column="label")
+        assert len(found) == n
+        assert found.answer("outliers") == (0, [])
+        assert found.answer("labels")[0] <= n
+    index = gallery(mu, kappa, label)
+    index.delete([f"item-{i:03d}" for i in range(3)])
+    found = inspect_gallery(index, label_column="label")
+    assert len(found) == 0
+    assert [each["count"] for each in found.summary()][-1] == 0
+
+
+@pytest.mark.parametrize("n", [700, 5000])
+def test_neighbours_are_those_of_a_loop(n):
+    mu = clouds(n, dim=5)[0].numpy()
+    found = nearest_rows(mu, 20)
+    for i in range(0, n, n // 40):
+        wide = mu.astype(np.float64)
+        cosine = wide @ wide[i] / np.linalg.norm(wide, axis=1) / np.linalg.norm(wide[i])
+        cosine[i] = -2
+        np.testing.assert_allclose(found.cosine[i], np.sort(cosine)[::-1][:20], atol=1e-7)
+        np.testing.assert_allclose(cosine[found.rows[i]], found.cosine[i], atol=1e-12)
+        assert len(set(found.rows[i].tolist())) == 20
+
+
+def test_a_sample_of_a_large_gallery():
+    mu = clouds(500)[0].numpy()
+    found = nearest_rows(mu, 5, sample=100)
+    assert len(np.unique(found.rows)) <= 100
+    assert (found.rows != np.arange(500)[:, None]).all()
+
+
+def test_interrupted_runs_resume(tmp_path, monkeypatch):
+    monkeypatch.setattr(nearest, "_PART", 100)
+    mu = clouds(350)[0].numpy()
+    whole = nearest_rows(mu, 5)
+
+    def stop(done):
+        if done > 220:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        nearest_rows(mu, 5, folder=tmp_path, observer=stop)
+    assert len(list(tmp_path.glob("rows-*.safetensors"))) == 2
+    (tmp_path / "rows-000000100.safetensors").write_bytes(b"damaged")
+    again = nearest_rows(mu, 5, folder=tmp_path)
+    np.testing.assert_array_equal(again.rows, whole.rows)
+
+
+def test_interpolated_positivities_are_close():
+    mu, _, _ = clouds(1000, dim=16)
+    rng = np.random.default_rng(0)
+    kappa = 3 * 200 ** rng.random(1000)
+    near = nearest_rows(mu.numpy(), 40)
+    assert near.rows.size > nearest._EXACT
+    found = log_match_ratios(near, kappa, KAPPA_POS, 16)
+    own = np.repeat(kappa, 40)
+    flat = (torch.from_numpy(x) for x in (near.cosine.ravel(), own, kappa[near.rows].ravel()))
+    exact = log_hit_positivity(*flat, KAPPA_POS, 16).numpy().reshape(found.shape)
+    assert np.abs(found - exact).max() < 0.05
+
+
+def test_infinite_kappas_have_answers():
+    mu, kappa, label = clouds(700, dim=8)
+    index = gallery(mu, torch.full_like(kappa, 1e30), label)
+    found = inspect_gallery(index, label_column="label")
+    assert np.isfinite(found.suspicion).all()
+
+
+def test_the_file_has_the_same_answers(asked, tmp_path):
+    _, found, _ = asked
+    path = save_questions(found, questions_path(str(tmp_path / "gallery.lance")))
+    assert path.name == "gallery.lance.questions.safetensors"
+    again = load_questions(path)
+    assert again.version == found.version
+    for name in ("labels", "ambiguous", "outliers"):
+        assert again.answer(name, 0, 50) == found.answer(name, 0, 50)
+    assert again.summary() == found.summary()
+    assert again.confusions() == found.confusions()
+
+
+def test_damaged_files_are_refused(asked, tmp_path):
+    _, found, _ = asked
+    path = save_questions(found, tmp_path / "questions.safetensors")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DamagedGalleryError, match="inspect"):
+        load_questions(path)
+    path.write_bytes(content.replace(b"aureole-questions-1", b"aureole-questions-9"))
+    with pytest.raises(DamagedGalleryError, match="format"):
+        load_questions(path)
+    with pytest.raises(MissingInputError, match="aureole inspect"):
+        load_questions(tmp_path / "missing")
+    with pytest.raises(InvalidInputError, match="not local"):
+        questions_path("postgresql://host/db#table")
+
+
+def test_planted_copies_are_found():
+    rng = np.random.default_rng(0)
+    words = [f"word{i}" for i in range(400)]
+    texts = [" ".join(rng.choice(words, 12)) for _ in range(150)]
+    texts[149] = texts[3]
+
+    def encode(given):
+        table = {word: np.random.default_rng(i).standard_normal(16) for i, word in enumerate(words)}
+        zero = np.full(16, 0.01)
+        mu = np.stack(
+            [
+                np.sum([table.get(w.lower().strip(".,!?"), zero) for w in text.split()], 0)
+                for text in given
+            ]
+        )
+        mu = torch.nn.functional.normalize(torch.from_numpy(mu).float(), dim=1)
+        return VonMisesFisher(mu, torch.ones(len(mu)))
+
+    posterior = encode(texts)
+    index = gallery(posterior.mu, 10 + torch.rand(150), text=texts)
+    rows = GalleryRows.read(index, ["text"])
+    copies = gallery_duplicates(rows, encode, texts=rows.payload["text"])
+    found = inspect_gallery(index, rows=rows, duplicates=copies)
+    total, pairs = found.answer("duplicates")
+    assert total == 1
+    assert {pairs[0]["id"], pairs[0]["partner_id"]} == {"item-003", "item-149"}
+    assert pairs[0]["score"] == 1.0
+
+
+def test_comparison_is_that_of_loops():
+    mu, kappa, label = clouds()
+    other, _, _ = clouds(seed=1)
+    moved = kappa.clone()
+    moved[9] = 500.0
+    one, two = gallery(mu, kappa, label), gallery(other, moved, label)
+    two.delete(["item-000"])
+    found = compare_galleries(one, two, label_column="label", names=("a", "b"))
+    assert (len(found), found.only_first, found.only_second) == (N - 1, 1, 0)
+    ids = [f"item-{i:03d}" for i in range(1, N)]
+    order = sorted(range(1, N), key=lambda i: (kappa[i].item(), f"item-{i:03d}"))
+    assert found.ids == [f"item-{i:03d}" for i in order]
+    assert sorted(found.ids) == ids
+    a, b = kappa[order].double(), moved[order].double()
+    assert found.rank_correlation == pytest.approx(spearman(a, b))
+    for i in (0, 30, 118):
+        below = [(x < x[i]).sum().item() + ((x == x[i]).sum().item() - 1) / 2 for x in (a, b)]
+        assert found.rank_change[i] == pytest.approx((below[1] - below[0]) / (N - 1))
+    assert found.movers("up", 1)[0]["id"] == "item-009"
+    for side, directions in ((found.first, mu), (found.second, other)):
+        expected = recall_at_1(directions[order], label[order])
+        assert side.recall_at_1 == pytest.approx(expected, abs=1e-9)
+        cosine = (directions[order] @ directions[order].T).fill_diagonal_(-2).numpy()
+        assert (np.sort(side.near.rows[7]) == np.sort(np.argsort(-cosine[7])[:10])).all()
+    both = [
+        len(set(x) & set(y)) / 10
+        for x, y in zip(found.first.near.rows, found.second.near.rows, strict=True)
+    ]
+    np.testing.assert_allclose(found.overlap, both)
+
+
+def test_coverage_is_that_of_all_pairs():
+    mu, kappa, label = clouds(240)
+    index = gallery(mu, kappa, label)
+    found = compare_galleries(index, index, label_column="label")
+    cosine = (mu.double() @ mu.double().T).numpy()
+    same = (label[:, None] == label[None]).numpy() & ~np.eye(240, dtype=bool)
+    typical = index.schema.typical_kappa
+    for mass in (0.5, 0.9, 0.95):
+        query = VonMisesFisher(mu, kappa)
+        cap = cap_cosine(query, mass, kind="predictive", kappa_pos=KAPPA_POS, kappa_other=typical)
+        inside = cosine >= cap.numpy()[:, None]
+        # 2,400 drawn pairs of 19,000
+        assert found.first.coverage[mass] == pytest.approx(inside[same].mean(), abs=0.03)
+    assert found.rank_correlation == pytest.approx(1.0)
+    assert found.overlap.tolist() == [1.0] * 240
+    assert found.first.recall_at_1 == found.second.recall_at_1
+
+
+def test_comparison_refuses_other_galleries():
+    mu, kappa, _ = clouds(5)
+    other = CredibleIndex.create("faiss://", VonMisesFisher(mu, kappa), list("abcde"))
+    with pytest.raises(InvalidInputError, match="0 ids in common"):
+        compare_galleries(gallery(mu, kappa), other)
+    same = compare_galleries(other, other)
+    assert same.first.recall_at_1 is None
+    with pytest.raises(InvalidInputError, match="movers"):
+        same.movers("size")
