@@ -272,6 +272,7 @@ def test_headers_that_never_end_are_cut(service, monkeypatch):
 ROUTES = [
     ("GET", "/"), ("GET", "/assets/a.js"), ("GET", "/metrics"), ("GET", "/openapi.json"), ("GET", "/v1/about"),
     ("GET", "/v1/items"), ("GET", "/v1/ambiguous"), ("GET", "/v1/items/item-001"), ("GET", "/v1/rejection"),
+    ("GET", "/v1/calibration"),
     ("GET", "/v1/pictures/item-001"), ("POST", "/v1/embed"), ("POST", "/v1/search"), ("POST", "/v1/map"),
     ("GET", "/nothing"), ("OPTIONS", "/v1/about"), ("HEAD", "/v1/about"),
 ]  # fmt: skip

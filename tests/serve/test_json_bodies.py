@@ -47,8 +47,8 @@ def test_the_count_in_parts_is_that_of_the_parsed_value():
 
 @pytest.mark.parametrize(
     "body",
-    [b'{"k":1,' * 2000, b"[" * 2000, b"[" + b"0," * 300_000 + b"0]"],
-    ids=["keys", "lists", "values"],
+    [b'{"k":1,' * 2000, b"[" * 2000, b"[" + b"0," * 300_000 + b"0]", b'"' * 2**20],
+    ids=["keys", "lists", "values", "strings"],
 )
 def test_a_body_above_a_limit_is_refused_before_it_is_parsed(body):
     with pytest.raises(ApiError, match="more than"):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
+from aureole.explorer import SUMMARY_MASSES
 from aureole.models import MINILM_CAPTIONS
 from aureole.scale import load_embedder
 from aureole.serve import BatchOptions, Service, SubprocessEmbedder, _model_process
@@ -22,7 +23,6 @@ from aureole.serve._model_process import (
     read_message,
     write_message,
 )
-from aureole.serve._neighbourhood_map import SUMMARY_MASSES
 from tests.serve.conftest import ask, error_of, in_base64, running
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from aureole.retrieval import Tags
 from aureole.scale import load_embedder
-from aureole.serve import Pictures, Service
+from aureole.serve import Pictures, Service, TagService
 from tests.serve.conftest import running
 
 pytest.importorskip("schemathesis")
@@ -28,9 +29,10 @@ def calibrated(made, index, calibrator):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("which", ["service", "calibrated"])
-def test_answers_are_those_described(which, request):
+def test_answers_are_those_described(which, request, tmp_path):
     service = request.getfixturevalue(which)
-    with running(service) as place:
+    tags = None if which == "service" else TagService(Tags(tmp_path / "tags.sqlite"))
+    with running(service, tags=tags) as place:
         tally = fuzz(f"http://{place[0]}:{place[1]}", examples=20)
     assert tally.faults == []
     assert tally.requests >= 200

@@ -31,7 +31,7 @@ def test_ready_while_engine_and_encoder_answer(service, monkeypatch):
         status, _, body = ask(place, "GET", "/readyz")  # without a key
         assert (status, json.loads(body)) == (
             200,
-            {"status": "ready", "engine": "ok", "encoder": "ok"},
+            {"status": "ready", "engine": "ok", "encoder": "ok", "rollout": None},
         )
         for part, name in ((engine, "engine"), (encoder, "encoder")):
             part.fail = broken

@@ -18,7 +18,7 @@ from aureole.models import (
 )
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
-from benchmarks.explorer_visit import Visit, browser, chromium, serving
+from benchmarks.explorer_visit import Visit, asks_for_members, browser, chromium, serving
 
 pytest.importorskip("playwright")
 pytest.importorskip("fastapi")
@@ -155,14 +155,24 @@ def test_an_item_its_map_and_its_set(visit, shapes):
     assert small < large
     assert inner < outer
     assert "certain" in visit.page.locator(".head .lead").inner_text()
+    chosen = visit.page.url
+    assert chosen.endswith("?mass=97")
+    visit.page.locator(".members .tile").nth(1).click()
+    visit.page.wait_for_url(lambda url: url != chosen)
+    visit.settle()
+    visit.page.go_back()
+    visit.page.locator("h1", has_text=name.split()[0]).wait_for()
+    assert visit.page.locator("#mass").input_value() == "97"
+    assert visit.members() == (large, outer)
     visit.page.go_back()
     visit.page.locator(".lane").first.wait_for()
 
 
 def test_the_cap_is_a_circle_around_its_members(visit):
     visit.load()
-    visit.open_first()
-    visit.move_mass(80)
+    visit.go("#/item/disc%203?mass=80&kind=credible")
+    visit.settle()
+    visit.page.locator(".map .dots circle").first.wait_for()
     found = visit.page.evaluate(
         """() => {
           const r = Number(document.querySelector(".cap").getAttribute("r"));
@@ -193,6 +203,9 @@ def test_a_picture_loses_what_it_shows(visit, shapes, tmp_path):
     assert kappa == pytest.approx(own, rel=0.006)
     shown = {kappa, visit.turn("crop", 40), visit.turn("blur", 3)}
     assert len(shown) == 3
+    said = visit.page.locator(".compared", has_text="Cropped to 40 % and blurred by 3").inner_text()
+    assert f"{kappa:.2f}"[:4] in said
+    assert ("rises" if visit.verdict() > kappa else "falls") in said
     curve = visit.page.locator('.chart.crop .curve[d*="L"]')
     curve.wait_for(state="attached")  # it comes after the kappa
     assert curve.get_attribute("d").count("L") == 8
@@ -207,7 +220,7 @@ def test_a_picture_is_pasted(visit, shapes):
     visit.go("#/ask")
     visit.page.locator(".studio img").wait_for()
     visit.settle()
-    with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+    with visit.page.expect_response(asks_for_members):
         visit.page.evaluate(
             """async (url) => {
               const blob = await (await fetch(url)).blob();
@@ -226,7 +239,7 @@ def test_a_picture_is_pasted(visit, shapes):
 def test_members_are_explained(visit):
     visit.load()
     visit.open_first()
-    with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+    with visit.page.expect_response(asks_for_members):
         visit.page.locator(".check input").check()
     visit.settle()
     assert visit.page.locator(".members .why").count() == min(12, visit.members()[0])
@@ -304,7 +317,7 @@ def test_all_of_it_by_keyboard_alone(visit):
     assert "away" in page.locator(".note").inner_text()
     before = visit.members()
     tab_to("#mass")
-    with page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+    with page.expect_response(asks_for_members):
         for _ in range(10):
             page.keyboard.press("ArrowLeft")
     assert visit.members()[1] < before[1]
@@ -383,21 +396,87 @@ def test_sentences_vague_and_precise(chrome, sentences):
         )
         assert vague < exact
         assert len(visit.page.locator(".strip .marks line").all()) == 2
+        with visit.page.expect_response(asks_for_members):
+            visit.page.get_by_text("What could this be?").click()
         wide, _ = visit.members()
-        with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+        with visit.page.expect_response(asks_for_members):
             visit.page.get_by_text("Around B").click()
         narrow, circle = visit.members()
         assert narrow <= wide
-        with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+        compared = visit.page.locator(".compared", has_text=f"A's set contains {wide}")
+        compared.wait_for()
+        said = compared.inner_text()
+        assert "κ rises from" in said
+        assert f"B's {narrow} of 36 texts" in said
+        with visit.page.expect_response(asks_for_members):
             if narrow:
-                visit.page.get_by_text("Its matches", exact=True).click()
+                visit.page.get_by_text("What matches this?", exact=True).first.click()
             else:  # what an empty set offers
-                visit.page.get_by_role("button", name="Show likely matches instead").click()
+                visit.page.get_by_role("button", name="What matches this?").click()
         visit.settle()
         partners, larger = visit.members()
         assert partners > narrow
         assert larger > circle
         assert visit.errors == []
+
+
+def test_a_text_is_asked_what_matches_it(chrome, sentences):
+    """The default cap finds the captions about the query's subject; its own latent's cap can be empty."""
+    with Visit(chrome, sentences) as visit:
+        visit.load()
+        visit.go("#/ask")
+        visit.type_sentence("a", "A brown dog is running.")
+        assert (
+            visit.page.locator(".set .choice input:checked").get_attribute("value") == "predictive"
+        )
+        assert visit.members()[0] >= 3
+        nearest = visit.page.locator(".members .text").all_inner_texts()[:3]
+        assert all("dog" in text for text in nearest)
+
+
+def test_the_address_keeps_the_query(chrome, sentences):
+    with Visit(chrome, sentences) as visit:
+        visit.load()
+        visit.go("#/ask")
+        visit.type_sentence("a", "A dog & a cat: 100 % sure?")
+        with visit.page.expect_response(asks_for_members):
+            visit.page.get_by_text("Around B").click()
+        with visit.page.expect_response(asks_for_members):
+            visit.page.get_by_text("What could this be?").click()
+        shown = visit.move_mass(85)
+
+        def check() -> None:
+            visit.page.locator(".summary strong").wait_for()
+            assert visit.page.locator("#sentence-a").input_value() == "A dog & a cat: 100 % sure?"
+            assert visit.page.locator("#mass").input_value() == "85"
+            chosen = visit.page.locator(".choice input:checked")
+            assert [each.get_attribute("value") for each in chosen.all()] == ["b", "credible"]
+            visit.page.locator(".compared strong").first.wait_for()
+            visit.settle()
+            assert visit.members() == shown
+
+        visit.page.reload()
+        check()
+        with Visit(chrome, visit.page.url) as other:
+            other.page.goto(other.base)
+            assert other.page.locator("#sentence-a").input_value() == "A dog & a cat: 100 % sure?"
+        visit.go("#/threshold")
+        visit.page.locator(".rejection").wait_for()
+        visit.page.go_back()
+        check()
+        assert visit.errors == []
+
+
+def test_a_kappa_outside_the_histogram_is_marked(chrome, sentences):
+    with Visit(chrome, sentences) as visit:
+        visit.load()
+        visit.go("#/ask")
+        visit.type_sentence("a", "?")
+        visit.type_sentence("b", "A dog is running.")
+        marks = visit.page.locator(".query > .strip .marks")
+        assert "A, below all items" in marks.inner_text()
+        assert marks.locator("path.beyond").count() == 1
+        assert marks.locator("line").count() == 1
 
 
 def test_what_is_markup_stays_text(chrome, sentences):
@@ -430,6 +509,8 @@ def test_a_posterior_of_no_direction_is_no_trouble(chrome, tmp_path):
         assert visit.page.locator("h1").inner_text() == ids[0]
         visit.go("#/ask")
         visit.page.locator(".empty").wait_for()
+        assert "`" not in visit.page.locator(".empty").inner_text()
+        assert visit.page.locator(".empty code").inner_text() == "--encoder"
         visit.go("#/threshold")
         visit.page.locator(".empty").wait_for()
         assert visit.errors == []

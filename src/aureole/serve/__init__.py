@@ -12,14 +12,16 @@ from aureole.serve._client import Client, MatchResult, SearchResult, ServiceErro
 if TYPE_CHECKING:
     from aureole.serve._app import create_app
     from aureole.serve._batching import BatchOptions
-    from aureole.serve._gallery import Pictures
     from aureole.serve._keys import ApiKeys, check_key
     from aureole.serve._limits import Limits
+    from aureole.serve._live_service import LiveService, QueryModel
     from aureole.serve._middleware import Metrics
     from aureole.serve._model_process import SubprocessEmbedder
+    from aureole.serve._pictures import Pictures
     from aureole.serve._request_log import set_up_log
     from aureole.serve._server import Server, address_of, bound_socket
     from aureole.serve._service import Service
+    from aureole.serve._tagging import TagService
     from aureole.serve._tracing import Tracing
 
 __all__ = ["Client", "MatchResult", "SearchResult", "ServiceError"]
@@ -31,11 +33,14 @@ _LAZY = {
     "create_app": "_app",
     "BatchOptions": "_batching",
     "Limits": "_limits",
+    "LiveService": "_live_service",
     "Metrics": "_middleware",
-    "Pictures": "_gallery",
+    "Pictures": "_pictures",
+    "QueryModel": "_live_service",
     "Server": "_server",
     "Service": "_service",
     "SubprocessEmbedder": "_model_process",
+    "TagService": "_tagging",
     "Tracing": "_tracing",
     "address_of": "_server",
     "bound_socket": "_server",

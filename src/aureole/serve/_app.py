@@ -14,18 +14,25 @@ from starlette.exceptions import HTTPException
 import aureole
 from aureole.errors import InvalidInputError
 from aureole.explorer import page_folder
-from aureole.serve import _request_models as requests, _response_models as responses
+from aureole.serve import (
+    _question_answers as answers,
+    _request_models as requests,
+    _response_models as responses,
+)
 from aureole.serve._errors import STATUS, ApiError, internal_error
 from aureole.serve._json_bodies import JsonParser
 from aureole.serve._keys import ApiKeys
 from aureole.serve._limits import Limits
+from aureole.serve._live_service import LiveService
 from aureole.serve._middleware import LimitsMiddleware
 from aureole.serve._response_models import to_json
 from aureole.serve._service import Service
+from aureole.serve._tagging import MEDIA_TYPES, TagService, check_same_site
 
 if TYPE_CHECKING:
     from aureole.serve._tracing import Tracing
 
+AnyService = Service | LiveService
 _DESCRIPTION = """Embeddings with uncertainty: posteriors vMF(mu, kappa) of inputs, credible sets in a gallery of
 posteriors, and its items by their certainty."""
 _COMMON = ("unauthorized", "rate_limited", "timeout", "unavailable", "internal", "too_large")
@@ -35,22 +42,27 @@ Name = Annotated[str, Path(max_length=1024, description="Id of an item.")]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
 Count = Annotated[int, Query(ge=1, le=500)]
 Label = Annotated[str | None, Query(max_length=1000, description="Only items with this label.")]
+Code = Annotated[
+    int | None, Query(ge=0, le=2**31, description="Only ambiguous items of the class of this code.")
+]
+TagValue = Annotated[str | None, Query(max_length=4_000)]
 IfNoneMatch = Annotated[str | None, Header()]
 
 
 def create_app(
-    service: Service,
+    service: AnyService,
     *,
     limits: Limits | None = None,
     key: str | None = None,
     keys: ApiKeys | None = None,
     hosts: frozenset[str] | None = None,
+    tags: TagService | None = None,
     tracing: "Tracing | None" = None,
 ) -> LimitsMiddleware:
     """The ASGI application of a service: FastAPI behind the limits middleware.
 
     Requests need ``key``, or one of ``keys``, and one of the ``hosts`` in their Host header; None allows all. Requests
-    that the limits reject have no span in the traces.
+    that the limits reject have no span in the traces. Without ``tags``, the gallery has none.
     """
     if key is not None:
         keys = ApiKeys({"default": key})
@@ -66,11 +78,14 @@ def create_app(
     app.router.route_class = _JsonRoute
     _add_errors(app)
     _add_gallery(app, service)
+    _add_table(app, service)
     _add_queries(app, service)
+    _add_questions(app, service)
     if service.writable:
         if keys is None:
             raise InvalidInputError("a service that can be written to needs an API key.")
         _add_writes(app, service)
+    _add_tags(app, service, tags or TagService(None))
     _add_operations(app, service, secured=keys is not None)
     _add_page(app)
     inner = app if tracing is None else tracing.wrap(app)
@@ -79,13 +94,14 @@ def create_app(
     )
 
 
-def _add_gallery(app: FastAPI, service: Service) -> None:
+def _add_gallery(app: FastAPI, service: AnyService) -> None:
     """Routes that read the gallery."""
 
     @app.get("/v1/about", **_documented(responses.AboutAnswer))
     async def about() -> Response:
         """The gallery's size, columns and quantiles of kappa, and the encoder's modality."""
-        return _json(service.about())
+        with service.use() as current:
+            return _json(current.about())
 
     @app.get("/v1/items", **_documented(responses.ItemsAnswer, "invalid_input"))
     async def items(
@@ -95,19 +111,22 @@ def _add_gallery(app: FastAPI, service: Service) -> None:
         limit: Count = 60,
     ) -> Response:
         """A page of items, least or most certain first."""
-        return _json(await service.items(order, offset, limit, label))
+        with service.use() as current:
+            return _json(await current.items(order, offset, limit, label))
 
     @app.get("/v1/ambiguous", **_documented(responses.ItemsAnswer, "invalid_input"))
     async def ambiguous(label: Label = None, offset: Offset = 0, limit: Count = 60) -> Response:
         """A page of items, least certain first."""
-        return _json(await service.items("ambiguous", offset, limit, label))
+        with service.use() as current:
+            return _json(await current.items("ambiguous", offset, limit, label))
 
     @app.get(
         "/v1/items/{id:path}", **_documented(responses.ItemAnswer, "invalid_input", "not_found")
     )
     async def item(id: Name) -> Response:
         """An item with its posterior and credible caps."""
-        return _json(await service.item(id))
+        with service.use() as current:
+            return _json(await current.item(id))
 
     picture = _documented(None, "invalid_input", "not_found")
     picture["responses"][200] = {"description": "The picture.", "content": {"image/jpeg": {}}}
@@ -123,73 +142,266 @@ def _add_gallery(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """A thumbnail of an item's picture."""
         known = (if_none_match or "").removeprefix("W/").strip('"')
-        tag, content = await service.picture(id, side, known)
+        with service.use() as current:
+            tag, content = await current.picture(id, side, known)
         headers = {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400"}
         if content is None:
             return Response(status_code=304, headers=headers)
         return Response(content, media_type="image/jpeg", headers=headers)
 
+    @app.get("/v1/calibration", **_documented(responses.CalibrationAnswer))
+    async def calibration() -> Response:
+        """The share of held-out partners in caps of each mass, before and after the conformal calibration."""
+        with service.use() as current:
+            return _json(current.calibration())
+
     @app.get("/v1/rejection", **_documented(responses.RejectionAnswer))
     async def rejection() -> Response:
         """How often the nearest other item has the same label, as the least certain items are rejected."""
-        return _json(service.rejection())
+        with service.use() as current:
+            return _json(current.rejection())
 
 
-def _add_writes(app: FastAPI, service: Service) -> None:
+def _add_questions(app: FastAPI, service: AnyService) -> None:
+    """Routes for questions about the gallery, and its comparison with another one."""
+
+    @app.get("/v1/questions", **_documented(answers.QuestionsAnswer))
+    async def questions() -> Response:
+        """Which questions have answers, and the classes that are confused most."""
+        with service.use() as current:
+            return _json(current.questions())
+
+    @app.get(
+        "/v1/questions/{name}",
+        **_documented(answers.QuestionAnswer, "invalid_input", "not_found"),
+    )
+    async def question(
+        name: Annotated[
+            Literal["labels", "ambiguous", "duplicates", "outliers"],
+            Path(description="The question."),
+        ],
+        one: Code = None,
+        two: Code = None,
+        offset: Offset = 0,
+        limit: Count = 20,
+    ) -> Response:
+        """The items that a question found, the strongest first; ``one`` and ``two`` select a pair of classes."""
+        classes = None if one is None or two is None else (one, two)
+        with service.use() as current:
+            return _json(await current.answer_question(name, offset, limit, classes))
+
+    @app.get("/v1/comparison", **_documented(answers.ComparisonAnswer))
+    async def comparison() -> Response:
+        """The comparison with another gallery, and points for a scatter plot of kappa."""
+        with service.use() as current:
+            return _json(current.compared())
+
+    @app.get(
+        "/v1/comparison/movers", **_documented(answers.MoversAnswer, "invalid_input", "not_found")
+    )
+    async def movers(
+        by: Literal["kappa", "up", "down", "neighbours"] = "kappa",
+        offset: Offset = 0,
+        limit: Count = 20,
+    ) -> Response:
+        """The items whose kappa or neighbours changed most."""
+        with service.use() as current:
+            return _json(await current.movers(by, offset, limit))
+
+
+def _add_table(app: FastAPI, service: AnyService) -> None:
+    """Routes of the table of all items: whole columns, items by row number, and a search for text."""
+
+    @app.get("/v1/table", **_documented(responses.TableAnswer))
+    async def table() -> Response:
+        """The columns of the table of all items, whose rows are numbered by kappa."""
+        with service.use() as current:
+            return _json(current.table.describe())
+
+    column = _documented(None, "invalid_input", "not_found")
+    column["responses"][200] = {
+        "description": "One value per row, little endian; X-Aureole-Type is f4 (float32, NaN: missing), u2 or u4 "
+        "(codes of the column's values, the largest: missing).",
+        "content": {"application/octet-stream": {}},
+    }
+    column["responses"][304] = {"description": "Not modified."}
+
+    @app.get("/v1/table/columns/{name}", response_class=Response, **column)
+    async def table_column(
+        name: Annotated[str, Path(max_length=100, description="Name of a column.")],
+        if_none_match: IfNoneMatch = None,
+    ) -> Response:
+        """All values of a column of numbers or categories, in row order."""
+        known = (if_none_match or "").removeprefix("W/").strip('"')
+        with service.use() as current:
+            tag, found = current.table_column(name, known)
+        headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
+        if found is None:
+            return Response(status_code=304, headers=headers)
+        headers["X-Aureole-Type"] = found.type
+        return Response(found.content(), media_type="application/octet-stream", headers=headers)
+
+    @app.post("/v1/table/rows", **_documented(responses.TableRowsAnswer, "invalid_input"))
+    async def table_rows(request: requests.TableRowsRequest) -> Response:
+        """Items by their row numbers."""
+        with service.use() as current:
+            return _json(await current.table_rows(request.rows))
+
+    @app.post("/v1/table/numbers", **_documented(responses.TableNumbersAnswer, "invalid_input"))
+    async def table_numbers(request: requests.TableNumbersRequest) -> Response:
+        """The row numbers of ids."""
+        with service.use() as current:
+            return _json(await current.table_numbers(request.ids))
+
+    @app.get("/v1/table/find", **_documented(responses.TableFindAnswer, "invalid_input"))
+    async def table_find(
+        text: Annotated[str, Query(min_length=1, max_length=200, description="In any case.")],
+        column: Annotated[
+            str | None, Query(max_length=100, description="id, or a column of texts; default: all.")
+        ] = None,
+    ) -> Response:
+        """The rows whose id or text contains a text; at most 200,000."""
+        with service.use() as current:
+            return _json(await current.table_find(text, column))
+
+
+def _add_writes(app: FastAPI, service: AnyService) -> None:
     """Routes that change the gallery. All or nothing is stored; after a timeout, send the same request again."""
 
-    @app.post("/v1/items", **_documented(responses.UpsertAnswer, "invalid_input"))
-    async def upsert(request: requests.UpsertRequest) -> Response:
+    @app.post("/v1/items", **_documented(responses.UpsertAnswer, "invalid_input", "forbidden"))
+    async def upsert(request: requests.UpsertRequest, http: Request) -> Response:
         """Store items, and replace those whose id exists."""
-        return _json(await service.upsert(request))
+        check_same_site(http.scope["headers"])
+        with service.use() as current:
+            return _json(await current.upsert(request))
 
     @app.delete(
-        "/v1/items/{id:path}", **_documented(responses.DeleteAnswer, "invalid_input", "not_found")
+        "/v1/items/{id:path}",
+        **_documented(responses.DeleteAnswer, "invalid_input", "not_found", "forbidden"),
     )
-    async def delete(id: Name) -> Response:
+    async def delete(id: Name, http: Request) -> Response:
         """Delete an item."""
-        return _json(await service.delete(id))
+        check_same_site(http.scope["headers"])
+        with service.use() as current:
+            return _json(await current.delete(id))
 
 
-def _add_queries(app: FastAPI, service: Service) -> None:
+def _add_tags(app: FastAPI, service: AnyService, tags: TagService) -> None:
+    """Routes of tags and notes. A change is stored completely or not at all, and can be undone by its number."""
+    export = _documented(None, "invalid_input")
+    export["responses"][200] = {
+        "description": "A file with all entries, or with the items to relabel.",
+        "content": {kind.partition(";")[0]: {} for kind in MEDIA_TYPES.values()},
+    }
+    writing = ("invalid_input", "forbidden")
+    change = _documented(responses.TagChangeAnswer, *writing)
+
+    @app.get("/v1/tags", **_documented(responses.TagsAnswer))
+    async def about_tags() -> Response:
+        """All tags and how many items have each."""
+        return _json(await tags.about())
+
+    @app.get("/v1/tags/entries", **_documented(responses.TagEntriesAnswer, "invalid_input"))
+    async def tag_entries(
+        id: Annotated[list[str] | None, Query(max_length=100)] = None,
+        kind: requests.TagKindName | None = None,
+        value: TagValue = None,
+    ) -> Response:
+        """The entries of up to 100 items, or all entries of a kind and value; at most 10,000."""
+        return _json(await tags.entries(id, kind, value))
+
+    @app.get("/v1/tags/ids", **_documented(responses.TagIdsAnswer, "invalid_input"))
+    async def tagged_ids(kind: requests.TagKindName, value: TagValue = None) -> Response:
+        """The ids of the items that have a tag; at most 200,000."""
+        return _json(await tags.ids(kind, value))
+
+    @app.get("/v1/tags/export", response_class=Response, **export)
+    async def export_tags(
+        what: Literal["entries", "queue"] = "entries",
+        format: Literal["csv", "jsonl", "parquet"] = "csv",
+    ) -> Response:
+        """A file with all entries, or with the items to relabel, most urgent first."""
+        with service.use() as current:
+            content = await tags.export(current, what, format)
+        name = "tags" if what == "entries" else "relabel"
+        headers = {"Content-Disposition": f'attachment; filename="{name}.{format}"'}
+        headers["Cache-Control"] = "no-store"
+        return Response(content, media_type=MEDIA_TYPES[format], headers=headers)
+
+    @app.post("/v1/tags", **change)
+    async def tag(request: requests.TagRequest, http: Request) -> Response:
+        """Add an entry to items of the gallery."""
+        check_same_site(http.scope["headers"])
+        author, kind = _author(http, request.author), request.kind
+        with service.use() as current:
+            return _json(await tags.add(current, request.ids, kind, request.value, author))
+
+    @app.post("/v1/tags/remove", **change)
+    async def untag(request: requests.UntagRequest, http: Request) -> Response:
+        """Remove entries of items."""
+        check_same_site(http.scope["headers"])
+        author = _author(http, request.author)
+        return _json(await tags.remove(request.ids, request.kind, request.value, author))
+
+    @app.delete("/v1/tags/changes/{number}", **change)
+    async def undo(number: Annotated[int, Path(ge=1, le=2**53)], http: Request) -> Response:
+        """Undo a change."""
+        check_same_site(http.scope["headers"])
+        return _json(await tags.undo(number, _author(http, "")))
+
+
+def _author(request: Request, given: str) -> str:
+    """Who makes a change: the name of the API key, or what the client says if the key has no name."""
+    name = request.scope.get("aureole.key", "default")
+    return given if name == "default" else name
+
+
+def _add_queries(app: FastAPI, service: AnyService) -> None:
     """Routes that embed and search."""
 
     @app.post("/v1/embed", **_documented(responses.EmbedAnswer, "invalid_input"))
     async def embed(request: Annotated[requests.EmbedRequest, Body()]) -> Response:
         """The posteriors of texts, pictures or vectors."""
-        return _json(await service.embed(request))
+        with service.use() as current:
+            return _json(await current.embed(request))
 
     @app.post("/v1/search", **_documented(responses.SearchAnswer, "invalid_input", "not_found"))
     async def search(request: requests.SearchRequest) -> Response:
         """The items inside a query's cap, with their scores."""
-        return _json(await service.search(request))
+        with service.use() as current:
+            return _json(await current.search(request))
 
     @app.post(
         "/v1/match", **_documented(responses.MatchAnswer, "invalid_input", "not_found", "conflict")
     )
     async def match(request: requests.MatchRequest) -> Response:
         """The items that match a query, with their probabilities; needs a calibrator."""
-        return _json(await service.match(request))
+        with service.use() as current:
+            return _json(await current.match(request))
 
     @app.post("/v1/map", **_documented(responses.MapAnswer, "invalid_input", "not_found"))
     async def map_(request: requests.MapRequest) -> Response:
         """The items around a query, on a map on which the cap is a circle."""
-        return _json(await service.map(request))
+        with service.use() as current:
+            return _json(await current.map(request))
 
 
-def _add_operations(app: FastAPI, service: Service, *, secured: bool) -> None:
+def _add_operations(app: FastAPI, service: AnyService, *, secured: bool) -> None:
     """Operational endpoints: health, readiness, metrics, OpenAPI description."""
 
     @app.get("/healthz", **_documented(responses.HealthAnswer))
     async def healthz() -> Response:
         """Whether the process works, or should be restarted; needs no key."""
-        service.readiness.check_alive()
+        with service.use() as current:
+            current.readiness.check_alive()
         return _json({"status": "ok"})
 
     @app.get("/readyz", **_documented(responses.ReadyAnswer))
     async def readyz() -> Response:
         """Whether the engine answers a search and the encoder embeds an input; needs no key."""
-        return _json(await service.readiness.check_ready())
+        with service.use() as current:
+            states = await current.readiness.check_ready()
+        return _json({**states, "rollout": service.rollout})
 
     text = _documented(None)
     prometheus_text = {"description": "Prometheus text format.", "content": {"text/plain": {}}}

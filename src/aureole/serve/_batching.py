@@ -20,13 +20,12 @@ from torch import Tensor
 from aureole.data import blur_pictures, count_pixels, deteriorate, read_square
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
+from aureole.explorer import MAX_COUNT, SUMMARY_MASSES
 from aureole.retrieval import CredibleIndex, Hits, SearchOptions, credible_cosines, pick_hits
 from aureole.scale import Embedder
 from aureole.serve._errors import ApiError, map_failures
 from aureole.serve._model_process import ModelProcessError, SubprocessEmbedder, tiny_input
-from aureole.serve._neighbourhood_map import SUMMARY_MASSES
 
-MAX_COUNT = 10_000  # items of a cap that are counted, and ranked by positivity
 BLUR_UNITS = (
     32  # a blur of 1 is this fraction of the side, so that it means the same for all encoders
 )
@@ -309,7 +308,8 @@ class Engine:
             labels = None
             if by_positivity and plan.label is not None:
                 labels = hits.payload[plan.label][:MAX_COUNT]
-            outcome = SearchOutcome(own, shown, len(hits), True, truncated, labels)
+            exact = not hits.missing_shards
+            outcome = SearchOutcome(own, shown, len(hits), exact, truncated, labels)
             outcomes.append(self._counted(job, outcome) if truncated else outcome)
         return outcomes
 
@@ -332,10 +332,13 @@ class Engine:
             assert isinstance(members, Hits)
             members = _without(members, job.item)
             count = len(members)
+            if members.missing_shards:
+                hits = replace(outcome.hits, missing_shards=members.missing_shards)
+                outcome = replace(outcome, hits=hits)
             if plan.label is not None:
                 outcome = replace(outcome, labels=members.payload[plan.label][:MAX_COUNT])
         counted = plan.count or options.rank == "positivity"
-        exact = counted and count <= MAX_COUNT
+        exact = counted and count <= MAX_COUNT and not outcome.hits.missing_shards
         return replace(outcome, count=min(count, MAX_COUNT), exact=exact)
 
 

@@ -70,6 +70,7 @@ class SearchResult:
     """The hits of a search, as ``CredibleIndex.search`` returns them, and the service's description of the query.
 
     ``count`` is the number of items in the cap before the limit, a lower bound unless ``count_exact``;
+    ``partial`` means that a shard of the gallery did not respond, and its items are missing;
     ``class_entropy`` is the label entropy of the hits, weighted by positivity; ``explanations`` and ``latent_in_cap``
     are None unless requested; ``raw`` is the JSON response.
     """
@@ -83,6 +84,7 @@ class SearchResult:
     count_exact: bool
     truncated: bool
     class_entropy: float | None
+    partial: bool = False
     explanations: list[str] | None = None
     latent_in_cap: list[float] | None = None
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -324,6 +326,10 @@ class Client:
         """The neighbourhood of a query on a map; query and options (mass, kind, limit, dims) as in the HTTP API."""
         return self._request("POST", "v1/map", {"query": dict(query), **options})
 
+    def calibration(self) -> dict[str, Any]:
+        """The coverage of predictive caps on held-out pairs, if the gallery has a conformal calibration."""
+        return self._request("GET", "v1/calibration")
+
     def rejection(self) -> dict[str, Any]:
         """The rejection curve of a sample, once it is available."""
         return self._request("GET", "v1/rejection")
@@ -495,6 +501,7 @@ def _search_result(raw: Any) -> SearchResult:
             about=raw["query"]["about"],
             explanations=column("explanation"),
             latent_in_cap=column("latent_in_cap"),
+            partial=raw.get("partial", False),
             raw=raw,
             **{name: raw[name] for name in same},
         )

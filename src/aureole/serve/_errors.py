@@ -15,6 +15,7 @@ STATUS = {
     "not_found": 404,
     "not_allowed": 405,
     "unauthorized": 401,
+    "forbidden": 403,
     "conflict": 409,
     "too_large": 413,
     "rate_limited": 429,

@@ -18,7 +18,8 @@ _LARGE = 2**16  # bytes of a body that is parsed in a thread, not on the event l
 class JsonSize:
     """Counts the keys, values, lists and objects of a JSON text that arrives in parts.
 
-    Only ``:``, ``,``, ``[`` and ``{`` outside of strings count. Linear in time, with constant memory.
+    Only ``:``, ``,``, ``[`` and ``{`` outside of strings count, and strings as values. Linear in time, with constant
+    memory.
 
     Examples
     --------
@@ -31,6 +32,7 @@ class JsonSize:
 
     def __init__(self) -> None:
         self.keys = self.values = self.containers = 0
+        self._quotes = 0
         self._in_string = False
         self._escape = b""  # a backslash at the end of the last part
 
@@ -40,6 +42,9 @@ class JsonSize:
             part = (self._escape + part).replace(b"\\\\", b"")
             self._escape = b"\\" if part.endswith(b"\\") else b""
             part = part.replace(b'\\"', b"")
+        self._quotes += part.count(b'"')
+        if self.excess is not None:
+            return
         pieces = part.split(b'"')
         outside = b" ".join(pieces[self._in_string :: 2])
         self._in_string ^= len(pieces) % 2 == 0
@@ -55,7 +60,8 @@ class JsonSize:
             return f"{_MAX_KEYS:,} keys"
         if self.containers > _MAX_CONTAINERS:
             return f"{_MAX_CONTAINERS:,} lists and objects"
-        return f"{_MAX_VALUES:,} values" if self.values > _MAX_VALUES else None
+        too_many = self.values > _MAX_VALUES or self._quotes > 2 * _MAX_VALUES
+        return f"{_MAX_VALUES:,} values" if too_many else None
 
 
 def _count(text: "np.ndarray[Any, np.dtype[np.uint8]]", character: str) -> int:

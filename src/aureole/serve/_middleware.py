@@ -60,6 +60,7 @@ class Metrics:
         )
         self._waiting = Gauge("aureole_waiting", "Requests queued for a worker.", ["worker"], **own)
         self._rows = Gauge("aureole_rows", "Items of the gallery at startup.", **own)
+        self._partial = Counter("aureole_partial", "Results without the rows of a shard.", **own)
 
     def begin(self) -> None:
         """Count the start of a request."""
@@ -81,6 +82,10 @@ class Metrics:
 
         queue.on_batch = on_batch
         self._waiting.labels(name).set_function(queue.__len__)
+
+    def count_partial(self) -> None:
+        """Count a result in which a shard is missing."""
+        self._partial.inc()
 
     def set_rows(self, rows: int) -> None:
         """Export the size of the gallery."""
@@ -198,7 +203,7 @@ class LimitsMiddleware:
             key = self._keys.find(headers.get(b"authorization"))
             if key is None:
                 raise ApiError("unauthorized", "API key required: Authorization: Bearer KEY.")
-            response.key = key.name
+            response.key = scope["aureole.key"] = key.name
             rate = self.limits.key_rate if key.rate is None else key.rate
             wait = self._key_rates.take(key.name, rate=rate)
             if wait:

@@ -28,9 +28,9 @@ from aureole.data import read_rgb, read_square
 from aureole.distributions import VonMisesFisher
 from aureole.encoders import check_text
 from aureole.errors import AureoleError, error_from_dict, error_to_dict
+from aureole.explorer import SUMMARY_MASSES
 from aureole.retrieval import credible_cosines
 from aureole.scale import Embedder, Modality, ModelSpec, prepare_vector
-from aureole.serve._neighbourhood_map import SUMMARY_MASSES
 
 LOG = logging.getLogger("aureole.serve")
 _HEADER = struct.Struct("<cQ")  # format of the content, and its length in bytes

@@ -164,6 +164,41 @@ class UpsertRequest(RequestModel):
     ] = {}
 
 
+ItemIds = Annotated[
+    list[Annotated[StrictStr, Field(min_length=1, max_length=1024)]],
+    Field(min_length=1, max_length=10_000, fail_fast=True),
+]
+TagKindName = Literal["tag", "note", "relabel", "duplicate"]
+TagValue = Annotated[
+    StrictStr,
+    Field(
+        max_length=4_000,
+        description="The tag, the text of the note, the suggested label (may be empty), or the id of the other item.",
+    ),
+]
+Author = Annotated[
+    StrictStr, Field(max_length=64, description="Ignored if the API key has a name.")
+]
+
+
+class TagRequest(RequestModel):
+    """An entry to add to each of some items."""
+
+    ids: ItemIds
+    kind: TagKindName
+    value: TagValue = ""
+    author: Author = ""
+
+
+class UntagRequest(RequestModel):
+    """The kind of entry to remove from each of some items."""
+
+    ids: ItemIds
+    kind: TagKindName
+    value: Annotated[TagValue | None, Field(description="Default: all of this kind.")] = None
+    author: Author = ""
+
+
 class Range(RequestModel):
     """From low to high, both inclusive; null means unbounded."""
 
@@ -242,11 +277,31 @@ class MapRequest(RequestModel):
     query: Query
     mass: Mass = 0.95
     kind: Annotated[
-        Literal["credible", "predictive"],
-        Field(description="The cap of the query's latent, or of a matching item's direction."),
-    ] = "credible"
+        Literal["credible", "predictive"] | None,
+        Field(
+            description="Of a matching item's direction (default if kappa_pos is known), or of the query's latent."
+        ),
+    ] = None
     limit: Annotated[StrictInt, Field(ge=1, le=1000)] = 200
     dims: Literal[2, 3] = 2
+
+
+class TableRowsRequest(RequestModel):
+    """Row numbers of items: the order of kappa, from 0 on."""
+
+    rows: Annotated[
+        list[Annotated[StrictInt, Field(ge=0, le=2**32)]],
+        Field(max_length=500, fail_fast=True),
+    ]
+
+
+class TableNumbersRequest(RequestModel):
+    """Ids of items whose row numbers are wanted."""
+
+    ids: Annotated[
+        list[Annotated[StrictStr, Field(max_length=1024)]],
+        Field(max_length=100_000, fail_fast=True),
+    ]
 
 
 def inputs_of(request: Any) -> tuple[str, list[Any], View | None]:

@@ -1,7 +1,5 @@
 """Response models: the JSON of every answer, as described in /openapi.json, and how hits and items become it."""
 
-import math
-from collections import Counter
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -10,10 +8,8 @@ from pydantic_core import to_json as pydantic_to_json
 
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import MASSES
-from aureole.retrieval import Hits, explain_hits
-from aureole.serve._gallery import Pictures
-
-_MAX_CLASSES = 10  # classes listed for a set of hits
+from aureole.retrieval import Hits, explain_hits, times_more_likely
+from aureole.serve._pictures import Pictures
 
 
 class Error(BaseModel):
@@ -62,6 +58,56 @@ class ItemsAnswer(BaseModel):
     items: list[Item]
     total: int
     offset: int
+
+
+class TableColumn(BaseModel):
+    """A column: a number (with its smallest and largest finite value), a category (with its values), or a text."""
+
+    name: str
+    kind: Literal["number", "category", "text"]
+    values: list[Any] | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class TableMap(BaseModel):
+    """Whether the gallery has a map, the columns ``map.x`` and ``map.y``; the method, or the reason why not."""
+
+    available: bool
+    method: str | None
+    reason: str | None
+
+
+class TableAnswer(BaseModel):
+    """The table of all items, in the order of kappa, ties by id; the version changes when rows change."""
+
+    version: str
+    rows: int
+    columns: list[TableColumn]
+    map: TableMap
+
+
+class TableRowsAnswer(BaseModel):
+    """Items in the order of the requested rows; null for an item that was deleted meanwhile."""
+
+    version: str
+    items: list[Item | None]
+
+
+class TableNumbersAnswer(BaseModel):
+    """The row number of each id; null for an id that does not exist."""
+
+    version: str
+    rows: list[int | None]
+
+
+class TableFindAnswer(BaseModel):
+    """The numbers of rows that contain a text, ascending: base64 of little-endian uint32."""
+
+    version: str
+    rows: str
+    count: int
+    truncated: bool
 
 
 class UpsertAnswer(BaseModel):
@@ -132,7 +178,8 @@ class SearchAnswer(BaseModel):
     """The items inside the cap; ``count`` ignores the limit and is a lower bound if ``count_exact`` is false.
 
     ``classes`` lists the ten most frequent labels of all counted items. ``class_entropy`` is the label entropy, in
-    nats, of the returned hits, weighted by their positivity.
+    nats, of the returned hits, weighted by their positivity. ``partial`` means that a shard did not respond: the result
+    is that of the others.
     """
 
     query: QueryAnswer
@@ -141,6 +188,7 @@ class SearchAnswer(BaseModel):
     count: int
     count_exact: bool
     truncated: bool
+    partial: bool = False
     abstain: bool
     class_entropy: float | None
     classes: list[Class] | None
@@ -158,7 +206,8 @@ class MatchAnswer(BaseModel):
     """The likely matches, the most probable first; ``reason`` explains an empty list.
 
     ``p_value`` is the share of queries without a match whose highest cosine is at least as high. ``note`` says that the
-    calibrator has too few held-out queries to guarantee the precision or recall that was asked for.
+    calibrator has too few held-out queries to guarantee the precision or recall that was asked for. ``partial`` means
+    that a shard did not respond: matches may be missing.
     """
 
     query: QueryAnswer
@@ -167,6 +216,7 @@ class MatchAnswer(BaseModel):
     abstained: bool
     reason: str | None
     note: str | None
+    partial: bool = False
     count: int
     matches: list[Match]
 
@@ -195,12 +245,14 @@ class Circle(BaseModel):
 class MapAnswer(BaseModel):
     """The neighbourhood of a query: distances from the centre are angles in radians.
 
-    ``cap`` is the cap of the requested mass, ``caps`` those of all masses from 0.5 to 0.99.
+    ``cap`` is the cap of the requested mass, ``caps`` those of all masses from 0.5 to 0.99, and ``reach``
+    the angle at the rim.
     """
 
     points: list[Point]
     cap: Circle
     caps: list[Cap]
+    reach: float
     query: QueryAnswer
 
 
@@ -217,6 +269,22 @@ class RejectionAnswer(BaseModel):
 
     available: bool
     curve: list[CurvePoint]
+
+
+class CoveragePoint(BaseModel):
+    """The claimed mass, the measured share of held-out partners, and the mass that conformal caps use instead."""
+
+    claimed: float
+    measured: float
+    level: float
+
+
+class CalibrationAnswer(BaseModel):
+    """The coverage of predictive caps on the pairs of the conformal calibration; not available without one."""
+
+    available: bool
+    pairs: int
+    curve: list[CoveragePoint]
 
 
 class Kappas(BaseModel):
@@ -250,7 +318,58 @@ class AboutAnswer(BaseModel):
     classes: list[Class]
     conformal: bool
     calibrator: CalibratorAnswer | None
+    release: int | None
+    prior: float
     version: str
+
+
+class TagCount(BaseModel):
+    """A tag or suggested label, or a kind of entry, and how many items have it."""
+
+    kind: str
+    value: str
+    count: int
+
+
+class TagsAnswer(BaseModel):
+    """All tags. ``reason`` explains why clients cannot write; ``change`` grows with every change."""
+
+    available: bool
+    writable: bool
+    reason: str | None
+    change: int
+    counts: list[TagCount]
+
+
+class TagEntry(BaseModel):
+    """What somebody noted about an item."""
+
+    id: str
+    kind: str
+    value: str
+    author: str
+    time: str
+
+
+class TagEntriesAnswer(BaseModel):
+    """Entries, ordered by item; ``truncated`` means that there are more."""
+
+    entries: list[TagEntry]
+    truncated: bool
+
+
+class TagIdsAnswer(BaseModel):
+    """The ids of the items that have a tag; ``truncated`` means that there are more."""
+
+    ids: list[str]
+    truncated: bool
+
+
+class TagChangeAnswer(BaseModel):
+    """The number of the change, for undo, and how many entries it changed."""
+
+    number: int
+    changed: int
 
 
 class HealthAnswer(BaseModel):
@@ -260,11 +379,15 @@ class HealthAnswer(BaseModel):
 
 
 class ReadyAnswer(BaseModel):
-    """Whether the engine and the encoder answer; ``encoder`` is null without one."""
+    """Whether the engine and the encoder answer; ``encoder`` is null without one.
+
+    ``rollout`` is set while a new version of the gallery is being loaded, or if it cannot be used.
+    """
 
     status: str
     engine: str
     encoder: str | None
+    rollout: str | None
 
 
 class ItemFormatter:
@@ -329,28 +452,10 @@ def explanation(entry: dict[str, Any], degrees: float, cap_degrees: float) -> st
         own = f"its own latent (κ {entry['kappa']:.4g})"
         text += f"; {own} lies in the cap with probability {latent:.2f}"
     if positivity is not None:
-        text += f"; {_times(positivity)} to match than a random item"
+        text += f"; {times_more_likely(positivity)} to match than a random item"
     if positive is not None:
         text += f", P(positive) {positive:.3g}"
     return f"{text}."
-
-
-def _times(log_ratio: float) -> str:
-    """A likelihood ratio in words.
-
-    Examples
-    --------
-    >>> _times(2.8), _times(-1.2), _times(1000.0)
-    ('16x more likely', '3.3x less likely', 'e^1000x more likely')
-    """
-    size = abs(log_ratio)
-    ratio = f"{math.exp(size):.2g}" if size < 13 else f"e^{size:.0f}"
-    return f"{ratio}x {'more' if log_ratio >= 0 else 'less'} likely"
-
-
-def class_counts(labels: list[Any]) -> list[dict[str, Any]]:
-    """How many items have each label, the most frequent first."""
-    return [{"label": label, "count": n} for label, n in Counter(labels).most_common(_MAX_CLASSES)]
 
 
 def cap_entries(cosines: list[float]) -> list[dict[str, float]]:

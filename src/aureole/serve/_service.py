@@ -1,9 +1,13 @@
 """The service behind the routes, without HTTP: it answers requests with a gallery, an encoder and pictures."""
 
 import asyncio
+import base64
 import math
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,21 +16,37 @@ import aureole
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation import SAMPLED, kappa_rejection
-from aureole.explorer import MASSES
+from aureole.explorer import (
+    MASSES,
+    MAX_COUNT,
+    SUMMARY_MASSES,
+    Column,
+    GalleryTable,
+    Order,
+    Questions,
+    azimuthal_map,
+    class_counts,
+    map_caps,
+    map_reach,
+    match_prior,
+    spread_places,
+    table_version,
+)
 from aureole.retrieval import (
     CredibleIndex,
+    Hits,
     MatchCalibrator,
     SearchOptions,
+    SwitchedGalleryError,
     cap_kind,
     class_entropy,
-    credible_cosines,
+    coverage_curve,
     describe_cap,
     pick_hits,
 )
 from aureole.scale import Embedder
 from aureole.serve import _request_models as requests
 from aureole.serve._batching import (
-    MAX_COUNT,
     BatchOptions,
     Embedding,
     Encoder,
@@ -36,22 +56,16 @@ from aureole.serve._batching import (
     item_not_found,
 )
 from aureole.serve._errors import LOG, ApiError
-from aureole.serve._gallery import KappaOrder, Order, Pictures
 from aureole.serve._matching import Matching, match_entries
 from aureole.serve._middleware import Metrics
-from aureole.serve._neighbourhood_map import (
-    SUMMARY_MASSES,
-    azimuthal_map,
-    predictive_cosines,
-    spread_places,
-)
+from aureole.serve._pictures import Pictures
+from aureole.serve._question_answers import INSPECTED, QuestionAnswers
 from aureole.serve._readiness import Readiness
 from aureole.serve._request_models import require_kappa_pos
 from aureole.serve._response_models import (
     ItemFormatter,
     add_explanations,
     cap_entries,
-    class_counts,
 )
 from aureole.serve._tracing import span
 
@@ -76,6 +90,7 @@ class Service:
         text_column: str | None = None,
         writable: bool = False,
         batches: BatchOptions | None = None,
+        questions: Questions | None = None,
     ) -> None:
         if writable and index.engine not in ("Lance", "PostgreSQL"):
             raise InvalidInputError(
@@ -83,6 +98,8 @@ class Service:
                 "PostgreSQL."
             )
         self.writable, self._engine_name = writable, index.engine
+        self.rollout: str | None = None
+        self._live = index.live
         schema, origin = index.schema, index.origin
         schema.check_columns(label_column, text_column)
         if embedder is not None:
@@ -98,22 +115,19 @@ class Service:
         if self.kappa_pos is None and embedder is not None:
             self.kappa_pos = embedder.kappa_pos
         self.dim, self.columns = schema.dim, dict(schema.columns)
-        self._version = index.version()
-        self.kappa_order = KappaOrder.read(index, label_column)
+        self._version = table_version(index)
+        self.table = GalleryTable.read(index, label_column, text_column)
         self._calibration = index.conformal
         self._typical_kappa = schema.typical_kappa
         self._rejection: list[dict[str, float]] | None = None
         batches = batches or BatchOptions()
-        self.metrics = Metrics()
-        self.metrics.set_rows(len(self.kappa_order))
         self.engine = Engine(index, batches)
-        self.metrics.watch("engine", self.engine.queue)
         self.encoder = None if embedder is None else Encoder(embedder, batches)
-        if self.encoder is not None:
-            self.metrics.watch("encoder", self.encoder.queue)
+        self.share_metrics(Metrics())
         self.readiness = Readiness(self.engine, self.encoder, self.dim)
         self._closing = threading.Event()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
+        self.answers = QuestionAnswers(questions)
         self._matching: Matching | None = None
         if calibrator is not None:
             try:
@@ -131,6 +145,29 @@ class Service:
             self.encoder.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    @contextmanager
+    def use(self) -> Iterator["Service"]:
+        """The service itself; ``LiveService`` yields that of the current version."""
+        yield self
+
+    def share_metrics(self, metrics: Metrics) -> None:
+        """Count in these metrics from now on."""
+        self.metrics = metrics
+        metrics.set_rows(len(self.table))
+        metrics.watch("engine", self.engine.queue)
+        if self.encoder is not None:
+            metrics.watch("encoder", self.encoder.queue)
+
+    @property
+    def rows(self) -> int:
+        """The number of items."""
+        return len(self.table)
+
+    @property
+    def map_reason(self) -> str | None:
+        """Why the gallery has no map, or which rows are not on it; None if all are."""
+        return self.table.map["reason"]
+
     def about(self) -> dict[str, Any]:
         """A description of the gallery and the encoder."""
         return self._about
@@ -139,11 +176,52 @@ class Service:
         self, order: Order, offset: int, limit: int, label: str | None = None
     ) -> dict[str, Any]:
         """A page of items ordered by kappa."""
-        ids, total = self.kappa_order.page(order, offset, limit, label=label)
+        ids, total = self.table.page(order, offset, limit, label=label)
         items: list[dict[str, Any]] = []
         if ids:
             items = await self.engine.call(lambda index: self._fetch_items(index, ids))
         return {"items": items, "total": total, "offset": offset}
+
+    def table_column(self, name: str, known: str | None) -> tuple[str, Column | None]:
+        """(ETag, column) of the table of all items; the column is None if ``known`` is its ETag."""
+        table = self.table
+        if name not in table.columns:
+            raise ApiError("not_found", f"column {name[:60]!r} does not exist.")
+        column = table.columns[name]
+        if column.data is None:
+            message = f"column {name[:60]!r} holds texts, which are searched by /v1/table/find."
+            raise ApiError("invalid_input", message)
+        return table.version, None if known == table.version else column
+
+    async def table_rows(self, rows: list[int]) -> dict[str, Any]:
+        """Items by their row numbers; None for one that was deleted since the table was read."""
+        table, entries = self.table, []
+        try:
+            ids = table.ids(rows)
+        except InvalidInputError as error:
+            raise ApiError("invalid_input", str(error), field="rows") from error
+        if ids:
+            distinct = list(dict.fromkeys(ids))
+            entries = await self.engine.call(lambda index: self._fetch_items(index, distinct))
+        items = {entry["id"]: entry for entry in entries}
+        return {"version": table.version, "items": [items.get(name) for name in ids]}
+
+    async def table_numbers(self, ids: list[str]) -> dict[str, Any]:
+        """The row numbers of ids; None for an id that does not exist."""
+        table, loop = self.table, asyncio.get_running_loop()
+        rows = await loop.run_in_executor(self._pool, table.numbers, ids)
+        return {"version": table.version, "rows": rows}
+
+    async def table_find(self, text: str, column: str | None) -> dict[str, Any]:
+        """The numbers of rows whose id or text contains a text."""
+        table, loop = self.table, asyncio.get_running_loop()
+        try:
+            rows, truncated = await loop.run_in_executor(self._pool, table.find, text, column)
+        except InvalidInputError as error:
+            raise ApiError("invalid_input", str(error)) from error
+        packed = base64.b64encode(rows.astype("<u4").tobytes()).decode()
+        found = {"rows": packed, "count": len(rows), "truncated": truncated}
+        return {"version": table.version, **found}
 
     async def item(self, name: str) -> dict[str, Any]:
         """An item with its posterior."""
@@ -157,11 +235,11 @@ class Service:
         posterior, payload = await self.engine.call(work)
         values = {column: entries[0] for column, entries in payload.items()}
         kappa = float(posterior.kappa[0])
-        (caps,) = credible_cosines(posterior.kappa.double().numpy(), MASSES, self.dim).tolist()
+        (caps,) = map_caps(posterior.kappa.double().numpy(), MASSES, self.dim).tolist()
         return {
             **self._format.item(name, kappa, values),
             "mu": posterior.mu[0].tolist(),
-            "kappa_rank": self.kappa_order.rank(kappa),
+            "kappa_rank": self.table.rank(kappa),
             "caps": cap_entries(caps),
         }
 
@@ -172,7 +250,7 @@ class Service:
         for embedding in await self._encode(kind, inputs, view):
             kappa = float(embedding.posterior.kappa)
             entry = {"mu": embedding.posterior.mu.tolist(), "kappa": kappa}
-            entry["kappa_rank"] = self.kappa_order.rank(kappa)
+            entry["kappa_rank"] = self.table.rank(kappa)
             entry["credible_cosine"] = dict(zip(_SUMMARY_NAMES, embedding.cosines, strict=True))
             entries.append(entry)
         return {"posteriors": entries}
@@ -211,6 +289,7 @@ class Service:
             "count": outcome.count,
             "count_exact": outcome.exact,
             "truncated": outcome.truncated,
+            "partial": self._is_partial(hits),
             "abstain": hits.asks_back,
             "class_entropy": entropy,
             "classes": None if labels is None else class_counts(outcome.labels or labels),
@@ -224,6 +303,8 @@ class Service:
         def work(index: CredibleIndex) -> int:
             try:
                 return index.upsert(posteriors, request.ids, request.payload)
+            except SwitchedGalleryError as error:
+                raise _switched() from error
             except InvalidInputError as error:
                 raise ApiError("invalid_input", str(error)) from error
 
@@ -236,6 +317,8 @@ class Service:
         def work(index: CredibleIndex) -> int:
             try:
                 return index.delete([name])
+            except SwitchedGalleryError as error:
+                raise _switched() from error
             except InvalidInputError as error:
                 raise ApiError("invalid_input", str(error)) from error
 
@@ -262,28 +345,27 @@ class Service:
             "abstained": found.abstained,
             "reason": found.reason,
             "note": found.note,
+            "partial": self._is_partial(found.hits),
             "count": len(found),
             "matches": match_entries(found, self._format),
         }
 
     async def map(self, request: requests.MapRequest) -> dict[str, Any]:
         """Items around a query on an azimuthal map, with its cap as a circle."""
-        predictive = request.kind == "predictive"
+        predictive = cap_kind(request.kind, self.kappa_pos) == "predictive"
         kappa_pos = require_kappa_pos(self.kappa_pos) if predictive else None
         everything = SearchOptions(kind="credible")
         plan = SearchPlan(1.0, MAX_COUNT, everything, count=False, columns=tuple(self.columns))
         about, outcome = await self._search(plan, request.query)
         hits, own = outcome.hits, outcome.posterior
-        if kappa_pos is None:
-            kappa = own.kappa.reshape(1).double().numpy()
-            ((threshold,),) = credible_cosines(kappa, (request.mass,), self.dim).tolist()
-            (caps,) = credible_cosines(kappa, MASSES, self.dim).tolist()
-        else:  # slow, so in a separate thread
-            loop, kappa = asyncio.get_running_loop(), float(own.kappa)
-            masses = (request.mass, *MASSES)
-            arguments = (kappa, masses, self._typical_kappa, kappa_pos, self.dim)
-            cosines = await loop.run_in_executor(self._pool, predictive_cosines, *arguments)
-            threshold, *caps = cosines
+        law = {} if kappa_pos is None else {"kappa_pos": kappa_pos}
+        work = partial(map_caps, kappa_other=self._typical_kappa, **law)
+        kappa = own.kappa.reshape(1).double().numpy()
+        # slow, so in a separate thread
+        loop, masses = asyncio.get_running_loop(), (request.mass, *MASSES)
+        cosines = await loop.run_in_executor(self._pool, work, kappa, masses, self.dim)
+        threshold, *caps = cosines[0].tolist()
+        reach = map_reach(hits.cosine.numpy(), math.acos(max(-1.0, min(1.0, caps[-1]))))
         largest_angle = math.acos(max(-1.0, min(threshold, *caps)))
         places = spread_places(hits.cosine.numpy(), largest_angle, request.limit).tolist()
         points: list[dict[str, Any]] = []
@@ -301,6 +383,7 @@ class Service:
             "points": points,
             "cap": {"radius": math.acos(max(-1.0, min(1.0, threshold)))},
             "caps": cap_entries(caps),
+            "reach": reach,
             "query": self._query(about, own),
         }
 
@@ -317,6 +400,10 @@ class Service:
 
         asyncio.run(work())
 
+    def calibration(self) -> dict[str, Any]:
+        """The coverage curve of the conformal calibration, if the gallery has one."""
+        return coverage_curve(self._calibration)
+
     def rejection(self) -> dict[str, Any]:
         """The rejection curve, once it has been computed."""
         return {"available": self._rejection is not None, "curve": self._rejection or []}
@@ -324,9 +411,9 @@ class Service:
     def compute_rejection(self) -> None:
         """Start a thread that computes the rejection curve of a sample."""
         column = self.label_column
-        if column is None or len(self.kappa_order) < 2:
+        if column is None or len(self.table) < 2:
             return
-        names = self.kappa_order.sample(SAMPLED)
+        names = self.table.sample(SAMPLED)
 
         def run() -> None:
             try:
@@ -338,39 +425,63 @@ class Service:
 
         threading.Thread(target=run, name="aureole-rejection", daemon=True).start()
 
+    def questions(self) -> dict[str, Any]:
+        """Which questions about the gallery have answers."""
+        rows, _, _ = self._version.rpartition(" ")  # a new map leaves the answers as they are
+        return self.answers.describe(rows)
+
+    async def answer_question(
+        self, name: str, offset: int, limit: int, classes: tuple[int, int] | None
+    ) -> dict[str, Any]:
+        """The items that a question found."""
+        return await self.answers.answer(name, offset, limit, classes, self._items_of)
+
+    def compared(self) -> dict[str, Any]:
+        """The comparison with another gallery."""
+        return self.answers.compared()
+
+    async def movers(self, by: str, offset: int, limit: int) -> dict[str, Any]:
+        """The items that moved most between two galleries."""
+        return await self.answers.movers(by, offset, limit, self._items_of)
+
+    def inspect(self, where: str) -> None:
+        """Start a thread that answers questions about the gallery at an address, if it is small and has no answers."""
+        if self.answers.questions is None and self.rows <= INSPECTED:
+            self.answers.inspect(where, self.label_column)
+
     def follow(self, where: str, seconds: float) -> None:
         """Start a thread that lists changed rows of the gallery at an address; searches find them at once anyway."""
 
         def run() -> None:
             while not self._closing.wait(seconds):
                 try:
-                    self._refresh(where)
+                    self.refresh_lists(where)
                 except Exception as error:
                     LOG.warning("looking for changed rows failed", exc_info=error)
 
         threading.Thread(target=run, name="aureole-follow", daemon=True).start()
 
-    def _refresh(self, where: str) -> None:
+    def refresh_lists(self, where: str) -> None:
         """List the rows again if they have changed: by another handle, since a pass over all rows would delay searches.
 
         FAISS holds all rows in memory, so there the pass is short, and another handle would double them.
         """
 
-        def read(index: CredibleIndex) -> tuple[str, KappaOrder] | None:
-            version = index.version()
+        def read(index: CredibleIndex) -> tuple[str, GalleryTable] | None:
+            version = table_version(index)
             if version == self._version:
                 return None
-            return version, KappaOrder.read(index, self.label_column)
+            return version, GalleryTable.read(index, self.label_column, self.text_column)
 
         if self._engine_name == "FAISS":
             changed = asyncio.run(self.engine.call(read))
         else:
-            with CredibleIndex.open(where) as index:
-                changed = read(index)
+            with CredibleIndex.open(where, follow=False) as index:
+                changed = read(index) if index.live == self._live else None
         if changed is not None:
-            self._version, self.kappa_order = changed
+            self._version, self.table = changed
             self._about = self._describe()
-            self.metrics.set_rows(len(self.kappa_order))
+            self.metrics.set_rows(len(self.table))
 
     async def picture(self, name: str, side: int, known: str | None) -> tuple[str, bytes | None]:
         """(ETag, JPEG) of an item's thumbnail; the JPEG is None if ``known`` is its ETag."""
@@ -393,9 +504,9 @@ class Service:
         return tag, jpeg
 
     def _describe(self) -> dict[str, Any]:
-        quantiles = self.kappa_order.quantiles()
+        quantiles = self.table.quantiles()
         return {
-            "rows": len(self.kappa_order),
+            "rows": len(self.table),
             "dim": self.dim,
             "engine": self._engine_name,
             "modality": None if self.encoder is None else self.encoder.embedder.modality,
@@ -405,9 +516,11 @@ class Service:
             "text_column": self.text_column,
             "pictures": self.pictures is not None,
             "kappa": {"quantiles": quantiles, "median": quantiles[50][1] if quantiles else None},
-            "classes": [{"label": label, "count": n} for label, n in self.kappa_order.classes],
+            "classes": [{"label": label, "count": n} for label, n in self.table.classes],
             "conformal": self._calibration is not None,
             "calibrator": None if self._matching is None else self._matching.about(),
+            "release": None if self._live is None else self._live.number,
+            "prior": match_prior(self.table.labels(), len(self.table)),
             "version": aureole.__version__,
         }
 
@@ -425,9 +538,21 @@ class Service:
             for i, name in enumerate(ids)
         ]
 
+    async def _items_of(self, ids: list[str]) -> list[dict[str, Any]]:
+        """Items by id, without those that do not exist."""
+        if not ids:
+            return []
+        return await self.engine.call(lambda index: self._fetch_items(index, ids))
+
+    def _is_partial(self, hits: Hits) -> bool:
+        """Whether shards are missing from the hits; counted in the metrics."""
+        if hits.missing_shards:
+            self.metrics.count_partial()
+        return bool(hits.missing_shards)
+
     def _query(self, about: str, posterior: VonMisesFisher) -> dict[str, Any]:
         kappa = float(posterior.kappa)
-        return {"kappa": kappa, "kappa_rank": self.kappa_order.rank(kappa), "about": about}
+        return {"kappa": kappa, "kappa_rank": self.table.rank(kappa), "about": about}
 
     async def _encode(
         self, kind: str, inputs: list[Any], view: requests.View | None
@@ -469,3 +594,8 @@ class Service:
         (embedding,) = await self._encode(kind, inputs, view)
         about = f"text {inputs[0][:60]!r}" if kind == "text" else f"a {kind}"
         return about, embedding.posterior, None
+
+
+def _switched() -> ApiError:
+    message = "another version of the gallery was released, which this service does not use yet. Try again."
+    return ApiError("unavailable", message, retry_after=5)

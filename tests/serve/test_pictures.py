@@ -1,9 +1,7 @@
-"""Items ordered by kappa, and thumbnails of their pictures."""
+"""Thumbnails of pictures, and rows that change while the service runs."""
 
-import math
 import time
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,42 +10,6 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex
 from aureole.serve import Pictures, Service
-from aureole.serve._gallery import KappaOrder
-
-
-def test_an_empty_gallery_has_empty_pages():
-    empty = KappaOrder([], np.zeros(0, np.float32), [])
-    assert empty.page("ambiguous", 0, 10) == ([], 0)
-    assert (empty.rank(3.0), empty.quantiles(), empty.sample(5)) == (0.0, [], [])
-
-
-def test_ties_and_labels_that_are_no_text():
-    kappa = np.array([2, 1, 2, 1, math.inf], np.float32)
-    found = KappaOrder(list("abcde"), kappa, [1, 2, 1, 1, 2])
-    assert found.page("ambiguous", 0, 9)[0] == list("bdace")
-    assert found.page("certain", 1, 2)[0] == ["c", "a"]
-    assert found.page("ambiguous", 0, 9, label="2") == (["b", "e"], 2)
-    assert found.classes == [(1, 3), (2, 2)]
-    assert found.rank(2.0) == 0.4
-    assert found.rank(math.inf) == 0.8
-    assert found.sample(100) == list("bdace")
-    assert len(found.sample(3)) == 3
-
-
-@pytest.mark.parametrize(
-    ("labels", "asked"),
-    [
-        ([True, False, True], {"true": "ac", "false": "b", "True": "ac", "False": "b", "1": ""}),
-        ([3.0, 0.5, 3.0], {"3": "ac", "3.0": "ac", "0.5": "b", ".5": "b", "nan": "", "three": ""}),
-        ([1e-7, 1e21, 2.0], {"1e-7": "a", "1e-07": "a", "1e+21": "b", "2": "c", "-": ""}),
-        ([3, 2**60 + 1, 2**60], {"3": "a", str(2**60 + 1): "b", str(2**60): "c", "3.0": "a"}),
-        (["3.0", "True", "null"], {"3.0": "a", "3": "", "True": "b", "true": "", "null": "c"}),
-    ],
-)
-def test_labels_are_found_as_a_browser_or_python_writes_them(labels, asked):
-    found = KappaOrder(list("abc"), np.arange(3, dtype=np.float32), labels)
-    for label, ids in asked.items():
-        assert found.page("ambiguous", 0, 9, label=label) == (list(ids), len(ids)), label
 
 
 def test_only_pictures_inside_the_folder_are_found(tmp_path):
@@ -103,7 +65,7 @@ def test_changed_rows_are_listed(tmp_path, engine):
             writer.upsert(VonMisesFisher(mu[:2], torch.tensor([9.0, 0.5])), ["a", "d"])
             writer.delete(["b"])
         patience = time.monotonic() + 10
-        while service.kappa_order.page("ambiguous", 0, 9)[0] != ["d", "c", "a"]:
+        while service.table.page("ambiguous", 0, 9)[0] != ["d", "c", "a"]:
             assert time.monotonic() < patience
             time.sleep(0.02)
         assert service.about()["rows"] == 3

@@ -1,0 +1,285 @@
+"""The map and the selection of the explorer's page in a browser, on a small gallery whose table is known."""
+
+import json
+import re
+import urllib.parse
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from aureole.data import write_picture
+from aureole.distributions import VonMisesFisher
+from aureole.explorer import read_map, write_map
+from aureole.retrieval import CredibleIndex
+from aureole.sphere import normalize
+from benchmarks.explorer_visit import Visit, browser, chromium, serving
+from tests.serve.test_page import draw, environment
+
+pytest.importorskip("playwright")
+pytest.importorskip("fastapi")
+pytest.importorskip("lance")
+pytest.importorskip("openTSNE")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium() is None, reason="needs Chromium"),
+]
+
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+SHAPES = ("disc", "ring", "stripes", "square")
+ROWS = 160
+
+
+class Known:
+    """The gallery's table as it must appear: rows in the order of kappa."""
+
+    def __init__(self, work: Path) -> None:
+        rng = torch.Generator().manual_seed(3)
+        labels = [SHAPES[i % 4] for i in range(ROWS)]
+        centres = torch.eye(4, 8)
+        mu = normalize(centres[torch.arange(ROWS) % 4] + 0.15 * torch.randn(ROWS, 8, generator=rng))
+        kappa = 5 * 100 ** torch.rand(ROWS, generator=rng)
+        ids = [f"{label} {i}" for i, label in enumerate(labels)]
+        price = [round(10 + 0.25 * i, 2) for i in range(ROWS)]
+        note = [f"Seen in {('Rome', 'Oslo', 'Lima')[i % 3]}" for i in range(ROWS)]
+        for name, label in zip(ids, labels, strict=True):
+            write_picture(draw(label, 0.1, rng), work / "pictures" / f"{name}.png")
+        payload = {"label": labels, "price": price, "note": note}
+        self.where = work / "known.lance"
+        posterior = VonMisesFisher(mu, kappa, validate_args=False)
+        index = CredibleIndex.create(self.where, posterior, ids, payload)
+        write_map(index)
+        found = read_map(index)
+        assert found is not None
+        place = {name: tuple(xy) for name, xy in zip(found.ids, found.xy.tolist(), strict=True)}
+        order = np.argsort(kappa.numpy(), kind="stable")
+        self.ids = [ids[i] for i in order]
+        self.kappa = kappa.numpy()[order]
+        self.label = [labels[i] for i in order]
+        self.price = np.array(price)[order]
+        self.note = [note[i] for i in order]
+        self.xy = np.array([place[name] for name in self.ids])
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory) -> Known:
+    return Known(tmp_path_factory.mktemp("map"))
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def address(known):
+    work = known.where.parent
+    options = [
+        "--index", str(known.where), "--images", str(work / "pictures"), "--label-column", "label",
+    ]  # fmt: skip
+    with serving(options, log=work / "log", env=environment()) as found:
+        yield found
+
+
+@pytest.fixture
+def visit(chrome, address):
+    with Visit(chrome, address) as found:
+        found.open_map()
+        yield found
+        assert found.errors == []
+
+
+def shown(visit: Visit) -> list[str]:
+    """The ids of the items on the first page of the table."""
+    visit.page.get_by_text("Table", exact=True).click()
+    visit.page.locator(".linked table").wait_for()
+    return visit.page.locator(".linked tbody th a").all_inner_texts()
+
+
+def test_everything_follows_a_class(visit, known):
+    assert visit.selected() == (ROWS, ROWS)
+    visit.page.locator(".classes button", has_text="ring").click()
+    visit.wait_selected(ROWS // 4)
+    assert shown(visit) == [name for name in known.ids if name.startswith("ring")][:50]
+    counts = visit.page.locator(".classes button small").all_inner_texts()
+    assert sorted(counts) == [f"0 of {ROWS // 4}"] * 3 + [f"{ROWS // 4} of {ROWS // 4}"]
+    visit.page.locator(".classes button", has_text="disc").click()
+    visit.wait_selected(ROWS // 2)
+    visit.page.locator(".chip").click()
+    visit.wait_selected(ROWS)
+    assert visit.page.locator(".chip").count() == 0
+
+
+def test_a_box_on_the_map_selects_what_lies_in_it(visit, known):
+    visit.page.get_by_text("Box", exact=True).click()
+    (n, corners) = visit.drag_map((0.02, 0.02), (0.5, 0.97))
+    (left, low), (right, high) = np.min(corners, 0), np.max(corners, 0)
+    x, y = known.xy.T
+    inside = (x > left) & (x < right) & (y > low) & (y < high)
+    assert 0 < inside.sum() < ROWS
+    assert n == inside.sum()
+    wanted = [name for name, yes in zip(known.ids, inside, strict=True) if yes]
+    assert shown(visit) == wanted[:50]
+
+
+def test_a_lasso_selects_what_lies_in_it(visit, known):
+    from matplotlib.path import Path as Polygon
+
+    visit.page.get_by_text("Lasso", exact=True).click()
+    n, corners = visit.drag_map((0.03, 0.03), (0.95, 0.05), (0.5, 0.5), (0.05, 0.95))
+    assert n == Polygon(corners).contains_points(known.xy).sum()
+    assert 0 < n < ROWS
+
+
+def test_a_brush_on_the_histogram_and_exact_numbers(visit, known):
+    box = visit.page.locator(".bins").bounding_box()
+    visit.page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 20)
+    visit.page.mouse.down()
+    visit.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 20, steps=4)
+    visit.page.mouse.up()
+    visit.page.locator(".chip").wait_for()
+    (chosen,) = visit.filters()
+    inside = (known.kappa >= chosen["min"]) & (known.kappa <= chosen["max"])
+    assert visit.selected() == (inside.sum(), ROWS)
+    visit.page.get_by_label("Values of").select_option("price")
+    visit.page.get_by_label("Smallest value").fill("20")
+    visit.page.get_by_label("Largest value").fill("30")
+    visit.page.keyboard.press("Enter")
+    visit.page.locator(".chip").nth(1).wait_for()
+    visit.wait_selected(int((inside & (known.price >= 20) & (known.price <= 30)).sum()))
+
+
+def test_search_finds_ids_and_texts(visit, known):
+    for words, wanted in (("oslo", known.note), ("RING 1", known.ids)):
+        visit.page.locator("#find").fill(words)
+        visit.page.keyboard.press("Enter")
+        visit.page.locator(".chip", has_text=words).wait_for()
+        visit.wait_selected(sum(words.lower() in text.lower() for text in wanted))
+
+
+def test_the_table_sorts_and_pages(visit, known):
+    shown(visit)
+    visit.page.get_by_role("button", name="price").click()
+    order = np.argsort(known.price, kind="stable")
+    rows = visit.page.locator(".linked tbody th a")
+    visit.page.locator("th[aria-sort=ascending]", has_text="price").wait_for()
+    assert rows.all_inner_texts() == [known.ids[i] for i in order[:50]]
+    visit.page.get_by_role("button", name="Next").click()
+    visit.page.locator(".pager span", has_text=re.compile("^51 ")).wait_for()
+    assert rows.all_inner_texts() == [known.ids[i] for i in order[50:100]]
+    visit.page.get_by_role("button", name="price").click()
+    visit.page.locator("th[aria-sort=descending]", has_text="price").wait_for()
+    assert rows.all_inner_texts() == [known.ids[i] for i in order[::-1][:50]]
+
+
+def test_reload_back_and_a_shared_link_restore_the_selection(visit, chrome, address):
+    page = visit.page
+    page.locator(".classes button", has_text="ring").click()
+    visit.wait_selected(ROWS // 4)
+    page.get_by_label("Colour by").select_option("kappa")
+    page.locator(".ramp").wait_for()
+    page.reload()
+    visit.wait_selected(ROWS // 4)
+    assert page.get_by_label("Colour by").input_value() == "kappa"
+    page.locator(".classes button", has_text="disc").click()
+    visit.wait_selected(ROWS // 2)
+    page.go_back()
+    visit.wait_selected(ROWS // 4)
+    page.locator(".linked .tile").first.click()
+    page.locator(".head h1").wait_for()
+    page.go_back()
+    visit.wait_selected(ROWS // 4)
+    with Visit(chrome, address) as other:
+        other.page.goto(page.url)
+        other.wait_selected(ROWS // 4)
+        assert other.errors == []
+
+
+def test_hover_shows_an_item_and_a_click_opens_it(visit, known):
+    x, y = visit.on_screen(*known.xy[0])
+    visit.page.mouse.move(x, y)
+    link = visit.page.locator(".atlas .note a")
+    link.wait_for()
+    target = urllib.parse.unquote(link.get_attribute("href").removeprefix("#/item/"))
+    assert np.hypot(*(known.xy[known.ids.index(target)] - known.xy[0])) < 0.05
+    visit.page.mouse.click(x, y)
+    visit.page.locator(".head h1").wait_for()
+    assert target in urllib.parse.unquote(visit.page.url)
+
+
+def test_keyboard_alone(visit):
+    page = visit.page
+    page.locator(".plane canvas").focus()
+    for key in ("+", "ArrowRight", "ArrowUp"):
+        page.keyboard.press(key)
+    page.locator(".atlas .note a").wait_for()
+    page.get_by_role("button", name="Select view").press("Enter")
+    page.locator(".chip").wait_for()
+    assert visit.selected()[0] < ROWS
+    page.locator(".chip").press("Enter")
+    visit.wait_selected(ROWS)
+    page.locator(".plane canvas").focus()
+    page.keyboard.press("0")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    page.locator(".head h1").wait_for()
+
+
+def test_thumbnails_appear_when_few_points_are_in_view(visit, known):
+    assert visit.page.locator(".contents img").count() == 0
+    x, y = visit.on_screen(*known.xy[0])
+    visit.page.mouse.move(x, y)
+    for _ in range(5):
+        visit.page.mouse.wheel(0, -300)
+    visit.page.locator(".contents img").first.wait_for(state="attached")
+    assert visit.page.locator(".contents img").count() <= 40
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_no_violation(chrome, address, scheme, width):
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: npm ci in web")
+    with Visit(chrome, address, width=width, color_scheme=scheme) as visit:
+        visit.open_map()
+        visit.page.locator(".classes button", has_text="ring").click()
+        visit.wait_selected(ROWS // 4)
+        for shape in ("Items", "Table"):
+            visit.page.get_by_text(shape, exact=True).click()
+            visit.page.wait_for_timeout(300)
+            visit.page.evaluate(AXE.read_text())
+            found = visit.page.evaluate("axe.run()")
+            assert [
+                (each["id"], [n["target"] for n in each["nodes"]]) for each in found["violations"]
+            ] == []
+        assert visit.overflow() <= 0
+        assert visit.errors == []
+
+
+def test_a_gallery_without_a_map_says_how_to_make_one(chrome, tmp_path):
+    posterior = VonMisesFisher(
+        normalize(torch.randn(20, 4, generator=torch.Generator().manual_seed(0))), 9.0
+    )
+    CredibleIndex.create(tmp_path / "plain.lance", posterior, [str(i) for i in range(20)])
+    options = ["--index", str(tmp_path / "plain.lance")]
+    with (
+        serving(options, log=tmp_path / "log", env=environment()) as address,
+        Visit(chrome, address) as visit,
+    ):
+        visit.open_map()
+        assert "aureole index map" in visit.page.locator(".atlas").inner_text()
+        visit.page.get_by_label("Smallest value").fill("10")
+        visit.page.keyboard.press("Enter")
+        visit.wait_selected(0)
+        assert "No item passes" in visit.page.locator(".linked .empty").inner_text()
+        assert visit.errors == []
+
+
+def test_odd_filters_in_the_address_are_ignored(chrome, address):
+    bad = [{"lasso": [[0, 0]]}, {"c": "kappa"}, 7, None, {"find": 3}, {"c": "label", "in": [1]}]
+    with Visit(chrome, address) as visit:
+        visit.page.goto(f"{address}#/map?s={urllib.parse.quote(json.dumps(bad))}")
+        visit.wait_selected(ROWS // 4)
+        assert visit.errors == []
