@@ -32,7 +32,7 @@ def test_the_page_was_built_from_this_source():
 def test_the_page_is_small_and_loads_nothing_from_elsewhere():
     files = [path for path in page_folder().rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= {".html", ".js", ".css", ""}
-    assert sum(path.stat().st_size for path in files) < 100_000
+    assert sum(path.stat().st_size for path in files) < 250_000
     for path in files:
         for address in re.findall(r"https?://[^\"'`)\s]+", path.read_text("utf-8")):
             assert address == "http://www.w3.org/2000/svg", (path, address)

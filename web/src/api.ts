@@ -1,5 +1,8 @@
 // The data of a gallery and its source: the service, or data embedded in the file.
 
+import type { Answer, Comparison, MovedBy, Movers, QuestionName, Questions } from "./answers";
+import type { TagStore } from "./tag_store";
+
 export interface Item {
   id: string;
   kappa: number;
@@ -31,7 +34,11 @@ export interface About {
   kappa: { quantiles: [number, number][]; median: number };
   classes: { label: unknown; count: number }[];
   /** The calibrator of match probabilities; files of earlier versions do not have the field. */
+  /** Whether the gallery has a conformal calibration; files of earlier versions do not have the field. */
+  conformal?: boolean;
   calibrator?: { threshold: number; limit: number; queries: number } | null;
+  /** The prior probability that two items match. */
+  prior: number;
   version: string;
 }
 
@@ -69,6 +76,8 @@ export type Kind = "credible" | "predictive";
 export interface Asked {
   mass: number;
   kind: Kind;
+  /** With the conformal calibration of the gallery; only with predictive caps. */
+  guarantee?: "model" | "conformal";
   limit: number;
   /** The prior probability that a pair matches; null if kappa_pos is unknown. */
   prior: number | null;
@@ -112,6 +121,16 @@ export interface Neighbourhood {
   cap: { radius: number };
   /** For all masses of the slider. */
   caps: Cap[];
+  /** The angle at the rim of the map. */
+  reach: number;
+}
+
+/** The coverage of predictive caps on held-out pairs. */
+export interface Calibration {
+  available: boolean;
+  pairs: number;
+  /** The measured share of matches for each claimed mass, and the mass that guarantees it. */
+  curve: { claimed: number; measured: number; level: number }[];
 }
 
 export interface Rejection {
@@ -133,9 +152,36 @@ export interface Page {
   offset: number;
 }
 
+/** Values of a column: float32 numbers, or the codes of categories. */
+export type Numbers = Float32Array | Uint16Array | Uint32Array;
+
+export interface ColumnInfo {
+  name: string;
+  kind: "number" | "category" | "text";
+  /** The categories, by code. */
+  values?: unknown[];
+  low?: number | null;
+  high?: number | null;
+}
+
+/** The gallery as a table; its rows are in the order of kappa, ties by id. */
+export interface TableInfo {
+  version: string;
+  rows: number;
+  columns: ColumnInfo[];
+  map: { available: boolean; method?: string | null; reason?: string | null };
+}
+
+export interface Match {
+  rows: Uint32Array;
+  count: number;
+  truncated: boolean;
+}
+
 export interface Source {
   /** Whether new pictures and sentences can be embedded. */
   readonly live: boolean;
+  readonly tags: TagStore;
   about(): Promise<About>;
   items(order: Order, label: unknown, offset: number, limit: number, signal?: AbortSignal): Promise<Page>;
   /** The items on both sides of a kappa threshold, and how many of them lie below it. */
@@ -148,7 +194,29 @@ export interface Source {
   /** Needs a calibrator. */
   match(query: Query): Promise<Matches>;
   map(query: Query, mass: number, kind: Kind, limit: number, signal?: AbortSignal): Promise<Neighbourhood>;
+  calibration(): Promise<Calibration>;
   rejection(): Promise<Rejection>;
+  table(): Promise<TableInfo>;
+  /** One value per row; text columns are not available. */
+  column(name: string): Promise<{ values: Numbers; version: string }>;
+  /** At most 500 items by row number; null for one that has been deleted. */
+  rows(numbers: number[], signal?: AbortSignal): Promise<(Item | null)[]>;
+  /** The rows whose id or text contains a text, ignoring case. */
+  find(text: string, column: string | null, signal?: AbortSignal): Promise<Match>;
+  numbers(ids: string[]): Promise<(number | null)[]>;
+  questions(): Promise<Questions>;
+  /** The items that a question found; `classes` are codes of a pair of confused classes. */
+  question(name: QuestionName, offset: number, limit: number, classes: [number, number] | null, signal?: AbortSignal): Promise<Answer>;
+  comparison(): Promise<Comparison>;
+  movers(by: MovedBy, offset: number, limit: number, signal?: AbortSignal): Promise<Movers>;
+}
+
+export function numbersOf(type: string, buffer: ArrayBuffer): Numbers {
+  return type === "u2" ? new Uint16Array(buffer) : type === "u4" ? new Uint32Array(buffer) : new Float32Array(buffer);
+}
+
+export function fromBase64(text: string): ArrayBuffer {
+  return Uint8Array.from(atob(text), (char) => char.charCodeAt(0)).buffer;
 }
 
 /** An error whose message can be shown to the user. */

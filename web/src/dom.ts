@@ -89,26 +89,31 @@ export class Gate {
   }
 }
 
+/** A text whose parts in backticks are code. */
+export function prose(text: string): Child[] {
+  return text.split("`").map((part, i) => (i % 2 === 1 ? h("code", {}, part) : part));
+}
+
 /** An error message, optionally with a retry button. */
 export function trouble(error: unknown, retry?: () => void): HTMLElement {
   const message = error instanceof Error ? error.message : String(error);
   return h(
     "p",
     { class: "trouble", role: "alert" },
-    message,
+    ...prose(message),
     retry && " ",
     retry && h("button", { type: "button", onclick: retry }, "Try again"),
   );
 }
 
-/** A group of radio buttons that looks like one control. */
-export function choice<K extends string>(name: string, options: Record<K, string>, chosen: (value: K) => void): HTMLElement {
+/** A group of radio buttons that looks like one control; without a start, the first is checked. */
+export function choice<K extends string>(name: string, options: Record<K, string>, chosen: (value: K) => void, start?: K): HTMLElement {
   const group = `choice-${Math.random().toString(36).slice(2)}`;
   const inputs = (Object.entries(options) as [K, string][]).map(([value, text], i) =>
     h(
       "label",
       {},
-      h("input", { type: "radio", name: group, value, checked: i === 0, onchange: () => chosen(value) }),
+      h("input", { type: "radio", name: group, value, checked: start === undefined ? i === 0 : value === start, onchange: () => chosen(value) }),
       h("span", {}, text),
     ),
   );

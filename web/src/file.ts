@@ -3,14 +3,20 @@
 import {
   type About,
   type Asked,
+  type Calibration,
   type Cap,
+  type ColumnInfo,
   Failure,
   type Found,
+  fromBase64,
   type Hit,
   type Item,
   type Kind,
+  type Match,
   type Matches,
   type Neighbourhood,
+  type Numbers,
+  numbersOf,
   type OneItem,
   type Order,
   type Page,
@@ -19,28 +25,77 @@ import {
   type Query,
   type Rejection,
   type Source,
+  type TableInfo,
 } from "./api";
-import { angleOf, labelOf } from "./words";
+import type { Answer, Comparison, Movers, Questions } from "./answers";
+import { BrowserTags, fingerprint } from "./tag_store";
+import { labelOf } from "./words";
+
+const NO_ANSWERS = "this file has no answers: open the gallery with aureole serve.";
 
 interface StoredItem extends Item {
   rank: number;
-  near: [number, number | null][];
   /** With a calibrator. */
   matches?: [number, number][];
   p_value?: number;
 }
 
+/** The sets and maps of the items, as Python computed them; arrays are compressed (zlib), in base64. */
+interface StoredSets {
+  /** The caps that are stored: predictive first, if kappa_pos is known. */
+  kinds: Kind[];
+  /** Angles, float32 [n, kinds, masses]. */
+  caps: string;
+  /** Items of the whole gallery in the set, uint16 [n, kinds, masses]; 10,001 if there are more than 10,000. */
+  counts: string;
+  labels: unknown[];
+  /** (Number of the label + 1, count) of ten labels, uint16 [n, kinds, masses, 20], as differences from the mass before. */
+  classes: string;
+  /** Angle at the rim of the map, float32 [n, kinds]. */
+  reach: string;
+  /** Items on the map: uint16 places, float32 angles (negative: none) and uint16 turns, each [n, points]. */
+  point_places: string;
+  point_angles: string;
+  point_turns: string;
+  /** The nearest items: uint16 places, float32 angles and P(match) (NaN: unknown), each [n, near]. */
+  near_places: string;
+  near_angles: string;
+  near_positive: string;
+}
+
+interface Sets {
+  caps: Float32Array;
+  counts: Uint16Array;
+  classes: Uint16Array;
+  reach: Float32Array;
+  pointPlaces: Uint16Array;
+  pointAngles: Float32Array;
+  pointTurns: Uint16Array;
+  nearPlaces: Uint16Array;
+  nearAngles: Float32Array;
+  nearPositive: Float32Array;
+}
+
+type StoredColumn = ColumnInfo & { type?: "f4" | "u2" | "u4"; data?: string };
+
 export interface Stored {
-  format: "aureole-explorer-1";
+  format: "aureole-explorer-2";
   about: About;
   rejection: Rejection;
+  /** Files of earlier versions do not have it. */
+  calibration?: Calibration;
   masses: number[];
+  /** In the order of kappa. */
   items: StoredItem[];
-  /** Base64: float32 directions [n, dim], float32 smallest cosines [n, masses], int32 cap counts in the whole gallery. */
-  mu: string;
-  caps: string;
-  counts: string;
+  /** The items as a table, in the same order; number and category columns have their values in base64. */
+  table: TableInfo & { columns: StoredColumn[] };
+  sets: StoredSets;
 }
+
+const MOST_COUNTED = 10_000;
+const LABELS = 10; // per set
+const NEAREST = 60; // items that are always on the map
+const TURN = 2 ** 16;
 
 /** The data embedded in this page, if any. */
 export function storedData(): Stored | null {
@@ -50,16 +105,13 @@ export function storedData(): Stored | null {
 
 export class StoredFile implements Source {
   readonly live = false;
+  readonly tags: BrowserTags;
   private readonly places: Map<string, number>;
-  private readonly mu: Float32Array;
-  private readonly caps: Float32Array;
-  private readonly counts: Int32Array;
+  private unpacked: Promise<Sets> | null = null;
 
   constructor(private readonly data: Stored) {
+    this.tags = new BrowserTags(`aureole-tags-${fingerprint(data.items.map(({ id }) => id))}`);
     this.places = new Map(data.items.map((item, i) => [item.id, i]));
-    this.mu = new Float32Array(bytes(data.mu));
-    this.caps = new Float32Array(bytes(data.caps));
-    this.counts = new Int32Array(bytes(data.counts));
   }
 
   async about(): Promise<About> {
@@ -68,13 +120,13 @@ export class StoredFile implements Source {
 
   async items(order: Order, label: unknown, offset: number, limit: number): Promise<Page> {
     const own = this.data.items.filter((item) => label === null || label === undefined || labelOf(item.label) === labelOf(label));
-    const sorted = own.sort((a, b) => (order === "ambiguous" ? a.kappa - b.kappa : b.kappa - a.kappa));
+    const sorted = order === "ambiguous" ? own : own.reverse();
     return { items: sorted.slice(offset, offset + limit), total: sorted.length, offset };
   }
 
   async border(kappa: number, _: number, limit: number): Promise<{ items: Item[]; below: number }> {
     const { items } = await this.items("ambiguous", null, 0, this.data.items.length);
-    const place = items.findIndex((item) => item.kappa >= kappa);
+    const place = items.findIndex((item) => (item.kappa ?? Infinity) >= kappa);
     const from = Math.max(0, (place < 0 ? items.length : place) - limit / 2);
     const some = items.slice(from, from + limit);
     return { items: some, below: some.filter((item) => item.kappa < kappa).length };
@@ -83,7 +135,8 @@ export class StoredFile implements Source {
   async item(id: string): Promise<OneItem> {
     const place = this.place(id);
     const item = this.at(place);
-    return { ...item, kappa_rank: item.rank, caps: this.capsOf(place) };
+    const kind = this.data.sets.kinds.indexOf("credible");
+    return { ...item, kappa_rank: item.rank, caps: this.capsOf(await this.sets(), place, kind) };
   }
 
   async picture(item: { id: string; picture?: string | null }): Promise<string | null> {
@@ -94,25 +147,31 @@ export class StoredFile implements Source {
     throw new Failure("This file does not contain an encoder.", "unavailable");
   }
 
-  async search(query: Query, { mass, limit, prior }: Asked): Promise<Found> {
+  async search(query: Query, { mass, kind, limit }: Asked): Promise<Found> {
     const place = this.place(query.id);
     const item = this.at(place);
-    const i = this.nearestMass(mass);
-    const threshold = this.caps[place * this.data.masses.length + i] ?? 1;
-    const known = new Map(item.near);
-    const members = this.around(place).filter(([, cosine]) => cosine >= threshold - 1e-6);
-    const hits: Hit[] = members.slice(0, limit).map(([other, cosine]) => {
-      const positivity = known.get(other) ?? null;
-      const positive = positivity === null || prior === null ? null : 1 / (1 + ((1 - prior) / prior) * Math.exp(-positivity));
-      return { ...this.at(other), cosine, positivity, positive };
-    });
-    const whole = this.counts[place * this.data.masses.length + i] ?? members.length;
+    const sets = await this.sets();
+    const at = this.setOf(place, kind, mass);
+    const angle = sets.caps[at] ?? 0;
+    const near = sets.nearPlaces.length / this.data.items.length;
+    const hits: Hit[] = [];
+    for (let i = place * near; i < (place + 1) * near && hits.length < limit; i += 1) {
+      const away = sets.nearAngles[i] ?? 0;
+      if (away > angle) break;
+      const positive = sets.nearPositive[i] ?? NaN;
+      const scores = { cosine: Math.cos(away), positivity: null, positive: Number.isNaN(positive) ? null : positive };
+      hits.push({ ...this.at(sets.nearPlaces[i] ?? 0), ...scores });
+    }
+    const counted = sets.counts[at] ?? 0;
+    const count = Math.min(counted, MOST_COUNTED);
     return {
       query: { kappa: item.kappa, kappa_rank: item.rank },
-      threshold,
-      count: whole,
-      truncated: whole > hits.length,
+      threshold: Math.cos(angle),
+      count,
+      count_exact: counted <= MOST_COUNTED,
+      truncated: count > hits.length,
       class_entropy: null,
+      classes: this.data.about.label_column === null ? null : this.classesOf(sets, at),
       hits,
     };
   }
@@ -123,19 +182,78 @@ export class StoredFile implements Source {
     return { probabilities, p_value: p_value ?? 1 };
   }
 
-  async map(query: Query, mass: number, _: Kind, limit: number): Promise<Neighbourhood> {
+  async map(query: Query, mass: number, kind: Kind): Promise<Neighbourhood> {
     const place = this.place(query.id);
-    const radius = angleOf(this.caps[place * this.data.masses.length + this.nearestMass(mass)] ?? 1);
-    const all = this.around(place).filter(([, cosine], i) => i < 60 || angleOf(cosine) <= 1.3 * radius);
-    const first = all.slice(0, limit / 4);
-    const rest = all.slice(limit / 4);
-    const step = Math.max(1, rest.length / (limit - first.length));
-    for (let i = 0; i < rest.length && first.length < limit; i += step) first.push(rest[Math.floor(i)] as [number, number]);
-    return { points: this.project(place, first, radius), cap: { radius }, caps: this.capsOf(place) };
+    const sets = await this.sets();
+    const row = this.rowOf(place, kind);
+    const radius = sets.caps[this.setOf(place, kind, mass)] ?? 0;
+    const reach = sets.reach[row] ?? Math.PI;
+    const n = sets.pointPlaces.length / this.data.items.length;
+    const points: Point[] = [];
+    for (let i = place * n; i < (place + 1) * n; i += 1) {
+      const angle = sets.pointAngles[i] ?? -1;
+      if (angle < 0 || (angle > reach && points.length >= NEAREST)) continue;
+      const { id, label, kappa, text, picture } = this.at(sets.pointPlaces[i] ?? 0);
+      const turn = ((sets.pointTurns[i] ?? 0) / TURN) * 2 * Math.PI;
+      const [x, y] = [angle * Math.cos(turn), angle * Math.sin(turn)];
+      points.push({ id, label, kappa, text, picture, x, y, cosine: Math.cos(angle), inside: angle <= radius });
+    }
+    return { points, cap: { radius }, caps: this.capsOf(sets, place, this.kindOf(kind)), reach };
+  }
+
+  async calibration(): Promise<Calibration> {
+    return this.data.calibration ?? { available: false, pairs: 0, curve: [] };
   }
 
   async rejection(): Promise<Rejection> {
     return this.data.rejection;
+  }
+
+  async table(): Promise<TableInfo> {
+    return this.data.table;
+  }
+
+  async column(name: string): Promise<{ values: Numbers; version: string }> {
+    const found = (this.data.table.columns as StoredColumn[]).find((each) => each.name === name);
+    if (found?.data === undefined) throw new Failure(`This file does not contain the column ${name}.`, "not_found");
+    return { values: numbersOf(found.type ?? "f4", fromBase64(found.data)), version: this.data.table.version };
+  }
+
+  async rows(numbers: number[]): Promise<Item[]> {
+    return numbers.map((row) => this.at(row));
+  }
+
+  async find(text: string, column: string | null): Promise<Match> {
+    const wanted = text.toLowerCase();
+    const { text_column: own } = this.data.about;
+    const rows = this.data.items.flatMap(({ id, text: words, payload }, row) => {
+      const texts = Object.entries(payload).filter(([name]) => column === null || name === column);
+      const values = texts.map(([, value]) => value).filter((value) => typeof value === "string");
+      if (column === null || column === "id") values.push(id);
+      if (words !== null && (column === null || column === own)) values.push(words);
+      return values.some((each) => String(each).toLowerCase().includes(wanted)) ? [row] : [];
+    });
+    return { rows: Uint32Array.from(rows), count: rows.length, truncated: false };
+  }
+
+  async questions(): Promise<Questions> {
+    return { available: false, reason: NO_ANSWERS, progress: null, stale: false, questions: [], confusions: [], comparison: false, settings: {} };
+  }
+
+  async question(): Promise<Answer> {
+    throw new Failure(NO_ANSWERS, "not_found");
+  }
+
+  async comparison(): Promise<Comparison> {
+    return { available: false, reason: NO_ANSWERS, summary: null, ids: [], points: "" };
+  }
+
+  async movers(): Promise<Movers> {
+    throw new Failure(NO_ANSWERS, "not_found");
+  }
+
+  async numbers(ids: string[]): Promise<(number | null)[]> {
+    return ids.map((id) => this.places.get(id) ?? null);
   }
 
   private place(id: string | undefined): number {
@@ -148,81 +266,64 @@ export class StoredFile implements Source {
     return this.data.items[place] as StoredItem;
   }
 
-  private capsOf(place: number): Cap[] {
-    const n = this.data.masses.length;
-    return this.data.masses.map((mass, i) => ({ mass, cosine: this.caps[place * n + i] ?? -1 }));
+  private sets(): Promise<Sets> {
+    this.unpacked ??= unpack(this.data);
+    return this.unpacked;
   }
 
-  private nearestMass(mass: number): number {
+  private kindOf(kind: Kind): number {
+    return Math.max(0, this.data.sets.kinds.indexOf(kind));
+  }
+
+  private rowOf(place: number, kind: Kind): number {
+    return place * this.data.sets.kinds.length + this.kindOf(kind);
+  }
+
+  /** The place of a set in the arrays. */
+  private setOf(place: number, kind: Kind, mass: number): number {
     const away = this.data.masses.map((each) => Math.abs(each - mass));
-    return away.indexOf(Math.min(...away));
+    return this.rowOf(place, kind) * this.data.masses.length + away.indexOf(Math.min(...away));
   }
 
-  private direction(place: number): Float32Array {
-    const dim = this.data.about.dim;
-    return this.mu.subarray(place * dim, (place + 1) * dim);
+  private capsOf({ caps }: Sets, place: number, kind: number): Cap[] {
+    const start = (place * this.data.sets.kinds.length + kind) * this.data.masses.length;
+    return this.data.masses.map((mass, i) => ({ mass, cosine: Math.cos(caps[start + i] ?? Math.PI) }));
   }
 
-  /** All items with their cosine to one item, nearest first. */
-  private around(place: number): [number, number][] {
-    const own = this.direction(place);
-    const found = this.data.items.map((_, i): [number, number] => [i, Math.min(1, dot(own, this.direction(i)))]);
-    return found.sort((a, b) => b[1] - a[1] || (a[0] === place ? -1 : b[0] === place ? 1 : 0));
-  }
-
-  /** Azimuthal projection: exact angles from the centre, directions from the first two principal axes of the tangent vectors. */
-  private project(place: number, chosen: [number, number][], radius: number): Point[] {
-    const own = this.direction(place);
-    const tangents = chosen.map(([i, cosine]) => {
-      const across = Float64Array.from(this.direction(i), (value, k) => value - cosine * (own[k] ?? 0));
-      const length = Math.sqrt(dot(across, across));
-      const angle = i === place ? 0 : Math.atan2(length, cosine);
-      return across.map((value) => (length > 0 ? (value / length) * angle : 0));
-    });
-    const first = axis(tangents, []);
-    const second = axis(tangents, [first]);
-    return chosen.map(([i, cosine], k) => {
-      const item = this.at(i);
-      const tangent = tangents[k] as Float64Array;
-      const [u, v] = [dot(tangent, first), dot(tangent, second)];
-      const length = Math.hypot(u, v);
-      const angle = i === place ? 0 : angleOf(cosine);
-      const [x, y] = length > 0 ? [(angle * u) / length, (angle * v) / length] : [angle, 0];
-      const { id, label, kappa, text, picture } = item;
-      return { id, label, kappa, text, picture, x, y, cosine, inside: angle <= radius };
-    });
-  }
-}
-
-type Numbers = Float32Array | Float64Array;
-
-function dot(a: Numbers, b: Numbers): number {
-  let sum = 0;
-  for (let i = 0; i < a.length; i += 1) sum += (a[i] ?? 0) * (b[i] ?? 0);
-  return sum;
-}
-
-/** The principal axis of vectors orthogonal to the given axes, by power iteration from a fixed start. */
-function axis(vectors: Float64Array[], before: Float64Array[]): Float64Array {
-  const dim = vectors[0]?.length ?? 0;
-  let found = Float64Array.from({ length: dim }, (_, i) => Math.cos(1 + 3 * i + before.length));
-  for (let round = 0; round < 60; round += 1) {
-    const next = new Float64Array(dim);
-    for (const vector of vectors) {
-      const along = dot(vector, found);
-      for (let i = 0; i < dim; i += 1) next[i] = (next[i] ?? 0) + along * (vector[i] ?? 0);
+  private classesOf({ classes }: Sets, at: number): { label: unknown; count: number }[] {
+    const found: { label: unknown; count: number }[] = [];
+    for (let i = at * 2 * LABELS; i < (at + 1) * 2 * LABELS; i += 2) {
+      const code = classes[i] ?? 0;
+      if (code > 0) found.push({ label: this.data.sets.labels[code - 1], count: classes[i + 1] ?? 0 });
     }
-    for (const other of before) {
-      const along = dot(next, other);
-      for (let i = 0; i < dim; i += 1) next[i] = (next[i] ?? 0) - along * (other[i] ?? 0);
-    }
-    const length = Math.sqrt(dot(next, next));
-    if (length === 0) return found;
-    found = next.map((value) => value / length);
+    return found;
   }
-  return found;
 }
 
-function bytes(text: string): ArrayBuffer {
-  return Uint8Array.from(atob(text), (char) => char.charCodeAt(0)).buffer;
+async function unpack({ sets, masses }: Stored): Promise<Sets> {
+  const [caps, counts, classes, reach] = await Promise.all([sets.caps, sets.counts, sets.classes, sets.reach].map(inflate));
+  const points = await Promise.all([sets.point_places, sets.point_angles, sets.point_turns].map(inflate));
+  const near = await Promise.all([sets.near_places, sets.near_angles, sets.near_positive].map(inflate));
+  const summed = new Uint16Array(classes as ArrayBuffer);
+  const each = 2 * LABELS;
+  for (let i = 0; i < summed.length; i += 1) {
+    if (Math.floor(i / each) % masses.length > 0) summed[i] = (summed[i] ?? 0) + (summed[i - each] ?? 0);
+  }
+  return {
+    caps: new Float32Array(caps as ArrayBuffer),
+    counts: new Uint16Array(counts as ArrayBuffer),
+    classes: summed,
+    reach: new Float32Array(reach as ArrayBuffer),
+    pointPlaces: new Uint16Array(points[0] as ArrayBuffer),
+    pointAngles: new Float32Array(points[1] as ArrayBuffer),
+    pointTurns: new Uint16Array(points[2] as ArrayBuffer),
+    nearPlaces: new Uint16Array(near[0] as ArrayBuffer),
+    nearAngles: new Float32Array(near[1] as ArrayBuffer),
+    nearPositive: new Float32Array(near[2] as ArrayBuffer),
+  };
+}
+
+async function inflate(text: string): Promise<ArrayBuffer> {
+  const stream = new Blob([fromBase64(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer();
 }

@@ -92,7 +92,7 @@ function lane(name: string, heading: HTMLElement | null, parts: HTMLElement[]): 
 
 /** A row of items by certainty that scrolls sideways and loads more on scrolling. */
 function scroller(context: Context, order: Order, label: unknown, size: number, name: string): HTMLElement {
-  const row = h("ul", { "aria-label": name, onkeydown: rove });
+  const row = h("ul", { "aria-label": name, onkeydown: rove }, ...skeletons(context, Math.min(LANE, size)));
   let loaded = 0;
   let busy = false;
   const next = async (): Promise<void> => {
@@ -123,6 +123,11 @@ function scroller(context: Context, order: Order, label: unknown, size: number, 
   });
   whenNear(row, () => void next());
   return row;
+}
+
+/** Empty tiles of the size of those to come. */
+function skeletons(context: Context, n: number): HTMLElement[] {
+  return Array.from({ length: n }, () => h("li", { class: `skeleton ${context.shape}`, "aria-hidden": "true" }));
 }
 
 function rove(event: Event): void {

@@ -5,7 +5,7 @@ import { fill, h, Latest, trouble } from "./dom";
 import { Neighbourhood } from "./neighbourhood";
 import { strip } from "./strip";
 import { type Context, dot, picture } from "./tile";
-import { capAngle, labelOf, number, rankInWords } from "./words";
+import { capAngle, labelOf, number, rankInWords, valueOf } from "./words";
 
 export interface View {
   element: HTMLElement;
@@ -14,7 +14,12 @@ export interface View {
 
 export function itemView(context: Context, about: About, id: string): View {
   const neighbourhood = new Neighbourhood(context, about);
-  const head = h("div", { class: "head", "aria-busy": "true" });
+  const head = h(
+    "div",
+    { class: "head", "aria-busy": "true" },
+    about.pictures && h("div", { class: "skeleton portrait" }),
+    h("div", { class: "skeleton words" }),
+  );
   const element = h(
     "section",
     { class: "item" },
@@ -66,7 +71,7 @@ function portrait(context: Context, about: About, item: OneItem): HTMLElement[] 
       h("p", { class: "lead" }, `${capital(rankInWords(item.kappa_rank))}.${reach}`),
       scale.element,
       facts.length > 0 &&
-        h("dl", {}, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, labelOf(value))])),
+        h("dl", {}, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, valueOf(value))])),
     ),
   ];
 }

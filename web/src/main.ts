@@ -2,17 +2,25 @@
 
 import "./style.css";
 import type { About, Source } from "./api";
-import { fill, h, svg, trouble } from "./dom";
+import { calibrationBanner, calibrationView } from "./calibration";
+import { fill, h, prose, svg, trouble } from "./dom";
 import { storedData, StoredFile } from "./file";
 import { galleryView, type Held } from "./gallery";
 import { itemView, type View } from "./item";
 import { askKey } from "./key";
+import { compareView } from "./compare";
+import { type Overview, overviewView } from "./overview";
 import { queryView } from "./query";
+import { questionsView } from "./questions";
 import { rejectionView } from "./rejection";
+import { readRoute } from "./route";
+import { Selection } from "./selection";
 import { Service } from "./service";
+import { Table } from "./table";
+import { itemTags, selectionTags, Tagging, tagsView } from "./tags";
 import { themeButton } from "./theme";
 import type { Context } from "./tile";
-import { colours, sorted } from "./words";
+import { colours, shapeOf, sorted } from "./words";
 
 const app = document.getElementById("app") as HTMLElement;
 
@@ -35,15 +43,34 @@ async function start(): Promise<void> {
     return;
   }
   const held: Held | null = stored === null ? null : { rows: about.rows, here: stored.items.length };
-  new Pages(main, links, { source, colour: colours(about) }, about, held).show();
+  if (!source.live) {
+    // the file has no encoder, and only with labels a rejection curve
+    const dead = (await source.rejection()).available ? ["#/ask"] : ["#/ask", "#/threshold"];
+    for (const href of dead) links.querySelector(`a[href="${href}"]`)?.remove();
+  }
+  const table = new Table(source);
+  const selection = new Selection(table);
+  const context: Context = { source, colour: colours(about), shape: shapeOf(about), table, selection, actions: [] };
+  new Pages(main, links, context, about, held).show();
+  if (stored === null) void showCompare(source, links);
+}
+
+/** Shows the link to the comparison, if the service has one. */
+async function showCompare(source: Source, links: HTMLElement): Promise<void> {
+  const link = links.querySelector<HTMLElement>('a[href="#/compare"]');
+  const { comparison } = await source.questions().catch(() => ({ comparison: false }));
+  if (link !== null) link.hidden = !comparison;
 }
 
 /** Shows the view that the URL names; the gallery keeps its state. */
 class Pages {
   private gallery: HTMLElement | null = null;
+  private overview: Overview | null = null;
   private view: View | null = null;
   private scrolled = 0;
+  private scrolledMap = 0;
   private first = true;
+  private readonly tagging: Tagging;
 
   constructor(
     private readonly main: HTMLElement,
@@ -52,27 +79,54 @@ class Pages {
     private readonly about: About,
     private readonly held: Held | null,
   ) {
+    this.tagging = new Tagging(context, about);
+    context.actions.push((place) => place.append(selectionTags(this.tagging, context).element));
     addEventListener("hashchange", () => this.show());
+    // the map keeps its selection while other views are open
+    const own = [...links.querySelectorAll("a")].find((link) => link.getAttribute("href") === "#/map");
+    const keep = (): void => {
+      if (readRoute().view === "map") own?.setAttribute("href", location.hash);
+    };
+    addEventListener("hashchange", keep);
+    addEventListener("querychange", keep);
     addEventListener("scroll", () => {
-      if (this.view === null) this.scrolled = scrollY;
+      if (this.overview?.element.isConnected) this.scrolledMap = scrollY;
+      else if (this.view === null) this.scrolled = scrollY;
     });
   }
 
   show(): void {
-    const [, name = "", rest = ""] = /^#\/([a-z]*)\/?(.*)$/.exec(location.hash) ?? [];
+    const { view: name, rest } = readRoute();
     this.view?.leave?.();
     this.view = null;
     document.title = "aureole";
     for (const link of this.links.querySelectorAll("a")) {
-      const here = link.getAttribute("href") === `#/${name === "item" ? "" : name}`;
+      const target = link.getAttribute("href")?.split("?")[0];
+      const here = target === `#/${name === "item" ? "" : name}`;
       if (here) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    if (name === "item") this.view = itemView(this.context, this.about, decoded(rest));
+    if (name === "map" && this.about.rows > 0) {
+      const shown = this.overview?.element.isConnected === true;
+      this.overview ??= overviewView(this.context, this.about);
+      if (!shown) {
+        fill(this.main, [this.overview.element]);
+        scrollTo(0, this.scrolledMap);
+      }
+      this.overview.follow();
+      this.announce(shown);
+      return;
+    }
+    if (name === "item") this.view = withTags(itemView(this.context, this.about, rest), itemTags(this.tagging, rest));
     else if (name === "ask") this.view = queryView(this.context, this.about);
+    else if (name === "questions") this.view = questionsView(this.context, this.about);
+    else if (name === "compare") this.view = compareView(this.context, this.about);
     else if (name === "threshold") this.view = rejectionView(this.context, this.about);
+    else if (name === "calibration") this.view = calibrationView(this.context, this.about);
+    else if (name === "tags") this.view = tagsView(this.tagging);
     if (this.view !== null) {
-      fill(this.main, [this.view.element]);
+      const claims = name === "item" || name === "ask"; // views with sets of a claimed mass
+      fill(this.main, [claims && calibrationBanner(this.about), this.view.element]);
       scrollTo(0, 0);
     } else {
       this.gallery ??= this.about.rows === 0 ? empty() : galleryView(this.context, this.about, this.held);
@@ -80,22 +134,30 @@ class Pages {
       fill(this.main, [this.gallery]);
       scrollTo(0, back);
     }
-    // announce the new view to screen readers
-    if (!this.first) this.main.focus({ preventScroll: true });
+    this.announce(false);
+  }
+
+  /** Announces a new view to screen readers. */
+  private announce(same: boolean): void {
+    if (!this.first && !same) this.main.focus({ preventScroll: true });
     this.first = false;
   }
 }
 
-function empty(): HTMLElement {
-  return h("p", { class: "empty" }, h("strong", {}, "The gallery is empty."), " Add rows with `aureole index append`, then restart the service.");
+/** A view with the tags of its items below its first line. */
+function withTags(view: View, tags: View): View {
+  view.element.insertBefore(tags.element, view.element.children[1] ?? null);
+  return {
+    element: view.element,
+    leave() {
+      tags.leave?.();
+      view.leave?.();
+    },
+  };
 }
 
-function decoded(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
+function empty(): HTMLElement {
+  return h("p", { class: "empty" }, h("strong", {}, "The gallery is empty."), ...prose(" Add rows with `aureole index append`, then restart the service."));
 }
 
 function nav(): HTMLElement {
@@ -103,8 +165,13 @@ function nav(): HTMLElement {
     "nav",
     { "aria-label": "Views" },
     h("a", { href: "#/" }, "Gallery"),
+    h("a", { href: "#/map" }, "Map"),
     h("a", { href: "#/ask" }, "Query"),
+    storedData() === null && h("a", { href: "#/questions" }, "Questions"),
+    storedData() === null && h("a", { href: "#/compare", hidden: true }, "Compare"),
     h("a", { href: "#/threshold" }, "Threshold"),
+    h("a", { href: "#/calibration" }, "Calibration"),
+    h("a", { href: "#/tags" }, "Tags"),
   );
 }
 

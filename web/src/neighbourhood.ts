@@ -1,8 +1,9 @@
 // The neighbourhood of a posterior: the map with its cap, the mass slider, and the items inside the cap.
 
-import type { About, Cap, Found, Hit, Kind, Matches, Query } from "./api";
+import type { About, Asked, Cap, Found, Hit, Kind, Matches, Query } from "./api";
 import { choice, debounced, fill, h, Latest, trouble } from "./dom";
 import { angleMap } from "./map";
+import { changeQuery, readRoute } from "./route";
 import { type Context, dot, tile } from "./tile";
 import { angleOf, capAngle, count, degrees, labelOf, percent, probability, things } from "./words";
 
@@ -10,9 +11,11 @@ const POINTS = 240;
 const MEMBERS = 48;
 const EXPLAINED = 12; // explanations are expensive
 const WIDEST = 0.99;
-const KINDS: Record<Kind, string> = { credible: "Itself", predictive: "Its matches" };
-const PLACES: Record<Kind, string> = { credible: "Where its latent may lie", predictive: "Where its matches may lie" };
-const TITLES: Record<Kind, string> = { credible: "Credible set", predictive: "Likely matches" };
+/** What each cap answers. */
+const KINDS: Record<Kind, string> = { predictive: "What matches this?", credible: "What could this be?" };
+const PLACES: Record<Kind, string> = { predictive: "Where its matches may lie", credible: "Where it may lie itself" };
+const HOLDS: Record<Kind, string> = { predictive: "the direction of a match", credible: "its own latent" };
+const [MASS, LEAST, MOST] = [95, 50, 99]; // percent
 
 export class Neighbourhood {
   readonly element: HTMLElement;
@@ -20,16 +23,20 @@ export class Neighbourhood {
   /** The match probabilities of the current query: they do not depend on the mass. */
   private matching: Promise<Matches | Error> | null = null;
   private caps: Cap[] = [];
-  private mass = 0.95;
-  private kind: Kind = "credible";
+  private mass: number;
+  private kind: Kind;
   private explain = false;
+  /** Whether the cap of the matches is that of the conformal calibration. */
+  private guaranteed = false;
+  private readonly guarantee: HTMLElement | null;
   private readonly map;
   private readonly prior: number | null;
-  private readonly slider = h("input", { type: "range", min: 50, max: 99, step: 1, value: 95, id: "mass" });
+  private readonly slider = h("input", { type: "range", min: LEAST, max: MOST, step: 1, id: "mass" });
   private readonly shown = h("output", { for: "mass" });
   private readonly kinds: HTMLElement | null;
-  private readonly title = h("h2", {}, TITLES.credible);
-  private readonly where = h("h2", {}, PLACES.credible);
+  private readonly title = h("h2", {});
+  private readonly where = h("h2", {});
+  private readonly holds = h("p", { class: "holds" });
   private readonly summary = h("p", { class: "summary", role: "status" });
   private readonly mix = h("div", { class: "mix" });
   private readonly members = h("ul", { class: "grid members" });
@@ -41,13 +48,22 @@ export class Neighbourhood {
   constructor(
     private readonly context: Context,
     private readonly about: About,
+    /** Called when the kind or the mass has changed. */
+    private readonly changed: (kind: Kind, mass: number) => void = () => undefined,
   ) {
+    const predicts = about.kappa_pos !== null;
+    const { query } = readRoute();
+    const percents = Math.round(Number(query.get("mass") ?? MASS));
+    this.mass = (percents >= LEAST && percents <= MOST ? percents : MASS) / 100;
+    this.kind = predicts && query.get("kind") !== "credible" ? "predictive" : "credible";
+    this.slider.value = String(Math.round(100 * this.mass));
     this.map = angleMap(context);
-    this.prior = about.kappa_pos === null ? null : chanceOfPartners(about);
+    this.prior = about.kappa_pos === null ? null : about.prior;
     if (about.text_column !== null && !about.pictures) this.members.classList.add("cards");
     this.slider.addEventListener("input", () => {
       this.mass = Number(this.slider.value) / 100;
       this.turn();
+      this.keep();
       this.searchSoon();
     });
     const explain = h("input", {
@@ -57,8 +73,17 @@ export class Neighbourhood {
         void this.search();
       },
     });
-    const predicts = context.source.live && about.kappa_pos !== null;
-    this.kinds = predicts ? choice("Cap of", KINDS, (kind) => this.choose(kind)) : null;
+    this.kinds = predicts ? choice("Question", KINDS, (kind) => this.choose(kind), this.kind) : null;
+    const conformal = h("input", {
+      type: "checkbox",
+      onchange: () => {
+        this.guaranteed = conformal.checked;
+        void this.search();
+      },
+    });
+    const offered = context.source.live && predicts && about.conformal === true;
+    this.guarantee = offered ? h("label", { class: "check conformal" }, conformal, " Guaranteed: as many matches as claimed (conformal)") : null;
+    if (this.guarantee !== null) this.guarantee.hidden = this.kind !== "predictive";
     this.element = h(
       "section",
       { class: "neighbourhood" },
@@ -73,6 +98,8 @@ export class Neighbourhood {
         { class: "set" },
         this.title,
         this.kinds,
+        this.guarantee,
+        this.holds,
         h(
           "div",
           { class: "slide" },
@@ -88,7 +115,13 @@ export class Neighbourhood {
         meaning(about, this.prior),
       ),
     );
+    this.entitle();
     this.turn();
+  }
+
+  /** The cap that is shown: of the default kind, or as in the address. */
+  get cap(): { kind: Kind; mass: number } {
+    return { kind: this.kind, mass: this.mass };
   }
 
   /** Shows the neighbourhood of another posterior. */
@@ -103,10 +136,25 @@ export class Neighbourhood {
   private choose(kind: Kind): void {
     this.kind = kind;
     this.caps = [];
-    fill(this.title, [TITLES[kind]]);
-    fill(this.where, [PLACES[kind]]);
+    if (this.guarantee !== null) this.guarantee.hidden = kind !== "predictive";
+    this.entitle();
+    this.turn();
+    this.keep();
     void this.place();
     void this.search();
+  }
+
+  private entitle(): void {
+    fill(this.title, ["Items in the circle"]);
+    fill(this.where, [PLACES[this.kind]]);
+  }
+
+  /** Puts the mass and the kind into the address, unless they are the defaults. */
+  private keep(): void {
+    const mass = Math.round(100 * this.mass);
+    const other = this.kinds !== null && this.kind === "credible";
+    changeQuery({ mass: mass === MASS ? null : String(mass), kind: other ? "credible" : null }, "replace");
+    this.changed(this.kind, this.mass);
   }
 
   stop(): void {
@@ -114,13 +162,18 @@ export class Neighbourhood {
     this.searching.stop();
   }
 
+  private calibrated(): boolean {
+    return this.guaranteed && this.guarantee !== null && this.kind === "predictive";
+  }
+
   private angle(): number | null {
-    return capAngle(this.caps, this.mass);
+    return this.calibrated() ? null : capAngle(this.caps, this.mass); // a calibrated cap comes with the search
   }
 
   /** Resizes the circle at once; the items are updated when the response arrives. */
   private turn(): void {
     fill(this.shown, [percent(this.mass)]);
+    fill(this.holds, [`The circle contains ${HOLDS[this.kind]} with a probability of ${percent(this.mass)}.`]);
     this.slider.setAttribute("aria-valuetext", percent(this.mass));
     const angle = this.angle();
     if (angle !== null) this.map.cap(angle);
@@ -133,9 +186,7 @@ export class Neighbourhood {
       const found = await this.mapping.run((signal) => this.context.source.map(asked, WIDEST, this.kind, POINTS, signal));
       if (found === null) return;
       this.caps = found.caps;
-      const widest = capAngle(found.caps, WIDEST) ?? found.cap.radius;
-      const farthest = Math.max(0, ...found.points.map((point) => angleOf(point.cosine)));
-      this.map.place(found.points, Math.max(1.06 * widest, Math.min(farthest, 2.5 * widest)));
+      this.map.place(found.points, found.reach);
       this.map.cap(this.angle() ?? found.cap.radius);
     } catch (error) {
       fill(this.problem, [trouble(error, () => void this.place())]);
@@ -148,7 +199,8 @@ export class Neighbourhood {
     const limit = this.explain ? EXPLAINED : MEMBERS;
     this.members.setAttribute("aria-busy", "true");
     try {
-      const options = { mass: this.mass, kind: this.kind, limit, prior: this.prior, explain: this.explain };
+      const options: Asked = { mass: this.mass, kind: this.kind, limit, prior: this.prior, explain: this.explain };
+      if (this.calibrated()) options.guarantee = "conformal";
       const answer = await this.searching.run((signal) =>
         Promise.all([this.context.source.search(asked, options, signal), this.matches(asked)]),
       );
@@ -188,10 +240,13 @@ export class Neighbourhood {
       found.hits.map((hit) => this.member(hit, hit.id === own, matches?.probabilities.get(hit.id) ?? null)),
     );
     this.members.classList.toggle("explained", this.explain);
-    if (found.hits.length === 0) {
+    if (found.count === 0) {
       fill(this.members, [h("li", { class: "empty" }, ...this.nobody())]);
     } else if (found.count > found.hits.length) {
-      this.members.append(h("li", { class: "gap" }, `${count(found.count - found.hits.length)} more, further away`));
+      const more = count(found.count - found.hits.length);
+      const here = found.hits.length === 0 ? "none of them in this file" : "further away or not in this file";
+      const words = this.context.source.live ? `${more} more, further away` : `${more} more, ${here}`;
+      this.members.append(h("li", { class: "gap" }, words));
     }
   }
 
@@ -199,7 +254,7 @@ export class Neighbourhood {
   private nobody(): (string | HTMLElement)[] {
     if (this.kinds === null || this.kind === "predictive") return ["No gallery item falls inside this cap. Increase the mass to enlarge it."];
     const go = h("button", { type: "button", onclick: () => this.kinds?.querySelector<HTMLInputElement>("input[value=predictive]")?.click() });
-    fill(go, ["Show likely matches instead"]);
+    fill(go, [KINDS.predictive]);
     return ["This query's cap is so small that no gallery item falls inside. ", go];
   }
 
@@ -249,13 +304,6 @@ function meaning(about: About, prior: number | null): HTMLElement | null {
     text = `P: the probability that the two match, given that ${chance(prior)} of all pairs do.`;
   }
   return text === "" ? null : h("p", { class: "fine" }, text);
-}
-
-/** The prior probability that two items match: of the same class, or one match per item. */
-function chanceOfPartners(about: About): number {
-  const known = about.classes.reduce((sum, { count: n }) => sum + n, 0);
-  if (about.classes.length < 2 || known < about.rows) return Math.min(0.5, 1 / Math.max(2, about.rows));
-  return about.classes.reduce((sum, { count: n }) => sum + (n / known) ** 2, 0);
 }
 
 function chance(prior: number): string {

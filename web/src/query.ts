@@ -1,7 +1,7 @@
 // Your own query: two sentences side by side, a picture that you can degrade, or a vector.
 
 import type { About } from "./api";
-import { h } from "./dom";
+import { h, prose } from "./dom";
 import type { View } from "./item";
 import { pictureQuery } from "./query_picture";
 import { textQuery } from "./query_text";
@@ -28,5 +28,5 @@ export function queryView(context: Context, about: About): View {
 }
 
 function missing(title: string, words: string): View {
-  return { element: h("section", { class: "query" }, h("h1", {}, "Query"), h("p", { class: "empty" }, h("strong", {}, title), ` ${words}`)) };
+  return { element: h("section", { class: "query" }, h("h1", {}, "Query"), h("p", { class: "empty" }, h("strong", {}, title), " ", ...prose(words))) };
 }

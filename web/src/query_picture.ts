@@ -1,12 +1,13 @@
-// Query with your own picture; sliders crop and blur it, and kappa falls as information is lost.
+// Query with your own picture; sliders crop and blur it, and the page says what that changes.
 
 import { type About, Failure, type Item, known, type Posterior, type Query } from "./api";
 import { debounced, fill, h, Latest, svg, trouble } from "./dom";
 import { capital, type View } from "./item";
 import { Neighbourhood } from "./neighbourhood";
+import { changeQuery, readRoute } from "./route";
 import { strip } from "./strip";
 import { type Context, picture } from "./tile";
-import { nameOf, number, rankInWords } from "./words";
+import { change, count, nameOf, number, rankInWords, things } from "./words";
 
 const CROPS = [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
 const LARGEST = 16 * 2 ** 20;
@@ -18,9 +19,14 @@ export function pictureQuery(context: Context, about: About): View {
   let query: Query | null = null;
   let pasted = (_: ClipboardEvent): void => undefined;
   const scale = strip(about);
-  const neighbourhood = new Neighbourhood(context, about);
+  const compareSoon = debounced(250, () => void compare());
+  const neighbourhood = new Neighbourhood(context, about, compareSoon);
   neighbourhood.element.hidden = true;
   const latest = new Latest();
+  const comparing = new Latest();
+  const compared = h("p", { class: "compared", role: "status" });
+  let whole: Posterior | null = null; // of the picture before it is cropped or blurred
+  let now: Posterior | null = null;
   const charting = new Latest();
   const frame = h("div", { class: "frame" });
   const verdict = h("div", { class: "verdict-line", role: "status" });
@@ -35,6 +41,34 @@ export function pictureQuery(context: Context, about: About): View {
     image.style.filter = blur.value() > 0 ? `blur(${((blur.value() * FRAME) / GRAIN) * (crop.value() / 100)}px)` : "none";
   };
   const view = (): { crop: number; blur: number } => ({ crop: crop.value() / 100, blur: blur.value() });
+  /** Writes what was measured for the picture as it is now and as it was. */
+  const compare = async (): Promise<void> => {
+    const { crop: kept, blur: sigma } = view();
+    const [before, after] = [whole, now];
+    if (before === null || after === null || query === null || (kept === 1 && sigma === 0)) {
+      fill(compared, []);
+      return;
+    }
+    const asked = [known(before, query), known(after, { ...query, view: view() })];
+    const options = { ...neighbourhood.cap, limit: 1, prior: null, explain: false };
+    try {
+      const sets = await comparing.run((signal) => Promise.all(asked.map((each) => context.source.search(each, options, signal))));
+      if (sets === null) return;
+      const [from, to] = sets.map((set) => `${set.count_exact === false ? "more than " : ""}${count(set.count)}`);
+      const done = [kept < 1 && `cropped to ${Math.round(100 * kept)} %`, sigma > 0 && `blurred by ${sigma}`].filter(Boolean).join(" and ");
+      fill(compared, [
+        `${capital(done)}, κ `,
+        h("strong", {}, change(before.kappa, after.kappa)),
+        from === to ? ", and the set still contains " : ", and the set changes from ",
+        from !== to && h("strong", {}, from ?? ""),
+        from !== to && " to ",
+        h("strong", {}, to ?? ""),
+        ` ${things(about, about.rows)}.`,
+      ]);
+    } catch {
+      fill(compared, []); // the neighbourhood shows the error
+    }
+  };
   const ask = async (): Promise<void> => {
     if (query === null) return;
     const asked: Query = { ...query, view: view() };
@@ -45,6 +79,8 @@ export function pictureQuery(context: Context, about: About): View {
       fill(verdict, [h("strong", {}, `κ ${number(posterior.kappa)}`), ` ${capital(rankInWords(posterior.kappa_rank))}.`]);
       scale.mark([{ kappa: posterior.kappa, name: "here" }]);
       chart.here(view().crop, posterior.kappa);
+      now = posterior;
+      compareSoon();
       neighbourhood.element.hidden = false;
       neighbourhood.ask(known(posterior, asked));
     } catch (error) {
@@ -57,34 +93,54 @@ export function pictureQuery(context: Context, about: About): View {
     try {
       const looks = CROPS.map((each) => ({ ...base, view: { crop: each, blur: blur.value() } }));
       const answer = await charting.run((signal) => context.source.embed(looks, signal));
-      if (answer !== null) chart.curve(CROPS, answer, blur.value());
+      if (answer === null) return;
+      chart.curve(CROPS, answer, blur.value());
     } catch {
       chart.curve([], [], 0); // the verdict shows the error
     }
   };
   const askSoon = debounced(150, () => void ask());
   const plotSoon = debounced(150, () => void plot());
+  const keepView = (): void => {
+    const { crop: kept, blur: sigma } = view();
+    changeQuery({ crop: kept === 1 ? null : String(Math.round(100 * kept)), blur: sigma === 0 ? null : String(sigma) }, "replace");
+  };
   crop.input.addEventListener("input", () => {
     preview();
+    keepView();
     askSoon();
   });
   blur.input.addEventListener("input", () => {
     preview();
+    keepView();
     askSoon();
     plotSoon();
   });
 
-  const show = (image: HTMLImageElement, given: Query): void => {
+  /** Shows a picture: an item of the gallery is named in the address, a file cannot be. */
+  const show = (image: HTMLImageElement, given: Query, item: string | null, start = { crop: 100, blur: 0 }): void => {
     query = given;
+    [whole, now] = [null, null];
+    fill(compared, []);
+    changeQuery({ item }, "replace");
     image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 64));
     fill(frame, [image]);
     studio.hidden = false;
-    crop.set(100);
-    blur.set(0);
+    crop.set(start.crop);
+    blur.set(start.blur);
+    keepView();
     chart.reset();
     preview();
     void ask();
     void plot();
+    void context.source
+      .embed([{ ...given, view: { crop: 1, blur: 0 } }])
+      .then(([posterior]) => {
+        if (query !== given) return;
+        whole = posterior ?? null;
+        compareSoon();
+      })
+      .catch(() => undefined); // the verdict shows the error
   };
   let choice = 0; // an earlier choice that finishes loading later is ignored
   const take = async (file: File | null | undefined): Promise<void> => {
@@ -95,12 +151,12 @@ export function pictureQuery(context: Context, about: About): View {
       const { url, data } = await read(file);
       if (own !== choice) return;
       fill(status, []);
-      show(h("img", { src: url, alt: "Your picture" }), { image: data });
+      show(h("img", { src: url, alt: "Your picture" }), { image: data }, null);
     } catch (error) {
       fill(status, [trouble(error)]);
     }
   };
-  const takeItem = async (item: Item, name: string): Promise<void> => {
+  const takeItem = async (item: Item, name: string, start?: { crop: number; blur: number }, chosen = true): Promise<void> => {
     choice += 1;
     const own = choice;
     try {
@@ -108,7 +164,7 @@ export function pictureQuery(context: Context, about: About): View {
       if (url === null) throw new Failure(`${item.id} has no picture.`, "not_found");
       const blob = await (await fetch(url)).blob();
       const found = await read(new File([blob], item.id));
-      if (own === choice) show(h("img", { src: found.url, alt: name }), { image: found.data });
+      if (own === choice) show(h("img", { src: found.url, alt: name }), { image: found.data }, chosen ? item.id : null, start);
     } catch (error) {
       fill(status, [trouble(error)]);
     }
@@ -136,6 +192,19 @@ export function pictureQuery(context: Context, about: About): View {
   pasted = (event) => void take(event.clipboardData?.files[0]);
   document.addEventListener("paste", pasted);
 
+  const address = readRoute().query;
+  const within = (value: string | null, low: number, high: number, otherwise: number): number => {
+    const given = value === null ? NaN : Number(value);
+    return given >= low && given <= high ? given : otherwise;
+  };
+  const start = { crop: within(address.get("crop"), 20, 100, 100), blur: within(address.get("blur"), 0, 4, 0) };
+  const named = address.get("item");
+  if (named !== null) {
+    void context.source
+      .item(named)
+      .then((item) => (choice === 0 ? takeItem(item, nameOf(item), start) : undefined))
+      .catch((error: unknown) => fill(status, [trouble(error)]));
+  }
   const examples = h("ul", { class: "grid examples" });
   void context.source
     .items("certain", null, 0, 200)
@@ -145,7 +214,7 @@ export function pictureQuery(context: Context, about: About): View {
       const different = page.items.filter((item) => item.picture !== null && !seen.has(item.label) && seen.add(item.label));
       const some = (different.length >= 4 ? different : page.items.filter((item) => item.picture !== null)).slice(0, 8);
       const [first] = some;
-      if (first !== undefined && choice === 0) void takeItem(first, nameOf(first)); // something to see at once
+      if (first !== undefined && choice === 0 && named === null) void takeItem(first, nameOf(first), start, false); // something to see at once
       fill(
         examples,
         some.map((item) => {
@@ -162,7 +231,7 @@ export function pictureQuery(context: Context, about: About): View {
     "div",
     { class: "studio", hidden: true },
     h("div", { class: "stage" }, frame),
-    h("div", { class: "knobs" }, verdict, crop.element, blur.element, scale.element),
+    h("div", { class: "knobs" }, verdict, crop.element, blur.element, compared, scale.element),
     h("div", { class: "stage" }, chart.element),
   );
   return {
@@ -170,7 +239,7 @@ export function pictureQuery(context: Context, about: About): View {
       "section",
       { class: "query" },
       h("h1", {}, "Query with a picture"),
-      h("p", { class: "lead" }, "Crop or blur the picture: as information is lost, κ falls and the credible set grows."),
+      h("p", { class: "lead" }, "Crop or blur the picture, and compare its κ and its set with those of the whole picture."),
       drop,
       status,
       h("div", { class: "offer" }, h("span", {}, "Or pick one from the gallery:"), examples),
@@ -182,6 +251,7 @@ export function pictureQuery(context: Context, about: About): View {
       document.removeEventListener("paste", pasted);
       latest.stop();
       charting.stop();
+      comparing.stop();
       neighbourhood.stop();
     },
   };

@@ -4,9 +4,12 @@ import { type About, known } from "./api";
 import { debounced, fill, h, Latest, trouble } from "./dom";
 import { capital, type View } from "./item";
 import { Neighbourhood } from "./neighbourhood";
+import { changeQuery, readRoute } from "./route";
 import { strip } from "./strip";
 import type { Context } from "./tile";
 import { number, rankInWords } from "./words";
+
+const LONGEST = 16_000; // characters of a vector that the address keeps
 
 export function vectorQuery(context: Context, about: About): View {
   const scale = strip(about);
@@ -14,6 +17,7 @@ export function vectorQuery(context: Context, about: About): View {
   neighbourhood.element.hidden = true;
   const verdict = h("p", { class: "verdict-line", role: "status" }, "Numbers separated by commas or spaces.");
   const area = h("textarea", { rows: 4, id: "vector", spellcheck: "false" });
+  area.value = readRoute().query.get("vector") ?? "";
   const latest = new Latest();
   const ask = async (): Promise<void> => {
     const vector = area.value.split(/[\s,;[\]]+/).filter((part) => part !== "").map(Number);
@@ -30,7 +34,13 @@ export function vectorQuery(context: Context, about: About): View {
       fill(verdict, [trouble(error)]);
     }
   };
-  area.addEventListener("input", debounced(300, () => void ask()));
+  const askSoon = debounced(300, () => void ask());
+  area.addEventListener("input", () => {
+    const numbers = area.value.trim();
+    changeQuery({ vector: numbers.length > LONGEST ? null : numbers }, "replace");
+    askSoon();
+  });
+  if (area.value !== "") void ask();
   return {
     element: h(
       "section",

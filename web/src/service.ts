@@ -1,14 +1,20 @@
 // The gallery, from the service.
 
+import type { Answer, Comparison, MovedBy, Movers, QuestionName, Questions } from "./answers";
 import {
   type About,
   type Asked,
+  type Calibration,
   Failure,
   type Found,
+  fromBase64,
   type Item,
   type Kind,
+  type Match,
   type Matches,
   type Neighbourhood,
+  type Numbers,
+  numbersOf,
   type OneItem,
   type Order,
   type Page,
@@ -16,13 +22,16 @@ import {
   type Query,
   type Rejection,
   type Source,
+  type TableInfo,
 } from "./api";
+import { ServiceTags } from "./tag_store";
 
 const KEY = "aureole-key";
 const MATCHES = 100; // nearest items with a probability
 
 export class Service implements Source {
   readonly live = true;
+  readonly tags = new ServiceTags((url, init) => this.call(url, init));
   private asked: Promise<string> | null = null;
   private readonly blobs = new Map<string, Promise<string | null>>();
 
@@ -86,8 +95,66 @@ export class Service implements Source {
     return this.post("v1/map", { query, mass, kind, limit, dims: 2 }, signal);
   }
 
+  calibration(): Promise<Calibration> {
+    return this.get("v1/calibration");
+  }
+
   rejection(): Promise<Rejection> {
     return this.get("v1/rejection");
+  }
+
+  async table(): Promise<TableInfo> {
+    try {
+      return await this.get("v1/table");
+    } catch (error) {
+      if (!(error instanceof Failure) || error.code !== "not_found") throw error;
+      throw new Failure("This service does not offer the gallery as a table. Update `aureole` and restart it.", "unavailable");
+    }
+  }
+
+  async column(name: string): Promise<{ values: Numbers; version: string }> {
+    const answer = await this.call(`v1/table/columns/${encodeURIComponent(name)}`, {});
+    const version = (answer.headers.get("ETag") ?? "").replace(/^W\//, "").replace(/"/g, "");
+    return { values: numbersOf(answer.headers.get("X-Aureole-Type") ?? "f4", await answer.arrayBuffer()), version };
+  }
+
+  async rows(numbers: number[], signal?: AbortSignal): Promise<(Item | null)[]> {
+    return (await this.post<{ items: (Item | null)[] }>("v1/table/rows", { rows: numbers }, signal)).items;
+  }
+
+  async find(text: string, column: string | null, signal?: AbortSignal): Promise<Match> {
+    const asked = new URLSearchParams({ text });
+    if (column !== null) asked.set("column", column);
+    const { rows, count, truncated } = await this.get<{ rows: string; count: number; truncated: boolean }>(
+      `v1/table/find?${asked}`,
+      signal,
+    );
+    return { rows: new Uint32Array(fromBase64(rows)), count, truncated };
+  }
+
+  async numbers(ids: string[]): Promise<(number | null)[]> {
+    return (await this.post<{ rows: (number | null)[] }>("v1/table/numbers", { ids })).rows;
+  }
+
+  questions(): Promise<Questions> {
+    return this.get("v1/questions");
+  }
+
+  question(name: QuestionName, offset: number, limit: number, classes: [number, number] | null, signal?: AbortSignal): Promise<Answer> {
+    const asked = new URLSearchParams({ offset: String(offset), limit: String(limit) });
+    if (classes !== null) {
+      asked.set("one", String(classes[0]));
+      asked.set("two", String(classes[1]));
+    }
+    return this.get(`v1/questions/${name}?${asked}`, signal);
+  }
+
+  comparison(): Promise<Comparison> {
+    return this.get("v1/comparison");
+  }
+
+  movers(by: MovedBy, offset: number, limit: number, signal?: AbortSignal): Promise<Movers> {
+    return this.get(`v1/comparison/movers?by=${by}&offset=${offset}&limit=${limit}`, signal);
   }
 
   private async get<T>(url: string, signal?: AbortSignal): Promise<T> {
@@ -125,7 +192,7 @@ export class Service implements Source {
       return await fetch(url, init);
     } catch (error) {
       if (error instanceof DOMException) throw error;
-      throw new Failure("The service does not respond. Is `aureole serve` still running?", "unreachable");
+      throw new Failure("The service does not respond. Check that `aureole serve` is still running, then try again.", "unreachable");
     }
   }
 }

@@ -23,6 +23,9 @@ export function strip(about: About, width = innerWidth < 600 ? 360 : 600): Strip
   const quantiles = about.kappa.quantiles.filter(([, kappa]) => Number.isFinite(kappa));
   const low = Math.max(1e-3, quantiles[0]?.[1] ?? 1);
   const high = Math.max(low * 1.0001, quantiles.at(-1)?.[1] ?? 1);
+  // the quantiles are of the stored float32
+  const first = (quantiles[0]?.[1] ?? 0) * (1 - 1e-6);
+  const last = quantiles.length < about.kappa.quantiles.length ? Infinity : (quantiles.at(-1)?.[1] ?? Infinity) * (1 + 1e-6);
   const place = (kappa: number): number => {
     const at = Math.log(Math.max(kappa, 1e-9) / low) / Math.log(high / low);
     return width * Math.min(1, Math.max(0, at));
@@ -64,19 +67,26 @@ export function strip(about: About, width = innerWidth < 600 ? 360 : 600): Strip
   return {
     element,
     mark(given) {
-      marks.replaceChildren(
-        ...given.flatMap(({ kappa, name }) => {
-          const x = place(kappa);
-          return [
-            svg("line", { x1: x, x2: x, y1: 0, y2: HEIGHT }),
-            svg(
-              "text",
-              { x: Math.min(width - 2, Math.max(2, x)), y: -3, "text-anchor": x < 40 ? "start" : x > width - 40 ? "end" : "middle" },
-              name,
-            ),
-          ];
-        }),
-      );
+      const inside: SVGElement[] = [];
+      const outside: [string[], string[]] = [[], []];
+      for (const { kappa, name } of given) {
+        const value = kappa ?? Infinity; // an infinite kappa is null in JSON
+        if (value < first) outside[0].push(name);
+        else if (value > last) outside[1].push(name);
+        else {
+          const x = place(value);
+          const anchor = x < 40 ? "start" : x > width - 40 ? "end" : "middle";
+          inside.push(svg("line", { x1: x, x2: x, y1: 0, y2: HEIGHT }));
+          inside.push(svg("text", { x: Math.min(width - 2, Math.max(2, x)), y: -3, "text-anchor": anchor }, name));
+        }
+      }
+      outside.forEach((names, i) => {
+        if (names.length === 0) return;
+        const [edge, tip, anchor, where] = i === 0 ? [11, 0, "start", "below all items"] : [width - 11, width, "end", "above all items"];
+        inside.push(svg("path", { class: "beyond", d: `M${edge},${HEIGHT - 18}L${tip},${HEIGHT - 9}L${edge},${HEIGHT}Z` }));
+        inside.push(svg("text", { x: tip, y: -3, "text-anchor": anchor }, `${names.join(" and ")}, ${where}`));
+      });
+      marks.replaceChildren(...inside);
     },
   };
 }

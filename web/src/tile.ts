@@ -2,11 +2,19 @@
 
 import type { Item, Source } from "./api";
 import { type Child, h } from "./dom";
+import type { Selection } from "./selection";
+import type { Table } from "./table";
 import { labelOf, nameOf, number } from "./words";
 
 export interface Context {
   source: Source;
   colour: (label: unknown) => number | null;
+  /** How items look: pictures, cards with a text, or names. */
+  shape: "picture" | "card" | "plain";
+  table: Table;
+  selection: Selection;
+  /** Add their buttons to the toolbar of the selection. */
+  actions: ((toolbar: HTMLElement) => void)[];
 }
 
 export function hrefOf(id: string): string {

@@ -8,7 +8,8 @@ export function count(n: number): string {
   return NUMBER.format(n);
 }
 
-export function number(value: number): string {
+export function number(value: number | null): string {
+  if (value === null) return "∞"; // in JSON
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "–";
   const size = Math.abs(value);
   if (size >= 1000) return NUMBER.format(Math.round(value));
@@ -20,6 +21,15 @@ export function percent(share: number): string {
   const value = 100 * share;
   const digits = (value > 0 && value < 1) || (value > 99 && value < 100) ? 1 : 0;
   return `${value.toFixed(digits)} %`;
+}
+
+/** How kappa changed: "rises from 24.1 to 180 (7.5x)". */
+export function change(from: number, to: number): string {
+  const [before, after] = [number(from), number(to)];
+  if (before === after) return `stays at ${after}`;
+  const ratio = to > from ? to / from : from / to;
+  const times = Number.isFinite(ratio) && ratio >= 1.1 ? ` (${ratio < 10 ? ratio.toFixed(1) : count(Math.round(ratio))}x ${to > from ? "more" : "less"})` : "";
+  return `${to > from ? "rises" : "falls"} from ${before} to ${after}${times}`;
 }
 
 export function rankInWords(rank: number): string {
@@ -57,6 +67,14 @@ export function labelOf(value: unknown): string {
   return value === null || value === undefined ? "" : String(value);
 }
 
+/** A value of a payload column: numbers that are not whole with three digits. */
+export function valueOf(value: unknown): string {
+  if (typeof value !== "number" || !Number.isFinite(value)) return labelOf(value);
+  if (Number.isInteger(value)) return String(value);
+  const size = Math.abs(value);
+  return size >= 1000 ? NUMBER.format(Math.round(value)) : size < 0.001 ? value.toExponential(2) : value.toPrecision(3);
+}
+
 /** A one-line name of an item. */
 export function nameOf(item: { id: string; label: unknown; text?: string | null }): string {
   return item.text ?? (labelOf(item.label) || item.id);
@@ -76,6 +94,10 @@ export function probability(value: number): string {
 export function colours(about: About): (label: unknown) => number | null {
   const places = new Map(about.classes.map((each, i) => [labelOf(each.label), i % 10]));
   return (label) => (label === null || label === undefined ? null : (places.get(labelOf(label)) ?? 9));
+}
+
+export function shapeOf(about: About): "picture" | "card" | "plain" {
+  return about.pictures ? "picture" : about.text_column !== null ? "card" : "plain";
 }
 
 export function things(about: About, n: number): string {

@@ -1,0 +1,305 @@
+// Two galleries of the same items: how certain each is, a scatter of both kappas with a brush, and what moved most.
+
+import type { ComparedGallery, Comparison, MovedBy } from "./answers";
+import { type About, fromBase64 } from "./api";
+import { choice, debounced, fill, h, Latest, trouble } from "./dom";
+import type { View } from "./item";
+import { linkTo } from "./selection";
+import { type Context, tile } from "./tile";
+import { count, number, percent, things } from "./words";
+
+const AGAIN = 1500; // milliseconds between polls while the galleries are compared
+const MOVERS = 24;
+const BRUSHED = 60; // items of a brush that are shown
+const SELECTED = 200; // rows that an address can hold
+const MARGIN = 46;
+
+interface Brush {
+  x: [number, number];
+  y: [number, number];
+}
+
+export function compareView(context: Context, about: About): View {
+  const place = h("div", {}, h("p", { class: "status", role: "status" }, "Loading the comparison …"));
+  const element = h("section", { class: "compare" }, h("h1", {}, "What do two encoders disagree about?"), place);
+  let left = false;
+  const load = async (): Promise<void> => {
+    try {
+      const found = await context.source.comparison();
+      if (left) return;
+      if (found.available && found.summary !== null) return fill(place, parts(context, about, found));
+      const reason = found.reason ?? "there is no other gallery.";
+      fill(place, [h("p", { class: "empty", role: "status" }, reason.charAt(0).toUpperCase() + reason.slice(1))]);
+      if (reason.includes("being compared")) window.setTimeout(() => !left && void load(), AGAIN);
+    } catch (error) {
+      fill(place, [trouble(error, () => void load())]);
+    }
+  };
+  void load();
+  return {
+    element,
+    leave() {
+      left = true;
+    },
+  };
+}
+
+function parts(context: Context, about: About, found: Comparison): HTMLElement[] {
+  const summary = found.summary as NonNullable<Comparison["summary"]>;
+  const names = summary.galleries.map((gallery) => gallery.name) as [string, string];
+  const only = summary.only.some((n) => n > 0)
+    ? ` ${count(summary.only[0])} are only in the first and ${count(summary.only[1])} only in the second.`
+    : "";
+  const correlation = summary.rank_correlation === null ? "–" : summary.rank_correlation.toFixed(2);
+  const overlap = summary.overlap === null ? "–" : percent(summary.overlap);
+  return [
+    h(
+      "p",
+      { class: "lead" },
+      `${count(summary.items)} ${things(about, summary.items)} are in both galleries.${only} The rank correlation of κ is `,
+      h("strong", {}, correlation),
+      ", and ",
+      h("strong", {}, overlap),
+      " of the 10 nearest neighbours are the same.",
+    ),
+    table(summary.galleries),
+    scatter(context, about, found, names),
+    movers(context, names),
+  ];
+}
+
+function table(galleries: [ComparedGallery, ComparedGallery]): HTMLElement {
+  const rows: [string, (gallery: ComparedGallery) => string][] = [
+    ["dimensions", (each) => count(each.dim)],
+    ["κ, median", (each) => number(each.kappa[1])],
+    ["κ, 90 % within", (each) => `${number(each.kappa[0])} to ${number(each.kappa[2])}`],
+    ["nearest neighbour has the same label (R@1)", (each) => (each.recall_at_1 === null ? "no labels" : percent(each.recall_at_1))],
+    ...["0.5", "0.9", "0.95"].map((mass): [string, (gallery: ComparedGallery) => string] => [
+      `caps of ${percent(Number(mass))} contain a match`,
+      (each) => (each.coverage === null ? "unknown" : percent(each.coverage[mass] ?? NaN)),
+    ]),
+  ];
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Both galleries" },
+    h(
+      "table",
+      { class: "facts-table" },
+      h("caption", { class: "hidden" }, "Both galleries"),
+      h("thead", {}, h("tr", {}, h("td", {}), ...galleries.map((each) => h("th", { scope: "col" }, each.name)))),
+      h("tbody", {}, ...rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), ...galleries.map((each) => h("td", {}, value(each)))))),
+    ),
+  );
+}
+
+function scatter(context: Context, about: About, found: Comparison, names: [string, string]): HTMLElement {
+  const values = new Float32Array(fromBase64(found.points));
+  const n = found.ids.length;
+  const side = Math.min(460, innerWidth - 64);
+  const canvas = h("canvas", {
+    width: side * 2,
+    height: side * 2,
+    role: "img",
+    "aria-label": `Scatter plot of kappa in ${names[0]} (across) and in ${names[1]} (up), both on log scales`,
+  });
+  canvas.style.width = `${side}px`;
+  canvas.style.height = `${side}px`;
+  const axes = [0, 1].map((axis) => new Axis(values, axis, side, axis === 1)) as [Axis, Axis];
+  const list = h("ul", { class: "grid" });
+  const words = h("p", { class: "status", role: "status" }, "Drag a rectangle over points to see them.");
+  const offer = h("p", { class: "offer" });
+  let brush: Brush | null = null;
+  const draw = (): void => paint(canvas, side, values, axes, brush, names);
+  const show = debounced(150, () => {
+    if (brush === null) return;
+    const inside: number[] = [];
+    for (let i = 0; i < n; i += 1) if (within(brush, axes, values, i)) inside.push(i);
+    fill(words, [`${count(inside.length)} ${things(about, inside.length)} in the rectangle.`]);
+    list_(inside).catch((error: unknown) => fill(list, [trouble(error)]));
+  });
+  const loading = new Latest();
+  const list_ = async (inside: number[]): Promise<void> => {
+    const ids = inside.slice(0, SELECTED).map((i) => found.ids[i] as string);
+    const rows = await loading.run(() => context.source.numbers(ids));
+    if (rows === null) return;
+    const known = rows.flatMap((row) => (row === null ? [] : [row]));
+    const items = await context.table.rows(known.slice(0, BRUSHED));
+    const place = new Map(inside.map((i) => [found.ids[i] as string, i]));
+    fill(
+      list,
+      items.map((item) => {
+        const i = place.get(item.id) ?? 0;
+        const both = `κ ${number(values[2 * i] as number)} → ${number(values[2 * i + 1] as number)}`;
+        return h("li", {}, tile(context, item, h("small", {}, both)));
+      }),
+    );
+    fill(offer, [known.length > 0 && h("a", { href: linkTo("#/map", [{ rows: known }]) }, `Select ${known.length < inside.length ? "the first " : ""}${count(known.length)} on the map`)]);
+  };
+  const at = (event: PointerEvent): [number, number] => {
+    const box = canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  };
+  let from: [number, number] | null = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    from = at(event);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (from === null) return;
+    const to = at(event);
+    brush = { x: sortedPair(from[0], to[0]), y: sortedPair(from[1], to[1]) };
+    draw();
+    show();
+  });
+  canvas.addEventListener("pointerup", () => {
+    from = null;
+  });
+  new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  draw();
+  return h(
+    "div",
+    { class: "panel scatter" },
+    h("h2", {}, "κ in both galleries"),
+    canvas,
+    h("div", {}, words, offer, list),
+  );
+}
+
+/** A log scale of one of the two kappas. */
+class Axis {
+  readonly low: number;
+  readonly high: number;
+
+  constructor(
+    values: Float32Array,
+    private readonly column: number,
+    private readonly side: number,
+    private readonly up: boolean,
+  ) {
+    let [low, high] = [Infinity, -Infinity];
+    for (let i = column; i < values.length; i += 2) {
+      const value = Math.max(1e-6, Math.min(1e9, values[i] as number));
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+    if (!(high > low)) [low, high] = [low / 2, low * 2];
+    this.low = Math.log(low) - 0.03 * Math.log(high / low);
+    this.high = Math.log(high) + 0.03 * Math.log(high / low);
+  }
+
+  /** The position of a kappa in pixels. */
+  at(value: number): number {
+    const clipped = Math.max(1e-6, Math.min(1e9, value));
+    const share = (Math.log(clipped) - this.low) / (this.high - this.low);
+    const length = this.side - MARGIN - 8;
+    return this.up ? 8 + (1 - share) * length : MARGIN + share * length;
+  }
+
+  of(values: Float32Array, i: number): number {
+    return this.at(values[2 * i + this.column] as number);
+  }
+
+  /** 1, 2 and 5 times powers of ten, at most six of them. */
+  ticks(): number[] {
+    const all: number[] = [];
+    for (let power = Math.floor(this.low / Math.LN10); power <= Math.ceil(this.high / Math.LN10); power += 1) {
+      for (const digit of [1, 2, 5]) {
+        const value = digit * 10 ** power;
+        if (Math.log(value) >= this.low && Math.log(value) <= this.high) all.push(value);
+      }
+    }
+    const step = Math.ceil(all.length / 6);
+    return all.filter((_, i) => i % step === 0);
+  }
+}
+
+function within(brush: Brush, axes: [Axis, Axis], values: Float32Array, i: number): boolean {
+  const [x, y] = [axes[0].of(values, i), axes[1].of(values, i)];
+  return x >= brush.x[0] && x <= brush.x[1] && y >= brush.y[0] && y <= brush.y[1];
+}
+
+function paint(canvas: HTMLCanvasElement, side: number, values: Float32Array, axes: [Axis, Axis], brush: Brush | null, names: [string, string]): void {
+  const context = canvas.getContext("2d");
+  if (context === null) return;
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name: string): string => style.getPropertyValue(name).trim();
+  context.setTransform(2, 0, 0, 2, 0, 0);
+  context.clearRect(0, 0, side, side);
+  context.strokeStyle = colour("--line");
+  context.fillStyle = colour("--soft");
+  context.font = "12px system-ui, sans-serif";
+  for (const tick of axes[0].ticks()) {
+    const x = axes[0].at(tick);
+    line(context, x, 8, x, side - MARGIN);
+    context.textAlign = "center";
+    context.fillText(number(tick), x, side - MARGIN + 16);
+  }
+  for (const tick of axes[1].ticks()) {
+    const y = axes[1].at(tick);
+    line(context, MARGIN, y, side - 8, y);
+    context.textAlign = "right";
+    context.fillText(number(tick), MARGIN - 6, y + 4);
+  }
+  context.textAlign = "right";
+  context.fillText(cut(`κ in ${names[0]} →`), side - 8, side - 10);
+  context.textAlign = "left";
+  context.fillText(cut(`κ in ${names[1]} ↑`), 2, side - 10);
+  const size = values.length > 8000 ? 2 : 3;
+  context.globalAlpha = values.length > 8000 ? 0.35 : 0.6;
+  for (let i = 0; 2 * i < values.length; i += 1) {
+    const chosen = brush !== null && within(brush, axes, values, i);
+    context.fillStyle = colour(chosen ? "--accent" : "--soft");
+    context.fillRect(axes[0].of(values, i) - size / 2, axes[1].of(values, i) - size / 2, size, size);
+  }
+  context.globalAlpha = 1;
+  if (brush !== null) {
+    context.strokeStyle = colour("--accent");
+    context.strokeRect(brush.x[0], brush.y[0], brush.x[1] - brush.x[0], brush.y[1] - brush.y[0]);
+  }
+}
+
+function line(context: CanvasRenderingContext2D, x0: number, y0: number, x1: number, y1: number): void {
+  context.beginPath();
+  context.moveTo(x0, y0);
+  context.lineTo(x1, y1);
+  context.stroke();
+}
+
+function cut(text: string): string {
+  return text.length > 30 ? `${text.slice(0, 12)}…${text.slice(-16)}` : text;
+}
+
+function sortedPair(a: number, b: number): [number, number] {
+  return a < b ? [a, b] : [b, a];
+}
+
+function movers(context: Context, names: [string, string]): HTMLElement {
+  const list = h("ul", { class: "grid" });
+  const loading = new Latest();
+  const show = async (by: MovedBy): Promise<void> => {
+    try {
+      const found = await loading.run((signal) => context.source.movers(by, 0, MOVERS, signal));
+      if (found === null) return;
+      fill(
+        list,
+        found.entries.map((each) => {
+          const kappas = each.kappa.map((kappa) => (kappa === null ? "∞" : number(kappa))).join(" → ");
+          const change = each.rank_change;
+          const moved = by === "neighbours" ? `${percent(each.overlap)} the same` : `rank ${change < 0 ? "−" : "+"}${Math.round(Math.abs(100 * change))} %`;
+          return h("li", {}, tile(context, each.item, h("span", { class: "kappa" }, `κ ${kappas}`), h("small", {}, moved)));
+        }),
+      );
+    } catch (error) {
+      fill(list, [trouble(error, () => void show(by))]);
+    }
+  };
+  void show("kappa");
+  return h(
+    "div",
+    { class: "panel" },
+    h("h2", {}, "What moved most"),
+    h("p", { class: "lead" }, `κ in ${names[0]} → in ${names[1]}. Two encoders have no common scale of κ, so ranks are compared.`),
+    choice("Moved by", { kappa: "Rank of κ", up: "More certain", down: "Less certain", neighbours: "Neighbours" } as Record<MovedBy, string>, (by) => void show(by)),
+    list,
+  );
+}

@@ -1,0 +1,220 @@
+// Questions people have about their data, each as a card: what it answers, how many items it found, and the first of them.
+
+import type { AnswerEntry, ConfusedClasses, QuestionName, Questions, QuestionSummary } from "./answers";
+import type { About } from "./api";
+import { fill, h, Latest, trouble } from "./dom";
+import type { View } from "./item";
+import { linkTo } from "./selection";
+import { type Context, dot, tile } from "./tile";
+import { count, labelOf, percent, probability, things } from "./words";
+
+const FIRST = 12;
+const PAGE = 48;
+const SELECTED = 200; // rows that an address can hold
+const AGAIN = 1500; // milliseconds between polls while the gallery is inspected
+
+interface Words {
+  title: string;
+  about: string;
+  found(n: number, noun: string): string;
+  none: string;
+}
+
+const WORDS: Record<QuestionName, Words> = {
+  labels: {
+    title: "Suspicious labels",
+    about: "The items that probably match this one have another label: the label may be wrong.",
+    found: (n, noun) => `${count(n)} ${noun} whose matches mostly have another label, the most suspicious first`,
+    none: "No label disagrees with its matches.",
+  },
+  ambiguous: {
+    title: "Confused classes",
+    about: "Of the items that probably match this one, at least a quarter have its label and a quarter have another. The table has the mean share of each class in the caps of the other.",
+    found: (n, noun) => `${count(n)} ${noun} between two classes, the most even first`,
+    none: "No item lies between two classes.",
+  },
+  duplicates: {
+    title: "Near duplicates",
+    about: "Pairs that are equal or edited copies of each other, with the probability of each.",
+    found: (n) => `${count(n)} ${n === 1 ? "pair" : "pairs"}, the most probable first`,
+    none: "No copies were found.",
+  },
+  outliers: {
+    title: "Outliers",
+    about: "Items that are isolated: the angle to the 10th nearest item, and how common such an angle is in this gallery.",
+    found: (n, noun) => `${count(n)} ${noun} beyond what the gallery itself shows, the farthest first`,
+    none: "Every item has near neighbours.",
+  },
+};
+
+export function questionsView(context: Context, about: About): View {
+  const place = h("div", {}, h("p", { class: "status", role: "status" }, "Loading the answers …"));
+  const element = h(
+    "section",
+    { class: "questions" },
+    h("h1", {}, "What should you look at first?"),
+    h("p", { class: "lead" }, "Each answer comes from the gallery alone: the predictive cap of an item, the items inside it, and how likely they match."),
+    place,
+  );
+  let left = false;
+  const load = async (): Promise<void> => {
+    try {
+      const found = await context.source.questions();
+      if (left) return;
+      if (found.available) return fill(place, cards(context, about, found));
+      const progress = found.progress === null ? "" : ` ${percent(found.progress)} done.`;
+      fill(place, [h("p", { class: "empty", role: "status" }, `${sentence(found.reason ?? "there are no answers.")}${progress}`)]);
+      if (found.progress !== null) window.setTimeout(() => !left && void load(), AGAIN);
+    } catch (error) {
+      fill(place, [trouble(error, () => void load())]);
+    }
+  };
+  void load();
+  return {
+    element,
+    leave() {
+      left = true;
+    },
+  };
+}
+
+function cards(context: Context, about: About, found: Questions): HTMLElement[] {
+  const stale = h("p", { class: "status", role: "status" }, "The gallery has changed since these answers were computed. Run aureole inspect again.");
+  return [...(found.stale ? [stale] : []), ...found.questions.map((each) => card(context, about, found, each))];
+}
+
+function card(context: Context, about: About, found: Questions, question: QuestionSummary): HTMLElement {
+  const words = WORDS[question.name];
+  const title = h("h2", { id: `question-${question.name}` }, words.title);
+  const body = h("div", {});
+  const element = h("article", { class: "question panel", "aria-labelledby": title.id }, title, h("p", { class: "lead" }, words.about), body);
+  if (!question.available) fill(body, [h("p", { class: "empty" }, sentence(question.reason ?? "no answer."))]);
+  else if (question.count === 0 && question.name !== "ambiguous") fill(body, [h("p", { class: "empty" }, words.none)]);
+  else new Entries(context, about, found, question, body).show();
+  return element;
+}
+
+/** The items of one question, a page at a time. */
+class Entries {
+  private readonly loading = new Latest();
+  private pair: ConfusedClasses | null = null;
+  private limit = FIRST;
+
+  constructor(
+    private readonly context: Context,
+    private readonly about: About,
+    private readonly found: Questions,
+    private readonly question: QuestionSummary,
+    private readonly body: HTMLElement,
+  ) {}
+
+  show(): void {
+    void this.load();
+  }
+
+  private async load(): Promise<void> {
+    const { name } = this.question;
+    const words = WORDS[name];
+    try {
+      const answer = await this.loading.run((signal) =>
+        this.context.source.question(name, 0, this.limit, this.pair?.codes ?? null, signal),
+      );
+      if (answer === null) return;
+      const noun = things(this.about, answer.total);
+      const between = this.pair === null ? "" : ` (${this.pair.classes.map(labelOf).join(" or ")})`;
+      const more = answer.total > this.limit && this.limit < 480;
+      fill(this.body, [
+        name === "ambiguous" && this.pairs(),
+        h("p", { class: "status", role: "status" }, answer.total === 0 ? words.none : `${words.found(answer.total, noun)}${between}.`),
+        h("ul", { class: name === "duplicates" ? "pairs" : "grid" }, ...answer.entries.map((entry) => this.entry(entry))),
+        h(
+          "p",
+          { class: "offer" },
+          more && h("button", { type: "button", onclick: () => this.more() }, "Show more"),
+          answer.total > 0 && !this.found.stale && this.link(answer.total),
+        ),
+      ]);
+    } catch (error) {
+      fill(this.body, [trouble(error, () => void this.load())]);
+    }
+  }
+
+  private more(): void {
+    this.limit += PAGE;
+    void this.load();
+  }
+
+  /** A link to the selection; the rows are read when it is used, so that the first view is quick. */
+  private link(total: number): HTMLElement {
+    const taken = Math.min(total, SELECTED);
+    const text = taken < total ? `Select the first ${count(taken)} on the map` : "Select them on the map";
+    const open = async (event: Event): Promise<void> => {
+      event.preventDefault();
+      const { name } = this.question;
+      const { entries } = await this.context.source.question(name, 0, SELECTED, this.pair?.codes ?? null);
+      const partners = entries.flatMap((entry) => (entry.partner ? [entry.partner.id] : []));
+      const others = partners.length === 0 ? [] : await this.context.source.numbers(partners);
+      const rows = [...entries.map((entry) => entry.row), ...others.filter((row): row is number => row !== null)];
+      location.hash = linkTo("#/map", [{ rows: [...new Set(rows)].slice(0, SELECTED) }]);
+    };
+    return h("a", { href: "#/map", onclick: (event: Event) => void open(event) }, text);
+  }
+
+  private pairs(): HTMLElement | false {
+    const { confusions } = this.found;
+    if (confusions.length === 0) return false;
+    const rows = confusions.slice(0, 8).map((pair) => {
+      const [one, two] = pair.classes.map(labelOf);
+      const chosen = this.pair?.codes.join() === pair.codes.join();
+      const choose = (): void => {
+        this.pair = chosen ? null : pair;
+        this.limit = FIRST;
+        void this.load();
+      };
+      return h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, h("button", { type: "button", "aria-pressed": String(chosen), onclick: choose }, `${one} or ${two}`)),
+        h("td", {}, percent(pair.shares[0])),
+        h("td", {}, percent(pair.shares[1])),
+        h("td", {}, count(pair.count)),
+      );
+    });
+    const table = h(
+      "table",
+      { class: "facts-table" },
+      h("caption", { class: "hidden" }, "The classes that caps mix most"),
+      h("thead", {}, h("tr", {}, ...["classes", "second in caps of first", "first in caps of second", "items"].map((text) => h("th", { scope: "col" }, text)))),
+      h("tbody", {}, ...rows),
+    );
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The classes that caps mix most" }, table);
+  }
+
+  private entry(entry: AnswerEntry): HTMLElement {
+    const { name } = this.question;
+    if (name === "duplicates" && entry.partner) {
+      const score = entry.score === 1 ? "equal" : probability(entry.score ?? 0);
+      return h("li", {}, tile(this.context, entry.item), tile(this.context, entry.partner), h("span", { class: "facts" }, score));
+    }
+    if (name === "outliers") {
+      const angle = `${(((entry.angle ?? 0) * 180) / Math.PI).toFixed(0)}°`;
+      return h("li", {}, tile(this.context, entry.item, h("span", { class: "kappa" }, angle), h("small", {}, `p ${probability(entry.p_value ?? 1)}`)));
+    }
+    const own = `${labelOf(entry.label)} ${percent(entry.own_share ?? 0)}`;
+    const other = `${labelOf(entry.other)} ${percent(entry.other_share ?? 0)}`;
+    return h(
+      "li",
+      {},
+      tile(
+        this.context,
+        entry.item,
+        h("small", {}, dot(this.context.colour(entry.label)), own),
+        h("small", {}, dot(this.context.colour(entry.other)), other),
+      ),
+    );
+  }
+}
+
+function sentence(words: string): string {
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
