@@ -15,7 +15,8 @@ BATCH, QUERY = "#b45309", "#1d4ed8"
 LAYERS = [
     [("cli", "one command per file; plug-ins by entry points", "1", "1")],
     [("serve", "HTTP service", "", "1")],
-    [("explorer", "static page, plots", "", "6"), ("scale", "bulk embedding, sweeps", "", "")],
+    [("explorer", "pages and reports", "", "6"), ("scale", "bulk embedding, sweeps", "", "")],
+    [("plot", "figures, the style", "", "")],
     [
         ("training", "fit, frozen heads", "16", ""),
         ("retrieval", "CredibleIndex, engines", "", "45"),

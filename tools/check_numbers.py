@@ -3,12 +3,8 @@
     python tools/check_numbers.py
 
 Uses the standard library only and imports neither aureole nor the docs' extension, so that a mistake in those is found.
-Two checks:
-
-1. Rows of the table of results: the folder that a row links to, and the metric that it names, give the mean and its
-   standard error.
-2. Every other number: ``docs/facts.toml`` quotes the words around it and names the record. The quote, filled in with
-   the recomputed number, must occur in README.
+``docs/facts.toml`` quotes the words around each number and names the record. The quote, filled in with the recomputed
+number, must occur in README.
 
 Numbers of the paper are not checked here. The exit status is 1 if a number differs.
 """
@@ -22,17 +18,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAPER = "\0"  # stands for a number of the paper in a quote
-
-# the metric of a row, by the words of README, and the value that records store for it
-METRICS = {
-    "kappa: rank correlation": ("kappa_rank",),
-    "kappa: mean error": ("kappa_mae",),
-    "spread: rank correlation": ("spread_rank",),
-    "entropy: rank correlation": ("entropy_rank",),
-    "crop: rank correlation": ("crop_rank",),
-    "Recall@1": ("recall_at_1",),
-    "90 % caps that contain the latent": ("latent_coverage", "0.9"),
-}
 
 
 def records(path):
@@ -49,44 +34,6 @@ def value(record, keys):
     for key in keys:
         record = record[int(key) if isinstance(record, list) else key]
     return record
-
-
-def shown(values, decimals, *, error, percent=False):
-    """The mean of the values as README prints it, with its standard error if ``error``."""
-    scale = 100 if percent else 1
-    values = [scale * v for v in values]
-    text = f"{statistics.fmean(values):.{decimals}f}"
-    if error:
-        text += f" ± {statistics.stdev(values) / len(values) ** 0.5:.{decimals}f}"
-    return text + ("%" if percent else "")
-
-
-def table_rows(readme):
-    """(Line number, experiment, metric, our cell, folder) of the rows of the table of results."""
-    folder = experiment = None
-    for number, line in enumerate(readme.splitlines(), 1):
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if not line.startswith("|") or len(cells) != 6 or cells[1] not in METRICS:
-            continue
-        link = re.search(r"\]\((paper/results/[^)]+)\)", cells[5])
-        if link:
-            folder, experiment = link[1], cells[0]
-        yield number, experiment, cells[1], cells[3], folder
-
-
-def check_table(readme):
-    """(The number of cells checked, the differences)."""
-    differences, count = [], 0
-    for number, experiment, metric, cell, folder in table_rows(readme):
-        values = [value(record["metrics"], METRICS[metric]) for record in records(folder)]
-        decimals = len(re.match(r"-?\d+\.?(\d*)", cell)[1])
-        options = {"error": "±" in cell, "percent": cell.endswith("%")}
-        expected = shown(values, decimals, **options)
-        count += 1
-        if cell != expected:
-            where = f"README.md:{number}: {experiment}, {metric}"
-            differences.append(f"{where} is {cell}, but {folder} gives {expected}")
-    return count, differences
 
 
 def recompute(fact):
@@ -127,14 +74,11 @@ def check_quotes(readme):
 def main():
     """Check README.md and print what differs; the exit status."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows, wrong_rows = check_table(readme)
-    quotes, wrong_quotes = check_quotes(readme)
-    for difference in (*wrong_rows, *wrong_quotes):
+    count, differences = check_quotes(readme)
+    for difference in differences:
         print(difference)
-    print(
-        f"{rows} cells and {quotes} quoted values recomputed, {len(wrong_rows + wrong_quotes)} differ"
-    )
-    return 1 if wrong_rows or wrong_quotes else 0
+    print(f"{count} values recomputed, {len(differences)} differ")
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":

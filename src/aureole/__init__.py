@@ -3,29 +3,42 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from aureole import errors, losses, models, sphere
-from aureole.distributions import (
-    MixtureVMF,
-    SphereUniform,
-    VonMisesFisher,
-    expected_positivity,
-    fuse,
-    log_expected_positivity,
-)
-from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
-from aureole.models import (
-    KappaFromNorm,
-    KappaFromPrototypes,
-    MixtureHead,
-    PosteriorEncoder,
-    PosteriorHead,
-)
-from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator
-from aureole.training import FrozenHead
-
 if TYPE_CHECKING:
-    from aureole import data, encoders, evaluation, explorer, retrieval, scale, serve, training
+    from aureole import (
+        data,
+        encoders,
+        errors,
+        evaluation,
+        explorer,
+        losses,
+        models,
+        plot,
+        retrieval,
+        scale,
+        serve,
+        sphere,
+        training,
+    )
+    from aureole.distributions import (
+        MixtureVMF,
+        SphereUniform,
+        VonMisesFisher,
+        expected_positivity,
+        fuse,
+        log_expected_positivity,
+    )
     from aureole.evaluation import diagnose
+    from aureole.explorer import explore
+    from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
+    from aureole.models import (
+        KappaFromNorm,
+        KappaFromPrototypes,
+        MixtureHead,
+        PosteriorEncoder,
+        PosteriorHead,
+    )
+    from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator
+    from aureole.training import FrozenHead
 
 __version__ = "0.2.0.dev0"
 __all__ = [
@@ -53,11 +66,13 @@ __all__ = [
     "errors",
     "evaluation",
     "expected_positivity",
+    "explore",
     "explorer",
     "fuse",
     "log_expected_positivity",
     "losses",
     "models",
+    "plot",
     "retrieval",
     "scale",
     "serve",
@@ -65,16 +80,41 @@ __all__ = [
     "training",
 ]
 
-_LAZY = {"data", "encoders", "evaluation", "explorer", "retrieval", "scale", "serve", "training"}
+# the packages, and the names that come from them; each is imported when it is first used
+_NAMES = {
+    "data": (),
+    "distributions": (
+        *("MixtureVMF", "SphereUniform", "VonMisesFisher"),
+        *("expected_positivity", "fuse", "log_expected_positivity"),
+    ),
+    "encoders": (),
+    "errors": (),
+    "evaluation": ("diagnose",),
+    "explorer": ("explore",),
+    "losses": ("ELK", "ClosedFormInfoNCE", "HedgedInstance", "InfoNCE", "MCInfoNCE"),
+    "models": (
+        *("KappaFromNorm", "KappaFromPrototypes", "MixtureHead"),
+        *("PosteriorEncoder", "PosteriorHead"),
+    ),
+    "plot": (),
+    "retrieval": ("ConformalMass", "CredibleIndex", "MatchCalibrator"),
+    "scale": (),
+    "serve": (),
+    "sphere": (),
+    "training": ("FrozenHead",),
+}
+_OWNERS = {name: package for package, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a subpackage when it is first used."""
-    if name == "diagnose":
-        return import_module("aureole.evaluation").diagnose
-    if name in _LAZY:
+    """Import a package, or the package of a name, when it is first used: ``import aureole`` imports no torch."""
+    if name in _NAMES:
         return import_module(f"aureole.{name}")
-    raise AttributeError(f"module 'aureole' has no attribute {name!r}")
+    if name not in _OWNERS:
+        raise AttributeError(f"module 'aureole' has no attribute {name!r}")
+    value = getattr(import_module(f"aureole.{_OWNERS[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

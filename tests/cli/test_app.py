@@ -241,7 +241,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
     (ended,) = run_cases([Case((), (), program)], place)
     loaded = set(ended.stdout.split())
-    assert {"torch", "numpy", "typer", "rich"} <= loaded, ended
+    assert {"typer", "rich"} <= loaded, ended
     assert not loaded & set(HEAVY)
 
 

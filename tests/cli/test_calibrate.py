@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aureole.cli import _calibrate, _labelled_queries as labelled
+import aureole as au
+from aureole.cli import _labelled_queries as labelled
 from aureole.cli._app import main
 from aureole.data import write_columns
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
@@ -447,19 +448,19 @@ def test_an_interrupted_run_resumes(place, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_calibrate, "compare_set_sizes", interrupt)
+        patch.setattr(au.retrieval, "compare_set_sizes", interrupt)
         assert run(*by_id(place), "--out", tmp_path / "c").exit_code == 130
     (partial,) = tmp_path.iterdir()
     assert sorted(file.name for file in partial.iterdir()) == ["gallery", "queries"]
     calls = []
-    original = _calibrate.encode_all
+    original = au.encoders.encode_all
 
     def counted(encoder, *args, **kwargs):
         encode = encoder.vectors
         monkeypatch.setattr(encoder, "vectors", lambda *a, **k: calls.append(a) or encode(*a, **k))
         return original(encoder, *args, **kwargs)
 
-    monkeypatch.setattr(_calibrate, "encode_all", counted)
+    monkeypatch.setattr(au.encoders, "encode_all", counted)
     said(*by_id(place), "--out", tmp_path / "c")
     assert calls == []
     assert [file.name for file in tmp_path.iterdir()] == ["c"]

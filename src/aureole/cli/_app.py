@@ -4,31 +4,19 @@ import errno
 import os
 import sys
 import warnings
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-import aureole
-from aureole.cli import (
-    _calibrate as calibrate,
-    _doctor as doctor,
-    _embed as embed,
-    _evaluate as evaluate,
-    _fit_head as fit_head,
-    _index as index,
-    _index_copy as _index_copy,  # adds its commands to index
-    _near_duplicates as near_duplicates,
-    _quickstart as quickstart,
-    _report as report,
-    _results as results,
-    _score as score,
-    _search as search,
-    _serve as serve,
-    _train as train,
-)
+import aureole as au
+from aureole.cli._options import CommandGroup
 from aureole.errors import (
     AureoleError,
     AureoleWarning,
@@ -55,42 +43,117 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130  # exit statuses
 # the base class of usage errors: of click, or of the copy that newer versions of typer contain
 _UsageError: Any = typer.BadParameter.__mro__[2]
 _PYTHON_FORMAT = warnings.formatwarning
-_PLACEHOLDERS = {"reproduce"}  # commands that another package provides
 
 
-class _Commands(TyperGroup):
+@dataclass(frozen=True)
+class _Listed:
+    """A command in the list of ``aureole --help``: its panel, one line about it, and its modules.
+
+    The modules are imported when the command is used. The first one has the function or group of the command's name.
+    """
+
+    panel: str
+    about: str
+    modules: tuple[str, ...]
+
+
+_START, _SCORE, _SEARCH, _PAGES = "Start", "Uncertainty", "Galleries and search", "Results"
+_COMMANDS = {
+    "quickstart": _Listed(_START, "See it work on synthetic shapes, offline.", ("_quickstart",)),
+    "doctor": _Listed(_START, "Check this machine and installation.", ("_doctor",)),
+    "fit-head": _Listed(_SCORE, "Learn the certainty of the vectors you have.", ("_fit_head",)),
+    "score": _Listed(_SCORE, "Write the certainty (kappa) of every row.", ("_score",)),
+    "evaluate": _Listed(_SCORE, "Measure a head on rows with known groups.", ("_evaluate",)),
+    "train": _Listed(_SCORE, "Train an encoder that predicts its certainty.", ("_train",)),
+    "embed": _Listed(_SCORE, "Embed pictures or tables of any size.", ("_embed",)),
+    "calibrate": _Listed(_SEARCH, "Learn which results are good enough.", ("_calibrate",)),
+    "index": _Listed(
+        _SEARCH,
+        "Build, extend and inspect galleries.",
+        ("_index", "_galleries", "_map", "_releases"),
+    ),
+    "search": _Listed(_SEARCH, "Search a gallery.", ("_search",)),
+    "inspect": _Listed(_SEARCH, "Suspicious labels, outliers, copies.", ("_inspect",)),
+    "compare": _Listed(_SEARCH, "Compare two galleries of the same ids.", ("_compare",)),
+    "near-duplicates": _Listed(_SEARCH, "Find edited copies.", ("_near_duplicates",)),
+    "serve": _Listed(_SEARCH, "Serve a gallery over HTTP, with a page.", ("_serve",)),
+    "tags": _Listed(_SEARCH, "Tags, notes and items to relabel.", ("_tags",)),
+    "report": _Listed(_PAGES, "Write a page about a table or a gallery.", ("_report",)),
+    "results": _Listed(_PAGES, "Collect records in one table.", ("_results",)),
+}
+
+
+class _Commands(CommandGroup):
     """Our commands, and those (each a ``typer.Typer``) that packages register as entry points ``aureole.commands``."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names of all commands, ours first."""
-        ours = super().list_commands(ctx)
-        return [*ours, *sorted(entry_points(group="aureole.commands").names - set(ours))]
+        others = entry_points(group="aureole.commands").names | set(self.commands)
+        return [*_COMMANDS, *sorted(others - set(_COMMANDS))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name, or None."""
-        if cmd_name not in self.commands or cmd_name in _PLACEHOLDERS:
-            for entry in entry_points(group="aureole.commands", name=cmd_name):
-                return typer.main.get_command(entry.load())
+        """The command of this name, or None; imports its modules."""
+        if cmd_name in _COMMANDS:
+            return _own_command(cmd_name)
+        for entry in entry_points(group="aureole.commands", name=cmd_name):
+            return typer.main.get_command(entry.load())
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that arguments start with; an unknown one raises an error that suggests similar names."""
+        try:
+            return self._click_resolve_command(ctx, args)
+        except _UsageError as error:
+            similar = get_close_matches(args[0], self.list_commands(ctx))
+            if similar:
+                names = ", ".join(map(repr, similar))
+                error.message = f"{error.message.rstrip('.')}. Did you mean {names}?"
+            raise
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help; no command is imported."""
+        self._listing().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The names that start with a text; no command is imported."""
+        return self._listing().shell_complete(ctx, incomplete)
+
+    def _listing(self) -> TyperGroup:
+        """The group with commands that have a name and a line, but no function."""
+        shown: dict[str, Any] = {}
+        for name in self.list_commands(None):
+            listed = _COMMANDS.get(name)
+            panel = _PAGES if listed is None else listed.panel
+            about = self._about(name) if listed is None else listed.about
+            shown[name] = TyperCommand(name=name, help=about, rich_help_panel=panel)
+        same: Any = {"params": self.params, "rich_markup_mode": self.rich_markup_mode}
+        return TyperGroup(name=self.name, help=self.help, commands=shown, **same)
+
+    def _about(self, name: str) -> str:
+        """What a command of another package is: the summary of its distribution."""
+        for entry in entry_points(group="aureole.commands", name=name):
+            metadata = (entry.dist.read_text("METADATA") if entry.dist else None) or ""
+            lines = (line for line in metadata.splitlines() if line.startswith("Summary: "))
+            return next(lines, f"A command of {entry.module}.").removeprefix("Summary: ")
+        return self.commands[name].help or ""
+
+
+@cache
+def _own_command(name: str) -> Any:
+    """Import the modules of a command, and return it."""
+    module, *_ = [import_module(f"aureole.cli.{module}") for module in _COMMANDS[name].modules]
+    made = getattr(module, name.replace("-", "_"))
+    if not isinstance(made, typer.Typer):
+        function, made = made, typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        made.command(name, help=module.HELP)(function)
+    command = typer.main.get_command(made)
+    command.name = name
+    return command
 
 
 app = typer.Typer(
     cls=_Commands, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
-app.command("quickstart", help=quickstart.HELP)(quickstart.quickstart)
-app.command("doctor", help=doctor.HELP)(doctor.doctor)
-app.command("train", help=train.HELP)(train.train)
-app.command("fit-head", help=fit_head.HELP)(fit_head.fit_head)
-app.command("score", help=score.HELP)(score.score)
-app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
-app.command("calibrate", help=calibrate.HELP)(calibrate.calibrate)
-app.command("embed", help=embed.HELP)(embed.embed)
-app.add_typer(index.index, name="index")
-app.command("search", help=search.HELP)(search.search)
-app.command("near-duplicates", help=near_duplicates.HELP)(near_duplicates.near_duplicates)
-app.command("serve", help=serve.HELP)(serve.serve)
-app.command("results", help=results.HELP)(results.results)
-app.command("report", help=report.HELP)(report.report)
 
 
 @app.command("reproduce", context_settings={"ignore_unknown_options": True})
@@ -103,7 +166,7 @@ def _reproduce(arguments: Annotated[list[str] | None, Argument(hidden=True)] = N
 
 def _print_version(requested: bool) -> bool:
     if requested:
-        typer.echo(f"aureole {aureole.__version__}")
+        typer.echo(f"aureole {au.__version__}")
         raise typer.Exit
     return requested
 

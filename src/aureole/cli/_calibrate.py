@@ -1,43 +1,32 @@
 """``aureole calibrate``: from queries with known matches to a match calibrator and a page, in one command."""
 
+from __future__ import annotations
+
 import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from rich.console import Console
 from typer import Argument, Option
 
+import aureole as au
 from aureole.cli._calibrate_inputs import GalleryOptions, QueryOptions, Sources
 from aureole.cli._inputs import EncoderSpec, InputOptions, resumable
 from aureole.cli._labelled_queries import Items, Labels
+from aureole.cli._lazy import np, rich
 from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
 from aureole.cli._output import (
     is_quiet,
     print_json,
+    print_table,
     print_text,
     rows_bar,
     table as text_table,
     training_bar,
 )
-from aureole.data import read_vectors, scan_inputs
-from aureole.encoders import Encoder, encode_all
 from aureole.errors import EncoderError
-from aureole.explorer import (
-    MADE,
-    Aim,
-    check_page,
-    format_threshold,
-    percent_range,
-    radius_verdict,
-    threshold_aims,
-    usage_code,
-    write_match_report,
-)
-from aureole.retrieval import MatchCalibrator, SetSizes, compare_set_sizes
 
 HELP = r"""Learn which search results are good enough, from queries with known matches.
 
@@ -89,11 +78,11 @@ class AimOptions:
                 if not 0 < share < 1:
                     raise typer.BadParameter(f"--{name} must be between 0 and 1, not {share}.")
 
-    def aims(self, calibrator: MatchCalibrator) -> list[Aim]:
+    def aims(self, calibrator: au.MatchCalibrator) -> list[au.explorer.Aim]:
         """The thresholds that were asked for, or several."""
         if not self.precision and not self.recall:
-            return threshold_aims(calibrator)
-        return threshold_aims(calibrator, self.precision or (), self.recall or ())
+            return au.explorer.threshold_aims(calibrator)
+        return au.explorer.threshold_aims(calibrator, self.precision or (), self.recall or ())
 
 
 @expanded
@@ -114,7 +103,7 @@ def calibrate(
     """Calibrate and save; ``HELP`` is the text users see."""
     started = time.monotonic()
     check_out(out, "calibrator", overwrite=aims.overwrite, file="match.json")
-    check_page()
+    au.explorer.check_page()
     aims.check()
     queries.check(encoder, gallery)
     inputs = InputOptions(encoder, queries.text_column, queries.image_column)
@@ -130,7 +119,7 @@ def calibrate(
         query_vectors, others = vectors.of_queries(labels, item_vectors.shape[1])
         with training_bar("calibrating", shown=vectors.shown) as bar:
             bar.part("fitting", 0, 2)
-            calibrator = MatchCalibrator(seed=aims.seed, query_map=aims.query_map)
+            calibrator = au.MatchCalibrator(seed=aims.seed, query_map=aims.query_map)
             calibrator.fit(
                 query_vectors,
                 item_vectors,
@@ -142,7 +131,9 @@ def calibrate(
             bar.part("measuring", 1, 2)
             held = calibrator.held_out_rows_
             right = [labels.matches[row] for row in held]
-            sizes = compare_set_sizes(calibrator, query_vectors[held], item_vectors, right)
+            sizes = au.retrieval.compare_set_sizes(
+                calibrator, query_vectors[held], item_vectors, right
+            )
             shown = aims.aims(calibrator)
             _save(calibrator, partial / "calibrator", out, sources, shown, sizes)
     shutil.rmtree(partial, ignore_errors=True)
@@ -151,7 +142,9 @@ def calibrate(
         print_json(facts | {"made": queries.made, "seconds": time.monotonic() - started})
         return
     _show(calibrator, items, labels, shown)
-    for sentence in ([MADE] if queries.made else []) + [radius_verdict(sizes)]:
+    for sentence in ([au.explorer.MADE] if queries.made else []) + [
+        au.explorer.radius_verdict(sizes)
+    ]:
         _print_wrapped(f"\n{sentence}")
     _show_usage(calibrator, out, shown)
 
@@ -161,7 +154,7 @@ class _Vectors:
     """Reads and encodes: vectors that were encoded before an interruption are used again."""
 
     sources: Sources
-    encoder: Encoder | None
+    encoder: au.encoders.Encoder | None
     partial: Path
     shown: bool
 
@@ -176,9 +169,11 @@ class _Vectors:
         column = self.sources.item_column
         if not self.sources.has_vectors(path):
             assert column is not None
-            return self._encoded(scan_inputs(path, column, self.sources.inputs.kind), "gallery")
+            return self._encoded(
+                au.data.scan_inputs(path, column, self.sources.inputs.kind), "gallery"
+            )
         with rows_bar("reading gallery", shown=self.shown) as observer:
-            vectors = read_vectors(path, column, work=self.partial, observer=observer)
+            vectors = au.data.read_vectors(path, column, work=self.partial, observer=observer)
         if self.encoder is not None:
             self._check_dim(self.encoder.dim, vectors.shape[1], f"{self.encoder} gives")
         return vectors
@@ -194,9 +189,13 @@ class _Vectors:
         elif self.encoder is not None:
             column = inputs.column(table)
             assert column is not None
-            vectors = self._encoded(scan_inputs(table, column, inputs.kind), "queries")[rows]
+            vectors = self._encoded(au.data.scan_inputs(table, column, inputs.kind), "queries")[
+                rows
+            ]
         else:
-            vectors = read_vectors(table, self.sources.queries.vector_column, work=self.partial)
+            vectors = au.data.read_vectors(
+                table, self.sources.queries.vector_column, work=self.partial
+            )
             self._check_dim(vectors.shape[1], dim, f"{table} has")
             vectors = vectors[rows]
         return vectors[: len(labels.rows)], vectors[len(labels.rows) :]
@@ -205,7 +204,7 @@ class _Vectors:
         assert self.encoder is not None
         resume = self.partial / name
         with rows_bar(f"encoding {name}", shown=self.shown) as observer:
-            return encode_all(
+            return au.encoders.encode_all(
                 self.encoder, stream, work=self.partial, resume=resume, observer=observer
             )
 
@@ -222,17 +221,17 @@ def _named(matches: list[list[int]], ids: list[Any]) -> list[list[Any]]:
 
 
 def _save(
-    calibrator: MatchCalibrator,
+    calibrator: au.MatchCalibrator,
     staging: Path,
     out: Path,
     sources: Sources,
-    aims: list[Aim],
-    sizes: SetSizes,
+    aims: list[au.explorer.Aim],
+    sizes: au.retrieval.SetSizes,
 ) -> None:
     """Write the calibrator and its page to a folder next to ``out``, then move the files."""
     calibrator.save(staging)
-    note = MADE if sources.queries.made else ""
-    write_match_report(
+    note = au.explorer.MADE if sources.queries.made else ""
+    au.explorer.write_match_report(
         calibrator,
         staging / PAGE,
         source=sources.table.name,
@@ -247,12 +246,12 @@ def _save(
 
 
 def _facts(
-    calibrator: MatchCalibrator,
+    calibrator: au.MatchCalibrator,
     out: Path,
     items: Items,
     labels: Labels,
-    aims: list[Aim],
-    sizes: SetSizes,
+    aims: list[au.explorer.Aim],
+    sizes: au.retrieval.SetSizes,
 ) -> dict[str, Any]:
     """The results as JSON values."""
     return {
@@ -271,7 +270,12 @@ def _facts(
     }
 
 
-def _show(calibrator: MatchCalibrator, items: Items, labels: Labels, aims: list[Aim]) -> None:
+def _show(
+    calibrator: au.MatchCalibrator,
+    items: Items,
+    labels: Labels,
+    aims: list[au.explorer.Aim],
+) -> None:
     """Print the sizes and the table of thresholds."""
     held, matches = len(calibrator.held_out_rows_), sum(map(len, labels.matches))
     _print_wrapped(
@@ -292,12 +296,12 @@ def _show(calibrator: MatchCalibrator, items: Items, labels: Labels, aims: list[
         quality = aim.quality
         rows.add_row(
             aim.label,
-            format_threshold(quality.threshold),
-            percent_range(quality.precision, quality.precision_interval),
-            percent_range(quality.recall, quality.recall_interval),
+            au.explorer.format_threshold(quality.threshold),
+            au.explorer.percent_range(quality.precision, quality.precision_interval),
+            au.explorer.percent_range(quality.recall, quality.recall_interval),
             f"{quality.results:,.1f}",
         )
-    Console(highlight=False).print(rows)
+    print_table(rows)
     if any(aim.threshold is None for aim in aims):
         _print_wrapped(
             f"none: {held:,} held-out queries do not show it at any threshold. Label more, or ask for less."
@@ -306,12 +310,12 @@ def _show(calibrator: MatchCalibrator, items: Items, labels: Labels, aims: list[
 
 def _print_wrapped(text: str) -> None:
     """Print prose that is wrapped at the width of the terminal."""
-    Console(highlight=False).print(text, markup=False)
+    rich.console.Console(highlight=False).print(text, markup=False)
 
 
-def _show_usage(calibrator: MatchCalibrator, out: Path, aims: list[Aim]) -> None:
+def _show_usage(calibrator: au.MatchCalibrator, out: Path, aims: list[au.explorer.Aim]) -> None:
     """Print what to do next."""
-    lines = [f"  {line}" for line in usage_code(calibrator, str(out), aims)]
+    lines = [f"  {line}" for line in au.explorer.usage_code(calibrator, str(out), aims)]
     print_text(
         "",
         f"saved in {out}; open {out / PAGE}",

@@ -1,5 +1,7 @@
 """The inputs of ``aureole calibrate``: options, tables and columns of queries, matches and items."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,20 +9,11 @@ from typing import Any
 
 import typer
 
+import aureole as au
 from aureole.cli import _labelled_queries as labelled
 from aureole.cli._inputs import InputOptions
 from aureole.cli._labelled_queries import Items, Labels
 from aureole.cli._options import VectorColumn, option
-from aureole.data import (
-    ARRAYS,
-    RemotePath,
-    check_columns,
-    fitting,
-    read_vectors,
-    require_columns,
-    table_files,
-    table_parts,
-)
 from aureole.errors import InvalidInputError
 
 
@@ -44,7 +37,7 @@ class QueryOptions:
         "--made",
     )
 
-    def check(self, encoder: str | None, gallery: "GalleryOptions") -> None:
+    def check(self, encoder: str | None, gallery: GalleryOptions) -> None:
         """Raise for options that cannot be used together."""
         matched = self.match_column or self.match_text_column
         if self.made and (matched or gallery.gallery or self.columns_from):
@@ -106,24 +99,24 @@ class Sources:
         queries, gallery = self.queries, self.gallery
         self.inputs.check(self.table, queries.vector_column, vector_column=queries.vector_column)
         matches = queries.columns_from or self.table
-        check_columns(matches, queries.match_column, queries.match_text_column)
+        au.data.check_columns(matches, queries.match_column, queries.match_text_column)
         if queries.made:
-            check_columns(self.table, gallery.id_column)
+            au.data.check_columns(self.table, gallery.id_column)
         elif gallery.gallery is not None:
-            check_columns(gallery.gallery, self.item_column)
-            check_columns(gallery.ids_from or gallery.gallery, gallery.id_column)
+            au.data.check_columns(gallery.gallery, self.item_column)
+            au.data.check_columns(gallery.ids_from or gallery.gallery, gallery.id_column)
 
-    def files(self) -> list[Path | RemotePath]:
+    def files(self) -> list[Path | au.data.RemotePath]:
         """All files that are read."""
         paths = (self.table, self.queries.columns_from, self.gallery.gallery, self.gallery.ids_from)
-        return [file for path in paths if path for file in table_files(path)]
+        return [file for path in paths if path for file in au.data.table_files(path)]
 
     def has_vectors(self, path: Path) -> bool:
         """Whether the gallery holds vectors, not inputs of the encoder."""
-        if path.suffix in ARRAYS or self.inputs.encoder is None:
+        if path.suffix in au.data.ARRAYS or self.inputs.encoder is None:
             return True
-        schema = require_columns(table_parts(path)[0], [self.item_column])
-        return fitting(schema.field(self.item_column).type, "vector")
+        schema = au.data.require_columns(au.data.table_parts(path)[0], [self.item_column])
+        return au.data.fitting(schema.field(self.item_column).type, "vector")
 
     def read(self, seed: int) -> tuple[Items, Labels]:
         """The items and the labels; vectors are read, but nothing is encoded."""
@@ -146,7 +139,9 @@ class Sources:
         )
         keys: Sequence[Any] = range(len(cells)) if texts is None else texts
         if self.inputs.encoder is None:
-            keys = [row.tobytes() for row in read_vectors(self.table, queries.vector_column)]
+            keys = [
+                row.tobytes() for row in au.data.read_vectors(self.table, queries.vector_column)
+            ]
         if len(keys) != len(cells):
             raise InvalidInputError(
                 f"{self.table} has {len(keys)} queries, but {source} has {len(cells)} rows: the files do not match "
@@ -176,10 +171,10 @@ class Sources:
         if queries.match_text_column is not None:
             assert self.item_column is not None
             texts = labelled.read_texts(options.gallery, self.item_column)
-        if options.gallery.suffix in ARRAYS:
-            count = len(read_vectors(options.gallery, self.item_column))
+        if options.gallery.suffix in au.data.ARRAYS:
+            count = len(au.data.read_vectors(options.gallery, self.item_column))
         else:
-            count = sum(part.count() for part in table_parts(options.gallery))
+            count = sum(part.count() for part in au.data.table_parts(options.gallery))
         if ids is not None and len(ids) != count:
             raise InvalidInputError(
                 f"{options.gallery} has {count} rows, but {ids_from} has {len(ids)} ids: the files do not match row by "

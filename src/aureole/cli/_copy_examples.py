@@ -1,19 +1,18 @@
 """Examples of copies for ``near-duplicates``: edits of a gallery's own rows, or labelled pairs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+import aureole as au
 from aureole.cli._inputs import IMAGE, InputOptions, is_pictures
+from aureole.cli._lazy import np
 from aureole.cli._options import option
 from aureole.cli._output import rows_bar
-from aureole.data import TextEditor, edit_picture, read_column, read_pairs, scan_inputs
-from aureole.encoders import Encoder, encode_all
 from aureole.errors import InvalidInputError
-from aureole.retrieval import FEWEST_EXAMPLES
 
 _TRUE, _FALSE = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
 _KINDS = 4  # case and punctuation, and one to three changed words
@@ -50,7 +49,7 @@ def read_texts(gallery: Path, inputs: InputOptions, rows: int) -> list[str] | No
     if inputs.text_column is None:
         return None
     texts = []
-    for where, text in scan_inputs(gallery, inputs.text_column, "text"):
+    for where, text in au.data.scan_inputs(gallery, inputs.text_column, "text"):
         if not isinstance(text, str):
             raise InvalidInputError(f"{where} has no text.")
         texts.append(text)
@@ -62,7 +61,7 @@ def read_texts(gallery: Path, inputs: InputOptions, rows: int) -> list[str] | No
 def make_examples(
     gallery: Path,
     inputs: InputOptions,
-    encoder: Encoder | None,
+    encoder: au.encoders.Encoder | None,
     texts: list[str] | None,
     rows: int,
     learning: ExampleOptions,
@@ -76,7 +75,7 @@ def make_examples(
     originals = np.sort(np.resize(rng.permutation(rows), count))
     edited: list[str] | None = None
     if texts is not None:
-        editor = TextEditor(texts, rng)
+        editor = au.data.TextEditor(texts, rng)
         kinds = rng.integers(_KINDS, size=count).tolist()
         edited = [editor.edit(texts[row], kind) for row, kind in zip(originals, kinds, strict=True)]
         stream: Iterator[tuple[str, Any]] = (
@@ -85,7 +84,9 @@ def make_examples(
     else:
         stream = _edited_pictures(gallery, inputs, originals, rng)
     with rows_bar("encoding edits", count, shown=shown) as observer:
-        vectors = encode_all(encoder, stream, resume=partial / "edits", observer=observer)
+        vectors = au.encoders.encode_all(
+            encoder, stream, resume=partial / "edits", observer=observer
+        )
     about = f"Learned from {count:,} edits of its own rows."
     return CopyExamples(vectors, originals, edited, np.zeros((0, 2), int), about)
 
@@ -96,12 +97,12 @@ def _edited_pictures(
     """(Where, edited picture) of each original, which are sorted."""
     column, times = inputs.column(gallery), np.bincount(originals)
     assert column is not None  # checked
-    for row, (where, source) in enumerate(scan_inputs(gallery, column, "image")):
+    for row, (where, source) in enumerate(au.data.scan_inputs(gallery, column, "image")):
         for _ in range(int(times[row]) if row < len(times) else 0):
             # encoding resumes by skipping inputs, so each edit has its own seed
             seed = int(rng.integers(2**63))
             try:
-                yield where, edit_picture(source, np.random.default_rng(seed))
+                yield where, au.data.edit_picture(source, np.random.default_rng(seed))
             except InvalidInputError as error:
                 raise InvalidInputError(f"{where}: {error}") from error
 
@@ -115,7 +116,7 @@ def read_labels(
     if id_column is None and is_pictures(gallery):
         id_column = IMAGE
     ids = (gallery, id_column) if id_column else None
-    pairs = read_pairs(learning.examples, (learning.left, learning.right), ids=ids)
+    pairs = au.data.read_pairs(learning.examples, (learning.left, learning.right), ids=ids)
     if (pairs[:, 0] == pairs[:, 1]).any():
         row = int((pairs[:, 0] == pairs[:, 1]).argmax())
         raise InvalidInputError(
@@ -124,7 +125,9 @@ def read_labels(
     if learning.label_column is None:
         return pairs, np.ones(len(pairs), bool)
     labels = np.zeros(len(pairs), bool)
-    for row, value in enumerate(read_column(learning.examples, learning.label_column).tolist()):
+    for row, value in enumerate(
+        au.data.read_column(learning.examples, learning.label_column).tolist()
+    ):
         text = str(value).strip().casefold()
         if text not in _TRUE | _FALSE:
             raise InvalidInputError(
@@ -143,9 +146,10 @@ def labelled_examples(
             f"the examples refer to row {pairs.max()}, but there are {len(vectors)} rows."
         )
     same = pairs[labels]
-    if len(same) < FEWEST_EXAMPLES:
+    if len(same) < au.retrieval.FEWEST_EXAMPLES:
         raise InvalidInputError(
-            f"at least {FEWEST_EXAMPLES} pairs of copies are needed, but got {len(same)}. Label more pairs."
+            f"at least {au.retrieval.FEWEST_EXAMPLES} pairs of copies are needed, but got {len(same)}. "
+            "Label more pairs."
         )
     shown = None if texts is None else [texts[row] for row in same[:, 1]]
     about = f"Learned from {len(same):,} labelled pairs."

@@ -1,5 +1,7 @@
 """``aureole doctor``: versions, hardware, optional packages and data of this machine, and a check of numerics."""
 
+from __future__ import annotations
+
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,25 +11,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
 from packaging.requirements import Requirement
 from packaging.version import Version
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from aureole import __version__
+import aureole as au
+from aureole.cli._lazy import rich, torch
 from aureole.cli._options import AsJson
 from aureole.cli._output import print_json
-from aureole.distributions import VonMisesFisher
-from aureole.models import bfloat16_in_hardware
-from aureole.sphere import (
-    log_normalizer,
-    log_positivity,
-    mean_resultant_length,
-    native_instructions,
-)
 
 HELP = """Check this machine and installation: versions, cores, memory, optional packages, data, numerics.
 
@@ -91,12 +82,16 @@ def check_numerics() -> list[Check]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         mu = torch.eye(8, dtype=torch.float64)[0]
-        along = VonMisesFisher(mu, twenty).sample((20_000,))[:, 0]
-    positivity = log_positivity(cosine, sixteen, hundred, 20.0, 10)
-    mean, error = mean_resultant_length(twenty, 8), 5 * along.std() / 20_000**0.5
+        along = au.VonMisesFisher(mu, twenty).sample((20_000,))[:, 0]
+    positivity = au.sphere.log_positivity(cosine, sixteen, hundred, 20.0, 10)
+    mean, error = au.sphere.mean_resultant_length(twenty, 8), 5 * along.std() / 20_000**0.5
     checks = {
-        "log-normaliser, D = 10": (log_normalizer(ten, 10), -7.090957108908095, 1e-10),
-        "log-normaliser, D = 128": (log_normalizer(hundred, 128), 95.06146882169764, 1e-10),
+        "log-normaliser, D = 10": (au.sphere.log_normalizer(ten, 10), -7.090957108908095, 1e-10),
+        "log-normaliser, D = 128": (
+            au.sphere.log_normalizer(hundred, 128),
+            95.06146882169764,
+            1e-10,
+        ),
         "log positivity, D = 10": (positivity, 4.439028363647464, 1e-8),
         "mean of 20,000 samples": (along.mean(), mean, error),
     }
@@ -136,7 +131,7 @@ def machine() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     affinity = hasattr(os, "sched_getaffinity")
     return {
-        "aureole": __version__,
+        "aureole": au.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": _version("numpy"),
@@ -144,12 +139,13 @@ def machine() -> dict[str, Any]:
         "processor": _cpu_field("model name") or platform.processor() or "unknown",
         "features": [flag for flag in _FLAGS if flag in flags],
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "bfloat16": bfloat16_in_hardware(),
+        "bfloat16": au.models.bfloat16_in_hardware(),
         "cores": len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "memory": _memory(),
-        "native": native_instructions(),
+        "native": au.sphere.native_instructions(),
+        "heads": sorted(au.models.PACKAGED_HEADS),
         "gpus": gpus + (["Apple MPS"] if torch.backends.mps.is_available() else []),
     }
 
@@ -210,6 +206,9 @@ def _cpu_field(name: str) -> str:
     return ""
 
 
+_NAME = 12  # columns of the names in tables
+
+
 def doctor(as_json: AsJson = False) -> None:
     """Check and print; ``HELP`` is the text users see."""
     facts, packages, checks = machine(), find_packages(), check_numerics()
@@ -221,22 +220,22 @@ def doctor(as_json: AsJson = False) -> None:
         result["packages"] = [asdict(package) | {"good": package.good} for package in packages]
         print_json(result)
     else:
-        console = Console(highlight=False)
-        console.print(_table("this machine", _about(facts), 10))
-        console.print(_table("optional packages", _extras(packages), 10))
-        console.print(_table("data", _data(data), 10))
-        console.print(_table("numerics", map(_check_row, checks), 2, 26))
+        console = rich.console.Console(highlight=False)
+        console.print(_table("this machine", _about(facts), _NAME))
+        console.print(_table("optional packages", _extras(packages), _NAME))
+        console.print(_table("data", _data(data), _NAME))
+        console.print(_table("numerics", map(_check_row, checks), 1, 23))
         for hint in advice:
-            console.print(f"[yellow]hint:[/yellow] {escape(hint)}")
+            console.print(f"[yellow]hint:[/yellow] {rich.markup.escape(hint)}")
         wrong = "[red]The numerics are wrong: do not use this installation.[/red]"
         console.print("All is well." if good else wrong)
     if not good:
         raise typer.Exit(1)
 
 
-def _table(title: str, rows: Iterable[tuple[str, ...]], *widths: int) -> Table:
+def _table(title: str, rows: Iterable[tuple[str, ...]], *widths: int) -> rich.table.Table:
     """A table that fits 80 columns; the last column has the rest of the width."""
-    table = Table(title=title, title_justify="left", show_header=False, width=78)
+    table = rich.table.Table(title=title, title_justify="left", show_header=False, width=78)
     for width in widths:
         table.add_column(width=width, overflow="fold")
     table.add_column(ratio=1, overflow="fold")
@@ -264,27 +263,28 @@ def _about(facts: dict[str, Any]) -> list[tuple[str, str]]:
         else f"compiled code of aureole-native, {facts['native']}",
         "memory": total,
         "GPU": ", ".join(facts["gpus"]) or "none; all examples run on the CPU",
+        "heads": f"{', '.join(facts['heads'])}: --head NAME, FrozenHead.load(NAME)",
     }
-    return [(name, escape(text)) for name, text in rows.items()]
+    return [(name, rich.markup.escape(text)) for name, text in rows.items()]
 
 
 def _extras(packages: list[Package]) -> Iterator[tuple[str, str]]:
     for extra, group in groupby(packages, key=lambda package: package.extra):
         members = list(group)
-        text = "  ".join(map(_package, members))
+        text = _lines(map(_package, members))
         if not all(package.good for package in members):
-            command = escape(f"pip install 'aureole[{extra}]'")
+            command = rich.markup.escape(f"pip install 'aureole[{extra}]'")
             text += f"\n[yellow]{command}[/yellow]"
         yield extra, text
 
 
 def _package(package: Package) -> str:
-    name = escape(package.name)
+    name = rich.markup.escape(package.name)
     if package.version is None:
         return f"{_ABSENT} [dim]{name}[/dim]"
     if not package.good:
-        return f"{_BAD} {name} {escape(package.version)} (needs {package.least})"
-    return f"{_GOOD} {name} {escape(package.version)}"
+        return f"{_BAD} {name} {rich.markup.escape(package.version)} (needs {package.least})"
+    return f"{_GOOD} {name} {rich.markup.escape(package.version)}"
 
 
 def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -292,12 +292,25 @@ def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         where = "AUREOLE_DATA is not set; aureole quickstart needs no data"
     else:
         where = f"{data['folder']}{'' if data['found'] else ' (from AUREOLE_DATA) does not exist'}"
-    yield "folder", escape(where)
+    yield "folder", rich.markup.escape(where)
     if data["found"]:
         sets = [f"{_GOOD if exists else _ABSENT} {name}" for name, exists in data["sets"].items()]
-        yield "sets", "  ".join(sets)
+        yield "sets", _lines(sets)
+
+
+def _lines(parts: Iterable[str]) -> str:
+    """Parts in lines that fit the last column; no part is broken."""
+    lines: list[str] = []
+    for part in parts:
+        longer = f"{lines[-1]}  {part}" if lines else part
+        if lines and rich.text.Text.from_markup(longer).cell_len <= 78 - 7 - _NAME:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "\n".join(lines)
 
 
 def _check_row(check: Check) -> tuple[str, str, str]:
-    result = f"{check.value:.10g}, expected {check.wanted:.10g} ± {check.tolerance:.0e}"
+    near = "" if check.good else "not "
+    result = f"{check.value:.10g}, {near}within {check.tolerance:.0e} of {check.wanted:.10g}"
     return _GOOD if check.good else _BAD, check.name, result

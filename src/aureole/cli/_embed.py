@@ -1,13 +1,19 @@
 """``aureole embed``: the posteriors of a folder, table or dataset in a Lance table that can be searched."""
 
+from __future__ import annotations
+
+import signal
 import sys
-from contextlib import redirect_stdout
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
+import aureole as au
 from aureole.cli._inputs import EncoderSpec
 from aureole.cli._options import (
     AsJson,
@@ -20,7 +26,6 @@ from aureole.cli._options import (
 )
 from aureole.cli._output import embed_bar, is_quiet, print_json, print_text
 from aureole.errors import AureoleError
-from aureole.scale import EmbedOptions, Modality, ModelSpec, SourceSpec, embed as embed_source
 
 HELP = r"""Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset.
 
@@ -29,6 +34,9 @@ The model is an encoder with a head on its vectors, a head alone for vectors, or
 Writes one row per input (id, mu, kappa, hashes of the input and of the model) to a table that `aureole search` reads.
 Run the same command again to resume: only missing rows are computed. The rows of another model go to a separate table.
 Inputs that cannot be read are listed with the reason in `….errors.lance`. Several workers, or a cluster, need Ray.
+
+With --follow it keeps running, embeds new inputs, and replaces the rows of those that change; Ctrl-C or SIGTERM ends
+it. The source may then also be a table of PostgreSQL, postgresql://user@host/database#table.
 
 Examples:
 
@@ -39,6 +47,11 @@ Examples:
     aureole embed vectors.parquet --head head --out vectors.lance --workers 4
     aureole embed mounted/shards/ --encoder timm:resnet50 --head head \
       --out photos.lance --workers 64 --ray-address 10.0.0.1:6379
+    aureole embed photos/ --encoder encoder --out photos.lance --follow
+    aureole embed postgresql://me@localhost/shop#items --follow \
+      --text-column title --id-column id --updated-column updated_at \
+      --encoder sentence-transformers:all-MiniLM-L6-v2 --head head \
+      --out items.lance
 """
 
 
@@ -46,7 +59,9 @@ Examples:
 class InputOptions:
     """How to read the source."""
 
-    modality: Modality | None = option("Kind of input (default: what the model takes).")
+    modality: Literal["image", "text", "vector"] | None = option(
+        "Kind of input (default: what the model takes)."
+    )
     column: str | None = option(
         "Column of inputs, or file ending in .tar files (default: the only one that fits)."
     )
@@ -60,7 +75,7 @@ class InputOptions:
         "Rows per chunk, the unit of retry (default: depends on the source).", min=1
     )
 
-    def source(self, path: str) -> SourceSpec:
+    def source(self, path: str) -> au.scale.SourceSpec:
         """The source; raises if several options name its column."""
         given = {"text": self.text_column, "image": self.image_column}
         named = {kind: name for kind, name in given.items() if name is not None}
@@ -70,7 +85,7 @@ class InputOptions:
             )
         kind: Any = next(iter(named), self.modality)
         column = next(iter(named.values()), self.column)
-        return SourceSpec(path, kind, column, self.id_column, self.chunk_rows)
+        return au.scale.SourceSpec(path, kind, column, self.id_column, self.chunk_rows)
 
 
 @dataclass(frozen=True)
@@ -84,35 +99,82 @@ class WorkOptions:
     commit_seconds: float = option("Seconds between commits to the table.", 2.0, min=0)
 
 
+@dataclass(frozen=True)
+class FollowFlags:
+    """Following a source."""
+
+    follow: bool = option(
+        "Keep running: embed new inputs, and replace the rows of changed ones.", False, "--follow"
+    )
+    every: float = option("Seconds between two looks at the source.", 2.0, min=0.01, max=86_400)
+    updated_column: str | None = option(
+        "PostgreSQL: column with the time of the last change (default: the id, which must grow)."
+    )
+
+
 @expanded
 def embed(
     source: Annotated[
         str,
         Argument(
-            help="Folder of pictures, table (.csv, .jsonl, .parquet, .lance, ...), .tar file, or a folder of these."
+            help="Folder of pictures, table (.csv, .jsonl, .parquet, .lance, ...), .tar file, or a folder of these; "
+            "with --follow, also a table of PostgreSQL."
         ),
     ],
     out: Annotated[str, Option(help="Table to write, NAME.lance.", metavar="ADDRESS")],
     inputs: InputOptions,
     work: WorkOptions,
+    following: FollowFlags,
     encoder: EncoderSpec = None,
     head: OptionalHead = None,
     as_json: AsJson = False,
 ) -> None:
     """Embed and print; ``HELP`` is the text users see."""
-    shown = not is_quiet(as_json=as_json)
     if encoder is None and head is None:
         raise typer.BadParameter("name an --encoder, a --head, or both.")
-    spec = inputs.source(source)
+    spec, model = inputs.source(source), au.scale.ModelSpec(encoder, head, inputs.normalized)
+    if not following.follow:
+        if au.scale.is_database(source):
+            raise typer.BadParameter("a table of PostgreSQL needs --follow.")
+        if following.updated_column is not None:
+            raise typer.BadParameter("--updated-column needs --follow.")
+        _embed(spec, model, out, work, as_json=as_json)
+        return
+    stop = threading.Event()
+    with _ending_cleanly(stop) as begin_rounds:
+        if not au.scale.is_database(source):
+            _embed(spec, model, out, work, as_json=as_json)
+        begin_rounds()
+        au.scale.follow(
+            spec,
+            model,
+            out,
+            options=au.scale.FollowOptions(following.every, following.updated_column),
+            work=au.scale.EmbedOptions(work.batch, work.decoders, work.commit_seconds),
+            stop=stop,
+            observer=lambda round_: _show_round(round_, as_json=as_json),
+        )
+
+
+def _embed(
+    spec: au.scale.SourceSpec,
+    model: au.scale.ModelSpec,
+    out: str,
+    work: WorkOptions,
+    *,
+    as_json: bool,
+) -> None:
+    """Embed all inputs and print the report."""
+    shown = not is_quiet(as_json=as_json)
     # Ray reports dead workers on standard output, which is for the result alone
     with redirect_stdout(sys.stderr), embed_bar("embedding", shown=shown) as observer:
-        report = embed_source(
+        report = au.scale.embed(
             spec,
-            ModelSpec(encoder, head, inputs.normalized),
+            model,
             out,
             workers=work.workers,
             address=work.ray_address,
-            options=EmbedOptions(work.batch, work.decoders, work.commit_seconds),
+            options=au.scale.EmbedOptions(work.batch, work.decoders, work.commit_seconds),
             observer=observer,
         )
     if as_json:
@@ -133,3 +195,41 @@ def embed(
         raise AureoleError(
             f"none of the {report.errors:,} inputs could be read; see the reasons in {report.errors_table}."
         )
+
+
+@contextmanager
+def _ending_cleanly(stop: threading.Event) -> Iterator[Callable[[], None]]:
+    """A block that SIGINT and SIGTERM end after a commit: by ``stop``, once the function that it yields was called."""
+    rounds = threading.Event()
+
+    def end(*_: object) -> None:
+        stop.set()
+        if not rounds.is_set():
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield rounds.set
+    except KeyboardInterrupt:
+        if not stop.is_set():
+            raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show_round(round_: au.scale.FollowRound, *, as_json: bool) -> None:
+    """Print one line about a look at the source that did something."""
+    if as_json:
+        print_json(asdict(round_))
+    else:
+        text = (
+            f"{round_.added:,} rows added, {round_.replaced:,} replaced in {round_.seconds:.1f} s; "
+        )
+        text += f"{round_.rows:,} rows"
+        if round_.errors:
+            text += f"; {round_.errors:,} inputs could not be read ({round_.reason})"
+        elif round_.reason is not None:
+            text += f"; the source could not be read: {round_.reason}"
+        print_text(text)
+    sys.stdout.flush()

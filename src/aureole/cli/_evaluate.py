@@ -1,13 +1,16 @@
 """``aureole evaluate``: measure a head on held-out vectors, and write a page about it."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from typer import Option
 
+import aureole as au
 from aureole.cli._inputs import InputOptions, default_group
+from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson, GroupedVectors, Head, Vectors, expanded
 from aureole.cli._output import (
     about_kappa,
@@ -18,9 +21,6 @@ from aureole.cli._output import (
     rows_bar,
     table,
 )
-from aureole.data import read_groups
-from aureole.explorer import write_head_report
-from aureole.training import Assessment, FrozenHead, assess
 
 HELP = r"""Evaluate a head on vectors, texts or pictures with known groups, and optionally write a page about it.
 
@@ -61,17 +61,17 @@ def evaluate(
     if inputs.encoder is None and inputs.column(others) and report is None:
         raise typer.BadParameter("--text-column and --image-column need --encoder or --report.")
     inputs.check(shown_from, vector_column=columns.vector_column)
-    fitted = FrozenHead.load(head)
-    groups = read_groups(others, default_group(others, columns.group_column))
+    fitted = au.FrozenHead.load(head)
+    groups = au.data.read_groups(others, default_group(others, columns.group_column))
     encoder = inputs.load(head)
     shown = not is_quiet(as_json=as_json)
     work = report.parent if report else None
     rows = inputs.vectors(vectors, encoder, columns.vector_column, work=work, shown=shown)
     with rows_bar("scoring", len(rows), shown=shown) as observer:
-        result = assess(fitted, rows, groups, items=items, seed=seed, observer=observer)
+        result = au.training.assess(fitted, rows, groups, items=items, seed=seed, observer=observer)
     if report is not None:
         galleries = inputs.galleries(result.kappa, shown_from)
-        write_head_report(result, report, source=vectors.name, galleries=galleries)
+        au.explorer.write_head_report(result, report, source=vectors.name, galleries=galleries)
     if as_json:
         print_json(result.to_dict() | ({"report": str(report)} if report else {}))
         return
@@ -80,8 +80,8 @@ def evaluate(
         typer.echo(report)
 
 
-def _show(result: Assessment) -> None:
-    console = Console(highlight=False)
+def _show(result: au.training.Assessment) -> None:
+    console = rich.console.Console(highlight=False)
     console.print(
         f"{len(result.kappa):,} rows in {result.groups:,} groups; information {result.information:.3f} nats"
     )

@@ -1,18 +1,19 @@
 """``aureole fit-head``: fit a head on a table, and on request score its rows and write a page."""
 
+from __future__ import annotations
+
 import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 import typer
-from rich.console import Console
 from typer import Option
 
+import aureole as au
 from aureole.cli._inputs import IMAGE, InputOptions, default_group, is_pictures, resumable
+from aureole.cli._lazy import np, rich, torch
 from aureole.cli._options import (
     AsJson,
     GroupedVectors,
@@ -32,20 +33,7 @@ from aureole.cli._output import (
 )
 from aureole.cli._score import row_numbers, scored_columns
 from aureole.cli._votes import VoteOptions, fit_rows, vote_facts, vote_line
-from aureole.data import (
-    ARRAYS,
-    ColumnWriter,
-    Groups,
-    Votes,
-    check_columns,
-    read_groups,
-    read_pairs,
-    scan_column,
-    table_files,
-)
 from aureole.errors import InvalidInputError
-from aureole.explorer import check_page, write_head_report
-from aureole.training import FrozenHead, assess, check_fabric, kappas
 
 HELP = r"""Fit a head that predicts how certain each row of a table is, from positives, and save it.
 
@@ -91,7 +79,9 @@ class PairOptions:
     def read(self, table: Path) -> np.ndarray | None:
         """The pairs of row numbers [p, 2]; None without --pairs."""
         ids = (table, self.id_column) if self.id_column else None
-        return read_pairs(self.pairs, (self.left, self.right), ids=ids) if self.pairs else None
+        return (
+            au.data.read_pairs(self.pairs, (self.left, self.right), ids=ids) if self.pairs else None
+        )
 
 
 @dataclass(frozen=True)
@@ -106,10 +96,10 @@ class FitOptions:
     items: int | None = option("Vectors per batch.", min=4)
     seed: int = option("Random seed.", 0, min=0)
 
-    def head(self) -> FrozenHead:
+    def head(self) -> au.FrozenHead:
         """An unfitted head with the options that were given."""
         given: dict[str, Any] = vars(self) | {"dim": None if self.dim is None else _dim(self.dim)}
-        return FrozenHead(**{name: value for name, value in given.items() if value is not None})
+        return au.FrozenHead(**{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -126,7 +116,7 @@ class OutputOptions:
 
     def check(self, *, grouped: bool) -> None:
         """Raise for options that cannot be used together and for missing packages, before anything is computed."""
-        check_fabric()
+        au.training.check_fabric()
         if self.report is not None and not grouped:
             raise typer.BadParameter("--report needs groups: it measures the head on some of them.")
         if not 0 < self.test_share < 1:
@@ -134,9 +124,9 @@ class OutputOptions:
                 f"--test-share must be between 0 and 1, not {self.test_share}."
             )
         if self.scores is not None:
-            ColumnWriter(self.scores)  # raises for an unknown ending
+            au.data.ColumnWriter(self.scores)  # raises for an unknown ending
         if self.report is not None:
-            check_page()  # raises if its packages are missing
+            au.explorer.check_page()  # raises if its packages are missing
 
 
 @expanded
@@ -158,18 +148,18 @@ def fit_head(
     reports.check(grouped=grouped)
     shown_from = others if inputs.encoder is None else vectors
     inputs.check(shown_from, vector_column=columns.vector_column)
-    check_columns(others, pairing.id_column)
+    au.data.check_columns(others, pairing.id_column)
     head, shown = fit.head(), not is_quiet(as_json=reports.as_json)
     group_column = default_group(others, columns.group_column)
     positives = _Positives(
-        read_groups(others, group_column) if grouped else None,
+        au.data.read_groups(others, group_column) if grouped else None,
         pairing.read(others),
         voting.read(others, pairing.id_column),
     )
     encoder = inputs.load()
     held = _held_out(positives.groups, reports, fit.seed)
     paths = (vectors, others, pairing.pairs, voting.path)
-    files = [file for path in paths if path for file in table_files(path)]
+    files = [file for path in paths if path for file in au.data.table_files(path)]
     settings = [vars(columns), vars(pairing), vars(voting), inputs.column(vectors)]
     settings += [inputs.normalized, encoder and encoder.fingerprint, head.get_params()]
     settings += [held and reports.test_share]
@@ -213,7 +203,7 @@ def _is_grouped(
     voting.check()
     given = pairing.pairs is not None, voting.votes is not None
     column = columns.group_column if any(given) else default_group(others, columns.group_column)
-    in_array = columns.columns_from is not None and others.suffix in ARRAYS
+    in_array = columns.columns_from is not None and others.suffix in au.data.ARRAYS
     grouped = column is not None or in_array
     if sum((grouped, *given)) != 1:
         raise typer.BadParameter("use one of --group-column, --pairs and --votes.")
@@ -221,10 +211,10 @@ def _is_grouped(
 
 
 def _fit(
-    head: FrozenHead,
+    head: au.FrozenHead,
     rows: np.ndarray,
-    positives: "_Positives",
-    held: "_HeldOut | None",
+    positives: _Positives,
+    held: _HeldOut | None,
     checkpoint: Path,
     *,
     shown: bool,
@@ -253,9 +243,9 @@ class _Positives:
 
     groups: np.ndarray | None
     pairs: np.ndarray | None
-    votes: Votes | None
+    votes: au.data.Votes | None
 
-    def for_rows(self, rows: int, pairing: PairOptions, voting: VoteOptions) -> "_Positives":
+    def for_rows(self, rows: int, pairing: PairOptions, voting: VoteOptions) -> _Positives:
         """The same with one row of votes per vector; raise unless groups, pairs and votes match the vectors."""
         if self.groups is not None and len(self.groups) != rows:
             raise InvalidInputError(
@@ -297,7 +287,7 @@ def _held_out(groups: np.ndarray | None, reports: OutputOptions, seed: int) -> _
     if groups is None or reports.report is None:
         return None
     rng = torch.Generator().manual_seed(seed)
-    _, held = Groups.of(groups).split(reports.test_share, rng)
+    _, held = au.data.Groups.of(groups).split(reports.test_share, rng)
     chosen = np.zeros(len(groups), bool)
     chosen[held.members.numpy()] = True
     alone = groups.max() + 1 + np.arange(len(groups))  # rows without a partner are left out
@@ -310,7 +300,7 @@ def _held_out(groups: np.ndarray | None, reports: OutputOptions, seed: int) -> _
 
 
 def _write_report(
-    head: FrozenHead,
+    head: au.FrozenHead,
     rows: np.ndarray,
     held: _HeldOut,
     inputs: InputOptions,
@@ -318,10 +308,10 @@ def _write_report(
     table: Path,
 ) -> dict[str, Any]:
     """Write the page, and return its path and the metrics on it."""
-    result = replace(assess(head, rows, held.testing), groups=held.groups)
+    result = replace(au.training.assess(head, rows, held.testing), groups=held.groups)
     note = f"The metrics are from {held.rows:,} held-out rows; the head was fitted on the groups of the others."
     galleries = inputs.galleries(result.kappa, table)
-    write_head_report(result, report, source=table.name, galleries=galleries, note=note)
+    au.explorer.write_head_report(result, report, source=table.name, galleries=galleries, note=note)
     return {
         "report": str(report),
         "test": {
@@ -336,19 +326,19 @@ def _write_report(
 
 
 def _write_scores(
-    head: FrozenHead, rows: np.ndarray, out: Path, table: Path, id_column: str | None
+    head: au.FrozenHead, rows: np.ndarray, out: Path, table: Path, id_column: str | None
 ) -> dict[str, Any]:
     """Write the kappa of every row, as ``aureole score`` does, and return the path."""
     if id_column is None and is_pictures(table):
         id_column = IMAGE
-    ids = row_numbers(len(rows)) if id_column is None else scan_column(table, id_column)
-    with ColumnWriter(out) as writer:
-        for part in scored_columns(head, rows, kappas(head, rows), 0.9, ids=ids):
+    ids = row_numbers(len(rows)) if id_column is None else au.data.scan_column(table, id_column)
+    with au.data.ColumnWriter(out) as writer:
+        for part in scored_columns(head, rows, au.training.kappas(head, rows), 0.9, ids=ids):
             writer.write(part)
     return {"scores": str(out)}
 
 
-def _facts(head: FrozenHead) -> dict[str, Any]:
+def _facts(head: au.FrozenHead) -> dict[str, Any]:
     """Facts about a head as JSON values."""
     return {
         "dim": head.dim_,
@@ -368,8 +358,8 @@ def _dim(text: str) -> int | str:
     return int(text)
 
 
-def _show(head: FrozenHead, rows: int, out: Path) -> None:
-    console = Console(highlight=False)
+def _show(head: au.FrozenHead, rows: int, out: Path) -> None:
+    console = rich.console.Console(highlight=False)
     console.print(
         f"{rows:,} rows; dim {head.dim_}; κ_pos {head.kappa_pos_:.4g}; "
         f"held-out information {head.information_:.3f} nats"

@@ -1,5 +1,7 @@
 """``aureole index``: build, extend, inspect and speed up galleries of posteriors."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -8,16 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-import torch
 import typer
 from typer import Argument, Option
 
+import aureole as au
 from aureole._io import atomic_folder
+from aureole.cli._gallery_facts import RECALL_QUERIES, gallery_facts, recall_facts, show_facts
 from aureole.cli._inputs import IMAGE, EncoderSpec, InputOptions, is_pictures
+from aureole.cli._lazy import np, torch
 from aureole.cli._options import (
     AsJson,
     ColumnsFrom,
+    CommandGroup,
     Compress,
     Gallery,
     IdColumn,
@@ -30,32 +34,15 @@ from aureole.cli._options import (
     expanded,
     option,
 )
-from aureole.cli._output import is_quiet, print_json, print_text, rows_bar
-from aureole.data import Groups, check_columns, read_column, read_groups
-from aureole.distributions import VonMisesFisher
-from aureole.encoders import Encoder
-from aureole.errors import DamagedGalleryError, InvalidInputError
-from aureole.models import WEIGHTS
+from aureole.cli._output import is_quiet, rows_bar
+from aureole.errors import InvalidInputError
 from aureole.records import file_hash
-from aureole.retrieval import (
-    ConformalMass,
-    CredibleIndex,
-    Origin,
-    Recall,
-    SearchOptions,
-    check_ids,
-    engine_of,
-    is_local,
-    shown_address,
-)
-from aureole.scale import build_lists
-from aureole.sphere import normalize
-from aureole.training import FrozenHead, kappas
 
 HELP = """Build a gallery for `aureole search`, append to it, or inspect it.
 
 Its address selects the engine: a path that ends in .lance or .faiss, or postgresql://user@host/database#table. A path
-that ends in .shards has several Lance tables, which searches read at once.
+that ends in .shards holds several Lance tables that are searched in parallel, and a path that ends in .live is the
+version that is in service.
 
 Examples:
 
@@ -91,32 +78,13 @@ Examples:
 
     aureole index append new.parquet --to gallery.lance --head head \
       --id-column id --payload-column price
-    aureole index append changed.parquet --to gallery.lance --head head --replace
-"""
-INFO = """Print facts about a gallery: rows, dimension, typical kappa, engine, columns, approximate index, calibration.
-
-The gallery is only read.
-
-Examples:
-
-    aureole index info gallery.lance
-    aureole index info postgresql://me@localhost/shop#gallery --json
-"""
-CHECK = """Verify everything that a gallery stores, and print one line for each problem.
-
-Checks every row (distinct ids, mu of length 1, kappa of at least 0, payload types), the metric and the size of the
-approximate index, the notes and, for FAISS, the SHA-256 of each file. The gallery is only read. Status 1 if there are
-problems.
-
-Examples:
-
-    aureole index check gallery.lance
-    aureole index check gallery.faiss --json
+    aureole index append changed.parquet --to gallery.lance --head head \
+      --replace
 """
 APPROXIMATE = r"""Build an approximate index on a gallery: searches are faster, but may miss members of a cap.
 
-Prints the recall for 20 rows of the gallery. With several workers, or a cluster, Ray builds the lists of a Lance table,
-each worker those of a part of the rows.
+Prints the recall for 20 rows of the gallery. With several workers, or a cluster, Ray builds the index: one task per
+shard of a gallery with shards, and one per part of the rows of a Lance table.
 
 Examples:
 
@@ -125,12 +93,18 @@ Examples:
       --ray-address 10.0.0.1:6379
     aureole index approximate gallery.faiss --kind hnsw --width 256
     aureole index approximate photos.lance --compress
+    aureole index approximate many.shards --compress --workers 4
 """
 CHUNK = 65_536  # rows per append
-_QUERIES = 20  # rows of the gallery that measure the recall of an approximate index
-_GOOD_RECALL = 0.99  # below it the output suggests what to change
 
-index = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="markdown")
+index = typer.Typer(
+    cls=CommandGroup,
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
 Table = Annotated[Path, Argument(help="Table: a file, a folder of files, or a folder of pictures.")]
 
 
@@ -169,7 +143,7 @@ class TableColumns:
         if self.encoder is not None:
             self.inputs.check(table, vector_column=self.vector_column)
         payload = [text.partition("=")[2] or text for text in self.payload_column or []]
-        check_columns(self.columns_from or table, self.id_column, *payload)
+        au.data.check_columns(self.columns_from or table, self.id_column, *payload)
 
 
 @dataclass(frozen=True)
@@ -198,11 +172,11 @@ class TablePosteriors:
         path: Path,
         columns: TableColumns,
         *,
-        encoder: Encoder | None = None,
+        encoder: au.encoders.Encoder | None = None,
         work: Path | None = None,
         shown: bool = False,
     ) -> None:
-        self._head = None if columns.head is None else FrozenHead.load(columns.head)
+        self._head = None if columns.head is None else au.FrozenHead.load(columns.head)
         name = columns.mu_column if self._head is None else columns.vector_column
         self.work, self.encoder = work, encoder
         inputs = columns.inputs
@@ -220,16 +194,16 @@ class TablePosteriors:
     def __len__(self) -> int:
         return len(self._vectors)
 
-    def __getitem__(self, rows: Any) -> VonMisesFisher:
+    def __getitem__(self, rows: Any) -> au.VonMisesFisher:
         part = np.ascontiguousarray(self._vectors[rows])
         if self._head is not None:
             return self._head.predict(part)
-        return VonMisesFisher(torch.from_numpy(part), torch.from_numpy(self.kappa[rows]))
+        return au.VonMisesFisher(torch.from_numpy(part), torch.from_numpy(self.kappa[rows]))
 
     def typical_kappa(self, observer: Callable[[int], None] | None = None) -> float:
         """The median kappa of all rows."""
         if self._head is not None and not len(self.kappa):
-            self.kappa = kappas(self._head, self._vectors, observer=observer)
+            self.kappa = au.training.kappas(self._head, self._vectors, observer=observer)
         return float(np.median(self.kappa))
 
 
@@ -280,10 +254,12 @@ def build(
         with rows_bar("scoring", len(source), shown=shown) as observer:
             typical = source.typical_kappa(observer)
         made = None
-        for rows, part in _parts(out, len(source), payload, shown=shown):
+        for rows, part in _parts(
+            au.retrieval.engine_of(out).engine, len(source), payload, shown=shown
+        ):
             if made is None:
                 first = (source[rows], ids[rows], part)
-                made = CredibleIndex.create(place, *first, typical_kappa=typical)
+                made = au.CredibleIndex.create(place, *first, typical_kappa=typical)
             else:
                 made.append(source[rows], ids[rows], part)
         assert made is not None  # the reader refuses a table without rows
@@ -291,14 +267,14 @@ def build(
             made.origin = origin
             if calibrate.group_column is not None:
                 _calibrate(made, source, table, columns, calibrate)
-            result = _facts(made, out)
+            result = gallery_facts(made, out)
             if approximate is not None:
                 made.build(approximate, compressed=compress, **given)
-                every = max(1, len(source) // _QUERIES)
-                queries = source[slice(0, every * _QUERIES, every)]
+                every = max(1, len(source) // RECALL_QUERIES)
+                queries = source[slice(0, every * RECALL_QUERIES, every)]
                 recall = made.check_recall(queries, least=0.0)
-                result |= {"approximate": made.approximate, **_recall_facts(recall)}
-    _show_facts(result | {"seconds": time.monotonic() - started}, as_json=as_json)
+                result |= {"approximate": made.approximate, **recall_facts(recall)}
+    show_facts(result | {"seconds": time.monotonic() - started}, as_json=as_json)
 
 
 @index.command("append", help=APPEND)
@@ -316,7 +292,7 @@ def append(
     started = time.monotonic()
     shown = not is_quiet(as_json=as_json)
     columns.check(table)
-    with CredibleIndex.open(gallery) as opened:
+    with au.CredibleIndex.open(gallery, follow=False) as opened:
         encoder = columns.inputs.load(columns.head)
         if columns.head is not None:
             own = _head_origin(columns.head)
@@ -326,7 +302,7 @@ def append(
         source, ids, payload = _read(table, columns, gallery, encoder, shown=shown)
         store = opened.upsert if replace else opened.append
         replaced = 0
-        for rows, part in _parts(gallery, len(source), payload, shown=shown):
+        for rows, part in _parts(opened.engine, len(source), payload, shown=shown):
             try:
                 replaced += store(source[rows], ids[rows], part) or 0
             except InvalidInputError as error:
@@ -335,40 +311,10 @@ def append(
                 raise InvalidInputError(
                     f"{error} The rows of {table} before row {rows.start} (counted from 0) were appended."
                 ) from error
-        result = _facts(opened, gallery)
+        result = gallery_facts(opened, gallery)
     result |= {"appended": len(source) - replaced, "replaced": replaced}
     result["seconds"] = time.monotonic() - started
-    _show_facts(result, as_json=as_json)
-
-
-@index.command("info", help=INFO)
-def info(gallery: Gallery, as_json: AsJson = False) -> None:
-    """Print facts about a gallery; ``INFO`` is the text users see."""
-    with CredibleIndex.open(gallery) as opened:
-        show_gallery(opened, gallery, as_json=as_json)
-
-
-@index.command("check", help=CHECK)
-def check(gallery: Gallery, as_json: AsJson = False) -> None:
-    """Check a gallery; ``CHECK`` is the text users see."""
-    started = time.monotonic()
-    facts: dict[str, Any] = {"gallery": shown_address(gallery), "engine": None, "rows": None}
-    shown = not is_quiet(as_json=as_json)
-    try:
-        with CredibleIndex.open(gallery) as opened:
-            facts |= {"engine": opened.engine, "rows": opened.count()}
-            with rows_bar("checking", facts["rows"], shown=shown) as observer:
-                problems = opened.check(observer=observer)
-    except DamagedGalleryError as error:  # so damaged that it does not open
-        problems = [str(error)]
-    if as_json:
-        print_json(facts | {"problems": problems, "seconds": time.monotonic() - started})
-    elif problems:
-        print_text(*problems)
-    else:
-        print_text(f"{facts['rows']:,} rows in {facts['gallery']} ({facts['engine']}): no problems")
-    if problems:
-        raise typer.Exit(1)
+    show_facts(result, as_json=as_json)
 
 
 @index.command("approximate", help=APPROXIMATE)
@@ -389,21 +335,39 @@ def approximate(
     parallel = workers > 1 or ray_address is not None
     if parallel and kind != "ivf":
         raise typer.BadParameter("several workers can only build --kind ivf.")
-    if parallel and compress:
-        raise typer.BadParameter("several workers cannot build a compressed index; omit --workers.")
-    with CredibleIndex.open(gallery) as opened:
+    if (
+        parallel
+        and compress
+        and not au.retrieval.is_live(gallery)
+        and au.retrieval.engine_of(gallery) is not au.retrieval.ShardedStore
+    ):
+        raise typer.BadParameter(
+            "several workers can only compress a gallery with shards; omit --workers."
+        )
+    with au.CredibleIndex.open(gallery, follow=False) as opened:
         if not opened.count():
-            raise InvalidInputError(f"{shown_address(gallery)} has no rows to index.")
+            raise InvalidInputError(f"{au.retrieval.shown_address(gallery)} has no rows to index.")
         if parallel:
-            with redirect_stdout(sys.stderr):  # Ray prints warnings there
-                build_lists(gallery, workers=workers, address=ray_address, **given)
+            place = gallery
+            if opened.live is not None:
+                place = au.retrieval.resolve(Path(gallery), opened.live.current.gallery)
+            bar = rows_bar("indexing", opened.count(), shown=not is_quiet(as_json=as_json))
+            with redirect_stdout(sys.stderr), bar as observer:  # Ray prints warnings there
+                au.scale.build_index(
+                    place,
+                    workers=workers,
+                    address=ray_address,
+                    compressed=compress,
+                    observer=observer,
+                    **given,
+                )
         else:
             opened.build(kind, compressed=compress, **given)
         seconds = time.monotonic() - started
         posteriors, _ = opened.fetch(_sample_ids(opened))
         recall = opened.check_recall(posteriors, least=0.0)
-        result = _facts(opened, gallery) | _recall_facts(recall) | {"seconds": seconds}
-    _show_facts(result, as_json=as_json)
+        result = gallery_facts(opened, gallery) | recall_facts(recall) | {"seconds": seconds}
+    show_facts(result, as_json=as_json)
 
 
 def _kind(kind: Literal["ivf", "hnsw"] | None, *, compress: bool) -> Literal["ivf", "hnsw"] | None:
@@ -413,18 +377,17 @@ def _kind(kind: Literal["ivf", "hnsw"] | None, *, compress: bool) -> Literal["iv
     return "ivf" if compress else kind
 
 
-def _recall_facts(recall: Recall) -> dict[str, Any]:
-    """The recall, of all caps and by their size."""
-    by_size = {str(size): part.share for size, part in recall.by_size.items()}
-    return {"recall": recall.share, "recall_by_size": by_size}
-
-
 def _read(
-    table: Path, columns: TableColumns, gallery: str, encoder: Encoder | None, *, shown: bool
+    table: Path,
+    columns: TableColumns,
+    gallery: str,
+    encoder: au.encoders.Encoder | None,
+    *,
+    shown: bool,
 ) -> tuple[TablePosteriors, list[str], dict[str, list[Any]]]:
     """The posteriors, ids (row numbers if there is no column of ids) and payload of a table."""
     others = columns.columns_from or table
-    work = Path(gallery).parent if is_local(gallery) else None
+    work = Path(gallery).parent if au.retrieval.is_local(gallery) else None
     source = TablePosteriors(table, columns, encoder=encoder, work=work, shown=shown)
     ids = [str(row) for row in range(len(source))]
     id_column = columns.id_column
@@ -437,7 +400,7 @@ def _read(
                 f"ids must be strings or integers, but the column {id_column!r} of {others} has type "
                 f"{values.dtype}."
             )
-        ids = check_ids([str(value) for value in values.tolist()])
+        ids = au.retrieval.check_ids([str(value) for value in values.tolist()])
     payload: dict[str, list[Any]] = {}
     for text in columns.payload_column or []:
         name, _, column = text.partition("=")  # NAME=COLUMN stores a column under another name
@@ -448,10 +411,10 @@ def _read(
 
 
 def _parts(
-    gallery: str, count: int, payload: dict[str, list[Any]], *, shown: bool
+    engine: str, count: int, payload: dict[str, list[Any]], *, shown: bool
 ) -> Iterator[tuple[slice, dict[str, list[Any]]]]:
     """(Rows, their payload), chunk by chunk, with a progress bar; one chunk for FAISS, which rewrites all rows."""
-    size = count if engine_of(gallery).engine == "FAISS" else CHUNK
+    size = count if engine == "FAISS" else CHUNK
     with rows_bar("storing", count, shown=shown) as observer:
         for first in range(0, count, size):
             rows = slice(first, min(first + size, count))
@@ -460,7 +423,7 @@ def _parts(
 
 
 def _calibrate(
-    made: CredibleIndex,
+    made: au.CredibleIndex,
     source: TablePosteriors,
     table: Path,
     columns: TableColumns,
@@ -471,82 +434,42 @@ def _calibrate(
     if options.conformal is not None:
         encoder, work = source.encoder, source.work
         held_out = TablePosteriors(options.conformal, columns, encoder=encoder, work=work)
-    groups = read_groups(options.conformal or columns.columns_from or table, options.group_column)
+    groups = au.data.read_groups(
+        options.conformal or columns.columns_from or table, options.group_column
+    )
     if len(groups) != len(held_out):
         raise InvalidInputError(f"there are {len(held_out)} rows, but {len(groups)} groups.")
-    index, rng = Groups.of(groups), torch.Generator().manual_seed(options.seed)
+    index, rng = au.data.Groups.of(groups), torch.Generator().manual_seed(options.seed)
     chosen = torch.randperm(len(index.sizes), generator=rng)[: options.conformal_pairs]
     left, right = index.pair_of_each(chosen.sort().values, rng).T.numpy()
     kappa_pos, kappa_other = made.origin.kappa_pos, source.typical_kappa()
     assert kappa_pos is not None  # checked before anything was read
-    made.conformal = ConformalMass.fit(
+    made.conformal = au.ConformalMass.fit(
         held_out[left], held_out[right], kappa_pos, kappa_other=kappa_other
     )
 
 
-def _sample_ids(opened: CredibleIndex) -> list[str]:
+def _sample_ids(opened: au.CredibleIndex) -> list[str]:
     """The rows nearest to a few random directions."""
     rng = torch.Generator().manual_seed(0)
-    mu = normalize(torch.randn(_QUERIES, opened.schema.dim, generator=rng))
-    anywhere, options = VonMisesFisher(mu, 0.0), SearchOptions(kind="credible")
+    mu = au.sphere.normalize(torch.randn(RECALL_QUERIES, opened.schema.dim, generator=rng))
+    anywhere, options = (
+        au.VonMisesFisher(mu, 0.0),
+        au.retrieval.SearchOptions(kind="credible"),
+    )
     hits = opened.search(anywhere, 1.0, limit=1, exact=True, options=options)
     assert isinstance(hits, list)
     return sorted({nearest.ids[0] for nearest in hits})
 
 
-def show_gallery(index: CredibleIndex, where: str, *, as_json: bool) -> None:
-    """Print facts about a gallery."""
-    _show_facts(_facts(index, where), as_json=as_json)
-
-
-def _show_facts(result: dict[str, Any], *, as_json: bool) -> None:
-    """Print facts about a gallery, as text or as JSON."""
-    if as_json:
-        print_json(result)
-        return
-    added = f"{result['appended']:,} rows appended; " if "appended" in result else ""
-    if result.get("replaced"):
-        added += f"{result['replaced']:,} replaced; "
-    kappa_pos = "" if result["kappa_pos"] is None else f"; κ_pos {result['kappa_pos']:.4g}"
-    columns = ", ".join(f"{name} ({kind})" for name, kind in result["columns"].items())
-    print_text(
-        f"{added}{result['rows']:,} rows in R^{result['dim']} in {result['gallery']} ({result['engine']})",
-        f"typical κ {result['typical_kappa']:.4g}{kappa_pos}",
-        f"payload: {columns or 'none'}",
-    )
-    if result["shards"] is not None:
-        rows = ", ".join(f"{count:,}" for count in result["shards"].values())
-        print_text(f"{len(result['shards'])} shards with {rows} rows")
-    approximate = result["approximate"]
-    if approximate is None:
-        print_text("every search is exact")
-    else:
-        shown = {name: value for name, value in approximate.items() if name != "kind"}
-        if "error" in shown:
-            shown["error"] = f"{shown['error']:.2g}"
-        sizes = ", ".join(f"{name} {value}" for name, value in shown.items())
-        print_text(f"approximate index {approximate['kind']}{f' ({sizes})' if sizes else ''}")
-        if "recall" in result:
-            share = f"{100 * result['recall']:.2f} %"
-            print_text(f"recall {share} of the members of the caps of {_QUERIES} rows")
-            for size, part in result["recall_by_size"].items():
-                sizes = "1,000 or more" if size == "1000" else f"{size} to {10 * int(size) - 1}"
-                print_text(f"  caps with {sizes} members: {100 * part:.2f} %")
-        if result.get("recall", 1.0) < _GOOD_RECALL:
-            advice = "rebuild with more --probes or --width, or search with --exact."
-            print_text(f"The recall is low: {advice}")
-    text, held = "no conformal calibration", result["conformal"]
-    if held is not None:
-        text = f"conformal calibration on {held['pairs']:,} pairs: guarantees up to mass {held['largest_mass']:.4g}"
-    print_text(text)
-
-
-def _head_origin(folder: Path | None) -> Origin:
+def _head_origin(folder: Path | None) -> au.retrieval.Origin:
     """The provenance of a gallery whose posteriors come from the head in a folder; unknown without one."""
     if folder is None:
-        return Origin()
-    head = FrozenHead.load(folder)
-    return Origin(head.kappa_pos_, file_hash(folder / WEIGHTS), head.fingerprint_)
+        return au.retrieval.Origin()
+    head = au.FrozenHead.load(folder)
+    return au.retrieval.Origin(
+        head.kappa_pos_, file_hash(folder / au.models.WEIGHTS), head.fingerprint_
+    )
 
 
 @contextmanager
@@ -555,8 +478,10 @@ def _staged(where: str) -> Iterator[str]:
 
     Databases and object stores are written in place.
     """
-    engine_of(where)  # raises for an unknown engine before anything is read
-    if not is_local(where):
+    au.retrieval.engine_of(where)  # raises for an unknown engine before anything is read
+    if au.retrieval.is_live(where):
+        raise au.retrieval.not_a_gallery(where)
+    if not au.retrieval.is_local(where):
         yield where
         return
     final = Path(where)
@@ -568,33 +493,9 @@ def _staged(where: str) -> Iterator[str]:
         yield str(part)
 
 
-def _facts(index: CredibleIndex, where: str) -> dict[str, Any]:
-    """Facts about an index to print; the address has no password."""
-    schema, held, origin = index.schema, index.conformal, index.origin
-    calibrated = None
-    if held is not None:
-        pairs = len(held.scores)
-        calibrated = {"pairs": pairs, "largest_mass": pairs / (pairs + 1)}
-        calibrated |= {"kappa_pos": held.kappa_pos, "kappa_other": held.kappa_other}
-    return {
-        "gallery": shown_address(where),
-        "engine": index.engine,
-        "rows": index.count(),
-        "shards": index.shards,
-        "dim": schema.dim,
-        "typical_kappa": schema.typical_kappa,
-        "columns": dict(schema.columns),
-        "approximate": index.approximate,
-        "conformal": calibrated,
-        "kappa_pos": origin.kappa_pos,
-        "head": origin.weights,
-        "encoder": origin.encoder,
-    }
-
-
 def _complete(path: Path, column: str, rows: int, *, numbers: bool = False) -> np.ndarray:
     """A column, which must have a value in every row; ``numbers`` as in ``read_column``."""
-    values = read_column(path, column, numbers=numbers)
+    values = au.data.read_column(path, column, numbers=numbers)
     if len(values) != rows:
         raise InvalidInputError(
             f"there are {rows} vectors, but the column {column!r} of {path} has {len(values)} values: the files do "

@@ -1,5 +1,7 @@
 """Rows of a table as vectors: a column of vectors, or texts or pictures that an encoder turns into vectors."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,26 +10,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from typer import Option
 
+import aureole as au
+from aureole.cli._lazy import np
 from aureole.cli._options import Normalized, option
 from aureole.cli._output import rows_bar
-from aureole.data import (
-    check_columns,
-    is_picture_folder,
-    is_remote,
-    pick_inputs,
-    read_vectors,
-    resolve,
-    scan_inputs,
-)
-from aureole.encoders import Encoder, Kind, encode_all, is_spec, load
 from aureole.errors import EncoderError, InvalidInputError
-from aureole.explorer import Gallery, extremes, picture_items, text_items
-from aureole.models import find_model
-from aureole.scale import fit_to_head
 
 IMAGE, LABEL = "image", "label"  # the columns of a folder of pictures
 
@@ -42,7 +32,11 @@ def parse_spec(text: str) -> str:
 
     Only the command line is parsed here: specifications are never read from data.
     """
-    return text if is_spec(text) or is_remote(text) else str(find_model(text))
+    return (
+        text
+        if au.encoders.is_spec(text) or au.data.is_remote(text)
+        else str(au.models.find_model(text))
+    )
 
 
 _ENCODER = spec_option(
@@ -68,7 +62,7 @@ class InputOptions:
             raise typer.BadParameter("use either --text-column or --image-column, not both.")
         if self.encoder is not None and vector_column is not None:
             raise typer.BadParameter("use either --vector-column or --encoder, not both.")
-        check_columns(table, self.column(table), *others)
+        au.data.check_columns(table, self.column(table), *others)
         if self.encoder is not None and self.column(table) is None:
             raise typer.BadParameter("--encoder needs --text-column or --image-column.")
 
@@ -80,17 +74,17 @@ class InputOptions:
         return named
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> au.encoders.Kind:
         """What the column holds."""
         return "text" if self.text_column else "image"
 
-    def load(self, head: Path | None = None) -> Encoder | None:
+    def load(self, head: Path | None = None) -> au.encoders.Encoder | None:
         """The encoder, with vectors as the head takes them; None without --encoder."""
         if self.encoder is None:
             return None
-        encoder = load(self.encoder, self.kind)
+        encoder = au.encoders.load(self.encoder, self.kind)
         if head is not None:
-            fit_to_head(encoder, head, self.normalized)
+            au.scale.fit_to_head(encoder, head, self.normalized)
         elif self.normalized is not None:
             encoder.normalized = self.normalized
         return encoder
@@ -98,7 +92,7 @@ class InputOptions:
     def vectors(
         self,
         table: Path,
-        encoder: Encoder | None,
+        encoder: au.encoders.Encoder | None,
         vector_column: str | None = None,
         *,
         work: Path | None = None,
@@ -108,21 +102,25 @@ class InputOptions:
         """The vectors of a table [n, d], memory-mapped: its column of vectors, or a column that is encoded."""
         if encoder is None:
             with rows_bar("reading", shown=shown) as observer:
-                return read_vectors(table, vector_column, work=work, observer=observer)
+                return au.data.read_vectors(table, vector_column, work=work, observer=observer)
         column = self.column(table)
         assert column is not None  # checked
-        inputs = scan_inputs(table, column, self.kind)
+        inputs = au.data.scan_inputs(table, column, self.kind)
         with rows_bar("encoding", shown=shown) as observer:
-            return encode_all(encoder, inputs, work=work, resume=resume, observer=observer)
+            return au.encoders.encode_all(
+                encoder, inputs, work=work, resume=resume, observer=observer
+            )
 
-    def galleries(self, kappa: np.ndarray, table: Path) -> tuple[Gallery, ...]:
+    def galleries(self, kappa: np.ndarray, table: Path) -> tuple[au.explorer.Gallery, ...]:
         """The least and the most certain rows, if there is a column of texts or pictures to show."""
         column = self.column(table)
         if column is None:
             return ()
-        rows = np.concatenate(extremes(kappa)).tolist()
-        inputs = pick_inputs(table, column, self.kind, rows)
-        show: Callable[..., tuple[Gallery, ...]] = text_items if self.text_column else picture_items
+        rows = np.concatenate(au.explorer.extremes(kappa)).tolist()
+        inputs = au.data.pick_inputs(table, column, self.kind, rows)
+        show: Callable[..., tuple[au.explorer.Gallery, ...]] = (
+            au.explorer.text_items if self.text_column else au.explorer.picture_items
+        )
         return show(kappa, inputs)
 
 
@@ -148,7 +146,7 @@ def resumable(partial: Path) -> Iterator[None]:
 @lru_cache(maxsize=8)  # a folder may have millions of files
 def is_pictures(table: Path) -> bool:
     """Whether a path is a folder of pictures; a path that does not exist is not."""
-    return resolve(table).is_dir() and is_picture_folder(table)
+    return au.data.resolve(table).is_dir() and au.data.is_picture_folder(table)
 
 
 def default_group(table: Path, column: str | None) -> str | None:

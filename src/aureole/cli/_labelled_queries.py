@@ -1,5 +1,7 @@
 """Queries with known matches, and the items they match, from tables: for ``aureole calibrate``."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -7,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from aureole.data import read_column, reading, require_columns, scan_inputs, short, table_parts
+import aureole as au
+from aureole.cli._lazy import np
 from aureole.errors import InvalidInputError, MissingInputError
 
 FEWEST = 20  # labelled queries of a calibrator
@@ -58,9 +59,9 @@ class Labels:
 def read_texts(table: Path, column: str, *, optional: bool = False) -> list[str]:
     """The texts of a column; raises for an empty one unless they are optional ("" then)."""
     texts = []
-    for where, text in scan_inputs(table, column, "text"):
+    for where, text in au.data.scan_inputs(table, column, "text"):
         if not (text and text.strip()) and not optional:
-            raise InvalidInputError(f"{where} has no text in the column {short(column)}.")
+            raise InvalidInputError(f"{where} has no text in the column {au.data.short(column)}.")
         texts.append(text or "")
     if not texts:
         raise InvalidInputError(f"{table} has no rows.")
@@ -69,7 +70,7 @@ def read_texts(table: Path, column: str, *, optional: bool = False) -> list[str]
 
 def read_ids(table: Path, column: str | None) -> list[Any] | None:
     """Unique ids; None if they are the row numbers. Ids of a CSV file become integers if all are whole numbers."""
-    values = read_column(table, column).tolist()
+    values = au.data.read_column(table, column).tolist()
     if any(value is None or value != value for value in values):
         row = next(i for i, value in enumerate(values) if value is None or value != value)
         raise InvalidInputError(f"row {row} of {table} (counted from 0) has no id.")
@@ -95,9 +96,9 @@ def _whole_numbers(values: list[Any]) -> list[Any]:
 def read_cells(table: Path, column: str) -> list[Any]:
     """The values of a column, which may be lists."""
     cells: list[Any] = []
-    for part in table_parts(table):
-        require_columns(part, [column])
-        with reading(part):
+    for part in au.data.table_parts(table):
+        au.data.require_columns(part, [column])
+        with au.data.reading(part):
             for batch in part.batches([column]):
                 cells += batch.column(column).to_pylist()
     return cells
@@ -121,8 +122,8 @@ def labels_by_id(
         absent = next((name for name in names if name not in known), None)
         if absent is not None:
             raise MissingInputError(
-                f"row {row} of {source} (counted from 0) has {short(absent)} in {column!r}, which is not an id of the "
-                "gallery. Check --id-column, or drop the row."
+                f"row {row} of {source} (counted from 0) has {au.data.short(absent)} in {column!r}, which is not an id "
+                "of the gallery. Check --id-column, or drop the row."
             )
         groups.append([known[name] for name in names])
     return _merged(keys, groups)
@@ -139,8 +140,8 @@ def labels_by_text(
     for row, text in enumerate(cells):
         if text.strip() and text not in known:
             raise MissingInputError(
-                f"row {row} of {source} (counted from 0) has {short(text)} in {column!r}, which is not a text of the "
-                "gallery. Drop the row, or leave --gallery out."
+                f"row {row} of {source} (counted from 0) has {au.data.short(text)} in {column!r}, which is not a text "
+                "of the gallery. Drop the row, or leave --gallery out."
             )
         groups.append(known[text] if text.strip() else [])
     return _merged(keys, groups)
@@ -165,7 +166,8 @@ def items_of_pairs(table: Path, text_column: str, id_column: str | None) -> Item
             )
         if text_of.setdefault(name, texts[row]) != texts[row]:
             raise InvalidInputError(
-                f"row {row} of {table} (counted from 0) has the id {short(name)}, which has another text before."
+                f"row {row} of {table} (counted from 0) has the id {au.data.short(name)}, which has another "
+                "text before."
             )
     return Items(len(text_of), _whole_numbers(list(text_of)), list(text_of.values()))
 

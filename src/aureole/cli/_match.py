@@ -1,16 +1,18 @@
 """``aureole search --calibrator``: results by their match probability instead of a cap, or none and the reason."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
+import aureole as au
+from aureole.cli._lazy import rich
 from aureole.cli._options import KEY, option
-from aureole.cli._output import print_json, table
+from aureole.cli._output import print_json, print_table, print_text, table
 from aureole.cli._queries import (
     CapOptions,
     ModelOptions,
@@ -21,17 +23,6 @@ from aureole.cli._queries import (
     service_query,
     short_value,
 )
-from aureole.retrieval import (
-    CredibleIndex,
-    GalleryMatcher,
-    GalleryMatches,
-    MatchCalibrator,
-    MatchOptions,
-    Schema,
-    parse_filter,
-    shown_address,
-)
-from aureole.serve import Client, MatchResult
 
 _CAPS_ONLY = (*CapOptions.__dataclass_fields__, "prior", "rank", "explain")
 
@@ -88,7 +79,7 @@ class Matched:
 
     about: str
     kappa: float
-    found: GalleryMatches | MatchResult
+    found: au.retrieval.GalleryMatches | au.serve.MatchResult
 
 
 def match_in_gallery(
@@ -100,15 +91,15 @@ def match_in_gallery(
 ) -> Matched:
     """The matches of a query in a gallery; the calibrator is checked before a model is loaded."""
     assert matching.calibrator is not None
-    calibrator = MatchCalibrator.load(matching.calibrator)
-    options = MatchOptions(
+    calibrator = au.MatchCalibrator.load(matching.calibrator)
+    options = au.retrieval.MatchOptions(
         matching.threshold, matching.precision, matching.recall, results.limit, matching.abstain
     )
-    with CredibleIndex.open(gallery) as index:
+    with au.CredibleIndex.open(gallery, follow=False) as index:
         name = f"the calibrator in {matching.calibrator}"
-        matcher = GalleryMatcher(calibrator, index, name=name)
+        matcher = au.retrieval.GalleryMatcher(calibrator, index, name=name)
         matcher.threshold(options)  # raises before a model is loaded
-        filter = parse_filter(results.filters or [], index.schema)
+        filter = au.retrieval.parse_filter(results.filters or [], index.schema)
         built = build_query(index, query, model)
         found = matcher.match(
             built.posterior if built.item is None else built.item,
@@ -128,9 +119,11 @@ def match_in_service(
     matching: MatchingOptions,
 ) -> Matched:
     """The matches that a service returns; its API key comes from the environment."""
-    with Client(url, key=os.environ.get(KEY)) as client:
+    with au.serve.Client(url, key=os.environ.get(KEY)) as client:
         about = client.about()
-        filter = parse_filter(results.filters or [], Schema(about["dim"], about["columns"]))
+        filter = au.retrieval.parse_filter(
+            results.filters or [], au.retrieval.Schema(about["dim"], about["columns"])
+        )
         found = client.match(
             **service_query(query, model),
             filter=filter,
@@ -150,30 +143,29 @@ def print_matches(
     """Print matches as a table or as JSON; an empty result is its reason in one line."""
     found = matched.found
     if as_json:
-        print_json(_as_json(matched, shown_address(where)))
+        print_json(_as_json(matched, au.retrieval.shown_address(where)))
         return
-    console = Console(highlight=False, soft_wrap=True)
     lines = [
         f"query: {matched.about}, κ {matched.kappa:.4g}",
         f"matches with probability at least {found.threshold:.3g}{matching.aim()}; p-value that nothing matches: "
         f"{found.p_value:.3g}",
     ]
     for line in lines:
-        console.print(printable(line), markup=False)
+        print_text(printable(line))
     if found.reason is None:
         hits = found.hits
         rows = table("results", "id", "probability", "cosine", "κ", *hits.payload)
         for i, name in enumerate(hits.ids):
             numbers = (f"{found.probabilities[i]:.3f}", f"{hits.cosine[i]:.4f}")
             payload = [short_value(column[i]) for column in hits.payload.values()]
-            cells = (short_value(name), *numbers, f"{hits.kappa[i]:.4g}", *payload)
-            rows.add_row(*(Text(cell) for cell in cells))  # text, not markup
-        console.print(rows)
+            cells = (printable(str(name)), *numbers, f"{hits.kappa[i]:.4g}", *payload)
+            rows.add_row(*(rich.text.Text(cell) for cell in cells))  # text, not markup
+        print_table(rows)
     count = len(found)
     last = found.reason or f"{count:,} {'match' if count == 1 else 'matches'}"
-    console.print(printable(last), markup=False)
+    print_text(printable(last))
     if found.note is not None:
-        notes = Console(stderr=True, soft_wrap=True, highlight=False)
+        notes = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
         notes.print(f"note: {printable(found.note)}", markup=False)
 
 

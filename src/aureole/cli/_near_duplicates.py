@@ -1,5 +1,7 @@
 """``aureole near-duplicates``: groups of copies among texts, pictures or vectors, with a probability for each pair."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import time
@@ -7,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from typer import Option
 
+import aureole as au
 from aureole._io import atomic_write, check_local
 from aureole.cli._copy_examples import (
     CopyExamples,
@@ -21,23 +23,10 @@ from aureole.cli._copy_examples import (
     read_texts,
 )
 from aureole.cli._inputs import IMAGE, InputOptions, is_pictures, resumable
+from aureole.cli._lazy import np
 from aureole.cli._options import AsJson, VectorColumn, Vectors, expanded, option, run_digest
 from aureole.cli._output import finite, is_quiet, print_json, print_text, rows_bar
-from aureole.data import (
-    check_columns,
-    pick_inputs,
-    scan_column,
-    table_files,
-    write_columns,
-)
 from aureole.errors import InvalidInputError
-from aureole.explorer import (
-    DuplicatesContent,
-    check_page,
-    shown_rows,
-    write_near_duplicates_page,
-)
-from aureole.retrieval import NearDuplicates, find_near_duplicates
 
 HELP = r"""Find near duplicates among texts, pictures or vectors, and write groups of them and a page.
 
@@ -87,7 +76,7 @@ def near_duplicates(
     _check(gallery, out, columns, inputs, learning, precision, overwrite)
     encoder, shown = inputs.load(), not is_quiet(as_json=as_json)
     labelled = read_labels(gallery, columns.id_column, learning)
-    files = [f for path in (gallery, learning.examples) if path for f in table_files(path)]
+    files = [f for path in (gallery, learning.examples) if path for f in au.data.table_files(path)]
     settings = [vars(columns), inputs.column(gallery), inputs.normalized, learning.made]
     settings += [learning.seed, encoder and encoder.fingerprint]
     check_local(out)
@@ -103,7 +92,7 @@ def near_duplicates(
             else labelled_examples(labelled, vectors, texts)
         )
         with rows_bar("comparing", len(vectors), shown=shown) as observer:
-            found = find_near_duplicates(
+            found = au.retrieval.find_near_duplicates(
                 vectors,
                 examples.vectors,
                 examples.originals,
@@ -145,7 +134,7 @@ def _check(
     if not 0 < precision < 1:
         raise typer.BadParameter(f"--precision must be between 0 and 1, not {precision}.")
     inputs.check(gallery, vector_column=columns.vector_column)
-    check_columns(gallery, columns.id_column)
+    au.data.check_columns(gallery, columns.id_column)
     if inputs.encoder is None and learning.examples is None:
         raise typer.BadParameter(
             "vectors cannot be edited: give --encoder and a column of texts or pictures, or --examples."
@@ -153,8 +142,10 @@ def _check(
     if learning.examples is None and learning.label_column is not None:
         raise typer.BadParameter("--label-column needs --examples.")
     if learning.examples is not None:
-        check_columns(learning.examples, learning.left, learning.right, learning.label_column)
-    check_page()
+        au.data.check_columns(
+            learning.examples, learning.left, learning.right, learning.label_column
+        )
+    au.explorer.check_page()
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         if not (out / SUMMARY).is_file():
             raise InvalidInputError(
@@ -173,12 +164,14 @@ def _names(gallery: Path, id_column: str | None, rows: int) -> list[Any]:
     if id_column is None:
         return list(range(rows))
     names: list[Any] = []
-    for piece in scan_column(gallery, id_column):
+    for piece in au.data.scan_column(gallery, id_column):
         names += piece.to_pylist() if hasattr(piece, "to_pylist") else piece.tolist()
     return names
 
 
-def _facts(found: NearDuplicates, rows: int, precision: float, examples: int) -> dict[str, Any]:
+def _facts(
+    found: au.retrieval.NearDuplicates, rows: int, precision: float, examples: int
+) -> dict[str, Any]:
     return {
         "rows": rows,
         "groups": len(found.groups),
@@ -196,16 +189,16 @@ def _facts(found: NearDuplicates, rows: int, precision: float, examples: int) ->
 
 
 def _content(
-    found: NearDuplicates,
+    found: au.retrieval.NearDuplicates,
     gallery: Path,
     inputs: InputOptions,
     names: list[Any],
     examples: CopyExamples,
     facts: dict[str, Any],
-) -> DuplicatesContent:
-    rows, column = shown_rows(found), inputs.column(gallery)
-    shown = {} if column is None else pick_inputs(gallery, column, inputs.kind, rows)
-    return DuplicatesContent(
+) -> au.explorer.DuplicatesContent:
+    rows, column = au.explorer.shown_rows(found), inputs.column(gallery)
+    shown = {} if column is None else au.data.pick_inputs(gallery, column, inputs.kind, rows)
+    return au.explorer.DuplicatesContent(
         source=gallery.name,
         rows=facts["rows"],
         precision=facts["precision"],
@@ -221,22 +214,22 @@ def _shown_name(name: Any, row: int) -> str:
 
 
 def _write(
-    found: NearDuplicates,
+    found: au.retrieval.NearDuplicates,
     folder: Path,
     facts: dict[str, Any],
     names: list[Any],
-    content: DuplicatesContent,
+    content: au.explorer.DuplicatesContent,
 ) -> None:
     """Write the page, the tables and the summary."""
     shutil.rmtree(folder, ignore_errors=True)
-    write_near_duplicates_page(found, folder / "page.html", content)
+    au.explorer.write_near_duplicates_page(found, folder / "page.html", content)
     members = [(at, int(row)) for at, group in enumerate(found.groups) for row in group]
     table = {
         "group": np.array([at for at, _ in members], np.int64),
         "row": np.array([row for _, row in members], np.int64),
         "id": np.array([str(names[row]) for _, row in members], object),
     }
-    write_columns(folder / "groups.csv", table)
+    au.data.write_columns(folder / "groups.csv", table)
     pairs: dict[str, Any] = {
         "left": np.array([str(names[row]) for row in found.pairs[:, 0]], object),
         "right": np.array([str(names[row]) for row in found.pairs[:, 1]], object),
@@ -246,7 +239,7 @@ def _write(
     }
     if found.changed_words is not None:
         pairs["changed_words"] = found.changed_words
-    write_columns(folder / "pairs.csv", pairs)
+    au.data.write_columns(folder / "pairs.csv", pairs)
     groups = [[names[int(row)] for row in group] for group in found.groups]
     summary = finite(facts | {"members": groups})
     atomic_write(folder / SUMMARY, json.dumps(summary, allow_nan=False, default=str))

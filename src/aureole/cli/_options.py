@@ -1,5 +1,7 @@
 """Options that several commands share, and ``expanded``, which lets a command take its options in groups."""
 
+from __future__ import annotations
+
 import hashlib
 import inspect
 import json
@@ -12,13 +14,26 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer import Argument, Option
+from typer.core import TyperGroup
 
+import aureole as au
 from aureole._io import check_local
-from aureole.data import RemotePath
 from aureole.errors import InvalidInputError
-from aureole.models import find_model
 
 KEY = "AUREOLE_API_KEY"  # environment variable: the API key of a service, for operator and client
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The options before the command."""
+        params = super().get_params(ctx)
+        for option in params:
+            # a flag that is None instead of False makes typer import pydantic to check it
+            if option.default is None and getattr(option, "is_flag", False):
+                option.default = False
+        return params
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
@@ -84,7 +99,11 @@ def option(help: str, default: Any = None, *flags: str, **settings: Any) -> Any:
 
 def model_option(help: str) -> Any:
     """An option that names a model: its folder, or a head that comes with the package."""
-    return Option(help=help, metavar="DIR|NAME", parser=find_model)
+    return Option(help=help, metavar="DIR|NAME", parser=_find_model)
+
+
+def _find_model(name: str) -> Path:
+    return au.models.find_model(name)
 
 
 _HEAD = model_option("Folder of a head saved by fit-head, or minilm-captions.")
@@ -154,11 +173,11 @@ def check_out(out: Path, what: str, *, overwrite: bool, file: str = "config.json
         )
 
 
-def run_digest(settings: list[Any], files: Iterable[Path | RemotePath]) -> str:
+def run_digest(settings: list[Any], files: Iterable[Path | au.data.RemotePath]) -> str:
     """A hash of a command's settings and of its input files, by path, size and time: identifies a run to resume."""
     state = []
     for file in dict.fromkeys(files):
-        if isinstance(file, RemotePath):
+        if isinstance(file, au.data.RemotePath):
             state.append(file.state())
             continue
         stat = file.stat()

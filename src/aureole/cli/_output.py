@@ -1,29 +1,20 @@
 """What commands print: one JSON object, tables, and progress bars on stderr."""
 
+from __future__ import annotations
+
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress as Bar,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
 
-from aureole.scale import Progress
-from aureole.training import Diagnosis, Phase
+import aureole as au
+from aureole.cli._lazy import np, rich
 
 
 def print_json(results: Mapping[str, Any]) -> None:
@@ -41,18 +32,39 @@ def finite(value: Any) -> Any:
 
 
 def print_text(*lines: str) -> None:
-    """Print lines to stdout as plain text: no markup, no wrapping."""
-    console = Console(highlight=False, soft_wrap=True)
+    """Print lines to stdout as plain text, without markup.
+
+    In a terminal, lines are wrapped between words; paths and commands are never broken. Piped lines are not wrapped.
+    """
+    console = rich.console.Console(highlight=False)
     for line in lines:
-        console.print(line, markup=False)
+        if console.is_terminal:
+            console.print(line, markup=False, overflow="ignore", crop=False)
+        else:
+            console.print(line, markup=False, soft_wrap=True)
 
 
-def table(title: str, *header: str) -> Table:
+def print_table(rows: rich.table.Table) -> None:
+    """Print a table to stdout, as wide as the terminal; a piped one is as wide as its content.
+
+    No cell is cut: cells are wrapped, those of the first column, which are ids or names, after 40 characters.
+    """
+    console = rich.console.Console(highlight=False)
+    for column in rows.columns:
+        column.overflow = "fold"
+    names = [console.measure(cell).maximum for cell in rows.columns[0].cells]
+    rows.columns[0].min_width = min(40, max(names, default=0))
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = max(console.width, console.measure(rows).maximum)
+    console.print(rows)
+
+
+def table(title: str, *header: str) -> rich.table.Table:
     """An empty table under a title, wide enough for it."""
-    return Table(*header, title=title, title_justify="left", min_width=len(title))
+    return rich.table.Table(*header, title=title, title_justify="left", min_width=len(title))
 
 
-def coverage_table(coverage: Mapping[float, float]) -> Table:
+def coverage_table(coverage: Mapping[float, float]) -> rich.table.Table:
     """Nominal and measured coverage of predictive caps."""
     rows = table("how often caps contain a positive", "nominal", "measured")
     for mass, share in coverage.items():
@@ -77,33 +89,45 @@ def is_quiet(*, as_json: bool) -> bool:
 
 
 @contextmanager
-def _bar(*columns: ProgressColumn, shown: bool) -> Iterator[Bar]:
-    """A progress bar on stderr, as wide as the terminal."""
-    description, *state = columns
-    layout = (description, BarColumn(bar_width=None), *state)
-    with Bar(*layout, console=Console(stderr=True), disable=not shown, expand=True) as bar:
+def _bar(*columns: str, left: bool = True, shown: bool) -> Iterator[rich.progress.Progress]:
+    """A progress bar on stderr, as wide as the terminal: a title, the bar, columns as formats, and the time left."""
+    progress = rich.progress
+    layout: list[Any] = ["{task.description}", progress.BarColumn(bar_width=None), *columns]
+    if left:
+        layout.append(progress.TimeRemainingColumn(compact=True))
+    console = rich.console.Console(stderr=True)
+    with progress.Progress(*layout, console=console, disable=not shown, expand=True) as bar:
         yield bar
 
 
-_TITLE, _STATE = TextColumn("{task.description}"), TextColumn("{task.fields[state]}")
-_PERCENT = TextColumn("{task.percentage:>3.0f}%")
+_STATE, _PERCENT, _COUNT = (
+    "{task.fields[state]}",
+    "{task.percentage:>3.0f}%",
+    "{task.completed:.0f}/{task.total:.0f}",
+)
 
 
 @contextmanager
-def training_bar(title: str, *, shown: bool = True) -> Iterator["TrainingBar"]:
+def training_bar(title: str, *, shown: bool = True) -> Iterator[TrainingBar]:
     """An observer of ``fit`` that shows phase, loss, length of the mean mu, and the middle 90 % of kappa."""
-    left = TimeRemainingColumn(compact=True)
-    with _bar(_TITLE, _PERCENT, _STATE, left, shown=shown) as bar:
+    with _bar(_PERCENT, _STATE, shown=shown) as bar:
         yield TrainingBar(bar, bar.add_task(title, total=None, state="starting"))
 
 
 class TrainingBar:
     """The observer that ``training_bar`` yields; ``part`` shows work before or after the fit."""
 
-    def __init__(self, bar: Bar, task: TaskID) -> None:
+    def __init__(self, bar: rich.progress.Progress, task: Any) -> None:
         self._bar, self._task = bar, task
 
-    def __call__(self, step: int, total: int, phase: Phase, loss: float, state: Diagnosis) -> None:
+    def __call__(
+        self,
+        step: int,
+        total: int,
+        phase: au.training.Phase,
+        loss: float,
+        state: au.training.Diagnosis,
+    ) -> None:
         """Show a training step."""
         kappa = f"{state.kappa_low:.3g}-{state.kappa_high:.3g}"
         text = f"{phase.part:<5} loss {loss:.3f} |mu| {state.mean_length:.2f} kappa {kappa}"
@@ -120,18 +144,18 @@ def rows_bar(
     title: str, total: int | None = None, *, shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
     """A bar to be called with the number of rows done."""
-    with _bar(_TITLE, _STATE, TimeRemainingColumn(compact=True), shown=shown) as bar:
+    with _bar(_STATE, shown=shown) as bar:
         task = bar.add_task(title, total=total, state="0 rows")
         yield lambda done: bar.update(task, completed=done, state=f"{done:,} rows")
 
 
 @contextmanager
-def embed_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[Progress], None]]:
+def embed_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[au.scale.Progress], None]]:
     """A bar for bulk embedding: rows, rows per second, errors, and the time left."""
-    with _bar(_TITLE, _PERCENT, _STATE, shown=shown) as bar:
+    with _bar(_PERCENT, _STATE, left=False, shown=shown) as bar:
         task = bar.add_task(title, total=None, state="starting")
 
-        def observe(now: Progress) -> None:
+        def observe(now: au.scale.Progress) -> None:
             done = now.before + now.done
             state = f"{done:,} rows, {now.rate:,.0f}/s, {now.faults:,} errors"
             if now.total is not None and now.rate > 0:
@@ -145,7 +169,7 @@ def embed_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[Progress]
 @contextmanager
 def sweep_bar(title: str, total: int, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
     """A bar that counts runs, to be called with a message after each."""
-    with _bar(_TITLE, MofNCompleteColumn(), TimeRemainingColumn(compact=True), shown=shown) as bar:
+    with _bar(_COUNT, shown=shown) as bar:
         task = bar.add_task(title, total=total)
 
         def advance(message: str) -> None:

@@ -1,21 +1,17 @@
 """Queries of ``aureole search``: an item, a row of a table, a text or a picture as a posterior."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
+import aureole as au
 from aureole.cli._inputs import EncoderSpec
+from aureole.cli._lazy import torch
 from aureole.cli._options import KEY, KappaPos, Normalized, OptionalHead, option
-from aureole.data import pick_inputs, pick_rows, pick_vector, read_rgb
-from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.encoders import check_text
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex, Explanation, Hits, Schema, explain_hits, parse_filter
-from aureole.scale import Modality, ModelSpec
-from aureole.serve import Client
 
 _MAX_SERVED = 1000  # hits that a service returns at most
 _WIDTH = 40  # characters of a value
@@ -56,7 +52,8 @@ class CapOptions:
 
     mass: float = option("Probability mass of the cap, between 0 and 1.", 0.95)
     kind: Literal["credible", "predictive"] | None = option(
-        "What the cap covers: the mu of positives (default if kappa_pos is known), or the query's own latent."
+        "What the cap answers: what matches the query (predictive, the default if kappa_pos is known), "
+        "or what the query could be (credible)."
     )
     kappa_pos: KappaPos = None
     guarantee: Literal["conformal"] | None = option(
@@ -88,7 +85,7 @@ class ResultOptions:
 class Query:
     """A posterior of batch shape (), a description, and the kappa_pos of the model that produced it, if known."""
 
-    posterior: VonMisesFisher | MixtureVMF
+    posterior: au.VonMisesFisher | au.MixtureVMF
     about: str
     kappa_pos: float | None = None
     item: str | None = None
@@ -99,13 +96,13 @@ class Answer:
     """The result of a search: the query, the hits, their explanation, the cap, and warnings."""
 
     query: Query
-    hits: Hits
-    why: Explanation
+    hits: au.retrieval.Hits
+    why: au.retrieval.Explanation
     cap: dict[str, Any]
     notes: list[str]
 
 
-def build_query(index: CredibleIndex, query: QueryOptions, model: ModelOptions) -> Query:
+def build_query(index: au.CredibleIndex, query: QueryOptions, model: ModelOptions) -> Query:
     """The posterior of a query to a gallery."""
     if query.item is not None:
         stored, _ = index.fetch([query.item])
@@ -114,7 +111,7 @@ def build_query(index: CredibleIndex, query: QueryOptions, model: ModelOptions) 
     if kind is None:
         assert query.vector_from is not None
         return Query(_row_posterior(query.vector_from, query.row or 0, model), about)
-    spec = ModelSpec(model.encoder, model.head, model.normalized)
+    spec = au.scale.ModelSpec(model.encoder, model.head, model.normalized)
     embedder = spec.load(kind)
     names = (name for name in (model.encoder, model.head) if name is not None)
     who = f"the model {' with '.join(map(str, names))}"
@@ -122,13 +119,15 @@ def build_query(index: CredibleIndex, query: QueryOptions, model: ModelOptions) 
     return Query(_single(embedder.posterior(raw)), about, embedder.kappa_pos)
 
 
-def _raw_query(query: QueryOptions, model: ModelOptions) -> tuple[str, Modality | None, Any]:
+def _raw_query(
+    query: QueryOptions, model: ModelOptions
+) -> tuple[str, au.scale.Modality | None, Any]:
     """(A description, the modality, the input) of a query; without modality, its table has mu and kappa."""
     if query.text is not None:
-        text = check_text(query.text)  # before a model is loaded
+        text = au.encoders.check_text(query.text)  # before a model is loaded
         return f"text {text[:60]!r}", "text", text
     if query.image is not None:
-        read_rgb(query.image)  # raises before a model is loaded
+        au.data.read_rgb(query.image)  # raises before a model is loaded
         return f"picture {query.image}", "image", query.image
     assert query.vector_from is not None  # the options were checked
     path, row = query.vector_from, query.row or 0
@@ -136,28 +135,32 @@ def _raw_query(query: QueryOptions, model: ModelOptions) -> tuple[str, Modality 
     column = model.text_column or model.image_column
     if column is not None:
         kind: Any = "text" if model.text_column else "image"
-        return about, kind, pick_inputs(path, column, kind, [row])[row]
+        return about, kind, au.data.pick_inputs(path, column, kind, [row])[row]
     if model.head is None:
         return about, None, None
-    return about, "vector", pick_vector(path, model.vector_column, row)
+    return about, "vector", au.data.pick_vector(path, model.vector_column, row)
 
 
-def _row_posterior(path: Path, row: int, model: ModelOptions) -> VonMisesFisher:
+def _row_posterior(path: Path, row: int, model: ModelOptions) -> au.VonMisesFisher:
     """The posterior in the columns of mu and kappa of a row."""
-    mu = torch.from_numpy(pick_vector(path, model.mu_column, row).copy())
-    kappa = pick_rows(path, model.kappa_column, [row])[row]
+    mu = torch.from_numpy(au.data.pick_vector(path, model.mu_column, row).copy())
+    kappa = au.data.pick_rows(path, model.kappa_column, [row])[row]
     if not isinstance(kappa, int | float):
         got = str(kappa)[:60]
         raise InvalidInputError(f"kappa must be a number, but row {row} of {path} has {got!r}.")
-    return VonMisesFisher(mu, torch.tensor(float(kappa)))
+    return au.VonMisesFisher(mu, torch.tensor(float(kappa)))
 
 
-def _single(posterior: VonMisesFisher | MixtureVMF) -> VonMisesFisher | MixtureVMF:
+def _single(
+    posterior: au.VonMisesFisher | au.MixtureVMF,
+) -> au.VonMisesFisher | au.MixtureVMF:
     """The only posterior of a batch of one."""
-    if isinstance(posterior, MixtureVMF):
+    if isinstance(posterior, au.MixtureVMF):
         parts = (posterior.weights[0], posterior.mu[0], posterior.kappa[0])
-        return MixtureVMF(*(part.clone() for part in parts), validate_args=False)
-    return VonMisesFisher(posterior.mu[0].clone(), posterior.kappa[0].clone(), validate_args=False)
+        return au.MixtureVMF(*(part.clone() for part in parts), validate_args=False)
+    return au.VonMisesFisher(
+        posterior.mu[0].clone(), posterior.kappa[0].clone(), validate_args=False
+    )
 
 
 def service_query(query: QueryOptions, model: ModelOptions) -> dict[str, Any]:
@@ -168,7 +171,7 @@ def service_query(query: QueryOptions, model: ModelOptions) -> dict[str, Any]:
         if column is None:
             asked["posterior"] = _row_posterior(path, row, model)
         else:
-            asked["vector"] = pick_vector(path, column, row)
+            asked["vector"] = au.data.pick_vector(path, column, row)
     return asked
 
 
@@ -176,12 +179,12 @@ def ask_service(
     url: str, query: QueryOptions, model: ModelOptions, cap: CapOptions, results: ResultOptions
 ) -> Answer:
     """The answer of the service at a URL; its API key comes from the environment."""
-    with Client(url, key=os.environ.get(KEY)) as client:
+    with au.serve.Client(url, key=os.environ.get(KEY)) as client:
         about = client.about()
-        schema = Schema(about["dim"], about["columns"])
+        schema = au.retrieval.Schema(about["dim"], about["columns"])
         answer = client.search(
             **service_query(query, model),
-            filter=parse_filter(results.filters or [], schema),
+            filter=au.retrieval.parse_filter(results.filters or [], schema),
             limit=results.limit or _MAX_SERVED,
             mass=cap.mass,
             kind=cap.kind,
@@ -194,11 +197,11 @@ def ask_service(
         )
     # the query's direction is not shown, so any will do
     axis = torch.eye(schema.dim)[0]
-    posterior = VonMisesFisher(axis, torch.tensor(answer.kappa), validate_args=False)
-    why = explain_hits(answer.hits, posterior, latent=False)
+    posterior = au.VonMisesFisher(axis, torch.tensor(answer.kappa), validate_args=False)
+    why = au.retrieval.explain_hits(answer.hits, posterior, latent=False)
     if answer.latent_in_cap is not None:
         chance = torch.tensor(answer.latent_in_cap, dtype=torch.float64)
-        why = Explanation(why.degrees, why.cap_degrees, chance)
+        why = au.retrieval.Explanation(why.degrees, why.cap_degrees, chance)
     notes = []
     if answer.truncated and results.limit is None:
         count = f"{'' if answer.count_exact else 'at least '}{answer.count:,}"

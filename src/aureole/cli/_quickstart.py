@@ -1,17 +1,20 @@
 """``aureole quickstart``: a guided run on synthetic shapes that ends with a page, in about two minutes."""
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer import Option
 
+from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson
-from aureole.cli._output import TrainingBar, print_json, training_bar
+from aureole.cli._output import print_json, print_text, training_bar
 
 HELP = """Train an encoder on synthetic shapes, check its certainty, and search with it: two minutes, offline.
 
@@ -44,37 +47,73 @@ def quickstart(
 
     missing = missing_packages()
     if missing:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
+        rich.console.Console(stderr=True, soft_wrap=True, highlight=False).print(
             f"quickstart needs {', '.join(missing)}, which is not installed: {EXTRAS}", markup=False
         )
         raise typer.Exit(2)
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-
-    def watch() -> AbstractContextManager[TrainingBar]:
-        return training_bar("training", shown=not as_json and sys.stderr.isatty())
-
-    def say(sentence: str) -> None:
-        if not as_json:
-            console.print(sentence, markup=False)
-
+    steps = _Steps(quiet=as_json)
     command = "aureole quickstart" + (f" --seed {seed}" if seed else "")
     command += "" if max_batches is None else f" --max-batches {max_batches}"
     setting = QuickstartSetting().shortened(max_batches)
-    done = run_quickstart(out, seed, setting=setting, command=command, say=say, watch=watch)
+    done = run_quickstart(
+        out, seed, setting=setting, command=command, say=steps.start, watch=steps.training
+    )
+    steps.end()
     if as_json:
         places = {"page": str(done.page), "gallery": str(done.gallery), "seed": seed}
         print_json(places | done.record.metrics)
         return
     if done.found:
         again = "To run it again, delete the folder or choose another --out."
-        say(f"{out} already holds this quickstart. {again}")
-    _show(console, done.record.metrics)
-    say(f"\nOpen {done.page}, then try:")
+        print_text(f"{out} already holds this quickstart. {again}")
+    _show(done.record.metrics)
+    print_text("", f"Open {done.page}, then try:")
     for what, line in next_steps(out, done.gallery):
-        say(f"\n  # {what}\n  {line}")
+        print_text("", f"  # {what}", f"  {line}")
 
 
-def _show(console: Console, metrics: Mapping[str, Any]) -> None:
+class _Steps:
+    """Prints each step and the seconds it took, and the progress of the training."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._started: float | None = None
+
+    def start(self, sentence: str) -> None:
+        """End the previous step, and print what the next one does."""
+        self.end()
+        self._started = time.monotonic()
+        if not self._quiet:
+            print_text(sentence)
+            sys.stdout.flush()
+
+    def end(self) -> None:
+        """Print the seconds of the step, if there is one."""
+        if self._started is not None and not self._quiet:
+            print_text(f"  done in {time.monotonic() - self._started:.1f} s")
+            sys.stdout.flush()
+        self._started = None
+
+    @contextmanager
+    def training(self) -> Iterator[Callable[..., None]]:
+        """An observer of the training: a bar in a terminal, otherwise a line at every tenth of the steps."""
+        if self._quiet or sys.stderr.isatty():
+            with training_bar("training", shown=not self._quiet) as bar:
+                yield bar
+            return
+        started, last = time.monotonic(), 0
+
+        def observe(step: int, total: int, *_: Any) -> None:
+            nonlocal last
+            if 10 * step // total > last:
+                last = 10 * step // total
+                print_text(f"  {10 * last} %, {time.monotonic() - started:.0f} s")
+                sys.stdout.flush()
+
+        yield observe
+
+
+def _show(metrics: Mapping[str, Any]) -> None:
     sharp, blurred = metrics["searches"]
     lines = [
         f"κ and the true entropy of the labels: rank correlation {-metrics['entropy_rank']:.2f} "
@@ -85,6 +124,4 @@ def _show(console: Console, metrics: Mapping[str, Any]) -> None:
     for name, one in ((f"a sharp {metrics['query']}", sharp), ("the same, blurred", blurred)):
         pictures = f"{one['members']} pictures ({one['labels']})"
         lines.append(f"{name}: a cap of {one['degrees']:.0f}°, {pictures}")
-    console.print()
-    for line in lines:
-        console.print(f"  {line}", markup=False)
+    print_text("", *(f"  {line}" for line in lines))

@@ -1,17 +1,20 @@
 """``aureole score``: the kappa of every row of a table of vectors."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from typer import Option
 
+import aureole as au
 from aureole._io import check_local
 from aureole.cli._inputs import IMAGE, InputOptions, is_pictures
+from aureole.cli._lazy import np
 from aureole.cli._options import Head, VectorColumn, Vectors, expanded, option
 from aureole.cli._output import (
     about_kappa,
@@ -21,9 +24,7 @@ from aureole.cli._output import (
     print_text,
     rows_bar,
 )
-from aureole.data import ARRAYS, ColumnWriter, check_columns, scan_column
 from aureole.errors import InvalidInputError
-from aureole.training import CHUNK, FrozenHead, kappas, partner_cosines
 
 HELP = r"""Write the certainty (kappa) of every row of a table of vectors, texts or pictures.
 
@@ -76,17 +77,17 @@ def score(
     if id_column is None and columns.columns_from is None and is_pictures(vectors):
         id_column = IMAGE
     if id_column is not None:
-        check_columns(ids_from, id_column)
+        au.data.check_columns(ids_from, id_column)
     check_local(out)
-    table = ColumnWriter(out)
-    fitted, encoder = FrozenHead.load(head), inputs.load(head)
+    table = au.data.ColumnWriter(out)
+    fitted, encoder = au.FrozenHead.load(head), inputs.load(head)
     shown = not is_quiet(as_json=as_json)
     rows = inputs.vectors(vectors, encoder, columns.vector_column, work=out.parent, shown=shown)
     with rows_bar("scoring", len(rows), shown=shown) as observer:
-        kappa = kappas(fitted, rows, observer=observer)
-    in_array = columns.columns_from is not None and ids_from.suffix in ARRAYS
+        kappa = au.training.kappas(fitted, rows, observer=observer)
+    in_array = columns.columns_from is not None and ids_from.suffix in au.data.ARRAYS
     named = id_column is not None or in_array
-    ids = scan_column(ids_from, id_column) if named else row_numbers(len(rows))
+    ids = au.data.scan_column(ids_from, id_column) if named else row_numbers(len(rows))
     with table, rows_bar("writing", len(rows), shown=shown) as observer:
         done = 0
         for part in scored_columns(fitted, rows, kappa, mass, ids=ids, with_mu=with_mu):
@@ -112,12 +113,12 @@ def score(
 
 def row_numbers(rows: int) -> Iterator[np.ndarray]:
     """The numbers of rows from 0, in chunks."""
-    starts = range(0, rows, CHUNK)
-    return (np.arange(first, min(first + CHUNK, rows)) for first in starts)
+    starts = range(0, rows, au.training.CHUNK)
+    return (np.arange(first, min(first + au.training.CHUNK, rows)) for first in starts)
 
 
 def scored_columns(
-    head: FrozenHead,
+    head: au.FrozenHead,
     rows: np.ndarray,
     kappa: np.ndarray,
     mass: float,
@@ -127,7 +128,7 @@ def scored_columns(
 ) -> Iterator[dict[str, Any]]:
     """The columns to write, for as many rows at a time as there are ids in a part."""
     concentrations = {"kappa_other": float(np.median(kappa)), "kappa_pos": head.kappa_pos_}
-    cosines = partner_cosines(kappa, mass, dim=head.dim_, **concentrations)
+    cosines = au.training.partner_cosines(kappa, mass, dim=head.dim_, **concentrations)
     first = 0
     for part in ids:
         here = slice(first, first + len(part))

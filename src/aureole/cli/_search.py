@@ -1,15 +1,16 @@
 """``aureole search``: the items inside the cap of one query, and why each is there."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from typer import Argument, Option
 
+import aureole as au
+from aureole.cli._lazy import rich
 from aureole.cli._match import (
     MatchingOptions,
     match_in_gallery,
@@ -17,7 +18,7 @@ from aureole.cli._match import (
     print_matches,
 )
 from aureole.cli._options import AsJson, expanded
-from aureole.cli._output import print_json, table
+from aureole.cli._output import print_json, print_table, print_text, table
 from aureole.cli._queries import (
     Answer,
     CapOptions,
@@ -30,18 +31,6 @@ from aureole.cli._queries import (
     short_value,
 )
 from aureole.errors import AureoleWarning
-from aureole.retrieval import (
-    CredibleIndex,
-    Explanation,
-    Hits,
-    SearchOptions,
-    cap_kind,
-    describe_cap,
-    explain_hits,
-    parse_filter,
-    pick_hits,
-    shown_address,
-)
 
 HELP = r"""Search a gallery: the certainty of the query decides how many items are returned.
 
@@ -111,11 +100,13 @@ def search(
     answer.cap["degrees"] = answer.why.cap_degrees.tolist()
     answer.cap["widest_degrees"] = cap.widest
     if as_json:
-        print_json(_as_json(answer, shown_address(server or gallery or "")))
+        print_json(_as_json(answer, au.retrieval.shown_address(server or gallery or "")))
         return
     _show(answer, limit=results.limit, shown=shown or _SHOWN, explain=results.explain)
     for note in answer.notes:
-        Console(stderr=True, soft_wrap=True).print(f"note: {note}", markup=False, highlight=False)
+        rich.console.Console(stderr=True, soft_wrap=True).print(
+            f"note: {note}", markup=False, highlight=False
+        )
 
 
 def _check_query(query: QueryOptions, model: ModelOptions, server: str | None) -> None:
@@ -158,14 +149,17 @@ def _search(
 ) -> Answer:
     """Search a gallery; only the first ``shown`` hits (None: all) have an explanation."""
     limit = results.limit
-    with warnings.catch_warnings(record=True) as caught, CredibleIndex.open(gallery) as index:
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        au.CredibleIndex.open(gallery, follow=False) as index,
+    ):
         warnings.simplefilter("always", AureoleWarning)
-        conditions = parse_filter(results.filters or [], index.schema)
+        conditions = au.retrieval.parse_filter(results.filters or [], index.schema)
         built = build_query(index, query, model)
         kappa_pos = cap.kappa_pos
         if kappa_pos is None and cap.guarantee is None:
             kappa_pos = index.origin.kappa_pos if built.kappa_pos is None else built.kappa_pos
-        kind = cap_kind(cap.kind, kappa_pos, cap.guarantee)
+        kind = au.retrieval.cap_kind(cap.kind, kappa_pos, cap.guarantee)
         hits = index.search(
             built.posterior,
             cap.mass,
@@ -173,7 +167,7 @@ def _search(
             filter=conditions,
             columns=list(index.schema.columns),
             exact=results.exact,
-            options=SearchOptions(
+            options=au.retrieval.SearchOptions(
                 kind=kind,
                 kappa_pos=kappa_pos,
                 prior=results.prior,
@@ -182,8 +176,8 @@ def _search(
                 widest=None if cap.widest is None else math.radians(cap.widest),
             ),
         )
-        assert isinstance(hits, Hits)
-        described = describe_cap(
+        assert isinstance(hits, au.retrieval.Hits)
+        described = au.retrieval.describe_cap(
             cap.mass,
             kind,
             kappa_pos=kappa_pos,
@@ -191,9 +185,11 @@ def _search(
             conformal=index.conformal if cap.guarantee else None,
         )
     # an item is not a result of its own query
-    hits = pick_hits(hits, [i for i, name in enumerate(hits.ids) if name != built.item][:limit])
-    first = pick_hits(hits, list(range(len(hits)))[:shown])
-    why = explain_hits(first, built.posterior, latent=results.explain)
+    hits = au.retrieval.pick_hits(
+        hits, [i for i, name in enumerate(hits.ids) if name != built.item][:limit]
+    )
+    first = au.retrieval.pick_hits(hits, list(range(len(hits)))[:shown])
+    why = au.retrieval.explain_hits(first, built.posterior, latent=results.explain)
     notes = list(dict.fromkeys(str(w.message) for w in caught if w.category is AureoleWarning))
     described["conformal"] = cap.guarantee is not None
     return Answer(built, hits, why, described, notes)
@@ -225,10 +221,9 @@ def _as_json(answer: Answer, gallery: str) -> dict[str, Any]:
 def _show(answer: Answer, *, limit: int | None, shown: int, explain: bool) -> None:
     """Print the query, its cap and the first hits, as a table or with the reasons for each."""
     query, cap, hits, why = answer.query, answer.cap, answer.hits, answer.why
-    console = Console(highlight=False, soft_wrap=True)
 
     def say(text: str) -> None:
-        console.print(printable(text), markup=False)
+        print_text(printable(text))
 
     kappa = ", ".join(f"{k:.4g}" for k in query.posterior.kappa.reshape(-1).tolist())
     say(f"query: {query.about}, κ {kappa}")
@@ -246,7 +241,7 @@ def _show(answer: Answer, *, limit: int | None, shown: int, explain: bool) -> No
             for line in _reasons(hits, why, cap, i):
                 say(line)
     else:
-        console.print(_hits_table(hits, why, count))
+        print_table(_hits_table(hits, why, count))
     if len(hits) == limit:
         say(f"{len(hits):,} results, the limit; there may be more in the cap")
         return
@@ -273,7 +268,9 @@ def _about_cap(cap: dict[str, Any]) -> str:
     return text
 
 
-def _reasons(hits: Hits, why: Explanation, cap: dict[str, Any], i: int) -> list[str]:
+def _reasons(
+    hits: au.retrieval.Hits, why: au.retrieval.Explanation, cap: dict[str, Any], i: int
+) -> list[str]:
     """Why a hit is in the cap, in a few lines."""
     limits = [c for c in cap["cosine"] if c <= 1]
     reached = f" >= {limits[0]:.4f}" if len(limits) == 1 else " within the cap of its component"
@@ -287,8 +284,7 @@ def _reasons(hits: Hits, why: Explanation, cap: dict[str, Any], i: int) -> list[
         ratio = float(hits.log_positivity[i])
         chance = "" if hits.probability is None else f"; P(positive) {hits.probability[i]:.4g}"
         lines.append(
-            f"   expected positivity: log S h = {ratio:.3f}, {math.exp(min(ratio, 700)):.3g}x as likely to match "
-            f"as a random item{chance}"
+            f"   {au.retrieval.times_more_likely(ratio)} to match than a random item (log S h = {ratio:.3f}){chance}"
         )
     if why.latent_in_cap is not None:
         chance = f"{why.latent_in_cap[i]:.4f}"
@@ -299,7 +295,9 @@ def _reasons(hits: Hits, why: Explanation, cap: dict[str, Any], i: int) -> list[
     return lines
 
 
-def _hits_table(hits: Hits, why: Explanation, count: int) -> Table:
+def _hits_table(
+    hits: au.retrieval.Hits, why: au.retrieval.Explanation, count: int
+) -> rich.table.Table:
     scores = {"log S h": hits.log_positivity, "P(positive)": hits.probability}
     scores = {name: values for name, values in scores.items() if values is not None}
     rows = table("results", "id", "cosine", "angle", "κ", *scores, *hits.payload)
@@ -308,5 +306,7 @@ def _hits_table(hits: Hits, why: Explanation, count: int) -> Table:
         cells += [f"{values[i]:.4g}" for values in scores.values()]
         payload = [short_value(column[i]) for column in hits.payload.values()]
         # ids and payload are text, not markup
-        rows.add_row(*(Text(cell) for cell in (short_value(hits.ids[i]), *cells, *payload)))
+        rows.add_row(
+            *(rich.text.Text(cell) for cell in (printable(str(hits.ids[i])), *cells, *payload))
+        )
     return rows

@@ -1,23 +1,25 @@
 """``aureole serve``: a gallery over HTTP, with a page for browsers."""
 
+from __future__ import annotations
+
 import ipaddress
 import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Option
 
-from aureole.cli._inputs import EncoderSpec
+import aureole as au
+from aureole.cli._inputs import EncoderSpec, parse_spec
 from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
 from aureole.errors import InvalidInputError, MissingPackageError
-from aureole.retrieval import CredibleIndex, MatchCalibrator
 
 if TYPE_CHECKING:
-    from aureole.serve import ApiKeys, Service, Tracing
+    from aureole.serve import ApiKeys, LiveService, Service, TagService, Tracing
 
 HELP = r"""Serve a gallery over HTTP, with a page for browsers: items by certainty, searches, maps.
 
@@ -33,6 +35,8 @@ Examples:
     aureole serve --index gallery.lance --head head --calibrator calibrator
     aureole serve --index gallery.faiss --host 0.0.0.0 \
       --api-key-file key.txt --rate 20
+    aureole serve --index gallery.shards --replicas 2
+    aureole serve --index new.lance --compare-with old.lance
 """
 
 
@@ -46,6 +50,11 @@ class EncoderOptions:
         "Kind of query (default: what the encoder takes; vectors for a head alone)."
     )
     normalized: Normalized = None
+    allow_encoder: list[str] | None = option(
+        "Encoder that a new version of a .live gallery may name; repeatable (always allowed: --encoder, and folders "
+        "saved by aureole train).",
+        metavar="SPEC",
+    )
 
 
 @dataclass(frozen=True)
@@ -55,11 +64,23 @@ class ItemOptions:
     images: Path | None = option("Folder of pictures named after the ids.")
     label_column: str | None = option("Payload column with the label of an item.")
     text_column: str | None = option("Payload column with the text of an item.")
+    questions: Path | None = option(
+        "Answers of aureole inspect (default: those next to the gallery).", metavar="FILE"
+    )
+    compare_with: str | None = option(
+        "Another gallery of the same ids to compare this one with.", metavar="ADDRESS"
+    )
     writable: bool = option(
         "Accept requests with an API key that store and delete items (Lance and PostgreSQL).", False
     )
+    tags: Path | None = option(
+        "File of tags and notes (default: GALLERY.tags.sqlite for a local gallery; others have none).",
+        metavar="FILE",
+    )
+    read_only_tags: bool = option("Do not let the page and clients change tags.", False)
     refresh: float = option(
-        "Seconds between looks for changed rows, which searches find at once but lists do not; 0 never looks.",
+        "Seconds between looks for changed rows, which searches find at once but lists do not, and for a new version "
+        "of a .live gallery; 0 never looks.",
         10.0,
         min=0,
         max=86_400,
@@ -100,6 +121,43 @@ class AddressOptions:
         local = {"localhost", "127.0.0.1", "::1", self.host.lower()} if self.is_loopback else set()
         return frozenset(names | local)
 
+    def tag_refusal(self, *, has_key: bool) -> str | None:
+        """Why nobody may change tags, or None: it takes an API key, or a service that only this machine reaches."""
+        if has_key or (self.is_loopback and not self.allowed_host):
+            return None
+        return "changing tags needs an API key, because other machines can reach this service."
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """Processes that search the shards of a gallery."""
+
+    replicas: int | None = option(
+        "Processes per shard, started by Ray Serve, for an index that ends in .shards (default: threads of this "
+        "process).",
+        min=1,
+        max=1024,
+    )
+    shard_timeout: float = option(
+        "Seconds to wait for a shard; then the result is that of the others, and marked as partial.",
+        2.0,
+        min=0.01,
+        max=600,
+    )
+    ray_address: str | None = option(
+        "Ray cluster that runs the replicas (default: this machine).", metavar="HOST:PORT"
+    )
+
+    def open(self, where: str) -> au.CredibleIndex:
+        """Open a gallery, in this process or with replicas."""
+        if self.replicas is None:
+            return au.CredibleIndex.open(where)
+        from aureole.scale import open_shards
+
+        return open_shards(
+            where, replicas=self.replicas, timeout=self.shard_timeout, address=self.ray_address
+        )
+
 
 @dataclass(frozen=True)
 class LimitOptions:
@@ -126,6 +184,7 @@ def serve(
     items: ItemOptions,
     address: AddressOptions,
     limits: LimitOptions,
+    shards: ShardOptions,
     calibrator: Annotated[
         Path | None,
         Option(help="Folder of a calibrator fitted on this gallery's directions, for /v1/match."),
@@ -140,14 +199,7 @@ def serve(
 ) -> None:
     """Serve until a signal; ``HELP`` is the text users see."""
     _import_server()
-    from aureole.serve import (
-        BatchOptions,
-        Pictures,
-        Service,
-        SubprocessEmbedder,
-        Tracing,
-        set_up_log,
-    )
+    from aureole.serve import BatchOptions, Pictures, Tracing, set_up_log
 
     set_up_log(as_json=json_logs)
     keys = _read_keys(address)
@@ -155,43 +207,117 @@ def serve(
         raise InvalidInputError(
             f"--writable needs an API key: set {KEY}, or pass --api-key-file or --keys."
         )
+    if shards.replicas is not None and au.retrieval.is_live(index):
+        raise InvalidInputError(
+            "--replicas cannot follow releases: name the gallery with shards itself, or omit --replicas."
+        )
     if not address.is_loopback and keys is None:
         warning = f"other machines can reach {address.host}, and no API key is set."
         typer.echo(f"warning: {warning}", err=True)
-    loaded = None if calibrator is None else MatchCalibrator.load(calibrator)
     tracing = Tracing() if trace else None
-    with CredibleIndex.open(index) as opened, ExitStack() as stack:
+    with ExitStack() as stack:
         if tracing is not None:
             stack.callback(tracing.close)
-        opened.schema.check_columns(items.label_column, items.text_column)
-        embedder = None
-        if model.encoder is not None or model.head is not None:
-            options = {"head": model.head, "normalized": model.normalized}
-            embedder = SubprocessEmbedder(model.encoder, model.modality, **options)
-            stack.callback(embedder.close)
-        service = Service(
-            opened,
-            embedder,
-            calibrator=loaded,
-            pictures=None if items.images is None else Pictures(items.images),
-            label_column=items.label_column,
-            text_column=items.text_column,
-            writable=items.writable,
-            batches=BatchOptions(limits.batch, limits.queue),
-        )
-        stack.callback(service.close)
-        if items.refresh:
-            service.follow(index, items.refresh)
-        _listen(service, address, limits, keys=keys, tracing=tracing)
+        settings = {
+            "pictures": None if items.images is None else Pictures(items.images),
+            "label_column": items.label_column,
+            "text_column": items.text_column,
+            "writable": items.writable,
+            "batches": BatchOptions(limits.batch, limits.queue),
+        }
+        if au.retrieval.is_live(index) and (items.questions or items.compare_with):
+            raise InvalidInputError(
+                "--questions and --compare-with cannot follow releases: name the gallery of the version itself."
+            )
+        if au.retrieval.is_live(index):
+            service = _live_service(stack, index, model, calibrator, settings, items.refresh)
+        else:
+            opened = stack.enter_context(shards.open(index))
+            settings["questions"] = _questions(index, items.questions)
+            service = _service(stack, opened, model, calibrator, settings)
+            if opened.engine in ("FAISS", "Lance"):
+                service.inspect(index)
+            if items.compare_with is not None:
+                service.answers.compare(index, items.compare_with, items.label_column)
+            if items.refresh:
+                service.follow(index, items.refresh)
+        tags = _tags(stack, index, items, address.tag_refusal(has_key=keys is not None))
+        _listen(service, address, limits, keys=keys, tags=tags, tracing=tracing)
+
+
+def _questions(index: str, given: Path | None) -> au.explorer.Questions | None:
+    """The answers in a file, or in the one next to the gallery; None if that does not exist."""
+    if given is not None:
+        return au.explorer.load_questions(given)
+    if not au.retrieval.is_local(index) or not au.explorer.questions_path(index).is_file():
+        return None
+    return au.explorer.load_questions(au.explorer.questions_path(index))
+
+
+def _service(
+    stack: ExitStack,
+    opened: au.CredibleIndex,
+    model: EncoderOptions,
+    calibrator: Path | None,
+    settings: dict[str, Any],
+) -> Service:
+    """The service of a gallery; the stack closes it."""
+    from aureole.serve import Service, SubprocessEmbedder
+
+    loaded = None if calibrator is None else au.MatchCalibrator.load(calibrator)
+    opened.schema.check_columns(settings["label_column"], settings["text_column"])
+    embedder = None
+    if model.encoder is not None or model.head is not None:
+        options = {"head": model.head, "normalized": model.normalized}
+        embedder = SubprocessEmbedder(model.encoder, model.modality, **options)
+        stack.callback(embedder.close)
+    service = Service(opened, embedder, calibrator=loaded, **settings)
+    stack.callback(service.close)
+    return service
+
+
+def _live_service(
+    stack: ExitStack,
+    index: str,
+    model: EncoderOptions,
+    calibrator: Path | None,
+    settings: dict[str, Any],
+    refresh: float,
+) -> LiveService:
+    """The service of a live gallery, which follows releases; the stack closes it."""
+    from aureole.serve import LiveService, QueryModel
+
+    spec = au.scale.ModelSpec(model.encoder, model.head, model.normalized)
+    allowed = [parse_spec(text) for text in model.allow_encoder or ()]
+    query_model = QueryModel(spec, model.modality, allowed)
+    service = LiveService(index, query_model, calibrator=calibrator, settings=settings)
+    stack.callback(service.close)
+    if refresh:
+        service.follow(refresh)
+    return service
+
+
+def _tags(stack: ExitStack, index: str, items: ItemOptions, refusal: str | None) -> TagService:
+    """The tags of a gallery; the stack closes them."""
+    from aureole.serve import TagService
+
+    tags = None
+    if items.tags is not None or au.retrieval.is_local(index):
+        tags = au.retrieval.Tags.of_gallery(index, items.tags, read_only=items.read_only_tags)
+        stack.callback(tags.close)
+    service = TagService(tags, refusal=refusal)
+    stack.callback(service.close)
+    return service
 
 
 def _listen(
-    service: "Service",
+    service: Service | LiveService,
     address: AddressOptions,
     limits: LimitOptions,
     *,
-    keys: "ApiKeys | None",
-    tracing: "Tracing | None",
+    keys: ApiKeys | None,
+    tags: TagService,
+    tracing: Tracing | None,
 ) -> None:
     """Answer requests until a signal, and print the URL once the service is ready."""
     from aureole.serve import Limits, Server, address_of, bound_socket, create_app
@@ -204,8 +330,10 @@ def _listen(
     host = f"[{place}]" if ":" in place else place
 
     def ready() -> None:
-        typer.echo(f"aureole serves {len(service.kappa_order):,} items at http://{host}:{port}")
+        typer.echo(f"aureole serves {service.rows:,} items at http://{host}:{port}")
         sys.stdout.flush()
+        if reason := service.map_reason:
+            typer.echo(reason, err=True)
 
     bounds = Limits(
         body=limits.largest_body,
@@ -215,13 +343,13 @@ def _listen(
         per_address=limits.per_address,
     )
     hosts = address.allowed_hosts()
-    app = create_app(service, limits=bounds, keys=keys, hosts=hosts, tracing=tracing)
+    app = create_app(service, limits=bounds, keys=keys, hosts=hosts, tags=tags, tracing=tracing)
     service.warm_up()
     service.compute_rejection()
     Server(app, ready).run([listening])
 
 
-def _read_keys(address: AddressOptions) -> "ApiKeys | None":
+def _read_keys(address: AddressOptions) -> ApiKeys | None:
     """The API keys from files or the environment, or None; never from the command line, which other users can see."""
     from aureole.serve import ApiKeys
 

@@ -1,5 +1,7 @@
 """``aureole train``: train an encoder from a config, on one rank or several; resumes after an interruption."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -12,25 +14,10 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
+import aureole as au
 from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
 from aureole.cli._output import about_kappa, is_quiet, print_json, print_text, training_bar
-from aureole.data import RemotePath, list_pictures, table_files
-from aureole.losses import n_ranks, rank
 from aureole.records import Record, write_record
-from aureole.scale import launch, run_ranks
-from aureole.training import (
-    EXAMPLES,
-    KEYS,
-    Config,
-    check_fabric,
-    check_ranks,
-    from_first,
-    is_first,
-    joined,
-    launched,
-    read_config,
-    train as train_encoder,
-)
 
 HELP = r"""Train a posterior encoder from a config, and save it with a record of its metrics.
 
@@ -86,16 +73,16 @@ def train(
     if config is None or out is None:
         raise typer.BadParameter("a config and --out are required (or --example for a config).")
     started = time.monotonic()
-    settings = read_config(config, changes or ())
-    check_ranks(settings, max(parallel.ranks, launched()))
+    settings = au.training.read_config(config, changes or ())
+    au.training.check_ranks(settings, max(parallel.ranks, au.training.launched()))
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     check_out(out, "encoder", overwrite=overwrite or restarted)
-    check_fabric()
+    au.training.check_fabric()
     out = out.resolve()
     digest = run_digest([settings.kind, dict(settings.values)], _files(settings))
     work = out.with_name(f"{out.name}.partial-{digest}")
     metrics = _train((settings, out, work, is_quiet(as_json=as_json)), parallel)
-    if not is_first():
+    if not au.training.is_first():
         return
     shutil.rmtree(work, ignore_errors=True)
     write_record(_record(settings, metrics, f"aureole train {config.name}"), out / "record.json")
@@ -107,29 +94,33 @@ def train(
         _show(settings, metrics, out)
 
 
-def _train(arguments: tuple[Config, Path, Path, bool], parallel: RankOptions) -> dict[str, Any]:
+def _train(
+    arguments: tuple[au.training.Config, Path, Path, bool], parallel: RankOptions
+) -> dict[str, Any]:
     """Train in this process, under torchrun, with Ray, or on several ranks of this machine."""
     group, address = {"ranks": parallel.ranks, "restarts": parallel.restarts}, parallel.ray_address
-    if launched() > 1:  # by torchrun or a similar launcher
-        with joined():
+    if au.training.launched() > 1:  # by torchrun or a similar launcher
+        with au.training.joined():
             return _on_rank(*arguments)
     if address is not None:
-        return run_ranks(_on_rank, arguments, address=address, work=arguments[2], **group)
+        return au.scale.run_ranks(_on_rank, arguments, address=address, work=arguments[2], **group)
     if parallel.ranks > 1:
-        return launch(_on_rank, *arguments, **group)
+        return au.scale.launch(_on_rank, *arguments, **group)
     return _on_rank(*arguments)
 
 
-def _on_rank(config: Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:
+def _on_rank(config: au.training.Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:
     """The metrics on the first rank; empty on the others."""
-    work = Path(from_first(str(work)))
+    work = Path(au.training.from_first(str(work)))
     work.mkdir(parents=True, exist_ok=True)
-    name = config.kind if n_ranks() == 1 else f"{config.kind}, {n_ranks()} ranks"
-    with training_bar(name, shown=not quiet and rank() == 0) as observer:
-        return train_encoder(config, out, work=work, observer=observer)
+    name = (
+        config.kind if au.losses.n_ranks() == 1 else f"{config.kind}, {au.losses.n_ranks()} ranks"
+    )
+    with training_bar(name, shown=not quiet and au.losses.rank() == 0) as observer:
+        return au.training.train(config, out, work=work, observer=observer)
 
 
-def _record(config: Config, metrics: dict[str, Any], command: str) -> Record:
+def _record(config: au.training.Config, metrics: dict[str, Any], command: str) -> Record:
     """The record of a training run; of paths it keeps the names alone."""
     settings = {
         name: Path(value).name if name in _PATHS and value is not None else value
@@ -145,29 +136,29 @@ def _record(config: Config, metrics: dict[str, Any], command: str) -> Record:
     )
 
 
-def _files(config: Config) -> Iterator[Path | RemotePath]:
+def _files(config: au.training.Config) -> Iterator[Path | au.data.RemotePath]:
     """The files that a training run reads."""
     for name in _PATHS:
         path = config.path(name) if name in config.values else None
         if path is None:
             continue
         if config.kind == "images" and path.is_dir():
-            yield from list_pictures(path)[0]
+            yield from au.data.list_pictures(path)[0]
         else:
-            yield from [path] if path.is_file() else table_files(path)
+            yield from [path] if path.is_file() else au.data.table_files(path)
 
 
 def _example(kind: str) -> str:
     """A config of this kind, and a comment for each key."""
-    lines = [EXAMPLES[kind], "# all keys, with their defaults:"]
-    for name, key in KEYS[kind].items():
+    lines = [au.training.EXAMPLES[kind], "# all keys, with their defaults:"]
+    for name, key in au.training.KEYS[kind].items():
         default = "" if key.needed or key.default is None else f" = {json.dumps(key.default)}"
         needed = " (required)" if key.needed else ""
         lines.append(f"# {name}{default}{needed}: {key.help}")
     return "\n".join(lines)
 
 
-def _show(config: Config, metrics: dict[str, Any], out: Path) -> None:
+def _show(config: au.training.Config, metrics: dict[str, Any], out: Path) -> None:
     ranks = "" if metrics["ranks"] == 1 else f" on {metrics['ranks']} ranks"
     kappa = about_kappa(*(metrics[f"kappa_{name}"] for name in ("low", "median", "high")))
     steps, seconds = config["training.steps"], metrics["seconds_training"]

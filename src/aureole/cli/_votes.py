@@ -1,23 +1,16 @@
 """The option --votes: a long table of votes, columns of counts, or an array of counts."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
 
+import aureole as au
+from aureole.cli._lazy import torch
 from aureole.cli._options import option
-from aureole.data import (
-    ARRAYS,
-    FILES,
-    Votes,
-    check_columns,
-    read_vote_counts,
-    read_votes,
-    require_columns,
-    table_parts,
-)
 from aureole.errors import InvalidInputError
 
 ANNOTATOR = "annotator"
@@ -44,13 +37,13 @@ class VoteOptions:
         if self.votes is None:
             return None
         path = Path(self.votes)
-        known = self.votes.endswith((*FILES, *ARRAYS))
+        known = self.votes.endswith((*au.data.FILES, *au.data.ARRAYS))
         return path if known or path.exists() else None
 
     @property
     def is_long(self) -> bool:
         """Whether the votes are a table with one vote per row."""
-        return self.path is not None and self.path.suffix not in ARRAYS
+        return self.path is not None and self.path.suffix not in au.data.ARRAYS
 
     def check(self) -> None:
         """Raise for options that cannot be used together."""
@@ -62,27 +55,31 @@ class VoteOptions:
                 "--item-column, --label-column and --annotator-column need --votes with a table of one vote per row."
             )
 
-    def read(self, table: Path, id_column: str | None) -> Votes | None:
+    def read(self, table: Path, id_column: str | None) -> au.data.Votes | None:
         """The votes, one row for each row of the table; with row numbers as items, up to the last with a vote."""
         if self.votes is None:
             return None
         path = self.path
         if path is None:
             columns = [name.strip() for name in self.votes.split(",") if name.strip()]
-            return read_vote_counts(table, columns)
-        if path.suffix in ARRAYS:
-            return read_vote_counts(path)
+            return au.data.read_vote_counts(table, columns)
+        if path.suffix in au.data.ARRAYS:
+            return au.data.read_vote_counts(path)
         names = (self.item_column, self.label_column, self._annotators(path))
-        check_columns(path, *names)
-        return read_votes(path, names, ids=(table, id_column) if id_column else None)
+        au.data.check_columns(path, *names)
+        return au.data.read_votes(path, names, ids=(table, id_column) if id_column else None)
 
     def _annotators(self, path: Path) -> str | None:
         if self.annotator_column is not None:
             return self.annotator_column or None
-        return ANNOTATOR if ANNOTATOR in require_columns(table_parts(path)[0], []).names else None
+        return (
+            ANNOTATOR
+            if ANNOTATOR in au.data.require_columns(au.data.table_parts(path)[0], []).names
+            else None
+        )
 
 
-def fit_rows(votes: Votes, rows: int, *, by_number: bool) -> Votes:
+def fit_rows(votes: au.data.Votes, rows: int, *, by_number: bool) -> au.data.Votes:
     """The votes with one row per vector; a long table of row numbers may end before the last vector.
 
     Raises if there are more items than vectors, or fewer in a table with one row per vector.
@@ -95,10 +92,10 @@ def fit_rows(votes: Votes, rows: int, *, by_number: bool) -> Votes:
     if not missing:
         return votes
     counts = torch.nn.functional.pad(votes.counts, (0, 0, 0, missing))
-    return Votes.of(counts, classes=votes.classes)
+    return au.data.Votes.of(counts, classes=votes.classes)
 
 
-def vote_facts(votes: Votes) -> dict[str, Any]:
+def vote_facts(votes: au.data.Votes) -> dict[str, Any]:
     """Numbers of items and votes, and how often annotators agree, as JSON values; null if no item has two votes."""
     agreement = votes.pair_agreement
     return {

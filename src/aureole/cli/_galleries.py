@@ -1,0 +1,125 @@
+"""``aureole index info``, ``check``, ``copy`` and ``rebalance``: commands for galleries that exist."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+import aureole as au
+from aureole.cli._gallery_facts import gallery_facts, show_facts
+from aureole.cli._index import index
+from aureole.cli._options import AsJson, Gallery
+from aureole.cli._output import is_quiet, print_json, print_text, rows_bar
+from aureole.errors import DamagedGalleryError
+
+INFO = """Print facts about a gallery: rows, dimension, typical kappa, engine, columns, approximate index, calibration.
+
+The gallery is only read.
+
+Examples:
+
+    aureole index info gallery.lance
+    aureole index info postgresql://me@localhost/shop#gallery --json
+"""
+CHECK = """Verify everything that a gallery stores, and print one line for each problem.
+
+Checks every row (distinct ids, mu of length 1, kappa of at least 0, payload types), the metric and the size of the
+approximate index, the notes and, for FAISS, the SHA-256 of each file. The gallery is only read. Status 1 if there are
+problems.
+
+Examples:
+
+    aureole index check gallery.lance
+    aureole index check gallery.faiss --json
+"""
+COPY = """Copy a gallery to another address: to another engine, to shards, or from shards to one table.
+
+If the new address ends in .shards, the rows go to several Lance tables that are searched in parallel. The original does
+not change. Approximate indexes are not copied: run `aureole index approximate` on the copy.
+
+Examples:
+
+    aureole index copy gallery.lance gallery.shards --shards 8
+    aureole index copy gallery.shards merged.lance
+    aureole index copy gallery.faiss postgresql://me@localhost/shop#gallery
+"""
+REBALANCE = """Distribute the rows of a gallery with shards to another number of shards.
+
+Searches use the old shards until the new ones are complete. If you interrupt it, nothing changes; run it again. It
+needs twice the disk space while it runs. Rebuild approximate indexes afterwards.
+
+Examples:
+
+    aureole index rebalance gallery.shards --shards 16
+"""
+_Shards = Option(min=1, max=1024, help="Number of tables.")
+
+
+@index.command("info", help=INFO)
+def info(gallery: Gallery, as_json: AsJson = False) -> None:
+    """Print facts about a gallery; ``INFO`` is the text users see."""
+    with au.CredibleIndex.open(gallery, follow=False) as opened:
+        show_facts(gallery_facts(opened, gallery), as_json=as_json)
+
+
+@index.command("check", help=CHECK)
+def check(gallery: Gallery, as_json: AsJson = False) -> None:
+    """Check a gallery; ``CHECK`` is the text users see."""
+    started = time.monotonic()
+    facts: dict[str, Any] = {
+        "gallery": au.retrieval.shown_address(gallery),
+        "engine": None,
+        "rows": None,
+    }
+    try:
+        with au.CredibleIndex.open(gallery, follow=False) as opened:
+            facts |= {"engine": opened.engine, "rows": opened.count()}
+            with _bar("checking", opened, as_json) as observer:
+                problems = opened.check(observer=observer)
+    except DamagedGalleryError as error:  # so damaged that it does not open
+        problems = [str(error)]
+    if as_json:
+        print_json(facts | {"problems": problems, "seconds": time.monotonic() - started})
+    elif problems:
+        print_text(*problems)
+    else:
+        print_text(f"{facts['rows']:,} rows in {facts['gallery']} ({facts['engine']}): no problems")
+    if problems:
+        raise typer.Exit(1)
+
+
+@index.command("copy", help=COPY)
+def copy(
+    gallery: Gallery,
+    to: Annotated[str, Argument(help="Address of the copy.", metavar="TO")],
+    shards: Annotated[int | None, _Shards] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a gallery; ``COPY`` is the text users see."""
+    with (
+        au.CredibleIndex.open(gallery, follow=False) as opened,
+        _bar("copying", opened, as_json) as observer,
+    ):
+        copied = opened.copy(to, shards=shards, observer=observer)
+    with copied:
+        show_facts(gallery_facts(copied, to), as_json=as_json)
+
+
+@index.command("rebalance", help=REBALANCE)
+def rebalance(gallery: Gallery, shards: Annotated[int, _Shards], as_json: AsJson = False) -> None:
+    """Change the number of shards; ``REBALANCE`` is the text users see."""
+    with au.CredibleIndex.open(gallery, follow=False) as opened:
+        with _bar("moving", opened, as_json) as observer:
+            opened.rebalance(shards, observer=observer)
+        show_facts(gallery_facts(opened, gallery), as_json=as_json)
+
+
+def _bar(
+    title: str, opened: au.CredibleIndex, as_json: bool
+) -> AbstractContextManager[Callable[[int], None]]:
+    return rows_bar(title, opened.count(), shown=not is_quiet(as_json=as_json))

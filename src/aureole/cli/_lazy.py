@@ -1,0 +1,32 @@
+"""numpy, torch and rich, imported when a command first uses them: a version, an error or a completion needs none."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import rich.console
+    import rich.markup
+    import rich.progress
+    import rich.table
+    import rich.text
+    import torch
+else:
+
+    class _Lazy:
+        """A module that is imported when one of its attributes or submodules is first read."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__") and name != "__version__":  # what tools ask of every object, such as __wrapped__
+                raise AttributeError(name)
+            module = import_module(self._name)
+            if not hasattr(module, name):
+                import_module(f"{self._name}.{name}")
+            return getattr(module, name)
+
+    np, rich, torch = _Lazy("numpy"), _Lazy("rich"), _Lazy("torch")
+
+__all__ = ["np", "rich", "torch"]

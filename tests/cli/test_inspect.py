@@ -1,0 +1,90 @@
+"""``aureole inspect`` and ``aureole compare``: what they print and write, and what they refuse."""
+
+import json
+
+import pytest
+import torch
+
+from aureole.distributions import VonMisesFisher
+from aureole.errors import AureoleError
+from aureole.explorer import compare_galleries, inspect_gallery, load_questions, questions_path
+from aureole.retrieval import CredibleIndex, Origin
+from tests.cli.conftest import run
+
+
+def gallery(where, seed=0, kappa_seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    centres = torch.nn.functional.normalize(torch.randn(3, 6, generator=rng), dim=1)
+    label = torch.arange(90) % 3
+    mu = centres[label] + 0.3 * torch.randn(90, 6, generator=rng)
+    mu = torch.nn.functional.normalize(mu, dim=1)
+    kappa = 5 + 60 * torch.rand(90, generator=torch.Generator().manual_seed(kappa_seed))
+    names = [f"class {code}" for code in label.tolist()]
+    names[10] = "class 2"
+    ids = [f"item-{i:02d}" for i in range(90)]
+    index = CredibleIndex.create(where, VonMisesFisher(mu, kappa), ids, {"label": names})
+    index.origin = Origin(kappa_pos=20.0)
+    index.close()
+    return str(where)
+
+
+def printed(*arguments):
+    done = run(*arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
+
+
+def test_inspect_prints_what_python_finds(tmp_path):
+    where = gallery(tmp_path / "gallery.faiss")
+    facts = json.loads(printed("inspect", where, "--json", "--limit", "5"))
+    with CredibleIndex.open(where) as index:
+        expected = inspect_gallery(index, label_column="label")
+    for name in ("labels", "ambiguous", "outliers"):
+        total, first = expected.answer(name, 0, 5)
+        assert facts["questions"][name]["count"] == total
+        assert facts["questions"][name]["first"] == json.loads(json.dumps(first))
+    assert facts["questions"]["labels"]["first"][0]["id"] == "item-10"
+    assert not facts["questions"]["duplicates"]["available"]
+    assert facts["confusions"] == json.loads(json.dumps(expected.confusions(5)))
+    saved = load_questions(questions_path(where))
+    assert saved.answer("labels", 0, 90) == expected.answer("labels", 0, 90)
+    text = printed("inspect", where, "--out", str(tmp_path / "answers"))
+    assert "suspicious labels" in text
+    assert "item-10" in text
+    assert "--encoder" in text
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_compare_prints_what_python_finds(tmp_path):
+    first = gallery(tmp_path / "first.faiss")
+    second = gallery(tmp_path / "second.faiss", kappa_seed=1)
+    facts = json.loads(printed("compare", first, second, "--json", "--by", "up", "--limit", "3"))
+    with CredibleIndex.open(first) as one, CredibleIndex.open(second) as two:
+        names = (first, second)
+        expected = compare_galleries(one, two, label_column="label", names=names)
+    assert facts["movers"] == json.loads(json.dumps(expected.movers("up", 3)))
+    assert facts["rank_correlation"] == expected.rank_correlation
+    assert facts["overlap"] == 1.0
+    text = printed("compare", first, second)
+    assert "moved most" in text
+    assert f"{expected.rank_correlation:.3f}" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("inspect", "{gallery}", "--head", "minilm-captions"), "--text-column or --pictures"),
+        (("inspect", "{gallery}", "--pictures", "nowhere"), "does not exist"),
+        (("inspect", "{gallery}", "--label-column", "colour"), "colour"),
+        (("compare", "{gallery}", "{gallery}", "--by", "size"), "size"),
+    ],
+)
+def test_refusals_are_one_line(tmp_path, arguments, said):
+    where = gallery(tmp_path / "gallery.faiss")
+    done = run(*(each.format(gallery=where) for each in arguments))
+    assert done.exit_code in (1, 2)
+    if isinstance(done.exception, AureoleError):
+        assert said in str(done.exception)
+        assert "\n" not in str(done.exception)
+    else:
+        assert said in " ".join(done.output.replace("│", " ").split())
