@@ -211,20 +211,20 @@ def with_latency(folder: Path, encoder: Path, *, rows: int, seconds: float) -> d
     """Rows per second of one process if each file takes some time to answer, by the number of decoding threads."""
     source = folder / "slow"
     make_pictures(source, rows)
-    plain, found = worker._loaded, {}
+    plain, found = worker.load_input, {}
 
     def late(raw: Any) -> Any:
         time.sleep(seconds)
         return plain(raw)
 
     for delay, decoders in ((0.0, 1), (seconds, 1), (seconds, 16)):
-        worker._loaded = late if delay else plain
+        worker.load_input = late if delay else plain
         try:
             out = folder / f"slow-{delay}-{decoders}.lance"
             spec = SourceSpec(str(source), rows_per_chunk=rows // 4)
             report = embed(spec, encoder, out, options=EmbedOptions(batch=32, decoders=decoders))
         finally:
-            worker._loaded = plain
+            worker.load_input = plain
         found[f"{1000 * delay:.0f} ms, {decoders} decoders"] = report.rows_per_second
     return found
 

@@ -436,10 +436,8 @@ def _rates(
 
 def _score(table: Path, column: str, text: bool, encoder: Any, head: Path, out: Path) -> None:
     """``aureole score`` with an encoder that is loaded already."""
-    from aureole.cli import _inputs as inputs
-
-    plain = inputs.load
-    inputs.load = lambda *_: encoder
+    plain = encoders.load
+    encoders.load = lambda *_: encoder
     try:
         flag = "--text-column" if text else "--image-column"
         words = [
@@ -458,7 +456,7 @@ def _score(table: Path, column: str, text: bool, encoder: Any, head: Path, out: 
         if done.exit_code:
             raise RuntimeError(done.output) from done.exception
     finally:
-        inputs.load = plain
+        encoders.load = plain
 
 
 def _single(embedder: Any, raw: Any) -> Any:

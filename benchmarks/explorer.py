@@ -17,7 +17,7 @@ from typing import Any
 from aureole.data import open_picture
 from aureole.models import MINILM_CAPTIONS
 from aureole.records import Record, write_record
-from benchmarks.explorer_visit import Visit, browser, serving
+from benchmarks.explorer_visit import Visit, asks_for_members, browser, serving
 
 _VIEWS = 5
 VAGUE = "Something is happening."
@@ -124,7 +124,7 @@ def try_sentences(chrome: Any, address: str, camera: _Camera) -> dict[str, Any]:
         vague = visit.type_sentence("a", VAGUE)
         wide = visit.members()[0]
         precise = visit.type_sentence("b", PRECISE)
-        with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+        with visit.page.expect_response(asks_for_members):
             visit.page.get_by_text("Around B").click()
         narrow = visit.members()[0]
         camera.take(visit, "ask-text")

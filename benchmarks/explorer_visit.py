@@ -3,16 +3,18 @@
 The tests run them on a small gallery, and ``benchmarks.explorer`` on the real ones.
 """
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FLAGS", "Visit", "browser", "chromium", "serving"]
+__all__ = ["FLAGS", "Visit", "asks_for_members", "browser", "chromium", "serving"]
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -141,7 +143,7 @@ class Visit:
 
     def move_mass(self, percent: int) -> tuple[int, float]:
         """Move the slider of the mass, and wait for the members."""
-        with self.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+        with self.page.expect_response(asks_for_members):
             self.page.locator("#mass").fill(str(percent))
         return self.members()
 
@@ -149,14 +151,14 @@ class Visit:
         """Upload a picture; its kappa."""
         self.page.locator(".studio img").wait_for()  # the example that is shown initially
         self.settle()
-        with self.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+        with self.page.expect_response(asks_for_members):
             self.page.locator("#file").set_input_files(path)
         self.settle()
         return self.verdict()
 
     def turn(self, slider: str, value: float) -> float:
         """Move the slider ``crop`` (percent) or ``blur``; the kappa of the result."""
-        with self.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
+        with self.page.expect_response(asks_for_members):
             self.page.locator(f"#{slider}").fill(str(value))
         self.settle()
         return self.verdict()
@@ -193,11 +195,63 @@ class Visit:
         self.page.mouse.up()
         return self.threshold()
 
+    def open_map(self) -> None:
+        """Open the map of the gallery, and wait for its views."""
+        self.page.goto(f"{self.base}#/map", wait_until="commit")
+        self.page.locator(".linked .page[data-count]").wait_for()
+        self.page.wait_for_timeout(300)  # the map is painted
+
+    def selected(self) -> tuple[int, int]:
+        """(Number of selected items, number of items)."""
+        numbers = re.findall(r"[\d,]+", self.page.locator(".selected").inner_text())
+        counts = [int(each.replace(",", "")) for each in numbers]
+        return counts[0], counts[-1]
+
+    def wait_selected(self, count: int) -> None:
+        """Wait until all views show a selection of this size."""
+        self.page.locator(f".linked .page[data-count='{count}']:not([aria-busy])").wait_for()
+
+    def filters(self) -> list[dict[str, Any]]:
+        """The filters in the address."""
+        query = urllib.parse.urlsplit(self.page.url).fragment.partition("?")[2]
+        return json.loads(dict(urllib.parse.parse_qsl(query)).get("s", "[]"))
+
+    def drag_map(self, *corners: tuple[float, float]) -> tuple[int, list[list[float]]]:
+        """Drag across the map, through points in fractions of its size; (selected items, the polygon)."""
+        box = self.page.locator(".plane canvas").bounding_box()
+        places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in corners]
+        self.page.mouse.move(*places[0])
+        self.page.mouse.down()
+        for place in places[1:]:
+            self.page.mouse.move(*place, steps=6)
+        self.page.mouse.up()
+        self.page.locator(".chip", has_text="Area on the map").wait_for()
+        (polygon,) = [each["lasso"] for each in self.filters() if "lasso" in each]
+        return self.selected()[0], polygon
+
+    def on_screen(self, x: float, y: float) -> tuple[float, float]:
+        """Where the map shows a point, if it shows everything."""
+        canvas = self.page.locator(".plane canvas")
+        box = canvas.bounding_box()
+        self.page.get_by_role("button", name="Select view").click()
+        self.page.locator(".chip").wait_for()
+        (polygon,) = [each["lasso"] for each in self.filters() if "lasso" in each]
+        self.page.locator(".chip").click()
+        self.page.locator(".chip").wait_for(state="detached")
+        (left, low), (right, high) = polygon[0], polygon[2]
+        across, down = (x - left) / (right - left), (high - y) / (high - low)
+        return box["x"] + across * box["width"], box["y"] + down * box["height"]
+
     def overflow(self) -> int:
         """By how many pixels the page is wider than the screen."""
         return self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
+
+
+def asks_for_members(answer: Any) -> bool:
+    """Whether a response is that of the set on the page: comparisons only need a count."""
+    return answer.url.endswith("/v1/search") and answer.request.post_data_json["limit"] > 1
 
 
 def _asks_about(answer: Any, text: str) -> bool:

@@ -84,6 +84,23 @@ def attacks() -> dict[str, tuple[str, str, Any, set[int]]]:
     for name in ids:
         for room in ("/v1/items/", "/v1/pictures/", "/assets/", "/"):
             found[f"GET {room}{name}"] = ("GET", f"{room}{name}", None, {404, 422})
+    tag = {"ids": ["x"], "kind": "tag", "value": "<script>alert(1)</script>"}
+    found |= {
+        "tag of an unknown item": ("POST", "/v1/tags", json.dumps(tag), {422}),
+        "tag of a million items": (
+            "POST",
+            "/v1/tags",
+            json.dumps(tag | {"ids": [str(i) for i in range(1_000_000)]}),
+            {422},
+        ),
+        "tag that is SQL": (
+            "GET",
+            "/v1/tags/ids?kind=x'%3B%20DROP%20TABLE%20entries%3B--",
+            None,
+            {422},
+        ),
+        "undo of nothing": ("DELETE", "/v1/tags/changes/999999999", None, {422}),
+    }
     for name in ("../../etc/passwd", "<script>alert(1)</script>"):
         body = json.dumps({"query": {"id": name}})
         found[f"search {name}"] = ("POST", "/v1/search", body, {404})

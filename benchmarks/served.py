@@ -88,11 +88,16 @@ def make_gallery(where: Path, encoder: Path, rows: int, dim: int, **build: int) 
 
 @contextmanager
 def serving(
-    gallery: Path, encoder: Path | str, *options: str, log: Path, label: str | None = "label"
+    gallery: Path,
+    encoder: Path | str | None,
+    *options: str,
+    log: Path,
+    label: str | None = "label",
 ) -> Iterator[Served]:
     """``aureole serve`` on a free port, killed at the end if it is still running."""
     command = [sys.executable, "-m", "aureole", "serve", "--index", str(gallery)]
-    command += ["--encoder", str(encoder), "--port", "0", *options]
+    command += [] if encoder is None else ["--encoder", str(encoder)]
+    command += ["--port", "0", *options]
     command += [] if label is None else ["--label-column", label]
     with open(log, "w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)

@@ -42,7 +42,9 @@ def _processor() -> float:
 def main(chosen: list[str]) -> None:
     """Run the chosen tutorials, or all, and fail if one takes too long."""
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
-    os.environ["MATPLOTLIBRC"] = str(DOCS / "_static" / "matplotlibrc")
+    from aureole.plot import STYLE
+
+    os.environ["MATPLOTLIBRC"] = str(STYLE)
     cpu = {}
     for name in chosen or names():
         clock, cpu[name] = run(name)

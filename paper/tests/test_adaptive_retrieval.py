@@ -80,7 +80,7 @@ def test_words_that_nobody_uses_score_nothing():
 def test_a_short_run_on_real_questions_and_its_page(shared_data, tmp_path, monkeypatch):
     small = replace(SETTINGS[0], size=120)
     monkeypatch.setattr(
-        "aureole_paper.reproduce.find_experiment",
+        "aureole_paper.catalogue.find_experiment",
         lambda name: replace(find_experiment(name), settings=(small,)),
     )
     monkeypatch.setenv("AUREOLE_CACHE", str(tmp_path / "cache"))

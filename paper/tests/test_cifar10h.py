@@ -46,6 +46,32 @@ def test_thirty_batches_learn_what_the_paper_measures(shared_data, tmp_path):
 
 
 @pytest.mark.slow
+def test_values_are_chosen_inside_the_training_images(shared_data, split, tmp_path, monkeypatch):
+    setting = Cifar10HSetting(
+        "small", steps=2, items=32, pairs=100, lrs=(1e-4, 5e-4), heads=("prototypes", "norm")
+    )
+    seen, score = [], iter([{"entropy_rank": x} for x in (0.1, 0.4, 0.3, 0.2)])
+
+    def evaluate(model, part, candidate, *, folder):
+        seen.append(part.fold)
+        return dict.fromkeys(cifar10h._SCORES, 0.5) | next(score)
+
+    monkeypatch.setattr(cifar10h, "evaluate", evaluate)
+    place = tmp_path / "seed-0.safetensors"
+    chosen, tried = cifar10h.choose(setting, split, 0, folder=shared_data, checkpoint=place)
+    assert (chosen.lr, chosen.head, chosen.lrs, chosen.heads) == (1e-4, "norm", (), ())
+    assert [entry["score"] for entry in tried] == pytest.approx([0.4, 0.475, 0.45, 0.425])
+    known = set(split.fold.train.tolist())
+    for fold in seen:
+        inner, held = set(fold.train.tolist()), set(fold.test.tolist())
+        assert inner | held == known
+        assert not inner & held
+        assert len(held) == len(split.crop_sizes)
+    plain = Cifar10HSetting("plain")
+    assert cifar10h.choose(plain, split, 0, folder=shared_data, checkpoint=place) == (plain, [])
+
+
+@pytest.mark.slow
 def test_a_stopped_run_of_two_members_goes_on_to_the_same_result(
     shared_data, split, tmp_path, monkeypatch
 ):

@@ -99,7 +99,7 @@ def test_a_short_run_on_real_images_is_recorded_once(shared_data, tmp_path, monk
         images=600,
     )
     monkeypatch.setattr(
-        "aureole_paper.reproduce.find_experiment",
+        "aureole_paper.catalogue.find_experiment",
         lambda name: replace(find_experiment(name), settings=(small,)),
     )
     command = ["credible-retrieval", "--folds", "1", "--max-batches", "4"]

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from aureole.explorer import BLUE, GREY, Report, Run, Table, canvas
+from aureole.explorer import Report, Run, Table
+from aureole.plot import BLUE, GREY, canvas
 from aureole_paper.records import (
     Groups,
     Summary,

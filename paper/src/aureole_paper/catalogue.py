@@ -266,6 +266,9 @@ def _cifar10h() -> tuple[AnySetting, ...]:
         *VOTES,
         ours,
         replace(plain, name="closed-form-ensemble", also=("resnet56",)),
+        replace(
+            plain, name="closed-form-nested", lrs=(1e-4, 5e-4, 1e-3), heads=("prototypes", "norm")
+        ),
         replace(plain, name="mcinfonce", loss="mcinfonce"),
         replace(plain, name="elk", loss="elk", temperature=1.0),
         replace(plain, name="hib", loss="hib", n_samples=16),

@@ -6,6 +6,7 @@ selected by the rank correlation of kappa with the crop size on 2,000 validation
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ from aureole.models import (
     Ensemble,
     KappaFromNorm,
     KappaFromPrototypes,
+    MirroredViews,
     PosteriorEncoder,
     ResNet18,
     bfloat16_in_hardware,
@@ -47,13 +49,13 @@ from aureole_paper.cifar import (
     load_crop_sizes,
     load_fold,
 )
+from aureole_paper.names import BackboneName, LabelName
 from aureole_paper.settings import LossName, RunSetting, objective, rounded
 
-BackboneName = Literal["resnet20", "resnet56", "resnet18"]
-LabelName = Literal["soft", "hard", "cifar10"]
 # seeds of random draws outside of training, far from the seeds of steps
 _INITIALISATION, _CROPS, _FOREIGN, _CEILING = 20_000_003, 30_000_001, 40_000_003, 50_000_017
-_FINE_TUNING = 60_000_011
+_FINE_TUNING, _HELD_OUT = 60_000_011, 90_000_049
+_SCORES = ("entropy_rank", "crop_rank", "recall_at_1", "r_auroc")  # of held-out training images
 _NEIGHBOURS = 10
 
 
@@ -65,7 +67,8 @@ class Cifar10HSetting(RunSetting):
     images, a share ``cropped`` of them cropped, all moved by up to ``shifted`` pixels, and ``pairs`` positive pairs
     among them on average; ``extra`` adds CIFAR-10's 50,000 training images with their labels. After training, the
     posteriors of ``members`` encoders, of others with the backbones ``also``, and, if ``mirrored``, of an image and
-    its mirror image are pooled. ``gallery`` saves thumbnails.
+    its mirror image are pooled. ``gallery`` saves thumbnails. With ``lrs`` and ``heads``, learning rate and head are
+    chosen among these candidates inside each fold's training images.
     """
 
     name: str
@@ -92,6 +95,8 @@ class Cifar10HSetting(RunSetting):
     also: tuple[BackboneName, ...] = ()
     mirrored: bool = True
     gallery: bool = False
+    lrs: tuple[float, ...] = ()
+    heads: tuple[Literal["prototypes", "norm"], ...] = ()
     preset: str = "fast"
 
 
@@ -135,6 +140,45 @@ class Split:
 
 
 _load = lru_cache(maxsize=1)(load_cifar10h)
+
+
+def choose(
+    setting: Cifar10HSetting,
+    split: Split,
+    seed: int,
+    *,
+    folder: Path,
+    checkpoint: Path,
+    observer: Observer | None = None,
+) -> tuple[Cifar10HSetting, list[dict[str, Any]]]:
+    """(The setting with the best of its candidates, the scores of all), inside the fold's training images.
+
+    A third of the training images is held out. Each candidate is trained on the rest and scored by the mean of four
+    metrics of the held-out images: both rank correlations, Recall@1 and R-AUROC. As in every run, the validation images
+    select the step by their crops; the test images play no part.
+    """
+    if not (setting.lrs or setting.heads):
+        return setting, []
+    train_images, held = split.fold.train, len(split.crop_sizes)
+    rng = torch.Generator().manual_seed(_HELD_OUT + seed)
+    order = train_images[torch.randperm(len(train_images), generator=rng)]
+    inner = replace(
+        split,
+        fold=replace(split.fold, train=order[held:], test=order[:held]),
+        test_crops=deteriorate(split.data.images[order[:held]], split.crop_sizes, rng),
+    )
+    tried: list[dict[str, Any]] = []
+    for lr, head in product(setting.lrs or (setting.lr,), setting.heads or (setting.head,)):
+        candidate = replace(setting, lr=lr, head=head, lrs=(), heads=(), gallery=False)
+        place = checkpoint.with_suffix(f".choice{len(tried)}{checkpoint.suffix}")
+        fitted = train(candidate, inner, seed, folder=folder, checkpoint=place, observer=observer)
+        model = MirroredViews(fitted.encoder) if setting.mirrored else fitted.encoder
+        metrics = evaluate(model, inner, candidate, folder=folder)
+        scores = {name: metrics[name] for name in _SCORES}
+        score = sum(scores.values()) / len(scores)
+        tried.append({"lr": lr, "head": head, **scores, "score": score})
+    best = max(tried, key=lambda scores: scores["score"])
+    return replace(setting, lr=best["lr"], head=best["head"], lrs=(), heads=()), tried
 
 
 def train(

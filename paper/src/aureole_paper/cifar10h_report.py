@@ -11,19 +11,8 @@ import numpy as np
 
 from aureole.data import read_picture
 from aureole.errors import InvalidInputError
-from aureole.explorer import (
-    BLUE,
-    GREY,
-    VERMILION,
-    WIDTH,
-    Report,
-    Run,
-    Table,
-    canvas,
-    format_number,
-    place,
-    sheet,
-)
+from aureole.explorer import Report, Run, Table, format_number
+from aureole.plot import BLUE, GREY, VERMILION, WIDTH, canvas, place, sheet
 from aureole_paper.cifar import CLASSES
 from aureole_paper.paper_values import format_paper, paper_value
 from aureole_paper.records import (
@@ -76,6 +65,7 @@ def _with(suffix: str) -> dict[str, str]:
 # one network each; figures show the first row that has records
 LOSSES = (
     Row("closed form (ours)", "closed-form"),
+    Row("the same, learning rate and head chosen inside the training images", "closed-form-nested"),
     Row("closed form and agreement of annotators, frozen network (ours)", "votes"),
     Row("closed form, κ = norm", "closed-form-norm"),
     Row("MCInfoNCE", "mcinfonce", "mcinfonce"),

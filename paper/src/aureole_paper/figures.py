@@ -9,7 +9,19 @@ import numpy as np
 import torch
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.explorer import BLUE, COLOURS, GREEN, GREY, MARKERS, VERMILION, Run, canvas
+from aureole.explorer import Run
+from aureole.plot import (
+    BLUE,
+    COLOURS,
+    GREEN,
+    GREY,
+    INK,
+    MARKERS,
+    RULE,
+    SHEET,
+    VERMILION,
+    canvas,
+)
 from aureole_paper.controlled import MASSES
 from aureole_paper.paper_values import paper_value
 from aureole_paper.records import Groups, Summary, first_with, numbers, summary
@@ -46,7 +58,7 @@ def posterior_figure(groups: Groups) -> str | None:
                 x, y = radius * np.cos(angle), radius * np.sin(angle)
                 axes.fill(x, y, facecolor=colour, alpha=0.35, linewidth=0)
                 axes.plot(x[radius > 1.005], y[radius > 1.005], color=colour)
-            axes.fill(*circle, facecolor="white", edgecolor=GREY)
+            axes.fill(*circle, facecolor=SHEET, edgecolor=GREY)
             axes.set(title=title, aspect="equal", xlim=(-1.85, 1.85), ylim=(-1.85, 1.85))
             axes.set_axis_off()
     return drawing.svg
@@ -65,7 +77,7 @@ def scatter_figure(groups: Groups) -> str | None:
             true, ours = zip(*(pair for pair in pairs if max(pair) < math.inf), strict=True)
             ends = [min(true), max(true)]
             axes.plot(true, ours, ".", color=BLUE, markersize=4, alpha=0.6, label="an input")
-            axes.plot(ends, ends, color="black", linewidth=1.4, label="learned = true")
+            axes.plot(ends, ends, color=INK, linewidth=1.4, label="learned = true")
             axes.set(title=run.setting, xlabel="true κ", ylabel="learned κ")
         drawing.legend()
     return drawing.svg
@@ -175,7 +187,7 @@ def modes_figure(groups: Groups) -> str | None:
             title, parts = list(columns.items())[index % 3]
             density = _density(parts, _SHOWN[index // 3], points)
             axes.contourf(x, y, density / density.max(), _LEVELS, cmap="Blues")
-            axes.fill(*_hammer(*_OUTLINE), facecolor="none", edgecolor="#595959", linewidth=1)
+            axes.fill(*_hammer(*_OUTLINE), facecolor="none", edgecolor=GREY, linewidth=1)
             axes.set(aspect="equal")
             axes.set_axis_off()
             if index < 3:
@@ -187,8 +199,8 @@ def draw_coverage(
     axes: Any, coverage: Mapping[str, Mapping[float, Summary]], masses: Sequence[float]
 ) -> None:
     """Draw measured minus nominal coverage in points, one line per label; two points around 0 are grey."""
-    axes.axhspan(-2, 2, color="#eeeeee", zorder=0, label="±2 points")
-    axes.axhline(0, color="black", linewidth=1)
+    axes.axhspan(-2, 2, color=RULE, zorder=0, label="±2 points")
+    axes.axhline(0, color=INK, linewidth=1)
     styles = [(c, m, line) for line in ("-", "--") for c, m in zip(COLOURS, MARKERS, strict=True)]
     for (label, shares), (colour, marker, line) in zip(coverage.items(), styles, strict=False):
         points = [
@@ -228,7 +240,7 @@ def _errorbars(
     if shown:
         x, y, error = zip(*shown, strict=True)
         style = {"markersize": 6, "linestyle": line, "capsize": 3, "label": label}
-        face = "white" if line == "none" else colour
+        face = SHEET if line == "none" else colour
         axes.errorbar(x, y, error, marker=marker, color=colour, markerfacecolor=face, **style)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from aureole.explorer import BLUE, GREY, Gallery, Item, Report, Run, Table, canvas, format_number
+from aureole.explorer import Gallery, Item, Report, Run, Table, format_number
+from aureole.plot import BLUE, GREY, canvas
 from aureole_paper.figures import draw_coverage
 from aureole_paper.frozen_images import METHODS
 from aureole_paper.records import (

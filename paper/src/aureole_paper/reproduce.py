@@ -1,27 +1,25 @@
 """``aureole reproduce``: the experiments, on one core or many; resumes after an interruption."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
+import aureole as au
 from aureole.cli import expanded, sweep_bar, training_bar
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
-from aureole.losses import rank
 from aureole.records import Record
-from aureole.scale import Failure, launch, sweep
-from aureole.training import check_fabric, is_first, joined, launched
-from aureole_paper.catalogue import CATALOGUE, AnySetting, Experiment, find_experiment
-from aureole_paper.cifar10h import BackboneName, LabelName
-from aureole_paper.runs import run
-from aureole_paper.settings import LossName
+from aureole_paper.names import EXPERIMENTS, BackboneName, LabelName, LossName
+
+if TYPE_CHECKING:
+    from aureole_paper.catalogue import AnySetting, Experiment
 
 _COLUMNS = (
     *("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank", "divergence"),
@@ -32,7 +30,7 @@ HELP = rf"""Run experiments and write one record per setting and seed.
 
 If the command is interrupted, run it again to resume; finished runs are not repeated.
 
-Experiments: {", ".join(CATALOGUE)}; or "all" except paper-preset.
+Experiments: {", ".join(EXPERIMENTS)}; or "all" except paper-preset.
 
 Examples:
 
@@ -124,7 +122,7 @@ class Places:
         Path | None, typer.Option(help="Folder of cached features (default: $AUREOLE_CACHE).")
     ] = None
 
-    def resolved(self) -> "Places":
+    def resolved(self) -> Places:
         """The same places by absolute paths, for workers in another working directory."""
         data_dir, cache = self.data_dir, self.cache
         return Places(
@@ -150,30 +148,30 @@ def reproduce(
 ) -> None:
     """Run experiments and write one record per setting and seed; ``HELP`` is the text users see."""
     workers, ranks = parallel.workers, parallel.ranks
-    if (ranks > 1 or launched() > 1) and (workers > 1 or parallel.address is not None):
+    if (ranks > 1 or au.training.launched() > 1) and (workers > 1 or parallel.address is not None):
         raise typer.BadParameter(
             "use either --ranks (processes per run), or --workers and --address (runs at a time)."
         )
     jobs = _jobs(_experiments(names, settings.given(), preset), preset, seeds)
     if ranks > 1:
-        check_fabric()
+        au.training.check_fabric()
     quiet = as_json or not sys.stderr.isatty()
     outcomes = _outcomes(jobs, parallel, places, quiet=quiet)
     results: list[tuple[AnySetting, int, Record]] = []
     failures, missing = [], []
     shown = not quiet and workers > 1
-    with joined(), sweep_bar("runs", len(jobs), shown=shown) as advance:
+    with au.training.joined(), sweep_bar("runs", len(jobs), shown=shown) as advance:
         for (setting, seed), outcome in outcomes:
-            if isinstance(outcome, Failure) and outcome.missing:
+            if isinstance(outcome, au.scale.Failure) and outcome.missing:
                 missing.append(outcome.error)
-            elif isinstance(outcome, Failure):
+            elif isinstance(outcome, au.scale.Failure):
                 failures.append(f"{setting.name}, seed {seed}: {outcome.error}")
-                Console(stderr=True).print(outcome.details, highlight=False, markup=False)
+                typer.echo(outcome.details, err=True)
             else:
                 results.append((setting, seed, outcome))
             if shown:
                 advance(f"{setting.name}, seed {seed}: done")
-    if is_first() and (results or as_json):
+    if au.training.is_first() and (results or as_json):
         _show(results, as_json=as_json)
     missing = list(dict.fromkeys(missing))  # many runs may lack the same file
     if failures:
@@ -184,24 +182,28 @@ def reproduce(
 
 def _outcomes(
     jobs: list[tuple[AnySetting, int]], parallel: ParallelOptions, places: Places, *, quiet: bool
-) -> Iterator[tuple[tuple[AnySetting, int], Record | Failure]]:
+) -> Iterator[tuple[tuple[AnySetting, int], Record | au.scale.Failure]]:
     """Run the jobs in this process, on several ranks, or over Ray."""
     command = _command(sys.argv[1:])
     if parallel.workers > 1 or parallel.address is not None:
         unwatched = partial(_run, places=places.resolved(), command=command, quiet=True)
-        return sweep(unwatched, jobs, workers=parallel.workers, address=parallel.address)
+        return au.scale.sweep(unwatched, jobs, workers=parallel.workers, address=parallel.address)
     watched = partial(_run, places=places, command=command, quiet=quiet)
-    if launched() > 1:  # a rank that fails must end instead of starting the next run alone
+    if (
+        au.training.launched() > 1
+    ):  # a rank that fails must end instead of starting the next run alone
         return ((job, watched(job)) for job in jobs)
     if parallel.ranks > 1:
-        return sweep(partial(launch, watched, ranks=parallel.ranks), jobs)
-    return sweep(watched, jobs)
+        return au.scale.sweep(partial(au.scale.launch, watched, ranks=parallel.ranks), jobs)
+    return au.scale.sweep(watched, jobs)
 
 
 def _experiments(names: list[str], wanted: Mapping[str, Any], preset: str) -> list[Experiment]:
     """The selected settings of experiments; an experiment without any is an error unless it comes from "all"."""
+    from aureole_paper.catalogue import find_experiment
+
     selected = []
-    shorter = [name for name in CATALOGUE if name != "paper-preset"]  # which takes days
+    shorter = [name for name in EXPERIMENTS if name != "paper-preset"]  # which takes days
     for name in shorter if "all" in names else names:
         try:
             experiment = find_experiment(name).narrowed(wanted)
@@ -244,11 +246,13 @@ def _command(arguments: list[str]) -> str:
 
 def _run(job: tuple[AnySetting, int], *, places: Places, command: str, quiet: bool) -> Record:
     """Run one setting with one seed, with a progress bar unless ``quiet``."""
+    from aureole_paper.runs import run
+
     (setting, seed), (data_dir, cache) = job, (places.data_dir, places.cache)
     work = partial(run, setting, seed, places.out, command=command, data_dir=data_dir, cache=cache)
     if quiet:
         return work()
-    with training_bar(f"{setting.name}/{seed}", shown=rank() == 0) as bar:
+    with training_bar(f"{setting.name}/{seed}", shown=au.losses.rank() == 0) as bar:
         return work(observer=bar, progress=bar.part)
 
 
@@ -260,6 +264,9 @@ def _show(results: list[tuple[AnySetting, int, Record]], *, as_json: bool) -> No
         ]
         typer.echo(json.dumps(rows))
         return
+    from rich.console import Console
+    from rich.table import Column, Table
+
     columns = [c for c in _COLUMNS if any(c in record.metrics for _, _, record in results)]
     # wrapped before the last word, so that the table fits 80 columns
     headings = ("\n".join(column.rsplit("_", 1)) for column in columns)

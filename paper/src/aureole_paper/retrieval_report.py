@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from aureole.explorer import BLUE, GREEN, ORANGE, VERMILION, Report, Run, Table, canvas
+from aureole.explorer import Report, Run, Table
+from aureole.plot import BLUE, GREEN, INK, PURPLE, VERMILION, canvas
 from aureole_paper.records import (
     MISSING,
     Groups,
@@ -37,7 +38,7 @@ MEASURES = {
 }
 _STYLES = {
     "model": (VERMILION, "s--"),
-    "calibrated": (ORANGE, "^-."),
+    "calibrated": (PURPLE, "^-."),
     "refitted": (GREEN, "v:"),
     "conformal": (BLUE, "o-"),
 }
@@ -121,7 +122,7 @@ def coverage_figure(groups: Groups) -> str | None:
         return None
     with canvas("retrieval-coverage", 1, height=4.4) as drawing:
         (axes,) = drawing.axes
-        axes.plot([0, 100], [0, 100], color="black", linewidth=1, label="as promised")
+        axes.plot([0, 100], [0, 100], color=INK, linewidth=1, label="as promised")
         for method, line in curves.items():
             colour, style = _STYLES[method]
             x, y = zip(*line, strict=True)

@@ -161,13 +161,15 @@ def _images(
             else cifar10h_baselines.evaluate_vote_baseline(setting, split, fold, folder=folder)
         )
         return _Result("cifar10h", Fit(nn.Identity()), metrics, hashes)
-    fitted = cifar10h.train(
-        setting, split, fold, folder=folder, checkpoint=checkpoint, observer=observer
-    )
+    place: dict[str, Any] = {"folder": folder, "checkpoint": checkpoint, "observer": observer}
+    chosen, tried = cifar10h.choose(setting, split, fold, **place)
+    fitted = cifar10h.train(chosen, split, fold, **place)
     started = time.monotonic()
     model = MirroredViews(fitted.encoder) if setting.mirrored else fitted.encoder
     metrics = cifar10h.evaluate(model, split, setting, folder=folder)
     metrics["bootstrap_errors"] = cifar10h_baselines.encoder_errors(model, split)
+    if tried:
+        metrics["chosen"], metrics["tried"] = {"lr": chosen.lr, "head": chosen.head}, tried
     if setting.gallery and fold == 0:
         metrics["pictures"] = cifar10h.pictures(model, split, checkpoint.with_suffix(".png"))
     metrics["seconds_evaluation"] = round(time.monotonic() - started, 1)

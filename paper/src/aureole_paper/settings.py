@@ -28,8 +28,8 @@ from aureole.losses import (
 )
 from aureole.models import IndependentEncoder, PaperEncoder, ResidualMLP, SharedEncoder, paper_mlp
 from aureole.training import Phase, paper_phases, three_phases, two_phases
+from aureole_paper.names import LossName
 
-LossName = Literal["closed-form", "mcinfonce", "elk", "hib", "infonce"]
 SettingT = TypeVar("SettingT", bound="RunSetting")
 _FAMILIES: dict[str, type[Family]] = {
     family.name: family for family in (VMF, Gaussian, Laplace, Dirac)
