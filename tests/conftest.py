@@ -1,7 +1,9 @@
 """Shapes and types of every annotated function are checked while the tests run; global state is guarded."""
 
 import os
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 from jaxtyping import install_import_hook
@@ -20,7 +22,11 @@ with install_import_hook("aureole", "beartype.beartype"):
     import aureole.retrieval._lance
     import aureole.retrieval._postgres
     import aureole.scale
+    import aureole.serve
     import aureole.training
+
+    for module in iter_modules(aureole.cli.__path__, "aureole.cli."):
+        import_module(module.name)
 
 import torch
 from hypothesis import settings

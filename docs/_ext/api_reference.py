@@ -5,6 +5,7 @@
 
 import importlib
 import inspect
+import sys
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -14,7 +15,7 @@ from record_tables import table
 TOP = "aureole"
 PACKAGES = (
     "sphere", "distributions", "losses", "models", "data", "encoders", "training", "evaluation", "retrieval", "scale",
-    "serve", "explorer",
+    "serve", "explorer", "plot",
 )  # fmt: skip
 
 
@@ -51,8 +52,8 @@ def package_lines(name, modules):
         paths = [f"   {name}.{n}" for things in by_file.values() for n, _ in things]
         lines += [".. autosummary::", "   :nosignatures:", "", *paths, ""]
     for file, things in by_file.items():
-        if file.startswith(TOP):
-            # the docstring of the module: formulas, ranges, accuracy
+        # a docstring of several paragraphs has formulas, ranges or accuracy; a line is for readers of the code
+        if file.startswith(TOP) and "\n\n" in (inspect.getdoc(sys.modules[file]) or ""):
             lines += [f".. automodule:: {file}", "   :no-index:", ""]
         for n, thing in things:
             lines += auto(f"{name}.{n}", thing)

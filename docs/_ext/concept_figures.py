@@ -13,7 +13,7 @@ from record_tables import card
 def posterior():
     """Three posteriors on the sphere in three dimensions."""
     import aureole as au
-    from aureole.explorer import COLOURS, GREY, canvas
+    from aureole.plot import BAND, COLOURS, GREY, INK, RULE, canvas
 
     turn = np.linspace(0, 2 * math.pi, 361)
     mu = au.sphere.normalize(torch.tensor([0.3, -0.85, 0.4]))
@@ -22,11 +22,11 @@ def posterior():
             q = au.VonMisesFisher(mu, kappa)
             z = q.sample((250,), generator=torch.Generator().manual_seed(0)).numpy()
             front = z[:, 1] < 0
-            axes.fill(np.cos(turn), np.sin(turn), facecolor="#f6f6f6", edgecolor=GREY, linewidth=1)
-            axes.plot(np.cos(turn), 0.25 * np.sin(turn), color="#d0d0d0", linewidth=0.8)
+            axes.fill(np.cos(turn), np.sin(turn), facecolor=BAND, edgecolor=GREY, linewidth=1)
+            axes.plot(np.cos(turn), 0.25 * np.sin(turn), color=RULE, linewidth=0.8)
             axes.scatter(*z[front][:, [0, 2]].T, s=7, color=colour, linewidths=0, zorder=3)
             axes.scatter(*z[~front][:, [0, 2]].T, s=7, color=colour, alpha=0.2, linewidths=0)
-            axes.plot(mu[0], mu[2], "*", color="black", markersize=11, zorder=5)
+            axes.plot(mu[0], mu[2], "*", color=INK, markersize=11, zorder=5)
             degrees = math.degrees(math.acos(q.credible_cosine(0.9).item()))
             axes.set_title(f"κ = {kappa:.0f}\n90 % within {degrees:.0f}°")
             axes.set(aspect="equal", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05))
@@ -36,7 +36,7 @@ def posterior():
 
 def dimension():
     """The distribution of the angle between mu and z for one kappa and several dimensions."""
-    from aureole.explorer import COLOURS, canvas
+    from aureole.plot import COLOURS, canvas
     from aureole.sphere import cosine_log_pdf
 
     theta = torch.linspace(0.001, math.pi / 2 + 0.4, 600, dtype=torch.float64)
@@ -55,7 +55,7 @@ def dimension():
 def positivity():
     """The expected positivity over the angle, and Monte Carlo estimates of one value of it."""
     import aureole as au
-    from aureole.explorer import BLUE, COLOURS, GREY, canvas
+    from aureole.plot import BLUE, COLOURS, GREY, canvas
 
     dim, kappa_pos = 10, 20.0
     theta = torch.linspace(0, math.pi, 200, dtype=torch.float64)
@@ -105,7 +105,7 @@ def stretched(kappa, kappa_pos, stretch):
 
 def identifiability():
     """The likelihood of pairs under an encoder that stretches all angles, and under one that tilts all means."""
-    from aureole.explorer import BLUE, GREEN, VERMILION, canvas
+    from aureole.plot import BLUE, GREEN, RULE, VERMILION, canvas
     from aureole.sphere import log_positivity
 
     kappa, kappa_pos = 24.0, 20.0
@@ -120,7 +120,7 @@ def identifiability():
             left.plot(
                 torch.rad2deg(theta), value - value[0], color=colour, linestyle=style, label=label
             )
-        left.axvline(90, color="#b0b0b0", linewidth=1)
+        left.axvline(90, color=RULE, linewidth=1)
         left.set(
             xlabel="true angle of a pair",
             ylabel="log S h, minus its maximum",
@@ -144,7 +144,7 @@ def identifiability():
 
 def calibration():
     """The distributions of the latent and of a partner, and the coverage of caps from the records."""
-    from aureole.explorer import BLUE, GREEN, GREY, VERMILION, canvas
+    from aureole.plot import BLUE, GREEN, GREY, VERMILION, canvas
     from aureole.sphere import cosine_log_pdf, predictive_log_pdf
 
     dim, kappa, kappa_pos = 10, torch.tensor(24.0, dtype=torch.float64), 20.0
@@ -201,7 +201,59 @@ def _coverage(folder, keys):
     return masses, [sum(row[m] for row in rows) / len(rows) for m in masses]
 
 
+def _simulated():
+    """Posteriors, whether each is right, and partners, as on the page of plots."""
+    import aureole as au
+
+    rng = torch.Generator().manual_seed(0)
+    mu = au.sphere.normalize(torch.randn(2000, 16, generator=rng))
+    q = au.VonMisesFisher(mu, torch.rand(2000, generator=rng) * 300 + 20)
+    correct = torch.rand(2000, generator=rng) < q.kappa / 320
+    near = au.VonMisesFisher(q.sample(generator=rng), 200.0).sample(generator=rng)
+    partner = au.VonMisesFisher(near, 100.0).sample(generator=rng)
+    return q, correct, au.VonMisesFisher(partner, 100.0)
+
+
+def plotted(name):
+    """A function that draws one plot of ``au.plot``."""
+
+    def draw():
+        import aureole as au
+        from aureole.plot import canvas
+
+        q, correct, partner = _simulated()
+        height = 4.0 if name == "caps" else 3.4
+        with canvas(f"plot-{name}", 1, height=height) as drawing:
+            (ax,) = drawing.axes
+            if name == "histogram":
+                au.plot.kappa_histogram(q, ax=ax)
+            elif name == "rejection":
+                au.plot.rejection(q, correct, ax=ax)
+            elif name == "coverage":
+                au.plot.coverage(q, partner, kappa_pos=200.0, ax=ax)
+            else:
+                mu = torch.tensor([[0.9, 0.1, 0.4], [0.4, 0.9, 0.2], [0.6, 0.3, -0.7]])
+                kappa = torch.tensor([10.0, 40.0, 160.0])
+                au.plot.caps(au.VonMisesFisher(au.sphere.normalize(mu), kappa), ax=ax)
+        return drawing.svg
+
+    return draw
+
+
 FIGURES = {
+    "plot-histogram": (plotted("histogram"), "The kappas of 2,000 simulated posteriors."),
+    "plot-rejection": (
+        plotted("rejection"),
+        "Accuracy of the items that are kept; in the simulation it grows with kappa.",
+    ),
+    "plot-coverage": (
+        plotted("coverage"),
+        "Coverage of predictive caps on simulated pairs that follow the model.",
+    ),
+    "plot-caps": (
+        plotted("caps"),
+        "The caps of mass 0.9 of three posteriors; dotted lines are on the far side.",
+    ),
     "posterior": (
         posterior,
         "Samples of three posteriors with the same mean direction (the star) on the sphere in three dimensions, seen "
@@ -236,7 +288,7 @@ FIGURES = {
 
 
 class ConceptFigure(Directive):
-    """A figure by its name, on a white card."""
+    """A figure by its name."""
 
     required_arguments = 1
 

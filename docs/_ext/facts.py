@@ -78,7 +78,7 @@ def quotes(path: Path = FACTS, root: Path = ROOT) -> list[str]:
     Examples
     --------
     >>> [quote for quote in quotes() if "bare model" in quote]
-    ['rows | 826 rows/s, 0.95 of the bare model; memory +4.8% from 10,000 to 300,000 rows']
+    ['| rows | 826 rows/s, 0.95 of the bare model |']
     """
     entries = tomllib.loads(path.read_text())["fact"]
     return [

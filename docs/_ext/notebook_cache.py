@@ -23,7 +23,7 @@ def fingerprint(root: Path) -> str:
     False
     """
     digest = hashlib.sha256()
-    style = root / "docs" / "_static" / "matplotlibrc"
+    style = root / "src" / "aureole" / "plot" / "aureole.mplstyle"
     for path in [*sorted((root / "src").rglob("*.py")), style, root / "pyproject.toml"]:
         if path.is_file():
             content = path.read_bytes()

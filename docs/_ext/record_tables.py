@@ -27,7 +27,7 @@ def table(header, rows):
 def source(record, path):
     return [
         "",
-        f"Record ``{path}``: ``{record['command']}``, commit {record['commit']}, torch {record['versions']['torch']}.",
+        f"Record ``{path}``: ``{record['command']}``, torch {record['versions']['torch']}.",
     ]
 
 
@@ -276,7 +276,7 @@ class CapsFigure(Directive):
     """Two queries, their caps and the items in them, searched during the build of the docs: ``.. caps-figure::``."""
 
     def run(self):
-        """The figure as inline SVG on a white card, with its caption."""
+        """The figure as inline SVG, with its caption."""
         from aureole.explorer import caps_figure
 
         return [card(caps_figure(), CAPS)]
@@ -290,9 +290,8 @@ CAPS = (
 
 
 def card(svg, caption):
-    """A figure on a white card, whatever the theme."""
-    style = "background: white; color: black; margin: 1em 0; padding: 0.5em"
-    html = f'<figure style="{style}">{svg}<figcaption>{escape(caption)}</figcaption></figure>'
+    """A figure whose colours are those of the theme, light or dark."""
+    html = f'<figure class="adaptive">{svg}<figcaption>{escape(caption)}</figcaption></figure>'
     return nodes.raw("", html, format="html")
 
 
@@ -369,7 +368,7 @@ class ReportTables(ReportDirective):
     """The tables of one section of a report on a folder of records: ``.. report-tables:: FOLDER ANCHOR``."""
 
     def shown(self, section):
-        """The parsed tables, with their captions and the commits of the records."""
+        """The parsed tables, with their captions and the folder of the records."""
         lines = []
         for shown in section.tables:
             pairs = zip(spread(shown), shown.header, strict=True)
@@ -377,8 +376,7 @@ class ReportTables(ReportDirective):
             header = [": ".join(filter(None, pair)).replace("@", "\\@") for pair in pairs]
             first, *rest = table(header, stressed(shown))
             lines += ["", shown.caption, "", first, "   :class: report", *rest]
-        commits = sorted({run.record.commit for run in section.runs})
-        lines += ["", f"Records: ``{self.arguments[0]}``, commits {', '.join(commits)}."]
+        lines += ["", f"Records: ``{self.arguments[0]}``."]
         return self.parsed(lines)
 
 

@@ -217,6 +217,132 @@ class ScalePlan(Directive):
         return node.children
 
 
+class ServePlan(MeasuredDirective):
+    """What serving a billion rows needs, by queries per second: ``.. serve-plan:: SHARDED_CAPS``.
+
+    Options are the inputs: ``:core-hour:`` and ``:terabyte-month:`` in dollars, and their ``:date:``. The shards are
+    those of the record, only more of them, so CPU and memory grow with the rows. A core is planned to be busy for 60 %
+    of the time, and every shard has two replicas or more.
+    """
+
+    command = "python -m benchmarks.sharded_caps"
+    option_spec = {"core-hour": float, "terabyte-month": float, "date": str}  # noqa: RUF012
+
+    def lines(self, metrics):
+        """The table, and a sentence on its inputs."""
+        settings = load(self.arguments[0])["settings"]
+        rows, n = 10**9, settings["rows"]
+        shards = rows * settings["shards"] // n
+        seconds = metrics["search"]["caps"]["10"]["cpu_ms"] / 1000 * rows / n
+        codes, disk = (
+            metrics["index"][name] for name in ("codes_bytes_per_row", "disk_bytes_per_row")
+        )
+        cells = []
+        for rate in (100, 1_000, 10_000):
+            replicas = max(2, -(-rate * seconds / 0.6 // shards))
+            month = 730 * replicas * shards * self.options["core-hour"]
+            month += replicas * rows * disk / 1e12 * self.options["terabyte-month"]
+            cells.append(
+                [
+                    f"{rate:,}", f"{shards:,}", f"{replicas:,.0f}", f"{replicas * shards:,.0f}",
+                    f"{replicas * rows * codes / 1e9:,.0f} GB", f"{replicas * rows * disk / 1e12:,.1f} TB",
+                    f"${month:,.0f}",
+                ]
+            )  # fmt: skip
+        header = [
+            "queries per second",
+            "shards",
+            "replicas of each",
+            "cores",
+            "codes in memory",
+            "disk",
+            "per month",
+        ]
+        return [
+            *table(header, cells),
+            "",
+            f"Extrapolated from {n:,} rows in {settings['shards']} shards at D = {settings['dim']}: a query whose cap "
+            f"has 10 members took {1000 * seconds * n / rows:,.0f} ms of CPU there, so {seconds:,.1f} s at a billion "
+            f"rows. Prices of {self.options['date']}: ${self.options['core-hour']:g} per core hour, "
+            f"${self.options['terabyte-month']:g} per terabyte of SSD and month.",
+        ]
+
+
+class ShardRates(MeasuredDirective):
+    """Throughput by number of shards, measured and simulated: ``.. shard-rates:: SERVE_PLAN``."""
+
+    command = "python -m benchmarks.serve_plan"
+
+    def lines(self, metrics):
+        """One row per number of shards."""
+        cells = []
+        for shards, found in metrics["by shards"].items():
+            row = [shards]
+            for name in ("per second", "ms p99"):
+                low, high = min(found[name]), max(found[name])
+                row += [f"{low:.1f} to {high:.1f}", f"{found['predicted'][name]:.1f}"]
+            cells.append(row)
+        return table(
+            ["shards", "searches per second", "simulated", "p99 in ms", "simulated"], cells
+        )
+
+
+class FanOut(MeasuredDirective):
+    """Simulated services with many shards: ``.. fan-out:: SERVE_PLAN``."""
+
+    command = "python -m benchmarks.serve_plan"
+
+    def lines(self, metrics):
+        """One row per number of shards and kind of trouble."""
+        cells = [
+            [
+                str(row["shards"]), str(row["replicas"]), f"{row['straggling']:.0%}", f"{row['dead']:.1%}",
+                f"{row['ms p50']:.0f}", f"{row['ms p99']:.0f}", f"{row['partial']:.1%}",
+            ]
+            for row in metrics["fan-out"]
+        ]  # fmt: skip
+        header = ["shards", "replicas", "answers 10 times slower", "time that a replica is down", "p50 in ms",
+                  "p99 in ms", "partial results"]  # fmt: skip
+        return table(header, cells)
+
+
+class ShardService(MeasuredDirective):
+    """Shards under faults and changes: ``.. shard-service:: SHARD_SERVICE``."""
+
+    command = "python -m benchmarks.shard_service"
+
+    def lines(self, metrics):
+        """One row per part of the record."""
+        cells = []
+        if found := metrics.get("faults"):
+            cells.append(
+                [
+                    f"a shard's process is killed under {found['clients']} clients",
+                    f"{found.get('complete', 0):,} complete and {found.get('partial', 0):,} partial results, "
+                    f"{found['wrong']} wrong; complete again after {found['seconds until complete again']:.0f} s; "
+                    f"longest search {found['longest seconds after']:.1f} s (the timeout is {found['timeout']:g} s)",
+                ]
+            )
+        if found := metrics.get("updates"):
+            changes = sum(found.get(name, 0) for name in ("add", "replace", "delete"))
+            cells.append(
+                [
+                    f"{changes:,} changes in {found['minutes']:g} minutes, while others search",
+                    f"visible after {found['seconds until visible, longest']:.2f} s at most (median "
+                    f"{found['seconds until visible, median']:.2f} s); {found.get('checked', 0):,} sets compared with "
+                    f"brute force, {found['wrong']} wrong",
+                ]
+            )
+        if found := metrics.get("rebalance"):
+            cells.append(
+                [
+                    f"`rebalance` is killed {found['kills']} times",
+                    f"{found['lost']} rows lost, {found['doubled']} doubled",
+                ]
+            )
+        return table(["test", "result"], cells)
+
+
 def _amount(value, unit=""):
     """A number with two decimals; one that would be 0.00 is shown as < 0.01."""
     return f"{unit}{value:,.2f}" if value >= 0.005 else f"< {unit}0.01"
@@ -228,4 +354,8 @@ def setup(app):
     app.add_directive("job-table", JobTable)
     app.add_directive("fault-table", FaultTable)
     app.add_directive("scale-plan", ScalePlan)
+    app.add_directive("serve-plan", ServePlan)
+    app.add_directive("shard-rates", ShardRates)
+    app.add_directive("fan-out", FanOut)
+    app.add_directive("shard-service", ShardService)
     return {"parallel_read_safe": True}

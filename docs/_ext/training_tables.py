@@ -54,7 +54,7 @@ class RankTable(GeneratedDirective):
         seeds = ", ".join(map(str, comparisons[0].seeds))
         record = read_record(ROOT / self.arguments[1] / f"seed-{comparisons[0].seeds[0]}.json")
         note = f"Seeds {seeds}; mean ± standard error. Records: ``{self.arguments[0]}`` and ``{self.arguments[1]}`` "
-        note += f"(``{record.command}``, commit {record.commit})."
+        note += f"(``{record.command}``)."
         return [*table(header, rows), "", note]
 
 

@@ -28,6 +28,7 @@ _WORDS = (
 
 def make_belongings(folder: Path) -> None:
     """All of them."""
+    folder.mkdir(parents=True, exist_ok=True)
     things = [(colour, kind) for colour in _COLOURS for kind in _KINDS]
     table = _items(things)
     for name in ("train", "all", "test", "items", "captions", "queries", "vectors"):
@@ -117,7 +118,8 @@ def _pictures(folder: Path) -> None:
                 tar.add(folder / "photos" / name, Path(name).name)
     torch.manual_seed(0)
     card = Card(name="Toy", kappa_pos=16.0)
-    au.PosteriorEncoder(CifarResNet(8), au.KappaFromNorm(64, 8), card=card).save(folder / "encoder")
+    for name in ("encoder", "encoder-2"):
+        au.PosteriorEncoder(CifarResNet(8), au.KappaFromNorm(64, 8), card=card).save(folder / name)
     pictures = [read_picture(folder / "photos" / name) for name in names]
     ids = [f"picture-{i}" for i in range(len(pictures))]
     for one, picture in zip(ids, pictures, strict=True):

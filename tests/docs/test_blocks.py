@@ -201,7 +201,7 @@ def prepare(page, reader, monkeypatch):
 
 def test_few_blocks_are_not_run():
     reasons = [part.reason for found in PAGES.values() for part in found if part.reason]
-    assert len(reasons) <= 12, reasons
+    assert len(reasons) <= 16, reasons
     assert all(len(reason.split()) >= 3 for reason in reasons)
 
 

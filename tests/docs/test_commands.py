@@ -148,29 +148,30 @@ def test_every_command_of_the_pages_prints_its_help():
 COUNTS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
-def readme_rows():
-    """(Experiment, command, folder of records) of each row of README's results that links to records."""
+def result_rows():
+    """(Experiment, command, folder of records) of each row of the page of results that names records."""
     rows = []
-    for line in (REPOSITORY / "README.md").read_text().splitlines():
+    for line in (REPOSITORY / "docs" / "results.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if not line.startswith("|") or len(cells) != 6:
             continue
-        link = re.search(r"\[records\]\((paper/results/[^)]+)\)", cells[5])
+        link = re.fullmatch(r"`(paper/results/[^`]+)`", cells[5])
         if link:
             rows.append((cells[0], cells[4].strip("`"), link[1]))
     return rows
 
 
-def test_readme_has_rows_of_results():
-    assert len(readme_rows()) >= 8
+def test_the_page_has_rows_of_results():
+    assert len(result_rows()) >= 8
 
 
-@pytest.mark.parametrize(("experiment", "command", "folder"), readme_rows())
-def test_a_row_of_readme_has_as_many_seeds_as_it_says_and_as_its_command_makes(
-    experiment, command, folder
-):
+@pytest.mark.parametrize(("experiment", "command", "folder"), result_rows())
+def test_a_row_has_as_many_seeds_as_it_says_and_as_its_command_makes(experiment, command, folder):
     stated = re.search(r"\b(\w+) (?:seed|fold)s?\b", experiment)
     expected = COUNTS.index(stated[1]) + 1 if stated else 5  # what the text above the table says
+    page = (REPOSITORY / "docs" / "results.md").read_text()
+    own = page.splitlines()[page[: page.index(f"`{folder}`")].count("\n")]
+    assert f"{{fact}}`{folder}#" in own, f"{experiment}: its numbers come from another folder"
     seeds = {int(p.stem.removeprefix("seed-")) for p in (REPOSITORY / folder).glob("seed-*.json")}
     assert len(seeds) == expected, f"{experiment}: {len(seeds)} records in {folder}"
     below, verbs, given = resolve(words_of(command))

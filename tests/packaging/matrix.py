@@ -115,6 +115,17 @@ def _otel(env: Environment) -> None:
     env.code("from aureole.serve._tracing import Tracing; Tracing().close()")
 
 
+def _map(env: Environment) -> None:
+    program = (
+        "import numpy as np, torch; from aureole import CredibleIndex, VonMisesFisher\n"
+        "from aureole.explorer import fit_map\n"
+        "mu = torch.nn.functional.normalize(torch.from_numpy(np.load('v.npy')[:200]), dim=1)\n"
+        "rows = VonMisesFisher(mu, torch.ones(200))\n"
+        "print(fit_map(CredibleIndex.create('faiss://', rows, list(map(str, range(200))))).note.method)"
+    )
+    assert env.code(program) == "t-SNE"
+
+
 def _qdrant(env: Environment) -> None:
     program = (
         "import numpy as np; from aureole import CredibleIndex, VonMisesFisher; import torch\n"
@@ -235,6 +246,7 @@ def _all(env: Environment) -> None:
 SMOKES: dict[str, Callable[[Environment], None]] = {
     "train": _train, "metrics": _metrics, "reports": _reports, "images": _images, "tables": _tables,
     "retrieval": _retrieval, "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "otel": _otel,
+    "map": _map,
     "qdrant": _qdrant, "milvus": _milvus, "langchain": _langchain, "llamaindex": _llamaindex,
     "transformers": _transformers, "timm": _timm, "onnx": _onnx, "openai": _openai, "all": _all,
 }  # fmt: skip

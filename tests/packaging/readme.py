@@ -1,7 +1,8 @@
 """The commands of README, run as a stranger would: in order, in an empty environment with the built wheel.
 
 ``python -m tests.packaging.readme [FILE ...]``, or ``.ci/readme``. Every line of a console block that begins with ``$``
-and a blank is run, but for blocks after a line ``<!-- not run: reason -->``. A service is started, asked whether it is
+and a blank is run, but for blocks after a line ``<!-- not run: reason -->``. The files of a reader, which commands
+read, are small ones that exist before the first command. A service is started, asked whether it is
 well, and ended with its block. Then the blocks of Python are run as doctests, in the same environment.
 """
 
@@ -9,6 +10,7 @@ import argparse
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.docs.belongings import make_belongings
 from tests.packaging.bare import check_base
 from tests.packaging.environments import ROOT, TORCH, Environment, base, build, timed
 
@@ -180,6 +183,9 @@ def main(arguments: list[str] | None = None) -> int:
             check_base(env, version)
         constraints = place / "constraints.txt"
         constraints.write_text(f"{TORCH}\naureole=={version}\n")
+        make_belongings(place / "files")
+        for name in ("captions.csv", "pairs.csv"):
+            shutil.copy(place / "files" / name, env.work)
         runner = Runner(env, constraints, given.timeout, built.wheel.parent)
         for file, block in found:
             where = f"{os.path.relpath(file, ROOT)}:{block.line}"
