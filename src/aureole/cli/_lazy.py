@@ -20,7 +20,9 @@ else:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("__") and name != "__version__":  # what tools ask of every object, such as __wrapped__
+            if (
+                name.startswith("__") and name != "__version__"
+            ):  # what tools ask of every object, such as __wrapped__
                 raise AttributeError(name)
             module = import_module(self._name)
             if not hasattr(module, name):
