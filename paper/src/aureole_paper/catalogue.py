@@ -197,21 +197,33 @@ def _samples() -> tuple[Setting, ...]:
     )
 
 
+_MC = {"n_samples": 16, "items": 256, "pairs": 768, **_BY_DRAWS}
+
+
+def _batches() -> tuple[Setting, ...]:
+    """Sixteen samples, trained up to 64 times as long, on pairs of the theory and of the paper's rule."""
+    rules = {"mc-samples-16": "exact", "sources-mc-paper-rule": "paper"}
+    return tuple(
+        _short(f"{name}{end}", **_MC, rule=rule, steps=steps)
+        for end, steps in (("", 400), ("-1600", 1600), ("-6400", 6400), ("-25600", 25_600))
+        for name, rule in rules.items()
+    )
+
+
 def _sources() -> tuple[Setting, ...]:
     """Where the paper's error of kappa comes from: one change at a time, from our setting towards the paper's."""
-    mc = {"n_samples": 16, "items": 256, "pairs": 768, **_BY_DRAWS}
     return (
         _BASE,
         _short("sources-no-centring", centring=0.0),
         _short("sources-paper-rule", rule="paper"),
         _short("sources-paper-rule-no-centring", rule="paper", centring=0.0),
-        _short("mc-samples-16", **mc),
-        _short("sources-mc-paper-rule", **mc, rule="paper"),
+        _short("mc-samples-16", **_MC),
+        _short("sources-mc-paper-rule", **_MC, rule="paper"),
         _short("sources-full-rank", generator="whitened"),
         _short("sources-full-rank-no-centring", generator="whitened", centring=0.0),
         _short("sources-full-rank-paper-rule", generator="whitened", rule="paper", centring=0.0),
-        _short("sources-full-rank-mc", generator="whitened", **mc),
-        _short("sources-full-rank-mc-paper-rule", generator="whitened", **mc, rule="paper"),
+        _short("sources-full-rank-mc", generator="whitened", **_MC),
+        _short("sources-full-rank-mc-paper-rule", generator="whitened", **_MC, rule="paper"),
     )
 
 
@@ -314,6 +326,7 @@ CATALOGUE = {
         Experiment("two-dim", _TWO_DIM, 5),
         Experiment("families", _FAMILIES, 5),
         Experiment("mc-samples", _samples(), 5),
+        Experiment("mc-batches", _batches(), 2),
         Experiment("encoder-dim", _ENCODERS, 5),
         Experiment("losses", _losses(), 5),
         Experiment("high-dim", _high_dim(), 5),

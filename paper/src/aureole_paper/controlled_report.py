@@ -191,6 +191,11 @@ _HIGH_DIM = ("high-dim-fixed-", "high-dim-matched-")
 _SAME = {"base": "ambiguous"}
 # rows that are the paper's own task: its rule of pairs, and its generator on the circle
 _PAPER_TASKS = {"sources-paper-rule": "ambiguous", "two-dim-arc": "two-dim"}
+_BY_BATCHES = tuple(
+    f"{name}{end}"
+    for end in ("", "-1600", "-6400", "-25600")
+    for name in ("mc-samples-16", "sources-mc-paper-rule")
+)
 PLANS = (
     Plan(
         "recovery",
@@ -223,6 +228,12 @@ PLANS = (
         _compared("mc-samples", "samples", "inputs per batch"),
         (figures.samples_figure,),
         context=("base",),
+    ),
+    Plan(
+        "mc-batches",
+        fixed(*_BY_BATCHES),
+        _compared("mc-batches", "rule", "inputs per batch"),
+        context=_BY_BATCHES[:2],
     ),
     Plan(
         "encoder-dim",

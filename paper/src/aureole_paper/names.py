@@ -10,6 +10,7 @@ EXPERIMENTS = (
     "two-dim",
     "families",
     "mc-samples",
+    "mc-batches",
     "encoder-dim",
     "losses",
     "high-dim",

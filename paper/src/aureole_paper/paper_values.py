@@ -90,6 +90,12 @@ _SAME = {
     "losses-mcinfonce": "ambiguous",
     "losses-elk-paper-scale": "losses-elk",
     "mc-samples-512": "ambiguous",
+    **{
+        f"{name}{end}": "mc-samples-16"
+        for name in ("mc-samples-16", "sources-mc-paper-rule")
+        for end in ("-1600", "-6400", "-25600")
+    },
+    "sources-mc-paper-rule": "mc-samples-16",
 }
 
 
