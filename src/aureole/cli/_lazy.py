@@ -20,9 +20,8 @@ else:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
-            if (
-                name.startswith("__") and name != "__version__"
-            ):  # what tools ask of every object, such as __wrapped__
+            # tools probe every object for names such as __wrapped__: that must not import the module
+            if name.startswith("__") and name != "__version__":
                 raise AttributeError(name)
             module = import_module(self._name)
             if not hasattr(module, name):
