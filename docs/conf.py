@@ -56,7 +56,11 @@ def _theme(colours):
     return dict(colours) | {name: colours[value] for name, value in furo.items()}
 
 
-html_theme_options = {"light_css_variables": _theme(LIGHT), "dark_css_variables": _theme(DARK)}
+html_theme_options = {
+    "light_css_variables": _theme(LIGHT),
+    "dark_css_variables": _theme(DARK),
+    "top_of_page_buttons": [],  # "view source" is outside all landmarks
+}
 pygments_dark_style = "github-dark"  # the default underlines names as if they were links
 exclude_patterns = ["_build"]
 autodoc_typehints = "signature"
@@ -72,6 +76,7 @@ nitpicky = False
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["math.css", "notebooks.css", "identity.css"]
+html_js_files = ["accessibility.js"]
 
 # The build executes the tutorials, and fails if a cell fails. Outputs are cached as long as neither the cells nor
 # the library change: the name of the cache folder contains a digest of the library.

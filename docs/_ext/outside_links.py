@@ -44,7 +44,9 @@ PROJECTS = {
 
 def inventory(project: str) -> bytes:
     """The inventory of a project, in the second version of Sphinx's format."""
-    lines = [f"{name} py:{role} 1 {path} -" for name, (role, path) in PROJECTS[project][1].items()]
+    entries = PROJECTS[project][1].items()
+    # Sphinx expands a $ at the end only
+    lines = [f"{name} py:{role} 1 {path.replace('$', name)} -" for name, (role, path) in entries]
     header = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n"
     header += "# The remainder of this file is compressed using zlib.\n"
     return header.encode() + zlib.compress(("\n".join(lines) + "\n").encode())

@@ -17,6 +17,7 @@ import typer
 
 import aureole as au
 from aureole.cli import _app, main
+from aureole.cli._output import wrapped
 from aureole.data import write_columns
 from aureole.models import MINILM_CAPTIONS
 from aureole.records import Record, write_record
@@ -307,6 +308,17 @@ def test_reproduce_without_the_paper_says_how_to_get_it(monkeypatch, capsys):
         assert "pip install ./paper" in line
     assert run_main(monkeypatch, "--help") == 0
     assert "aureole-paper" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_lines_are_wrapped_between_words(width):
+    line = "  predictive cap of the query /a/path/" + 60 * "x" + " and some more words after it" * 3
+    lines = wrapped(line, width).split("\n")
+    assert "".join(lines).replace(" ", "") == line.replace(" ", "")
+    assert all(part.startswith("  ") for part in lines)
+    assert [part.strip() for part in lines if len(part) > width] == ["/a/path/" + 60 * "x"] * (
+        width < 70
+    )
 
 
 def test_commands_of_other_packages(monkeypatch, capsys):

@@ -85,11 +85,12 @@ def test_the_next_commands_work(finished):
     search, report, _ = (
         command.split()[1:] for _, command in next_steps(out, out / "gallery.lance")
     )
-    found = json.loads(run(*search, "--kind", "credible", "--json").stdout)  # as on the page
+    found = json.loads(run(*search, "--json").stdout)
+    assert found["cap"]["kind"] == "credible"  # as on the page
     wanted = read_record(out / "quickstart.json").metrics["searches"][1]
     assert found["query"]["kappa"] == pytest.approx(wanted["kappa"], rel=1e-4)
     assert len(found["hits"]) == wanted["members"]
-    matches = json.loads(run(*search, "--json").stdout)
+    matches = json.loads(run(*search, "--kind", "predictive", "--json").stdout)
     assert matches["cap"]["kind"] == "predictive"
     assert len(matches["hits"]) >= len(found["hits"])
     assert run(*report).exit_code == 0

@@ -181,6 +181,20 @@ def test_a_link_that_leads_nowhere_would_be_seen():
     assert links("See [a](a.md#b), ![p](p.png 'title') and `[c](c.md)`.") == ["a.md#b", "p.png"]
 
 
+def stray_targets(text):
+    """Explicit targets, ``(name)=``, that do not stand above a heading: links to them lead elsewhere."""
+    return re.findall(r"^\(([\w-]+)\)=\n(?!#)", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_targets_stand_above_their_headings(path):
+    assert stray_targets(path.read_text()) == []
+
+
+def test_a_target_above_another_one_is_found():
+    assert stray_targets("(a)=\n\n(b)=\n## B\n\n## A\n") == ["a"]
+
+
 def test_commands_in_the_docs_name_files_that_exist():
     """``python -m benchmarks.NAME`` and ``tests/...py`` in prose or consoles are there."""
     missing = []

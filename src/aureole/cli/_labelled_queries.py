@@ -51,7 +51,7 @@ class Labels:
         """Raise if there are too few labelled queries."""
         if len(self.rows) < FEWEST:
             raise MissingInputError(
-                f"{source} has {len(self.rows)} labelled queries, but at least {FEWEST} are needed, and some hundred "
+                f"{source} has {len(self.rows)} labelled queries, but at least {FEWEST} are needed, and a few hundred "
                 "for useful guarantees. Label more, or use --made."
             )
 

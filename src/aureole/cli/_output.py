@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -31,17 +32,30 @@ def finite(value: Any) -> Any:
     return [finite(entry) for entry in value] if isinstance(value, list) else value
 
 
-def print_text(*lines: str) -> None:
+def print_text(*lines: str, wrap: bool = True) -> None:
     """Print lines to stdout as plain text, without markup.
 
-    In a terminal, lines are wrapped between words; paths and commands are never broken. Piped lines are not wrapped.
+    In a terminal, lines are wrapped between words, and long words such as paths are not broken. Piped lines, and those
+    printed with ``wrap=False`` (commands to copy), are not wrapped.
     """
     console = rich.console.Console(highlight=False)
     for line in lines:
-        if console.is_terminal:
-            console.print(line, markup=False, overflow="ignore", crop=False)
-        else:
-            console.print(line, markup=False, soft_wrap=True)
+        if wrap and console.is_terminal:
+            line = wrapped(line, console.width)
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def wrapped(line: str, width: int) -> str:
+    """A line broken between words, with the indentation of its start; a longer word is left whole."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
 
 
 def print_table(rows: rich.table.Table) -> None:

@@ -16,7 +16,7 @@ from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson
 from aureole.cli._output import print_json, print_text, training_bar
 
-HELP = """Train an encoder on synthetic shapes, check its certainty, and search with it: two minutes, offline.
+HELP = """Train an encoder on synthetic shapes, check its certainty, and search with it: a few minutes, offline.
 
 Needs no data and no GPU. Writes one folder: a page to look at, the encoder, and a gallery for the other commands. If
 the command is interrupted, run it again to resume.
@@ -69,7 +69,7 @@ def quickstart(
     _show(done.record.metrics)
     print_text("", f"Open {done.page}, then try:")
     for what, line in next_steps(out, done.gallery):
-        print_text("", f"  # {what}", f"  {line}")
+        print_text("", f"  # {what}", f"  {line}", wrap=False)
 
 
 class _Steps:

@@ -252,7 +252,7 @@ def _show(answer: Answer, *, limit: int | None, shown: int, explain: bool) -> No
 
 def _about_cap(cap: dict[str, Any]) -> str:
     """The kind of the cap, its mass, its calibration, its size, and when the search abstains."""
-    covers = {"credible": "the query's own latent", "predictive": "the μ of a positive"}
+    covers = {"credible": "the query's own latent", "predictive": "the μ of a match"}
     kind, mass = cap["kind"], cap["mass"]
     text = f"{kind} cap, which contains {covers[kind]} with probability {mass:g}"
     if cap["conformal"]:

@@ -419,8 +419,8 @@ def next_steps(out: Path, gallery: Path) -> list[tuple[str, str]]:
     encoder, pictures = out / "encoder", out / "pictures"
     return [
         (
-            "search for a picture of your own",
-            f"aureole search {gallery} --image {out / 'blurred.png'} --encoder {encoder}",
+            "search again, or with a picture of your own",
+            f"aureole search {gallery} --image {out / 'blurred.png'} --encoder {encoder} --kind credible",
         ),
         ("explore the gallery in one file", f"aureole report {gallery} --pictures {pictures}"),
         (
