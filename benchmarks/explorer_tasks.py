@@ -130,16 +130,22 @@ def image_galleries(work: Path, folder: Path) -> Votes:
         ids = list(votes.text)
         labels = [CLASSES[code] for code in data.labels[found["rows"]].tolist()]
         posterior = VonMisesFisher(found["mu"], found["kappa"], validate_args=False)
-        payload = {"label": labels, "votes": list(votes.text.values())}
+        payload = {
+            "label": labels,
+            "votes": list(votes.text.values()),
+            "agree": [round(share, 3) for share in votes.share.values()],
+        }
         index = CredibleIndex.create(where, posterior, ids, payload)
         index.origin = Origin(kappa_pos=float(found["kpos"]))
-        command("inspect", where, "--label-column", "label")
-        command("index", "map", where)
-        for each, row in zip(ids, found["rows"].tolist(), strict=True):
-            picture = work / "pictures" / f"{each}.png"
-            if not picture.exists():
-                write_picture(data.images[row], picture)
-    return Votes(data, posteriors(work, {}, NAMES[0], HALF)["rows"])
+        if name == NAMES[0]:
+            command("inspect", where, "--label-column", "label")
+            command("index", "map", where)
+    rows = posteriors(work, {}, NAMES[0], HALF)["rows"]
+    for row in rows.tolist():
+        picture = work / "pictures" / f"test-{row:05d}.png"
+        if not picture.exists():
+            write_picture(data.images[row], picture)
+    return Votes(data, rows)
 
 
 def caption_gallery(work: Path, folder: Path) -> dict[str, Any]:
@@ -196,6 +202,8 @@ def suspicious(visit: TaskVisit, camera: Camera, votes: Votes) -> dict[str, Any]
     visit.click(visit.page.get_by_text("Table", exact=True))
     rows = visit.page.locator(".linked tbody tr")
     rows.first.wait_for()
+    visit.click(visit.page.get_by_role("button", name="agree", exact=True))
+    visit.page.locator("th[aria-sort=ascending]", has_text="agree").wait_for()
     first = rows.first.inner_text()
     name = ids_of(rows.first.locator("th a"))[0]
     if votes.text[name] not in first:
@@ -275,6 +283,7 @@ def _words(text: str) -> list[str]:
 
 def two_encoders(visit: TaskVisit, camera: Camera) -> dict[str, Any]:
     """The table of both encoders, and the images of which ResNet-20 is uncertain but ResNet-56 is not."""
+    visit.page.set_viewport_size({"width": 1280, "height": 1060})  # both the table and the plot
     visit.link("Compare")
     panel = visit.page.locator(".compare")
     panel.locator(".panel").last.locator(".tile").first.wait_for()
