@@ -8,6 +8,7 @@ first thumbnails are painted.
 """
 
 import argparse
+import math
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,28 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from aureole.data import open_picture
-from aureole.models import MINILM_CAPTIONS
 from aureole.records import Record, write_record
-from benchmarks.explorer_visit import Visit, asks_for_members, browser, serving
+from benchmarks.explorer_galleries import HEAD, MINILM
+from benchmarks.explorer_visit import Camera, Visit, asks_for_members, browser, serving
 
 _VIEWS = 5
 VAGUE = "Something is happening."
 PRECISE = "Two boys in red shirts play chess on a park bench."
-
-
-class _Camera:
-    """Takes small screenshots."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def take(self, visit: Visit, name: str) -> None:
-        """The screen as a WebP of a few tens of kilobytes."""
-        visit.page.wait_for_load_state("networkidle")  # all thumbnails are loaded
-        visit.page.wait_for_timeout(400)
-        with open_picture(visit.page.screenshot()) as picture:
-            picture.convert("RGB").save(self.folder / f"{name}.webp", quality=82, method=6)
 
 
 def options_of(name: str, work: Path) -> list[str]:
@@ -46,8 +32,7 @@ def options_of(name: str, work: Path) -> list[str]:
         parts = ["--encoder", str(work / "encoder"), "--images", str(work / "pictures")]
         return [*index, *parts, "--label-column", "label"]
     if name == "captions":
-        head = ["--encoder", str(MINILM_CAPTIONS), "--modality", "text"]
-        return [*index, *head, "--text-column", "text"]
+        return [*index, "--encoder", MINILM, "--head", HEAD, "--text-column", "text"]
     return [*index, "--label-column", "label"]
 
 
@@ -61,7 +46,7 @@ def first_views(chrome: Any, address: str) -> dict[str, float]:
     return {"median": round(statistics.median(seconds), 3), "slowest": round(max(seconds), 3)}
 
 
-def try_pictures(chrome: Any, address: str, work: Path, camera: _Camera) -> dict[str, Any]:
+def try_pictures(chrome: Any, address: str, work: Path, camera: Camera) -> dict[str, Any]:
     """Load, sort, open an item, move the slider, upload a picture and degrade it, move the threshold."""
     with Visit(chrome, address) as visit:
         visit.load()
@@ -110,7 +95,7 @@ def try_pictures(chrome: Any, address: str, work: Path, camera: _Camera) -> dict
     }
 
 
-def try_sentences(chrome: Any, address: str, camera: _Camera) -> dict[str, Any]:
+def try_sentences(chrome: Any, address: str, camera: Camera) -> dict[str, Any]:
     """Load, sort, open an item, move the slider, type a vague and a precise sentence."""
     with Visit(chrome, address) as visit:
         visit.load()
@@ -137,6 +122,37 @@ def try_sentences(chrome: Any, address: str, camera: _Camera) -> dict[str, Any]:
     }
 
 
+def try_map(chrome: Any, address: str, camera: Camera) -> dict[str, Any]:
+    """Draw a lasso around the middle of the map, zoom in until thumbnails appear, and colour by kappa."""
+    with Visit(chrome, address) as visit:
+        visit.open_map()
+        rows = visit.selected()[1]
+        visit.page.get_by_text("Lasso", exact=True).click()
+        chosen, _ = visit.drag_map(*_circle(0.5, 0.5, 0.18, 0.2))
+        visit.wait_selected(chosen)
+        camera.take(visit, "map")
+        _check(visit)
+    with Visit(chrome, address, color_scheme="dark") as visit:
+        visit.open_map()
+        visit.page.get_by_label("Colour by").select_option("kappa")
+        visit.page.locator(".ramp").wait_for()
+        camera.take(visit, "map-dark")
+        _check(visit)
+    with Visit(chrome, address, width=400) as visit:
+        visit.open_map()
+        camera.take(visit, "map-400")
+        if visit.overflow() > 0:
+            raise AssertionError(f"the map is wider than the screen by {visit.overflow()} px")
+        _check(visit)
+    return {"selected by a lasso": {"items": chosen, "of": rows}}
+
+
+def _circle(x: float, y: float, wide: float, tall: float) -> list[tuple[float, float]]:
+    """Points around an ellipse."""
+    angles = [2 * math.pi * k / 24 for k in range(25)]
+    return [(x + wide * math.cos(a), y + tall * math.sin(a)) for a in angles]
+
+
 def _blurred(picture: Path, out: Path) -> Path:
     """A copy of a picture, blurred independently of the service."""
     from PIL import ImageFilter
@@ -160,7 +176,7 @@ def _point_at(visit: Visit) -> None:
         visit.page.keyboard.press("ArrowRight")
 
 
-def _narrow(chrome: Any, address: str, camera: _Camera, routes: dict[str, str]) -> None:
+def _narrow(chrome: Any, address: str, camera: Camera, routes: dict[str, str]) -> None:
     """The same views on a screen of 400 pixels."""
     with Visit(chrome, address, width=400) as visit:
         visit.load()
@@ -191,7 +207,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
     parser.add_argument("--out", type=Path, default=Path("results/serve/page.json"))
     arguments = parser.parse_args()
-    camera = _Camera(arguments.pictures)
+    camera = Camera(arguments.pictures)
     metrics: dict[str, Any] = {}
     with browser() as chrome:
         for name in ("cifar10h", "captions", "million"):
@@ -199,6 +215,7 @@ def main() -> None:
                 found: dict[str, Any] = {"first view seconds": first_views(chrome, address)}
                 if name == "cifar10h":
                     found |= try_pictures(chrome, address, arguments.work, camera)
+                    found |= try_map(chrome, address, camera)
                 elif name == "captions":
                     found |= try_sentences(chrome, address, camera)
             metrics[name] = found

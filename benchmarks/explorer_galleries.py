@@ -7,7 +7,7 @@
 - ``DIR/captions.lance``: the 5,000 captions of 1,000 photos, encoded by MiniLM and the head included in the library.
 - ``DIR/million.lance``: random directions and concentrations around 40 classes.
 
-Existing galleries are left unchanged.
+The first two have a map. Existing galleries are left unchanged.
 """
 
 import argparse
@@ -18,7 +18,8 @@ import torch
 
 from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
-from aureole.models import MINILM_CAPTIONS, PosteriorEncoder
+from aureole.explorer import write_map
+from aureole.models import PosteriorEncoder
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
 from aureole.sphere import normalize
@@ -28,6 +29,7 @@ from aureole_paper.data_folder import data_folder
 from aureole_paper.text_data import load_captions
 
 NAMES = ("images", "captions", "million")
+MINILM, HEAD = "sentence-transformers:all-MiniLM-L6-v2", "minilm-captions"
 _BATCH = 500
 _CHUNK = 200_000  # rows of the million written at a time
 
@@ -48,7 +50,7 @@ def image_gallery(work: Path, data: Path) -> Path:
     for name, image in zip(ids, images, strict=True):
         write_picture(image, work / "pictures" / f"{name}.png")
     embedder = load_embedder(encoder)
-    posteriors = _joined([embedder.embed(list(part)) for part in images.split(_BATCH)])
+    posteriors = joined([embedder.embed(list(part)) for part in images.split(_BATCH)])
     agreeing = votes.gather(1, split.data.labels[:, None])[:, 0]
     payload = {
         "label": [CLASSES[label] for label in split.data.labels.tolist()],
@@ -67,11 +69,11 @@ def caption_gallery(work: Path, data: Path) -> Path:
         return where
     captions = load_captions(data, "test_2016")
     texts = [text for five in captions for text in five]
-    embedder = load_embedder(MINILM_CAPTIONS, "text")
+    embedder = load_embedder(MINILM, head=HEAD)
     parts = [texts[i : i + _BATCH] for i in range(0, len(texts), _BATCH)]
     ids = [f"{photo:04d}-{k}" for photo, five in enumerate(captions) for k in range(len(five))]
     payload = {"text": texts, "photo": [int(name.split("-")[0]) for name in ids]}
-    index = CredibleIndex.create(where, _joined([embedder(part) for part in parts]), ids, payload)
+    index = CredibleIndex.create(where, joined([embedder(part) for part in parts]), ids, payload)
     index.origin = Origin(weights=embedder.weights, kappa_pos=embedder.kappa_pos)
     return where
 
@@ -99,7 +101,8 @@ def million_gallery(work: Path, rows: int = 1_000_000, *, dim: int = 32, classes
     return where
 
 
-def _joined(parts: Sequence[VonMisesFisher]) -> VonMisesFisher:
+def joined(parts: Sequence[VonMisesFisher]) -> VonMisesFisher:
+    """One posterior of all parts."""
     mu, kappa = torch.cat([q.mu for q in parts]), torch.cat([q.kappa for q in parts])
     return VonMisesFisher(mu, kappa, validate_args=False)
 
@@ -112,10 +115,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    if "images" in arguments.only:
-        print(image_gallery(arguments.work, data_folder(arguments.data_dir)))
-    if "captions" in arguments.only:
-        print(caption_gallery(arguments.work, data_folder(arguments.data_dir)))
+    for name, create in (("images", image_gallery), ("captions", caption_gallery)):
+        if name in arguments.only:
+            where = create(arguments.work, data_folder(arguments.data_dir))
+            write_map(CredibleIndex.open(where))
+            print(where)
     if "million" in arguments.only:
         print(million_gallery(arguments.work))
 

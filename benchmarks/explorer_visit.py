@@ -12,9 +12,11 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-__all__ = ["FLAGS", "Visit", "asks_for_members", "browser", "chromium", "serving"]
+from aureole.data import open_picture
+
+__all__ = ["FLAGS", "Camera", "Visit", "asks_for_members", "browser", "chromium", "serving"]
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -86,7 +88,7 @@ class Visit:
         self.page.on("console", self._listen)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
 
-    def __enter__(self) -> "Visit":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -247,6 +249,21 @@ class Visit:
         return self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
+
+
+class Camera:
+    """Takes small screenshots."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, visit: Visit, name: str) -> None:
+        """The screen as a WebP of a few tens of kilobytes."""
+        visit.page.wait_for_load_state("networkidle")  # all thumbnails are loaded
+        visit.page.wait_for_timeout(400)
+        with open_picture(visit.page.screenshot()) as picture:
+            picture.convert("RGB").save(self.folder / f"{name}.webp", quality=82, method=6)
 
 
 def asks_for_members(answer: Any) -> bool:

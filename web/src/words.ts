@@ -19,8 +19,9 @@ export function number(value: number | null): string {
 /** 0.973 as "97 %"; one decimal below 1 % and above 99 %. */
 export function percent(share: number): string {
   const value = 100 * share;
-  const digits = (value > 0 && value < 1) || (value > 99 && value < 100) ? 1 : 0;
-  return `${value.toFixed(digits)} %`;
+  // never rounded to "0.0" or "100.0"
+  if ((value > 0 && value < 1) || (value > 99 && value < 100)) return `${Math.min(99.9, Math.max(0.1, value)).toFixed(1)} %`;
+  return `${value.toFixed(0)} %`;
 }
 
 /** How kappa changed: "rises from 24.1 to 180 (7.5x)". */
