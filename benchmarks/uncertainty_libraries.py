@@ -1,12 +1,14 @@
 """laplace-torch and torch-uncertainty next to our heads, on the same frozen features of images.
 
-``python -m benchmarks.uncertainty_libraries --data-dir DATA --cache DIR [--seeds 5]``, in an environment that also has
-laplace-torch and torch-uncertainty. They need a torchvision that fits torch; with torch's CPU build, two of its
-operators are declared before the import, and nothing that uses them is called.
+``python -m benchmarks.uncertainty_libraries --data-dir DATA --cache DIR``, in a separate environment:
+``pip install laplace-torch torch-uncertainty lightning`` and ``pip install --no-deps torchvision==0.28.0``. That
+torchvision is built for CUDA; with torch's CPU build, two of its operators are declared before the import, and nothing
+that uses them is called.
 
 All methods learn from 10,000 training images of CIFAR-10 and their labels, by the features of a MobileNetV2 that was
-trained on ImageNet. CIFAR-10H and crops of the test images only judge. The classifiers are those of the study of frozen
-images; nothing was chosen here.
+trained on ImageNet. CIFAR-10H and crops of the test images only judge. All methods of the libraries use the classifier
+with a hidden layer of the study of frozen images, with their default options or those of their documentation; nothing
+was chosen here.
 """
 
 import argparse
@@ -28,7 +30,8 @@ from aureole_paper.features import cache_folder
 from aureole_paper.frozen_images import FrozenImages, FrozenImagesSetting, hashes
 from aureole_paper.uncertainty_baselines import Probe
 
-IMAGES, MEMBERS, PASSES = 10_000, 5, 20
+IMAGES, MEMBERS, PASSES, BATCH = 10_000, 5, 20, 500
+FOLDS = 10  # one of them is held out for the grid search
 Uncertainty = Callable[[Tensor], Tensor]
 SETTING = FrozenImagesSetting(name="libraries", crops=False, images=IMAGES)
 
@@ -41,29 +44,34 @@ def declare_operators() -> None:
     globals()["_library"] = library  # it ends with the object
 
 
-def laplace(probe: Probe, data: FrozenImages) -> Uncertainty:
-    """laplace-torch: the entropy of a linear classifier with a Kronecker-factored posterior of its weights.
+def laplace(probe: Probe, train: DataLoader, validation: DataLoader | None = None) -> Uncertainty:
+    """laplace-torch: the entropy of its predictive distribution, with the probit approximation.
 
-    The prior precision maximises the marginal likelihood, and the probit approximation integrates the logits.
+    The posterior is its default, Kronecker-factored over the last layer's weights. The prior precision maximises the
+    marginal likelihood, or with ``validation`` the likelihood of those rows, over the library's grid of 100 values.
     """
     from laplace import Laplace
 
-    inputs = (data.train - probe.centre) / probe.scale
-    last = probe.last.requires_grad_(True)
-    fitted = Laplace(last, "classification", subset_of_weights="all", hessian_structure="kron")
-    fitted.fit(DataLoader(TensorDataset(inputs, data.labels), batch_size=500))
-    fitted.optimize_prior_precision(method="marglik")
+    probe.last.requires_grad_(True)
+    fitted: Any = Laplace(probe, "classification")
+    fitted.fit(train)
+    method = "marglik" if validation is None else "gridsearch"
+    fitted.optimize_prior_precision(
+        pred_type="glm", method=method, link_approx="probit", val_loader=validation
+    )
 
     def uncertainty(rows: Tensor) -> Tensor:
-        parts = ((rows - probe.centre) / probe.scale).split(500)
-        chances = torch.cat([fitted(part, link_approx="probit").detach() for part in parts])
-        return torch.special.entr(chances).sum(-1)
+        chances = [
+            fitted(part, pred_type="glm", link_approx="probit").detach()
+            for part in rows.split(BATCH)
+        ]
+        return torch.special.entr(torch.cat(chances)).sum(-1)
 
     return uncertainty
 
 
 def dropout(probe: Probe, seed: int) -> Uncertainty:
-    """torch-uncertainty: MC dropout, the entropy of the mean over the passes."""
+    """torch-uncertainty: MC dropout, the entropy of the mean over the passes; its tutorial has 16 of them."""
     from torch_uncertainty.methods import mc_dropout
 
     model = mc_dropout(probe, num_estimators=PASSES).eval()
@@ -87,7 +95,7 @@ def ensemble(probes: list[Probe]) -> Uncertainty:
 def _entropy(model: Callable[[Tensor], Tensor], rows: Tensor, members: int) -> Tensor:
     """The entropy of the mean of the members' probabilities; the model stacks the members' logits."""
     values = []
-    for part in rows.split(500):
+    for part in rows.split(BATCH):
         chances = model(part).softmax(-1).reshape(members, len(part), -1).mean(0)
         values.append(torch.special.entr(chances).sum(-1))
     return torch.cat(values)
@@ -97,62 +105,68 @@ def methods(data: FrozenImages, seed: int) -> Iterator[tuple[str, Uncertainty]]:
     """(Name, uncertainty of features) of each method, fitted on demand."""
     train, labels = data.train, data.labels
     head = fit_class_head(train, labels, SETTING.head, sources=data.sources, seed=seed)
-    yield "aureole, class head", lambda rows: -head(rows).kappa
+    yield "class-head", lambda rows: -head(rows).kappa
     plain = FrozenHead(
         SETTING.plain_dim, steps=SETTING.plain_steps, items=SETTING.plain_items, seed=seed
     )
     plain.fit(train, labels)
-    yield "aureole, FrozenHead", lambda rows: -plain.predict(rows).kappa
-    linear = baselines.fit_probe(train, labels, SETTING.linear, seed=seed)
-    yield "softmax entropy", lambda rows: baselines.entropy_of_mean([linear], rows)
-    yield "laplace-torch, Kronecker-factored", laplace(linear, data)
+    yield "frozen-head", lambda rows: -plain.predict(rows).kappa
     seeds = [seed + 1000 * member for member in range(MEMBERS)]
     probes = [baselines.fit_probe(train, labels, SETTING.probe, seed=each) for each in seeds]
-    yield "torch-uncertainty, MC dropout", dropout(probes[0], seed)
-    yield "torch-uncertainty, ensemble of five", ensemble(probes)
+    yield "softmax", lambda rows: baselines.entropy_of_mean(probes[:1], rows)
+    yield "laplace", laplace(probes[0], _loader(train, labels))
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+    held, kept = order[: len(order) // FOLDS], order[len(order) // FOLDS :]
+    part = baselines.fit_probe(train[kept], labels[kept], SETTING.probe, seed=seed)
+    loaders = (_loader(train[rows], labels[rows]) for rows in (kept, held))
+    yield "laplace-grid", laplace(part, *loaders)
+    yield "mc-dropout", dropout(probes[0], seed)
+    yield "ensemble", ensemble(probes)
+
+
+def _loader(features: Tensor, labels: Tensor) -> DataLoader:
+    return DataLoader(TensorDataset(features, labels), batch_size=BATCH)
+
+
+def judge(uncertainty: Uncertainty, data: FrozenImages, correct: Tensor) -> dict[str, float]:
+    """The rank correlations with people's votes and with crops, and the R-AUROC."""
+    on_test, on_crops = uncertainty(data.test), uncertainty(data.crops)
+    return {
+        "entropy_rank": spearman(on_test, data.entropy),
+        "crop_rank": -spearman(on_crops, data.crop_sizes),
+        "r_auroc": r_auroc(on_test, correct),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--cache", type=Path, help="folder of cached features")
-    parser.add_argument("--seeds", type=int, default=5)
-    out = Path("results/benchmarks/uncertainty_libraries.json")
-    parser.add_argument("--out", type=Path, default=out)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    out = Path("results/benchmarks/uncertainty_libraries")
+    parser.add_argument("--out", type=Path, default=out, help="folder; one record per seed")
     given = parser.parse_args()
     declare_operators()
     data = FrozenImages.load(SETTING, given.data_dir, cache_folder(given.cache))
     correct = nearest_label_matches(data.test, data.test_labels)
-    found: dict[str, dict[str, list[float]]] = {}
-    for seed in range(given.seeds):
-        for name, uncertainty in methods(data, seed):
-            on_test, on_crops = uncertainty(data.test), uncertainty(data.crops)
-            values = {
-                "entropy_rank": spearman(on_test, data.entropy),
-                "crop_rank": -spearman(on_crops, data.crop_sizes),
-                "r_auroc": r_auroc(on_test, correct),
-            }
-            print(seed, name, {key: round(value, 3) for key, value in values.items()}, flush=True)
-            for key, value in values.items():
-                found.setdefault(name, {}).setdefault(key, []).append(value)
-    metrics: dict[str, Any] = {
-        name: {key: _summary(values) for key, values in each.items()}
-        for name, each in found.items()
-    }
     packages = {name: version(name) for name in ("laplace-torch", "torch-uncertainty")}
-    command = f"python -m benchmarks.uncertainty_libraries --seeds {given.seeds}"
-    settings = {"images": IMAGES, "seeds": given.seeds, **packages}
-    record = Record(
-        "uncertainty-libraries", metrics, command, settings=settings, data=hashes(given.data_dir)
-    )
-    write_record(record, given.out)
-
-
-def _summary(values: list[float]) -> dict[str, float]:
-    """The mean and its standard error."""
-    each = torch.tensor(values, dtype=torch.float64)
-    error = each.std().item() / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return {"mean": each.mean().item(), "error": error}
+    settings = {"images": IMAGES, "members": MEMBERS, "passes": PASSES, **packages}
+    given.out.mkdir(parents=True, exist_ok=True)
+    for seed in given.seeds:
+        metrics: dict[str, dict[str, float]] = {}
+        for name, uncertainty in methods(data, seed):
+            metrics[name] = judge(uncertainty, data, correct)
+            rounded = {key: round(value, 3) for key, value in metrics[name].items()}
+            print(seed, name, rounded, flush=True)
+        record = Record(
+            "uncertainty-libraries",
+            metrics,
+            f"python -m benchmarks.uncertainty_libraries --seeds {seed}",
+            seed=seed,
+            settings=settings,
+            data=hashes(given.data_dir),
+        )
+        write_record(record, given.out / f"seed-{seed}.json")
 
 
 if __name__ == "__main__":
