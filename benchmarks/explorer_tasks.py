@@ -16,7 +16,6 @@ page of the service with an empty cache. A click on a button or a link and a dra
 
 import argparse
 import csv
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ import torch
 
 from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
+from aureole.explorer import load_questions
 from aureole.records import Record, file_hash, write_record
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
@@ -67,7 +67,7 @@ class TaskVisit(Visit):
         """The card of a question under Questions, with at least so many entries, or all."""
         self.link("Questions")
         card = self.page.get_by_role("article", name=name)
-        card.locator(".tile").first.wait_for()
+        card.locator(".tile, .empty").first.wait_for()
         more = card.get_by_role("button", name="Show more")
         shown = card.locator("ul.pairs > li, ul.grid > li")
         while shown.count() < least and more.count():
@@ -150,9 +150,7 @@ def image_galleries(work: Path, folder: Path) -> Votes:
 
 def caption_gallery(work: Path, folder: Path) -> dict[str, Any]:
     """planted.lance, inspected: captions, planted copies and foreign questions. Which ones were planted."""
-    where, note = work / "planted.lance", work / "planted.json"
-    if where.exists():
-        return json.loads(note.read_text())
+    where = work / "planted.lance"
     texts, hashes = captions(folder)
     rng = np.random.default_rng(0)
     pool = [word for text in texts for word in text.split() if word.isalpha()]
@@ -167,21 +165,24 @@ def caption_gallery(work: Path, folder: Path) -> dict[str, Any]:
     order = rng.permutation(len(everything))  # the ids reveal nothing
     ids = np.empty(len(everything), object)
     ids[order] = [f"text-{i:04d}" for i in range(len(everything))]
-    embedder = load_embedder(MINILM, head=HEAD)
     shuffled = [everything[i] for i in order]
-    parts = [shuffled[i : i + _BATCH] for i in range(0, len(shuffled), _BATCH)]
-    posterior = joined([embedder(part) for part in parts])
     names = [f"text-{i:04d}" for i in range(len(shuffled))]
-    index = CredibleIndex.create(where, posterior, names, {"text": shuffled})
-    index.origin = Origin(embedder.kappa_pos, embedder.weights, embedder.fingerprint)
-    command("inspect", where, "--text-column", "text", "--encoder", MINILM, "--head", HEAD)
-    command("index", "map", where)
+    if not where.exists():
+        embedder = load_embedder(MINILM, head=HEAD)
+        parts = [shuffled[i : i + _BATCH] for i in range(0, len(shuffled), _BATCH)]
+        posterior = joined([embedder(part) for part in parts])
+        index = CredibleIndex.create(where, posterior, names, {"text": shuffled})
+        index.origin = Origin(embedder.kappa_pos, embedder.weights, embedder.fingerprint)
+    if not where.with_name("planted.lance.questions.safetensors").exists():
+        command("inspect", where, "--text-column", "text", "--encoder", MINILM, "--head", HEAD)
     pairs = [[ids[row], ids[len(texts) + i], kinds[i]] for i, row in enumerate(originals)]
     hashes[source.name] = file_hash(source)
-    known = {"pairs": pairs, "foreign": ids[-FOREIGN:].tolist(), "hashes": hashes}
-    known["texts"] = dict(zip(names, shuffled, strict=True))
-    note.write_text(json.dumps(known))
-    return known
+    return {
+        "pairs": pairs,
+        "foreign": ids[-FOREIGN:].tolist(),
+        "texts": dict(zip(names, shuffled, strict=True)),
+        "hashes": hashes,
+    }
 
 
 def command(*arguments: Any) -> None:
@@ -250,6 +251,7 @@ def relabel_queue(visit: TaskVisit, camera: Camera, votes: Votes, work: Path) ->
         "wrong labels in it": wrong,
         "wrong labels in the gallery": sum(votes.wrong.values()),
         "share of the gallery": len(rows) / len(votes.wrong),
+        "share of the wrong labels": wrong / sum(votes.wrong.values()),
     }
 
 
@@ -306,22 +308,25 @@ def two_encoders(visit: TaskVisit, camera: Camera) -> dict[str, Any]:
     }
 
 
-def novel(visit: TaskVisit, camera: Camera, known: dict[str, Any]) -> dict[str, Any]:
-    """The outliers that the page lists, compared with the planted ones."""
+def novel(visit: TaskVisit, camera: Camera, work: Path, known: dict[str, Any]) -> dict[str, Any]:
+    """The outliers that the page lists among the captions, compared with the planted ones, and their places by angle."""
     card = visit.question("Outliers", 3 * FOREIGN)
     names = ids_of(card.locator(".tile"))
     visit.show(card)
     camera.take(visit, "task-outliers")
-    total = card.get_by_role("status").inner_text()
-    places = [names.index(name) + 1 for name in known["foreign"] if name in names]
+    answers = load_questions(work / "planted.lance.questions.safetensors")
+    place = {answers.ids[row]: i + 1 for i, row in enumerate(np.argsort(-answers.angle))}
+    places = sorted(place[name] for name in known["foreign"])
     return {
-        "listed": total,
-        "shown": len(names),
+        "listed": len(names),
+        "page": card.locator(".empty, .status").first.inner_text(),
         "planted": FOREIGN,
-        "found": len(places),
-        "found among the first 10": sum(place <= FOREIGN for place in places),
+        "found": sum(name in names for name in known["foreign"]),
         "chance": FOREIGN / len(known["texts"]),
-        "places": sorted(places),
+        "fence degrees": float(np.degrees(answers.far)),
+        "largest angle degrees": float(np.degrees(answers.angle.max())),
+        "places by angle": places,
+        "among the first 10 by angle": sum(each <= FOREIGN for each in places),
     }
 
 
@@ -355,7 +360,7 @@ def main() -> None:
             run("two encoders", address, lambda v: two_encoders(v, camera))
         with sentences(work) as address:
             run("near duplicates", address, lambda v: near_duplicates(v, camera, known))
-            run("novel", address, lambda v: novel(v, camera, known))
+            run("novel", address, lambda v: novel(v, camera, work, known))
     setting = {
         "images": len(votes.wrong), "captions": len(known["texts"]), "copies": EACH * len(KINDS), "questions": FOREIGN,
     }  # fmt: skip
