@@ -1,7 +1,10 @@
 """Embeddings that know how sure they are."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from aureole._deprecated import MovedModules
 
 if TYPE_CHECKING:
     from aureole import (
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator
     from aureole.training import FrozenHead
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 __all__ = [
     "ELK",
     "ClosedFormInfoNCE",
@@ -104,6 +107,9 @@ _NAMES = {
     "training": ("FrozenHead",),
 }
 _OWNERS = {name: package for package, names in _NAMES.items() for name in names}
+
+
+sys.meta_path.append(MovedModules())  # old paths of modules, looked up when no file has them
 
 
 def __getattr__(name: str) -> Any:

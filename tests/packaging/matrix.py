@@ -126,6 +126,16 @@ def _map(env: Environment) -> None:
     assert env.code(program) == "t-SNE"
 
 
+def _notebook(env: Environment) -> None:
+    program = (
+        "import torch, aureole as au\n"
+        "rows = au.VonMisesFisher(torch.eye(4), torch.ones(4))\n"
+        "au.explore(rows, labels=list('abcd')).save('explored.html')"
+    )
+    env.code(program)
+    assert (env.work / "explored.html").is_file()
+
+
 def _qdrant(env: Environment) -> None:
     program = (
         "import numpy as np; from aureole import CredibleIndex, VonMisesFisher; import torch\n"
@@ -246,7 +256,7 @@ def _all(env: Environment) -> None:
 SMOKES: dict[str, Callable[[Environment], None]] = {
     "train": _train, "metrics": _metrics, "reports": _reports, "images": _images, "tables": _tables,
     "retrieval": _retrieval, "text": _text, "serve": _serve, "scale": _scale, "hub": _hub, "otel": _otel,
-    "map": _map,
+    "map": _map, "notebook": _notebook,
     "qdrant": _qdrant, "milvus": _milvus, "langchain": _langchain, "llamaindex": _llamaindex,
     "transformers": _transformers, "timm": _timm, "onnx": _onnx, "openai": _openai, "all": _all,
 }  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from aureole._deprecated import renamed, warn_deprecated
 from aureole._validation import first_index
 from aureole.distributions import MixtureVMF, VonMisesFisher, check_kappa, check_unit
 from aureole.errors import AureoleWarning, InvalidInputError
@@ -255,6 +256,13 @@ class ContrastiveLoss(nn.Module):
             negatives = resolve_negatives(anchor, positive, negative, in_batch=self.in_batch)
             return self.per_anchor(own, partner, negatives.of_anchors(anchors)).sum()
 
+    def check_kappa_pos(self) -> None:
+        """The name of ``check_parameters`` in 0.1."""
+        warn_deprecated(
+            "check_kappa_pos() is now check_parameters(); the old name will be removed in 0.3."
+        )
+        self.check_parameters()
+
     def check_parameters(self) -> None:
         """Raise an error if a learned parameter has left its range; a loss without one has nothing to check."""
 
@@ -339,6 +347,7 @@ class TemperatureLoss(ContrastiveLoss):
 
     inverse_temperature: Tensor
 
+    @renamed(learn_kappa_pos="learn_temperature")
     def __init__(
         self,
         kappa_pos: float | None = None,

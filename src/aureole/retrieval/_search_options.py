@@ -96,7 +96,7 @@ def with_deprecated(options: SearchOptions | None, deprecated: Mapping[str, Any]
     warnings.warn(
         f"these keywords are fields of SearchOptions now: write options=SearchOptions({given}).",
         DeprecationWarning,
-        stacklevel=3,
+        stacklevel=4,  # past the methods of CredibleIndex and their wrapper
     )
     return replace(options, **deprecated)
 

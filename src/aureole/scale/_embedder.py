@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from aureole._deprecated import renamed
 from aureole.data import is_remote, local_folder
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.encoders import (
@@ -182,6 +183,7 @@ class ModelSpec:
         return replace(self, encoder=encoder, head=head)
 
 
+@renamed(folder="encoder")
 def load_embedder(
     encoder: Any,
     modality: Modality | None = None,

@@ -1,5 +1,0 @@
-"""Moved to ``aureole.models``; this module of version 0.1 will be removed in 0.3."""
-
-from aureole._deprecated import moved
-
-__getattr__ = moved("aureole.heads")
