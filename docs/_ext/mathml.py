@@ -16,7 +16,11 @@ def mathml(formula, **options):
 
 
 def inline(self, node):
-    self.body.append(mathml(node.astext()))
+    formula = node.astext()
+    markup = mathml(formula)
+    if len(formula) > 40:  # wider than a telephone: it scrolls there
+        markup = f'<span class="math-inline">{markup}</span>'
+    self.body.append(markup)
     raise SkipNode
 
 

@@ -11,7 +11,7 @@ document.addEventListener("DOMContentLoaded", () => {
     corner.className = header.className;
     header.replaceWith(corner);
   }
-  const blocks = document.querySelectorAll("pre, .table-wrapper, .math-block");
+  const blocks = document.querySelectorAll("pre, .table-wrapper, .math-block, .math-inline");
   const update = () => {
     for (const block of blocks) {
       if (block.scrollWidth > block.clientWidth) block.tabIndex = 0;

@@ -17,7 +17,7 @@ import typer
 
 import aureole as au
 from aureole.cli import _app, main
-from aureole.cli._output import wrapped
+from aureole.cli._output import print_table, table, wrapped
 from aureole.data import write_columns
 from aureole.models import MINILM_CAPTIONS
 from aureole.records import Record, write_record
@@ -319,6 +319,24 @@ def test_lines_are_wrapped_between_words(width):
     assert [part.strip() for part in lines if len(part) > width] == ["/a/path/" + 60 * "x"] * (
         width < 70
     )
+
+
+@pytest.mark.parametrize("width", [50, 80, 96, 120, None])
+def test_a_table_has_whole_ids_words_and_numbers(width, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+    rows = table("results", "id", "cosine", "text", "price")
+    ids = [f"01000000-0000-0000-0000-00000004599{i}" for i in range(3)]
+    for name in ids:
+        rows.add_row(name, "0.66601", "two boys in red shirts play chess on a park bench", "58.5")
+    print_table(rows)
+    printed = capsys.readouterr().out
+    for word in (*ids, "0.66601", "shirts", "chess", "bench", "58.5"):
+        assert printed.count(word) == (1 if word in ids else 3), word
+    assert ("┃" in printed) == (width != 50)
+    if width is not None and width != 50:
+        assert max(map(len, printed.splitlines())) <= width
 
 
 def test_commands_of_other_packages(monkeypatch, capsys):

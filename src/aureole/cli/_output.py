@@ -61,16 +61,42 @@ def wrapped(line: str, width: int) -> str:
 def print_table(rows: rich.table.Table) -> None:
     """Print a table to stdout, as wide as the terminal; a piped one is as wide as its content.
 
-    No cell is cut: cells are wrapped, those of the first column, which are ids or names, after 40 characters.
+    No cell is cut, and no word broken: cells are wrapped between words, and only those of the first column, which are
+    ids or names, after 40 characters. Where that does not fit, each row becomes a few lines.
     """
     console = rich.console.Console(highlight=False)
-    for column in rows.columns:
-        column.overflow = "fold"
-    names = [console.measure(cell).maximum for cell in rows.columns[0].cells]
-    rows.columns[0].min_width = min(40, max(names, default=0))
+    free = console.options.update(max_width=10_000)
+    least, natural = [], []
+    for number, column in enumerate(rows.columns):
+        sizes = [console.measure(cell, options=free) for cell in (column.header, *column.cells)]
+        natural.append(max(size.maximum for size in sizes))
+        least.append(max(size.minimum for size in sizes) if number else min(40, natural[0]))
+    borders = 3 * len(natural) + 1
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = max(console.width, console.measure(rows).maximum)
+        console.width = max(console.width, sum(natural) + borders)
+    if sum(least) + borders > console.width:
+        _print_records(rows)
+        return
+    widths = natural
+    while sum(widths) + borders > console.width:  # narrow the column with the most slack
+        slack = [width - low for width, low in zip(widths, least, strict=True)]
+        widths[slack.index(max(slack))] -= 1
+    for column, width in zip(rows.columns, widths, strict=True):
+        column.width, column.overflow = width, "fold"
     console.print(rows)
+
+
+def _print_records(rows: rich.table.Table) -> None:
+    """Print a table as lines: the first cell of a row, then the other ones with the names of their columns."""
+
+    def text(cell: Any) -> str:
+        return rich.text.Text.from_markup(cell).plain if isinstance(cell, str) else cell.plain
+
+    print_text(*([text(rows.title)] if rows.title else []))
+    names = [text(column.header) for column in rows.columns]
+    for row in zip(*(map(text, column.cells) for column in rows.columns), strict=True):
+        pairs = (f"{name} {cell}" for name, cell in zip(names[1:], row[1:], strict=True) if cell)
+        print_text(row[0], f"  {', '.join(pairs)}")
 
 
 def table(title: str, *header: str) -> rich.table.Table:

@@ -211,9 +211,12 @@ def ask_service(
 
 
 def short_value(value: Any) -> str:
-    """A value of the gallery for a table: printable, and at most 40 characters."""
+    """A value of the gallery for a table: printable, at most 40 characters, and shortened between words."""
     text = printable(f"{value:g}" if isinstance(value, float) else str(value))
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+    if len(text) <= _WIDTH:
+        return text
+    words, _, _ = text[: _WIDTH - 1].rpartition(" ")
+    return f"{words} …" if words.strip() else f"{text[: _WIDTH - 1]}…"
 
 
 def printable(text: str) -> str:

@@ -276,7 +276,7 @@ def _reasons(
     reached = f" >= {limits[0]:.4f}" if len(limits) == 1 else " within the cap of its component"
     allowed = f" of {why.cap_degrees.nan_to_num().max():.1f}°"
     lines = [
-        f"{i + 1}. {short_value(hits.ids[i])}",
+        f"{i + 1}. {printable(str(hits.ids[i]))}",
         f"   cosine {hits.cosine[i]:.4f}{reached}: {why.degrees[i]:.1f}°{allowed} from the query's μ; "
         f"κ {hits.kappa[i]:.4g}",
     ]
