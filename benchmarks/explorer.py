@@ -8,6 +8,7 @@ first thumbnails are painted.
 """
 
 import argparse
+import os
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -179,6 +180,7 @@ def main() -> None:
     arguments = parser.parse_args()
     camera = Camera(arguments.pictures)
     metrics: dict[str, Any] = {}
+    load = [round(os.getloadavg()[0], 1)]
     with browser() as chrome:
         for name in arguments.only:
             with _served(name, arguments.work) as address:
@@ -192,6 +194,7 @@ def main() -> None:
     if set(arguments.only) != set(NAMES):
         return  # pictures only: a record has all galleries
     metrics["console errors"] = 0
+    metrics["load average"] = {"before": load[0], "after": round(os.getloadavg()[0], 1)}
     setting = {"views": _VIEWS, "rows": {"cifar10h": 10_000, "captions": 5_000, "million": 10**6}}
     command = "python -m benchmarks.explorer --work DIR"
     write_record(Record("explorer", metrics, command, 0, setting), arguments.out)
