@@ -8,7 +8,7 @@ first thumbnails are painted.
 """
 
 import argparse
-import math
+import os
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ from aureole.records import Record, write_record
 from benchmarks.explorer_galleries import HEAD, MINILM
 from benchmarks.explorer_visit import Camera, Visit, asks_for_members, browser, serving
 
+NAMES = ("cifar10h", "captions", "million")
 _VIEWS = 5
 VAGUE = "Something is happening."
 PRECISE = "Two boys in red shirts play chess on a park bench."
@@ -122,37 +123,6 @@ def try_sentences(chrome: Any, address: str, camera: Camera) -> dict[str, Any]:
     }
 
 
-def try_map(chrome: Any, address: str, camera: Camera) -> dict[str, Any]:
-    """Draw a lasso around the middle of the map, zoom in until thumbnails appear, and colour by kappa."""
-    with Visit(chrome, address) as visit:
-        visit.open_map()
-        rows = visit.selected()[1]
-        visit.page.get_by_text("Lasso", exact=True).click()
-        chosen, _ = visit.drag_map(*_circle(0.5, 0.5, 0.18, 0.2))
-        visit.wait_selected(chosen)
-        camera.take(visit, "map")
-        _check(visit)
-    with Visit(chrome, address, color_scheme="dark") as visit:
-        visit.open_map()
-        visit.page.get_by_label("Colour by").select_option("kappa")
-        visit.page.locator(".ramp").wait_for()
-        camera.take(visit, "map-dark")
-        _check(visit)
-    with Visit(chrome, address, width=400) as visit:
-        visit.open_map()
-        camera.take(visit, "map-400")
-        if visit.overflow() > 0:
-            raise AssertionError(f"the map is wider than the screen by {visit.overflow()} px")
-        _check(visit)
-    return {"selected by a lasso": {"items": chosen, "of": rows}}
-
-
-def _circle(x: float, y: float, wide: float, tall: float) -> list[tuple[float, float]]:
-    """Points around an ellipse."""
-    angles = [2 * math.pi * k / 24 for k in range(25)]
-    return [(x + wide * math.cos(a), y + tall * math.sin(a)) for a in angles]
-
-
 def _blurred(picture: Path, out: Path) -> Path:
     """A copy of a picture, blurred independently of the service."""
     from PIL import ImageFilter
@@ -206,21 +176,25 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
     parser.add_argument("--out", type=Path, default=Path("results/serve/page.json"))
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     arguments = parser.parse_args()
     camera = Camera(arguments.pictures)
     metrics: dict[str, Any] = {}
+    load = [round(os.getloadavg()[0], 1)]
     with browser() as chrome:
-        for name in ("cifar10h", "captions", "million"):
+        for name in arguments.only:
             with _served(name, arguments.work) as address:
                 found: dict[str, Any] = {"first view seconds": first_views(chrome, address)}
                 if name == "cifar10h":
                     found |= try_pictures(chrome, address, arguments.work, camera)
-                    found |= try_map(chrome, address, camera)
                 elif name == "captions":
                     found |= try_sentences(chrome, address, camera)
             metrics[name] = found
             print(name, found)
+    if set(arguments.only) != set(NAMES):
+        return  # pictures only: a record has all galleries
     metrics["console errors"] = 0
+    metrics["load average"] = {"before": load[0], "after": round(os.getloadavg()[0], 1)}
     setting = {"views": _VIEWS, "rows": {"cifar10h": 10_000, "captions": 5_000, "million": 10**6}}
     command = "python -m benchmarks.explorer --work DIR"
     write_record(Record("explorer", metrics, command, 0, setting), arguments.out)

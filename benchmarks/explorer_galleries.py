@@ -7,7 +7,7 @@
 - ``DIR/captions.lance``: the 5,000 captions of 1,000 photos, encoded by MiniLM and the head included in the library.
 - ``DIR/million.lance``: random directions and concentrations around 40 classes.
 
-The first two have a map. Existing galleries are left unchanged.
+Existing galleries are left unchanged.
 """
 
 import argparse
@@ -18,7 +18,6 @@ import torch
 
 from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
-from aureole.explorer import write_map
 from aureole.models import PosteriorEncoder
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
@@ -117,9 +116,7 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     for name, create in (("images", image_gallery), ("captions", caption_gallery)):
         if name in arguments.only:
-            where = create(arguments.work, data_folder(arguments.data_dir))
-            write_map(CredibleIndex.open(where))
-            print(where)
+            print(create(arguments.work, data_folder(arguments.data_dir)))
     if "million" in arguments.only:
         print(million_gallery(arguments.work))
 

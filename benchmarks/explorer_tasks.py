@@ -12,10 +12,12 @@ The galleries are built and inspected with the commands of the docs, in ``DIR``;
 images are those of ``benchmarks.explorer_questions``: half of CIFAR-10's test images, with heads fitted on the labels
 of the other half, and a label is wrong if most of about 50 people chose another class. Each visit starts on the first
 page of the service with an empty cache. A click on a button or a link and a drag of the mouse count as one click each.
+The pictures of the map in docs/explorer.md are taken of the same images.
 """
 
 import argparse
 import csv
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -309,7 +311,7 @@ def two_encoders(visit: TaskVisit, camera: Camera) -> dict[str, Any]:
 
 
 def novel(visit: TaskVisit, camera: Camera, work: Path, known: dict[str, Any]) -> dict[str, Any]:
-    """The outliers that the page lists among the captions, compared with the planted ones, and their places by angle."""
+    """The outliers that the page lists, compared with the planted ones, and the places of these by angle."""
     card = visit.question("Outliers", 3 * FOREIGN)
     names = ids_of(card.locator(".tile"))
     visit.show(card)
@@ -328,6 +330,43 @@ def novel(visit: TaskVisit, camera: Camera, work: Path, known: dict[str, Any]) -
         "places by angle": places,
         "among the first 10 by angle": sum(each <= FOREIGN for each in places),
     }
+
+
+def map_pictures(chrome: Any, address: str, camera: Camera) -> dict[str, Any]:
+    """Draw a lasso around the middle of the map, zoom in until thumbnails appear, and colour by kappa."""
+    with TaskVisit(chrome, address) as visit:
+        visit.open_map()
+        rows = visit.selected()[1]
+        visit.page.get_by_text("Lasso", exact=True).click()
+        chosen, _ = visit.drag_map(*_circle(0.5, 0.5, 0.18, 0.2))
+        visit.wait_selected(chosen)
+        camera.take(visit, "map")
+        check(visit)
+    with TaskVisit(chrome, address, color_scheme="dark") as visit:
+        visit.open_map()
+        visit.page.get_by_label("Colour by").select_option("kappa")
+        visit.page.locator(".ramp").wait_for()
+        camera.take(visit, "map-dark")
+        check(visit)
+    with TaskVisit(chrome, address, width=400) as visit:
+        visit.open_map()
+        camera.take(visit, "map-400")
+        if visit.overflow() > 0:
+            raise AssertionError(f"the map is wider than the screen by {visit.overflow()} px")
+        check(visit)
+    return {"selected by a lasso": {"items": chosen, "of": rows}}
+
+
+def _circle(x: float, y: float, wide: float, tall: float) -> list[tuple[float, float]]:
+    """Points around an ellipse."""
+    angles = [2 * math.pi * k / 24 for k in range(25)]
+    return [(x + wide * math.cos(a), y + tall * math.sin(a)) for a in angles]
+
+
+def check(visit: Visit) -> None:
+    """No errors in the browser's console."""
+    if visit.errors:
+        raise AssertionError(f"errors in the browser's console: {visit.errors}")
 
 
 def main() -> None:
@@ -349,12 +388,12 @@ def main() -> None:
             with TaskVisit(chrome, address) as visit:
                 visit.load()
                 found = task(visit)
-                if visit.errors:
-                    raise AssertionError(f"errors in the browser's console: {visit.errors}")
+                check(visit)
                 results[name] = {"clicks": visit.clicks} | found
             print(name, results[name], flush=True)
 
         with images(work) as address:
+            results["map"] = map_pictures(chrome, address, camera)
             run("suspicious labels", address, lambda v: suspicious(v, camera, votes))
             run("relabel queue", address, lambda v: relabel_queue(v, camera, votes, work))
             run("two encoders", address, lambda v: two_encoders(v, camera))
