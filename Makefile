@@ -1,4 +1,4 @@
-# make check: what CI runs, in the current environment, except .ci/readme. make quick: three minutes, while you work.
+# make check: what CI runs, in the current environment, except .ci/readme; .ci/pages runs every page. make quick: three minutes, while you work.
 export OMP_NUM_THREADS ?= 1
 PYTEST = python -m pytest -q -n 2 --dist worksteal
 

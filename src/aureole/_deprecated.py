@@ -188,9 +188,12 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def fields_of(
-    parameter: str, kind: type, *names: str
+    parameter: str, kind: type, *names: str, first: Callable[[Any], Any] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator for a function whose keywords of 0.1 are now fields of the dataclass that a parameter takes."""
+    """A decorator for a function whose keywords of 0.1 are now fields of the dataclass that a parameter takes.
+
+    ``first`` converts what the parameter took in 0.1 to the first field of the dataclass.
+    """
 
     def change(args: list[Any], kwargs: dict[str, Any], parameters: list[str]) -> str | None:
         given = {name: kwargs.pop(name) for name in names if name in kwargs}
@@ -200,14 +203,16 @@ def fields_of(
         value = args[at] if at < len(args) else kwargs.get(parameter)
         if isinstance(value, kind):
             value = replace(value, **given)  # pyright: ignore[reportArgumentType]
+        elif value is None:
+            value = kind(**given)
         else:
-            value = kind(**given) if value is None else kind(value, **given)
+            value = kind(value if first is None else first(value), **given)
         if at < len(args):
             args[at] = value
         else:
             kwargs[parameter] = value
-        first = "" if parameter == "options" else f"{parameter}, "
+        before = "" if parameter == "options" else f"{parameter}, "
         written = ", ".join(f"{name}={one!r}" for name, one in given.items())
-        return f"{parameter}={kind.__name__}({first}{written})"
+        return f"{parameter}={kind.__name__}({before}{written})"
 
     return adapted(change)

@@ -96,6 +96,14 @@ def test_versions_agree():
         assert citation["version"] == release
 
 
+@pytest.mark.parametrize("folder", ["paper", "native"])
+def test_the_other_distributions_have_the_same_version_and_licence(folder):
+    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    assert project["version"] == aureole.__version__
+    assert project["license-files"] == ["LICENSE"]
+    assert (ROOT / folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
 def test_every_extra_has_a_command_that_needs_it():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"

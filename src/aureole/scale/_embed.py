@@ -92,7 +92,9 @@ class EmbedReport:
 
 @renamed(encoder="model")
 @fields_of("options", EmbedOptions, "batch", "decoders", "commit_seconds")
-@fields_of("source", SourceSpec, "modality", "column", "id_column", "rows_per_chunk")
+@fields_of(
+    *("source", SourceSpec, "modality", "column", "id_column", "rows_per_chunk"), first=full_address
+)
 @fields_of("model", ModelSpec, "normalized")
 def embed(
     source: str | Path | SourceSpec,
