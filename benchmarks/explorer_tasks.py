@@ -312,7 +312,7 @@ def two_encoders(visit: TaskVisit, camera: Camera) -> dict[str, Any]:
 
 def novel(visit: TaskVisit, camera: Camera, work: Path, known: dict[str, Any]) -> dict[str, Any]:
     """The outliers that the page lists, compared with the planted ones, and the places of these by angle."""
-    card = visit.question("Outliers", 3 * FOREIGN)
+    card = visit.question("Outliers", 2 * FOREIGN)
     names = ids_of(card.locator(".tile"))
     visit.show(card)
     camera.take(visit, "task-outliers")
@@ -321,6 +321,7 @@ def novel(visit: TaskVisit, camera: Camera, work: Path, known: dict[str, Any]) -
     places = sorted(place[name] for name in known["foreign"])
     return {
         "listed": len(names),
+        "beyond the fence": int((answers.angle > answers.far).sum()),
         "page": card.locator(".empty, .status").first.inner_text(),
         "planted": FOREIGN,
         "found": sum(name in names for name in known["foreign"]),

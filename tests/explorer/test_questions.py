@@ -148,7 +148,13 @@ def test_a_lone_item_is_the_outlier():
     centre = torch.nn.functional.normalize(mu.mean(0), dim=0)
     mu[5] = -centre
     found = inspect_gallery(gallery(mu, kappa, label))
-    assert found.answer("outliers")[1][0]["id"] == "item-005"
+    total, first = found.answer("outliers")
+    assert first[0]["id"] == "item-005"
+    assert first[0]["beyond"]
+    beyond = found.summary()[-1]["count"]
+    assert total == len(first) == max(20, beyond)
+    assert [entry["beyond"] for entry in first] == [True] * beyond + [False] * (total - beyond)
+    assert [entry["angle"] for entry in first] == sorted(found.angle, reverse=True)[:total]
     assert [each["available"] for each in found.summary()] == [False, False, False, True]
     with pytest.raises(InvalidInputError, match="no label column"):
         found.answer("labels")

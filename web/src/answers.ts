@@ -43,6 +43,7 @@ export interface AnswerEntry {
   other_share?: number | null;
   angle?: number | null;
   p_value?: number | null;
+  beyond?: boolean | null;
   partner?: Item | null;
 }
 

@@ -18,6 +18,8 @@ interface Words {
   about: string;
   found(n: number, noun: string): string;
   none: string;
+  /** What follows the items that were found. */
+  next?(found: number, noun: string): string;
 }
 
 const WORDS: Record<QuestionName, Words> = {
@@ -44,6 +46,7 @@ const WORDS: Record<QuestionName, Words> = {
     about: "Items that are isolated: the angle to the 10th nearest item, and how common such an angle is in this gallery.",
     found: (n, noun) => `${count(n)} ${noun} beyond what the gallery itself shows, the farthest first`,
     none: "Every item has near neighbours.",
+    next: (found, noun) => found === 0 ? `Nothing is beyond what the gallery itself shows. These are the most remote ${noun}, the farthest first.` : "The next most remote follow.",
   },
 };
 
@@ -89,7 +92,7 @@ function card(context: Context, about: About, found: Questions, question: Questi
   const body = h("div", {});
   const element = h("article", { class: "question panel", "aria-labelledby": title.id }, title, h("p", { class: "lead" }, words.about), body);
   if (!question.available) fill(body, [h("p", { class: "empty" }, sentence(question.reason ?? "no answer."))]);
-  else if (question.count === 0 && question.name !== "ambiguous") fill(body, [h("p", { class: "empty" }, words.none)]);
+  else if (question.count === 0 && !["ambiguous", "outliers"].includes(question.name)) fill(body, [h("p", { class: "empty" }, words.none)]);
   else new Entries(context, about, found, question, body).show();
   return element;
 }
@@ -120,12 +123,10 @@ class Entries {
         this.context.source.question(name, 0, this.limit, this.pair?.codes ?? null, signal),
       );
       if (answer === null) return;
-      const noun = things(this.about, answer.total);
-      const between = this.pair === null ? "" : ` (${this.pair.classes.map(labelOf).join(" or ")})`;
       const more = answer.total > this.limit && this.limit < 480;
       fill(this.body, [
         name === "ambiguous" && this.pairs(),
-        h("p", { class: "status", role: "status" }, answer.total === 0 ? words.none : `${words.found(answer.total, noun)}${between}.`),
+        h("p", { class: "status", role: "status" }, this.status(words, answer.total)),
         h("ul", { class: name === "duplicates" ? "pairs" : "grid" }, ...answer.entries.map((entry) => this.entry(entry))),
         h(
           "p",
@@ -137,6 +138,14 @@ class Entries {
     } catch (error) {
       fill(this.body, [trouble(error, () => void this.load())]);
     }
+  }
+
+  private status(words: Words, total: number): string {
+    if (total === 0) return words.none;
+    const found = words.next === undefined ? total : (this.question.count ?? 0);
+    const between = this.pair === null ? "" : ` (${this.pair.classes.map(labelOf).join(" or ")})`;
+    const first = found === 0 ? "" : `${words.found(found, things(this.about, found))}${between}.`;
+    return total === found ? first : `${first} ${words.next?.(found, things(this.about, total)) ?? ""}`.trim();
   }
 
   private more(): void {

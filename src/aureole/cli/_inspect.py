@@ -151,14 +151,17 @@ def _show(facts: dict[str, Any]) -> None:
         ),
         "outliers": (
             "outliers",
-            lambda e: (e["id"], f"{57.29578 * e['angle']:.1f}°", f"{e['p_value']:.4g}"),
+            lambda e: (
+                *(e["id"], f"{57.29578 * e['angle']:.1f}°", f"{e['p_value']:.4g}"),
+                "yes" if e["beyond"] else "no",
+            ),
         ),
     }
     headers = {
         "labels": ("id", "label", "cap", "share of label", "share of cap"),
         "ambiguous": ("id", "label", "other", "share of label", "share of other"),
         "duplicates": ("id", "copy", "probability"),
-        "outliers": ("id", "angle", "p-value"),
+        "outliers": ("id", "angle", "p-value", "far out"),
     }
     console = rich.console.Console(soft_wrap=True)
     for name, (title, cells) in titles.items():
@@ -169,7 +172,8 @@ def _show(facts: dict[str, Any]) -> None:
         if not entry["first"]:
             print_text(f"{title}: none")
             continue
-        rows = table(f"{title}: {entry['count']:,}", *headers[name])
+        title += f": {entry['count']:,}"
+        rows = table(title, *headers[name])
         for found in entry["first"]:
             rows.add_row(*cells(found))
         console.print(rows)

@@ -28,6 +28,7 @@ NEAREST = 10  # neighbours that are kept, for comparisons
 _MOST_PAIRS = 10_000  # pairs of classes that are kept
 _AMBIGUOUS = 0.25  # share that both classes of an ambiguous item have, at least
 _LARGEST_LOG = 500.0  # of a weight
+_REMOTE = 20  # items of the answer "outliers", also if fewer are beyond the fence
 _FENCE = 3.0  # interquartile ranges of the log angle beyond the third quartile: Tukey's "far out"
 
 Observer = Callable[[str, int, int], None]
@@ -151,7 +152,7 @@ class Questions:
         entries = []
         for name in QUESTIONS:
             reason = self._reason(name)
-            count = None if reason else len(self._found(name))
+            count = None if reason else self._count(name)
             entry = {"name": name, "available": reason is None, "reason": reason, "count": count}
             entries.append(entry)
         return entries
@@ -165,6 +166,8 @@ class Questions:
         classes: tuple[int, int] | None = None,
     ) -> tuple[int, list[dict[str, Any]]]:
         """(How many there are, a page of them): rows with their scores, the strongest first.
+
+        Outliers are followed by the next most remote items, so that there are at least 20: see ``beyond`` of each.
 
         Parameters
         ----------
@@ -218,6 +221,10 @@ class Questions:
             return "nobody looked for copies: run aureole inspect with --encoder, so that it can make some."
         return None
 
+    def _count(self, name: str) -> int:
+        """How many items (or pairs) a question found; of outliers, those beyond the fence."""
+        return int((self.angle > self.far).sum()) if name == "outliers" else len(self._found(name))
+
     def _found(self, name: str, classes: tuple[int, int] | None = None) -> np.ndarray:
         """The rows (or pairs) that a question is about, the strongest first."""
         if name == "duplicates":
@@ -225,6 +232,8 @@ class Questions:
             return np.arange(len(self.duplicates))
         if name == "outliers":
             score, flagged = self.angle, self.angle > self.far
+            if math.isfinite(self.far):
+                flagged[np.lexsort((np.arange(len(self)), -score))[:_REMOTE]] = True
         else:
             assert self.shares is not None
             assert self.suspicion is not None
@@ -254,7 +263,8 @@ class Questions:
         entry: dict[str, Any] = {"row": place, "id": self.ids[place]}
         if name == "outliers":
             angle, p_value = float(self.angle[place]), float(self.p_value[place])
-            return entry | {"score": -math.log10(p_value), "angle": angle, "p_value": p_value}
+            entry |= {"score": -math.log10(p_value), "angle": angle, "p_value": p_value}
+            return entry | {"beyond": angle > self.far}
         shares = self.shares
         assert shares is not None
         assert self.suspicion is not None

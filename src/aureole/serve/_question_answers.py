@@ -54,7 +54,11 @@ class QuestionsAnswer(BaseModel):
 
 
 class AnswerEntry(BaseModel):
-    """An item with its score; ``partner`` is the other item of a pair of near duplicates."""
+    """An item with its score.
+
+    ``partner`` is the other item of a pair of near duplicates; ``beyond`` says whether an outlier is farther from all
+    others than the gallery itself explains.
+    """
 
     row: int
     id: str
@@ -66,6 +70,7 @@ class AnswerEntry(BaseModel):
     other_share: float | None = None
     angle: float | None = None
     p_value: float | None = None
+    beyond: bool | None = None
     partner: Item | None = None
 
 
