@@ -1,6 +1,6 @@
 """A million items in the explorer: the map's CPU time, the first view, frames per second, and a lasso of 100,000.
 
-``python -m benchmarks.explorer_million --work DIR [--rows 1000000] [--out results/serve/million.json]``
+``python -m benchmarks.explorer_million --work DIR [--rows 1000000] [--sample 50000] [--out FILE]``
 
 The gallery is that of ``benchmarks.explorer_galleries``: a Lance table with 32 dimensions and 40 classes. The map is
 made by ``aureole index map``; an existing one is left unchanged unless ``--refit`` is given, and then its CPU time is
@@ -83,10 +83,11 @@ _CLOCK = """
 """
 
 
-def make_map(work: Path, index: Path) -> dict[str, Any]:
+def make_map(work: Path, index: Path, sample: int) -> dict[str, Any]:
     """Run ``aureole index map``: CPU seconds of the process, wall-clock seconds, and what it reports."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [sys.executable, "-m", "aureole", "index", "map", str(index), "--refit", "--json"]
+    command += ["--sample", str(sample)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -260,6 +261,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--sample", type=int, default=50_000)
     parser.add_argument("--refit", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/serve/million.json"))
     arguments = parser.parse_args()
@@ -270,12 +272,13 @@ def main() -> None:
     stored = map_path(str(where))
     assert stored is not None
     if arguments.refit or not stored.is_file() or not note.is_file():
-        make_map(work, where)
+        make_map(work, where, arguments.sample)
     metrics: dict[str, Any] = {"map": json.loads(note.read_text())}
     print(metrics, flush=True)
     index = CredibleIndex.open(where)
     found = read_map(index)
     assert found is not None
+    assert len(found.xy) == arguments.rows
     load = [round(os.getloadavg()[0], 2)]
     started = time.monotonic()
     options = ["--index", str(where), "--label-column", "label"]
@@ -291,7 +294,7 @@ def main() -> None:
         "views": _TIMES,
         "screen": "1280 x 900",
     }
-    command = f"python -m benchmarks.explorer_million --work DIR --rows {arguments.rows}"
+    command = f"python -m benchmarks.explorer_million --work DIR --rows {arguments.rows} --sample {arguments.sample}"
     write_record(Record("explorer_million", metrics, command, 0, settings), arguments.out)
 
 
