@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -94,8 +94,8 @@ class MovedModules(MetaPathFinder, Loader):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
+        path: Any,  # noqa: ARG002  # of a namespace package, no Sequence
+        target: Any = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """The spec of a module of 0.1 that moved within aureole; None for other modules."""
         if fullname in MOVED:
