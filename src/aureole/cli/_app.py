@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 import aureole as au
-from aureole.cli._options import CommandGroup
+from aureole.cli._options import CommandGroup, hide_flag_types
 from aureole.errors import (
     AureoleError,
     AureoleWarning,
@@ -25,14 +25,17 @@ from aureole.errors import (
     MissingPackageError,
 )
 
-HELP = """Embeddings that know how sure they are.
+HELP = r"""Embeddings that know how sure they are.
 
-Predict a certainty for every vector, build a gallery, and search it: the certainty of each query decides how many
-items are returned. Every command supports --help, and most --json.
+Find out which results of a search are good enough (calibrate) and which of your data are ambiguous (fit-head), or train
+an encoder with uncertainty (train). Every command supports --help, and most --json.
 
 Examples:
 
-    aureole fit-head photos/ --encoder timm:resnet50 --out head --report p.html
+    aureole quickstart
+    aureole calibrate pairs.csv --text-column question \
+      --match-text-column answer --precision 0.5 --out calibrator \
+      --encoder sentence-transformers:all-MiniLM-L6-v2
     aureole fit-head vectors.parquet --group-column photo --out head
     aureole score vectors.parquet --head head --out scored.parquet
     aureole index build vectors.parquet --head head --out gallery.lance
@@ -96,7 +99,7 @@ class _Commands(CommandGroup):
         if cmd_name in _COMMANDS:
             return _own_command(cmd_name)
         for entry in entry_points(group="aureole.commands", name=cmd_name):
-            return typer.main.get_command(entry.load())
+            return hide_flag_types(typer.main.get_command(entry.load()))
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -118,7 +121,7 @@ class _Commands(CommandGroup):
         """The names that start with a text; no command is imported."""
         return self._listing().shell_complete(ctx, incomplete)
 
-    def _listing(self) -> TyperGroup:
+    def _listing(self) -> CommandGroup:
         """The group with commands that have a name and a line, but no function."""
         shown: dict[str, Any] = {}
         for name in self.list_commands(None):
@@ -127,7 +130,7 @@ class _Commands(CommandGroup):
             about = self._about(name) if listed is None else listed.about
             shown[name] = TyperCommand(name=name, help=about, rich_help_panel=panel)
         same: Any = {"params": self.params, "rich_markup_mode": self.rich_markup_mode}
-        return TyperGroup(name=self.name, help=self.help, commands=shown, **same)
+        return CommandGroup(name=self.name, help=self.help, commands=shown, **same)
 
     def _about(self, name: str) -> str:
         """What a command of another package is: the summary of its distribution."""
@@ -148,7 +151,7 @@ def _own_command(name: str) -> Any:
         made.command(name, help=module.HELP)(function)
     command = typer.main.get_command(made)
     command.name = name
-    return command
+    return hide_flag_types(command)
 
 
 app = typer.Typer(

@@ -69,7 +69,7 @@ Examples:
     aureole index build items.parquet --head head --out gallery.lance \
       --conformal heldout.parquet --group-column g
 """
-APPEND = r"""Append the rows of a table to a gallery, 65,536 at a time; each chunk is stored completely or not at all.
+APPEND = r"""Append the rows of a table to a gallery, 65,536 at a time; each chunk is written atomically.
 
 The rows must be produced by the same head as the gallery, and have the same payload columns. An id that exists is an
 error, unless you pass --replace.

@@ -38,7 +38,7 @@ class MatchingOptions:
     precision: float | None = option("Share of results that match, guaranteed.", min=0, max=1)
     recall: float | None = option("Share of matches that are returned, guaranteed.", min=0, max=1)
     abstain: float | None = option(
-        "Return nothing if the p-value that nothing matches is larger.", min=0, max=1
+        "Return nothing if the p-value of a query without a match is above this.", min=0, max=1
     )
 
     @property

@@ -33,7 +33,23 @@ class CommandGroup(TyperGroup):
             # a flag that is None instead of False makes typer import pydantic to check it
             if option.default is None and getattr(option, "is_flag", False):
                 option.default = False
-        return params
+        return _without_flag_types(params)
+
+
+def hide_flag_types(command: Any) -> Any:
+    """Let the help of a command, and of those below it, show no type for its flags: they take no value."""
+    for below in getattr(command, "commands", {}).values():
+        hide_flag_types(below)
+    listed = command.get_params
+    command.get_params = lambda ctx: _without_flag_types(listed(ctx))
+    return command
+
+
+def _without_flag_types(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:

@@ -57,9 +57,11 @@ class CapOptions:
     )
     kappa_pos: KappaPos = None
     guarantee: Literal["conformal"] | None = option(
-        "Guarantee the coverage of the predictive cap by the calibration."
+        "Use the calibrated predictive cap, whose coverage is guaranteed on average over pairs."
     )
-    widest: float | None = option("Degrees: abstain if the cap is wider than this.", min=0, max=180)
+    widest: float | None = option(
+        "Return nothing if the cap is wider than this many degrees.", min=0, max=180
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class ResultOptions:
 
     limit: int | None = option("Maximum number of results.", min=1)
     prior: float | None = option(
-        "Share of positives among all items, for P(positive).", min=0, max=1
+        "Share of all items that match a query: adds P(positive) to the results.", min=0, max=1
     )
     rank: Literal["cosine", "positivity"] = option("Order of the results.", "cosine")
     filters: list[str] | None = option(
@@ -78,7 +80,7 @@ class ResultOptions:
         metavar="COL=VALUE|A,B|LOW..HIGH",
     )
     exact: bool = option("Do not use an approximate index.", False, "--exact")
-    explain: bool = option("Print why each is in the cap.", False, "--explain")
+    explain: bool = option("Print why each result is in the cap.", False, "--explain")
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ _SHOWN = 20  # hits in the text output without --limit
 def search(
     *,
     gallery: Annotated[
-        str | None, Argument(help="Address of the gallery.", metavar="[ADDRESS]")
+        str | None, Argument(help="Address of the gallery.", metavar="ADDRESS")
     ] = None,
     server: Annotated[
         str | None,
