@@ -96,11 +96,13 @@ def test_a_comparison_has_the_places_of_its_items_on_the_stored_map(tmp_path):
         stored = read_map(index)
         assert stored is not None
         place = dict(zip(stored.ids, stored.xy.tolist(), strict=True))
-        packed = _on_map(index, ["item 7", "added later", "item 3"])
+        packed = _on_map(index, ["item 7", "added later", "item 3"]) or ""
         found = np.frombuffer(base64.b64decode(packed), "<f4").reshape(-1, 2)
         np.testing.assert_array_equal(found[[0, 2]], [place["item 7"], place["item 3"]])
         assert np.isnan(found[1]).all()
-        map_path(str(where)).write_bytes(b"no map")
+        path = map_path(str(where))
+        assert path is not None
+        path.write_bytes(b"no map")
         assert _on_map(index, ids) is None
 
 
