@@ -158,7 +158,7 @@ class MapVisit(Visit):
             lambda step: mouse.move(x + 150 * math.sin(step / 30), y + 150 * math.cos(step / 30))
         )
         mouse.up()
-        self.page.get_by_role("button", name="Show everything").click()
+        self.page.get_by_title("Show everything").click()
         return found
 
     def zoom(self) -> dict[str, float]:
@@ -167,7 +167,7 @@ class MapVisit(Visit):
         mouse = self.page.mouse
         mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.4 * box["height"])
         found = self.frames(lambda step: mouse.wheel(0, -30 if step % 120 < 60 else 30))
-        self.page.get_by_role("button", name="Show everything").click()
+        self.page.get_by_title("Show everything").click()
         return found
 
     def lasso(self, corners: list[tuple[float, float]]) -> tuple[float, int]:
@@ -212,12 +212,14 @@ def measure_page(chrome: Any, address: str, xy: np.ndarray) -> dict[str, Any]:
     names = ("gallery", "map, points", "map, all views")
     for name, seconds in zip(names, zip(*views, strict=True), strict=True):
         found[f"first view seconds, {name}"] = summary(seconds)
+    print(found, flush=True)
     with MapVisit(chrome, address) as visit:
         visit.first_map()
         visit.page.wait_for_timeout(1500)
         found["pan"] = visit.pan()
         visit.page.wait_for_timeout(1500)
         found["zoom"] = visit.zoom()
+        print(found, flush=True)
         visit.page.wait_for_timeout(1500)
         wanted = ring(xy, rows // 10)
         places = [visit.on_screen(*wanted[0])]
