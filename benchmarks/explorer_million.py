@@ -230,7 +230,10 @@ def measure_page(chrome: Any, address: str, xy: np.ndarray) -> dict[str, Any]:
         other = visit.on_screen(wanted[0][0] - span[0] / 10, wanted[0][1])
         scale = (pixels[0] - other[0]) / (span[0] / 10)
         x0, y0 = wanted[0]
-        corners = [(pixels[0] + (x - x0) * scale, pixels[1] - (y - y0) * scale) for x, y in wanted]
+        corners = [
+            (float(pixels[0] + (x - x0) * scale), float(pixels[1] - (y - y0) * scale))
+            for x, y in wanted
+        ]
         inside = [
             canvas["x"] < x < canvas["x"] + canvas["width"]
             and canvas["y"] < y < canvas["y"] + canvas["height"]
