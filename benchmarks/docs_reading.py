@@ -88,7 +88,7 @@ def _search(page: Any, base: str, words: str) -> list[str]:
     box = page.locator("input[name=q]").first
     box.fill(words)
     box.press("Enter")
-    page.wait_for_selector("#search-results p.search-summary", timeout=20_000)
+    page.wait_for_selector("#search-results p.search-summary")
     page.wait_for_function(_FINISHED)
     return page.locator("ul.search li > a").evaluate_all("links => links.map(link => link.href)")
 
@@ -106,6 +106,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with serving_files(arguments.html) as base, browser() as chromium:
         page = chromium.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(180_000)  # on a busy machine
         answers = [read(page, base, question) for question in questions()]
     for answer in answers:
         state = "ok" if answer["answered"] else "NO"
