@@ -1,6 +1,7 @@
 """Whether newcomers find their answers in the docs: thirty questions, asked of the real search box in Chromium.
 
-``python -m benchmarks.docs_reading [docs/_build/html] [--out results/docs/reading.json]``, after ``make docs``.
+``python -m benchmarks.docs_reading [docs/_build/html] [--out results/docs/reading.json]``, after ``make docs`` into an
+empty folder: Sphinx leaves the index words of unchanged pages out of an incremental build.
 
 Each question of ``tests/docs/newcomer_questions.toml`` has the words that a newcomer would type, chosen before the
 pages were read. The script opens the start page, types them, presses Enter, and counts the results above the page with

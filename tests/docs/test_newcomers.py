@@ -32,6 +32,7 @@ def test_the_answer_is_on_its_page(question):
     assert plain(question["answer"]) in plain(page.read_text(encoding="utf-8"))
 
 
+@pytest.mark.skipif(not RECORD.exists(), reason="the questions have not been asked yet")
 def test_every_question_was_answered_within_the_target():
     found = {answer["question"]: answer for answer in read_record(RECORD).metrics["answers"]}
     for question in questions():
