@@ -35,7 +35,7 @@ __all__ = ["DOCS", "Part", "Reader", "drop", "main", "parts", "prepare"]
 DOCS = Path(__file__).parents[2] / "docs"
 ADDRESS = "http://127.0.0.1:8765"
 _PYTHON = re.compile(
-    r"^(?:<!-- not run: (?P<reason>.*?) -->\n)?```(?P<kind>python|\{code-cell\}|bash)\n(?P<code>.*?)^```",
+    r"^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?```(?P<kind>python|\{code-cell\}|bash)\n(?P<code>.*?)^```",
     re.DOTALL | re.MULTILINE,
 )
 
