@@ -11,6 +11,8 @@ export interface View2D {
 
 export type Mode = "move" | "lasso" | "box";
 
+export const MODES: Record<Mode, string> = { move: "Move", lasso: "Lasso", box: "Box" };
+
 export interface ScatterActions {
   hover(row: number, x: number, y: number): void;
   open(row: number): void;
@@ -84,6 +86,23 @@ export class Scatter {
     this.look = look;
     this.base = null;
     this.paintSoon();
+  }
+
+  /** Which rows are selected: 1 for each of them; null for all. */
+  mask(mask: Uint8Array | null): void {
+    if (this.look !== null) this.dress({ ...this.look, mask });
+  }
+
+  /** Selects what lies in a polygon, as the lasso does. */
+  select(corners: [number, number][]): void {
+    this.actions.lasso(corners);
+  }
+
+  /** Marks a row that is pointed at elsewhere; -1 for none. */
+  ring(row: number): void {
+    if (row === this.pointed) return;
+    this.pointed = row;
+    this.draw();
   }
 
   /** The polygon that is selected now. */
