@@ -1,6 +1,6 @@
 """Five tasks in the explorer, done by a scripted visit in a browser: clicks, results and screenshots.
 
-``python -m benchmarks.explorer_tasks --work DIR [--pictures docs/pictures] [--out results/serve/tasks.json]``
+``python -m benchmarks.explorer_tasks --work DIR [--pictures DIR] [--out results/serve/tasks.json] [--images]``
 
 1. Find the 20 most suspicious labels of CIFAR-10H, and compare them with the votes of the annotators.
 2. Export the suspicious items as a queue to relabel.
@@ -12,7 +12,7 @@ The galleries are built and inspected with the commands of the docs, in ``DIR``;
 images are those of ``benchmarks.explorer_questions``: half of CIFAR-10's test images, with heads fitted on the labels
 of the other half, and a label is wrong if most of about 50 people chose another class. Each visit starts on the first
 page of the service with an empty cache. A click on a button or a link and a drag of the mouse count as one click each.
-The pictures of the map in docs/explorer.md are taken of the same images.
+The pictures of the map in docs/explorer.md, and of both maps in docs/questions.md, are taken of the same images.
 """
 
 import argparse
@@ -141,7 +141,7 @@ def image_galleries(work: Path, folder: Path) -> Votes:
         index.origin = Origin(kappa_pos=float(found["kpos"]))
         if name == NAMES[0]:
             command("inspect", where, "--label-column", "label")
-            command("index", "map", where)
+        command("index", "map", where)
     rows = posteriors(work, {}, NAMES[0], HALF)["rows"]
     for row in rows.tolist():
         picture = work / "pictures" / f"test-{row:05d}.png"
@@ -287,14 +287,14 @@ def _words(text: str) -> list[str]:
 
 def two_encoders(visit: TaskVisit, camera: Camera) -> dict[str, Any]:
     """The table of both encoders, and the images of which ResNet-20 is uncertain but ResNet-56 is not."""
-    visit.page.set_viewport_size({"width": 1280, "height": 1060})  # both the table and the plot
     visit.link("Compare")
     panel = visit.page.locator(".compare")
     panel.locator(".panel").last.locator(".tile").first.wait_for()
     facts = dict(row.split("\t", 1) for row in panel.locator("tbody tr").all_inner_texts())
     shares = panel.locator(".lead strong").all_inner_texts()
-    box = panel.locator("canvas").bounding_box()
-    visit.drag(box, (0.13, 0.03), (0.6, 0.3))
+    plot = panel.locator(".scatter canvas")
+    visit.show(panel.locator(".scatter"))
+    visit.drag(plot.bounding_box(), (0.13, 0.03), (0.6, 0.3))
     panel.locator(".scatter .tile").first.wait_for()
     inside = panel.locator(".scatter").get_by_role("status").inner_text()
     camera.take(visit, "task-encoders")
@@ -308,6 +308,26 @@ def two_encoders(visit: TaskVisit, camera: Camera) -> dict[str, Any]:
         "rectangle": inside,
         "moved most": ids_of(movers.locator(".tile"))[:3],
     }
+
+
+def both_maps(chrome: Any, address: str, camera: Camera) -> dict[str, Any]:
+    """Draw a lasso around the left part of the first of both maps."""
+    with TaskVisit(chrome, address) as visit:
+        visit.load()
+        visit.link("Compare")
+        both = visit.page.locator(".both")
+        both.locator(".legend span").first.wait_for()
+        visit.page.get_by_text("Lasso", exact=True).click()
+        visit.show(both)
+        visit.page.wait_for_timeout(500)
+        box = both.locator("canvas").first.bounding_box()
+        visit.drag(box, *_circle(0.5, 0.5, 0.18, 0.2))
+        words = visit.page.locator(".scatter").get_by_role("status")
+        words.filter(has_text="selected on the map").wait_for()
+        visit.page.locator(".scatter .tile").first.wait_for()
+        camera.take(visit, "compare-maps")
+        check(visit)
+        return {"selected on the first map": words.inner_text()}
 
 
 def novel(visit: TaskVisit, camera: Camera, work: Path, known: dict[str, Any]) -> dict[str, Any]:
@@ -376,11 +396,15 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
     parser.add_argument("--out", type=Path, default=Path("results/serve/tasks.json"))
+    parser.add_argument(
+        "--images", action="store_true", help="only the tasks with images, and no record"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     work, folder = arguments.work, data_folder(arguments.data_dir)
     work.mkdir(parents=True, exist_ok=True)
-    votes, known = image_galleries(work, folder), caption_gallery(work, folder)
+    votes = image_galleries(work, folder)
+    known = {} if arguments.images else caption_gallery(work, folder)
     camera = Camera(arguments.pictures)
     results: dict[str, Any] = {}
     with browser() as chrome:
@@ -395,9 +419,12 @@ def main() -> None:
 
         with images(work) as address:
             results["map"] = map_pictures(chrome, address, camera)
+            results["both maps"] = both_maps(chrome, address, camera)
             run("suspicious labels", address, lambda v: suspicious(v, camera, votes))
             run("relabel queue", address, lambda v: relabel_queue(v, camera, votes, work))
             run("two encoders", address, lambda v: two_encoders(v, camera))
+        if arguments.images:
+            return
         with sentences(work) as address:
             run("near duplicates", address, lambda v: near_duplicates(v, camera, known))
             run("novel", address, lambda v: novel(v, camera, work, known))

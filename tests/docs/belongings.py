@@ -44,6 +44,7 @@ def make_belongings(folder: Path) -> None:
     (folder / "labels.csv").write_text(f"label\n{lines}")
     clicks = {"query": table["id"][::3], "item": table["id"][1::3]}
     write_columns(folder / "clicks.parquet", clicks)
+    (folder / "keys.txt").write_text("search jc3TqU7yMv0pXw2R\n")
     _labelled_pairs(folder, table["id"])
     shutil.copytree(MINILM_CAPTIONS, folder / "head")
     (folder / "sentences.txt").write_text("".join(f"{one}\n" for one in table["caption"]))

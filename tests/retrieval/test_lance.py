@@ -46,6 +46,26 @@ def test_an_index_without_its_note_is_not_used(tmp_path):
         assert set(rows.ids) == {f"row {i}" for i in best}
 
 
+def test_many_rows_are_merged_into_a_table_with_an_index_of_ids(tmp_path):
+    lance = pytest.importorskip("lance")
+    where, dim = tmp_path / "gallery.lance", 16
+    n = 250_000  # more than Lance's default of 300 MB takes, which counts each batch with its whole column
+    mu = torch.nn.functional.one_hot(torch.arange(n) % dim, dim).float()
+    kappa = torch.arange(1.0, n + 1)
+
+    def part(first, last):
+        return au.VonMisesFisher(mu[first:last], kappa[first:last], validate_args=False)
+
+    with CredibleIndex.create(where, part(0, 55_000), names(55_000)) as index:
+        index.append(part(55_000, 55_010), names(10, 55_000))
+        assert indexed_ids(lance.dataset(str(where))) == 55_010
+        index.append(part(55_010, n), names(n - 55_010, 55_010))
+        assert index.upsert(part(0, n), names(n)) == n
+        assert index.count() == n
+        found = index.fetch(["row 0", "row 60000", f"row {n - 1}"])[0]
+    assert sorted(found.kappa.tolist()) == [1, 60_001, n]
+
+
 def test_ids_are_found_by_an_index_in_large_tables(tmp_path, monkeypatch):
     lance = pytest.importorskip("lance")
     monkeypatch.setattr("aureole.retrieval._lance._SCANNED_IDS", 20)

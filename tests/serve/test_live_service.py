@@ -107,11 +107,13 @@ def test_gallery_and_model_are_swapped_together(live, versions, made):
         threads = [threading.Thread(target=loop, args=(kind,)) for kind in queries]
         for thread in threads:
             thread.start()
+        wait_until(lambda: all(found.values()))
         release(
             versions / "shop-2.lance", live, model={"encoder": versions / "encoder-2"}, force=True
         )
         wait_until(lambda: release_of(place) == 2)
-        time.sleep(0.2)
+        counts = {kind: len(answers) for kind, answers in found.items()}
+        wait_until(lambda: all(len(found[kind]) >= counts[kind] + 2 for kind in queries))
         stop.set()
         for thread in threads:
             thread.join()

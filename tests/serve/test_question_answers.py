@@ -6,8 +6,10 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
-from aureole.explorer import compare_galleries, inspect_gallery
+from aureole.distributions import VonMisesFisher
+from aureole.explorer import compare_galleries, inspect_gallery, map_path, read_map, write_map
 from aureole.retrieval import CredibleIndex
 from aureole.serve import Service
 from aureole.serve._question_answers import (
@@ -15,7 +17,9 @@ from aureole.serve._question_answers import (
     MoversAnswer,
     QuestionAnswer,
     QuestionsAnswer,
+    _on_map,
 )
+from aureole.sphere import normalize
 from tests.serve.conftest import N, ask, error_of, running
 
 
@@ -73,12 +77,33 @@ def test_the_comparison_is_that_of_python(answered):
     points = np.frombuffer(base64.b64decode(found["points"]), "<f4").reshape(-1, 2)
     assert found["ids"] == compared.ids
     np.testing.assert_array_equal(points[:, 0], compared.first.kappa)
+    assert found["maps"] == [None, None]
     for by in ("kappa", "neighbours"):
         page = read(place, f"/v1/comparison/movers?by={by}&limit=7")
         MoversAnswer.model_validate(page)
         assert page["total"] == N
         expected = [entry["id"] for entry in compared.movers(by, 7)]
         assert [entry["id"] for entry in page["entries"]] == expected
+
+
+def test_a_comparison_has_the_places_of_its_items_on_the_stored_map(tmp_path):
+    where = tmp_path / "gallery.faiss"
+    mu = normalize(torch.randn(20, 4, generator=torch.Generator().manual_seed(0)))
+    ids = [f"item {i}" for i in range(20)]
+    with CredibleIndex.create(where, VonMisesFisher(mu, 9.0), ids) as index:
+        assert _on_map(index, ids) is None
+        write_map(index)
+        stored = read_map(index)
+        assert stored is not None
+        place = dict(zip(stored.ids, stored.xy.tolist(), strict=True))
+        packed = _on_map(index, ["item 7", "added later", "item 3"]) or ""
+        found = np.frombuffer(base64.b64decode(packed), "<f4").reshape(-1, 2)
+        np.testing.assert_array_equal(found[[0, 2]], [place["item 7"], place["item 3"]])
+        assert np.isnan(found[1]).all()
+        path = map_path(str(where))
+        assert path is not None
+        path.write_bytes(b"no map")
+        assert _on_map(index, ids) is None
 
 
 def test_errors_are_typed(answered, place):

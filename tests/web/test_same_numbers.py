@@ -1,4 +1,4 @@
-"""The service's page, the report and the command line show the same numbers for the same items."""
+"""The service's page, the report, the widget and the command line show the same numbers for the same items."""
 
 import json
 import os
@@ -11,22 +11,26 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import aureole as au
 from aureole.cli._app import app
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import explorer_data, write_explorer
+from aureole.explorer._notebook import _ESM
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.sphere import normalize
 from benchmarks.explorer_visit import Visit, browser, chromium, serving
+from tests.explorer.test_notebook import HOST, escaped
 
 pytest.importorskip("playwright")
 pytest.importorskip("fastapi")
 pytest.importorskip("faiss")
+pytest.importorskip("anywidget")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(chromium() is None, reason="needs Chromium"),
 ]
 
-ROWS, DIM, ITEMS, MEMBERS = 240, 6, 50, 12
+ROWS, DIM, ITEMS, MEMBERS, KAPPA_POS = 240, 6, 50, 12, 24.0
 _READ = """() => {
   const text = (where) => document.querySelector(where)?.innerText ?? "";
   return {
@@ -42,18 +46,23 @@ _READ = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def gallery(tmp_path_factory):
-    """A gallery of classes that overlap, in which the report contains every item."""
-    work = tmp_path_factory.mktemp("same")
+def posteriors() -> tuple[VonMisesFisher, list[str], list[str]]:
+    """Posteriors of classes that overlap, their labels and ids."""
     rng = torch.Generator().manual_seed(5)
     label = torch.randint(5, (ROWS,), generator=rng)
     mu = normalize(torch.eye(5, DIM)[label] + 0.35 * torch.randn(ROWS, DIM, generator=rng))
     kappa = 3 * 80 ** torch.rand(ROWS, generator=rng)
-    payload = {"label": [f"class {k}" for k in label.tolist()]}
-    ids = [f"item {i:03d}" for i in range(ROWS)]
-    index = CredibleIndex.create(work / "g.faiss", VonMisesFisher(mu, kappa), ids, payload)
-    index.origin = Origin(kappa_pos=24.0)
+    labels = [f"class {k}" for k in label.tolist()]
+    return VonMisesFisher(mu, kappa), labels, [f"item {i:03d}" for i in range(ROWS)]
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory):
+    """A folder with the gallery of all items."""
+    work = tmp_path_factory.mktemp("same")
+    posterior, labels, ids = posteriors()
+    index = CredibleIndex.create(work / "g.faiss", posterior, ids, {"label": labels})
+    index.origin = Origin(kappa_pos=KAPPA_POS)
     return work
 
 
@@ -82,8 +91,22 @@ def page_of_the_report(work) -> Iterator[str]:
     yield write_explorer(data, work / "report.html").as_uri()
 
 
-# another home of the page is added here
-HOMES: dict[str, Callable] = {"service": page_of_the_service, "report": page_of_the_report}
+@contextmanager
+def page_of_the_widget(work) -> Iterator[str]:
+    """A host of the widget, as a notebook is; the page is in a frame."""
+    posterior, labels, ids = posteriors()
+    found = au.explore(posterior, labels=labels, ids=ids, kappa_pos=KAPPA_POS, items=ROWS)
+    assert len(found.data["items"]) == ROWS
+    state = {"_esm": _ESM, "page": found.widget().page, "height": 860}
+    (work / "host.html").write_text(HOST.replace("STATE", escaped(state)))
+    yield (work / "host.html").as_uri()
+
+
+HOMES: dict[str, Callable] = {
+    "service": page_of_the_service,
+    "report": page_of_the_report,
+    "widget": page_of_the_widget,
+}
 
 
 @pytest.fixture(scope="module")
@@ -115,17 +138,28 @@ def shown(gallery, asked, chrome) -> dict[str, list[dict]]:
     found = {}
     for home, opened in HOMES.items():
         with opened(gallery) as base, Visit(chrome, base) as visit:
-            visit.load()
+            page = opened_page(visit, home)
             found[home] = []
             for name, mass, kind in asked:
                 route = f"#/item/{name.replace(' ', '%20')}?mass={mass}&kind={kind}"
-                visit.go(route)
-                visit.page.locator(".over code", has_text=name).wait_for()
-                visit.settle()
-                visit.page.locator(".dots circle").first.wait_for(state="attached")
-                found[home].append(visit.page.evaluate(_READ))
+                page.evaluate("route => { location.hash = route }", route)
+                page.locator(".over code", has_text=name).wait_for()
+                page.locator(".summary strong").wait_for()
+                page.locator("[aria-busy]").first.wait_for(state="detached")
+                page.locator(".dots circle").first.wait_for(state="attached")
+                found[home].append(page.evaluate(_READ))
             assert visit.errors == []
     return found
+
+
+def opened_page(visit, home):
+    """The page or, of the widget, its frame, with the first items."""
+    if home != "widget":
+        visit.load()
+        return visit.page
+    visit.page.goto(visit.base)
+    visit.page.frame_locator("iframe").locator(".lane .tile").first.wait_for()
+    return visit.page.frames[1]
 
 
 @pytest.mark.parametrize("home", [home for home in HOMES if home != "service"])

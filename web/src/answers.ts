@@ -77,6 +77,8 @@ export interface Comparison {
   ids: string[];
   /** Base64 of float32 pairs: both kappas of each id. */
   points: string;
+  /** Base64 of float32 pairs: the coordinates of each id on the map of each gallery, NaN if it is not on it; null without a map. */
+  maps: [string | null, string | null];
 }
 
 export type MovedBy = "kappa" | "up" | "down" | "neighbours";

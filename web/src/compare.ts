@@ -1,7 +1,8 @@
-// Two galleries of the same items: how certain each is, a scatter of both kappas with a brush, and what moved most.
+// Two galleries of the same items: how certain each is, both maps, a plot of both kappas with a brush, and what moved most.
 
 import type { ComparedGallery, Comparison, MovedBy } from "./answers";
 import { type About, fromBase64 } from "./api";
+import { bothKappas, ComparedMaps, Picked } from "./compare_maps";
 import { choice, debounced, fill, h, Latest, trouble } from "./dom";
 import type { View } from "./item";
 import { linkTo } from "./selection";
@@ -13,6 +14,7 @@ const MOVERS = 24;
 const BRUSHED = 60; // items of a brush that are shown
 const SELECTED = 200; // rows that an address can hold
 const MARGIN = 46;
+const HINT = "Drag a rectangle over points to see them, or select some on the maps.";
 
 interface Brush {
   x: [number, number];
@@ -23,11 +25,18 @@ export function compareView(context: Context, about: About): View {
   const place = h("div", {}, h("p", { class: "status", role: "status" }, "Loading the comparison …"));
   const element = h("section", { class: "compare" }, h("h1", {}, "What do two encoders disagree about?"), place);
   let left = false;
+  const theme = new MutationObserver(() => redraw());
+  let redraw = (): void => undefined;
+  theme.observe(document.documentElement, { attributeFilter: ["data-theme"] });
   const load = async (): Promise<void> => {
     try {
       const found = await context.source.comparison();
       if (left) return;
-      if (found.available && found.summary !== null) return fill(place, parts(context, about, found));
+      if (found.available && found.summary !== null) {
+        const page = parts(context, about, found);
+        redraw = page.redraw;
+        return fill(place, page.elements);
+      }
       const reason = found.reason ?? "there is no other gallery.";
       fill(place, [h("p", { class: "empty", role: "status" }, reason.charAt(0).toUpperCase() + reason.slice(1))]);
       if (reason.includes("being compared")) window.setTimeout(() => !left && void load(), AGAIN);
@@ -40,11 +49,12 @@ export function compareView(context: Context, about: About): View {
     element,
     leave() {
       left = true;
+      theme.disconnect();
     },
   };
 }
 
-function parts(context: Context, about: About, found: Comparison): HTMLElement[] {
+function parts(context: Context, about: About, found: Comparison): { elements: HTMLElement[]; redraw: () => void } {
   const summary = found.summary as NonNullable<Comparison["summary"]>;
   const names = summary.galleries.map((gallery) => gallery.name) as [string, string];
   const only = summary.only.some((n) => n > 0)
@@ -52,7 +62,11 @@ function parts(context: Context, about: About, found: Comparison): HTMLElement[]
     : "";
   const correlation = summary.rank_correlation === null ? "–" : summary.rank_correlation.toFixed(2);
   const overlap = summary.overlap === null ? "–" : percent(summary.overlap);
-  return [
+  const picked = new Picked();
+  const maps = new ComparedMaps(context, about, found, names, picked);
+  const plot = scatter(context, about, found, names, picked);
+  maps.start().catch((error: unknown) => maps.element.append(trouble(error)));
+  const elements = [
     h(
       "p",
       { class: "lead" },
@@ -63,9 +77,15 @@ function parts(context: Context, about: About, found: Comparison): HTMLElement[]
       " of the 10 nearest neighbours are the same.",
     ),
     table(summary.galleries),
-    scatter(context, about, found, names),
+    maps.element,
+    plot.element,
     movers(context, names),
   ];
+  const redraw = (): void => {
+    plot.draw();
+    void maps.dress();
+  };
+  return { elements, redraw };
 }
 
 function table(galleries: [ComparedGallery, ComparedGallery]): HTMLElement {
@@ -92,7 +112,7 @@ function table(galleries: [ComparedGallery, ComparedGallery]): HTMLElement {
   );
 }
 
-function scatter(context: Context, about: About, found: Comparison, names: [string, string]): HTMLElement {
+function scatter(context: Context, about: About, found: Comparison, names: [string, string], picked: Picked): { element: HTMLElement; draw: () => void } {
   const values = new Float32Array(fromBase64(found.points));
   const n = found.ids.length;
   const side = Math.min(460, innerWidth - 64);
@@ -106,15 +126,31 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
   canvas.style.height = `${side}px`;
   const axes = [0, 1].map((axis) => new Axis(values, axis, side, axis === 1)) as [Axis, Axis];
   const list = h("ul", { class: "grid" });
-  const words = h("p", { class: "status", role: "status" }, "Drag a rectangle over points to see them.");
+  const words = h("p", { class: "status", role: "status" }, HINT);
   const offer = h("p", { class: "offer" });
   let brush: Brush | null = null;
-  const draw = (): void => paint(canvas, side, values, axes, brush, names);
-  const show = debounced(150, () => {
-    if (brush === null) return;
-    const inside: number[] = [];
-    for (let i = 0; i < n; i += 1) if (within(brush, axes, values, i)) inside.push(i);
-    fill(words, [`${count(inside.length)} ${things(about, inside.length)} in the rectangle.`]);
+  const draw = (): void => paint(canvas, side, values, axes, brush, picked, names);
+  const pick = debounced(150, () => {
+    const now = brush;
+    if (now === null) return;
+    const mask = Uint8Array.from({ length: n }, (_, i) => (within(now, axes, values, i) ? 1 : 0));
+    picked.select(mask, "plot");
+  });
+  let before: Uint8Array | null = null;
+  picked.onChange(() => {
+    if (picked.mask === null || picked.by !== "plot") brush = null;
+    draw();
+    if (picked.mask === before) return;
+    before = picked.mask;
+    if (before === null) {
+      loading.stop();
+      fill(words, [HINT]);
+      fill(offer, []);
+      return fill(list, []);
+    }
+    const inside = picked.places();
+    const where = picked.by === "plot" ? "in the rectangle" : `selected on the map of ${names[picked.by]}`;
+    fill(words, [`${count(inside.length)} ${things(about, inside.length)} ${where}.`]);
     list_(inside).catch((error: unknown) => fill(list, [trouble(error)]));
   });
   const loading = new Latest();
@@ -129,8 +165,7 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
       list,
       items.map((item) => {
         const i = place.get(item.id) ?? 0;
-        const both = `κ ${number(values[2 * i] as number)} → ${number(values[2 * i + 1] as number)}`;
-        return h("li", {}, tile(context, item, h("small", {}, both)));
+        return h("li", {}, tile(context, item, h("small", {}, bothKappas(values, i))));
       }),
     );
     fill(offer, [known.length > 0 && h("a", { href: linkTo("#/map", [{ rows: known }]) }, `Select ${known.length < inside.length ? "the first " : ""}${count(known.length)} on the map`)]);
@@ -149,20 +184,20 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
     const to = at(event);
     brush = { x: sortedPair(from[0], to[0]), y: sortedPair(from[1], to[1]) };
     draw();
-    show();
+    pick();
   });
   canvas.addEventListener("pointerup", () => {
     from = null;
   });
-  new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   draw();
-  return h(
+  const element = h(
     "div",
     { class: "panel scatter" },
     h("h2", {}, "κ in both galleries"),
     canvas,
     h("div", {}, words, offer, list),
   );
+  return { element, draw };
 }
 
 /** A log scale of one of the two kappas. */
@@ -218,7 +253,7 @@ function within(brush: Brush, axes: [Axis, Axis], values: Float32Array, i: numbe
   return x >= brush.x[0] && x <= brush.x[1] && y >= brush.y[0] && y <= brush.y[1];
 }
 
-function paint(canvas: HTMLCanvasElement, side: number, values: Float32Array, axes: [Axis, Axis], brush: Brush | null, names: [string, string]): void {
+function paint(canvas: HTMLCanvasElement, side: number, values: Float32Array, axes: [Axis, Axis], brush: Brush | null, picked: Picked, names: [string, string]): void {
   const context = canvas.getContext("2d");
   if (context === null) return;
   const style = getComputedStyle(document.documentElement);
@@ -246,12 +281,21 @@ function paint(canvas: HTMLCanvasElement, side: number, values: Float32Array, ax
   context.fillText(cut(`κ in ${names[1]} ↑`), 2, side - 10);
   const size = values.length > 8000 ? 2 : 3;
   context.globalAlpha = values.length > 8000 ? 0.35 : 0.6;
-  for (let i = 0; 2 * i < values.length; i += 1) {
-    const chosen = brush !== null && within(brush, axes, values, i);
-    context.fillStyle = colour(chosen ? "--accent" : "--soft");
-    context.fillRect(axes[0].of(values, i) - size / 2, axes[1].of(values, i) - size / 2, size, size);
-  }
+  const [plain, accent] = [colour("--soft"), colour("--accent")];
+  const chosen = (i: number): boolean => (brush === null ? picked.mask?.[i] === 1 : within(brush, axes, values, i));
+  const draw = (i: number): void => context.fillRect(axes[0].of(values, i) - size / 2, axes[1].of(values, i) - size / 2, size, size);
+  // the selected lie on top
+  context.fillStyle = plain;
+  for (let i = 0; 2 * i < values.length; i += 1) if (!chosen(i)) draw(i);
+  context.fillStyle = accent;
+  for (let i = 0; 2 * i < values.length; i += 1) if (chosen(i)) draw(i);
   context.globalAlpha = 1;
+  if (picked.pointed >= 0) {
+    context.strokeStyle = colour("--ink");
+    context.beginPath();
+    context.arc(axes[0].of(values, picked.pointed), axes[1].of(values, picked.pointed), 7, 0, 2 * Math.PI);
+    context.stroke();
+  }
   if (brush !== null) {
     context.strokeStyle = colour("--accent");
     context.strokeRect(brush.x[0], brush.y[0], brush.x[1] - brush.x[0], brush.y[1] - brush.y[0]);

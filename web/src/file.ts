@@ -245,7 +245,7 @@ export class StoredFile implements Source {
   }
 
   async comparison(): Promise<Comparison> {
-    return { available: false, reason: NO_ANSWERS, summary: null, ids: [], points: "" };
+    return { available: false, reason: NO_ANSWERS, summary: null, ids: [], points: "", maps: [null, null] };
   }
 
   async movers(): Promise<Movers> {

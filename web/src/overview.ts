@@ -7,7 +7,7 @@ import type { View } from "./item";
 import { type Look, lookOf } from "./look";
 import { PointGrid } from "./points";
 import { changeQuery, readRoute } from "./route";
-import { type Mode, Scatter, type View2D } from "./scatter";
+import { MODES, Scatter, type View2D } from "./scatter";
 import type { Selected } from "./selection";
 import { RowViews } from "./rows";
 import { type Context, hrefOf, picture } from "./tile";
@@ -17,8 +17,6 @@ export interface Overview extends View {
   /** Takes the selection, colours and position of the address. */
   follow(): void;
 }
-
-const MODES: Record<Mode, string> = { move: "Move", lasso: "Lasso", box: "Box" };
 
 export function overviewView(context: Context, about: About): Overview {
   const place = h("div", {}, h("p", { class: "status", role: "status" }, "Loading the table of the gallery …"));

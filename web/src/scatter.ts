@@ -11,6 +11,8 @@ export interface View2D {
 
 export type Mode = "move" | "lasso" | "box";
 
+export const MODES: Record<Mode, string> = { move: "Move", lasso: "Lasso", box: "Box" };
+
 export interface ScatterActions {
   hover(row: number, x: number, y: number): void;
   open(row: number): void;
@@ -84,6 +86,23 @@ export class Scatter {
     this.look = look;
     this.base = null;
     this.paintSoon();
+  }
+
+  /** Which rows are selected: 1 for each of them; null for all. */
+  mask(mask: Uint8Array | null): void {
+    if (this.look !== null) this.dress({ ...this.look, mask });
+  }
+
+  /** Selects what lies in a polygon, as the lasso does. */
+  select(corners: [number, number][]): void {
+    this.actions.lasso(corners);
+  }
+
+  /** Marks a row that is pointed at elsewhere; -1 for none. */
+  ring(row: number): void {
+    if (row === this.pointed) return;
+    this.pointed = row;
+    this.draw();
   }
 
   /** The polygon that is selected now. */
@@ -164,7 +183,9 @@ export class Scatter {
   }
 
   private settle(): void {
-    this.paintSoon();
+    // the first picture is painted before the view settles
+    if (this.stale || this.scene === null || !same(this.scene.window, this.window(OVER))) this.paintSoon();
+    else this.contents();
     this.actions.settled(this.whole ? null : this.view);
   }
 
@@ -375,6 +396,10 @@ export class Scatter {
       this.point(row, x, y);
     }
   }
+}
+
+function same(one: Window, two: Window): boolean {
+  return one.left === two.left && one.right === two.right && one.low === two.low && one.high === two.high;
 }
 
 /** A polygon of at most 100 corners, rounded to a tenth of a pixel, so that it fits into an address. */

@@ -240,7 +240,7 @@ function rowsOf(mask: Uint8Array): Uint32Array {
 }
 
 /** Sets the mask for points in a polygon, by the even-odd rule. */
-function inside(polygon: [number, number][], x: Numbers, y: Numbers, mask: Uint8Array): void {
+export function inside(polygon: [number, number][], x: Numbers, y: Numbers, mask: Uint8Array): void {
   const xs = polygon.map(([value]) => value);
   const ys = polygon.map(([, value]) => value);
   const [left, right] = [Math.min(...xs), Math.max(...xs)];

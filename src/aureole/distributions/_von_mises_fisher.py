@@ -69,7 +69,8 @@ class VonMisesFisher(BatchValue):
             raise InvalidInputError("mu must have a last dimension of at least 2, but is a scalar.")
         dim = check_dim(mu.shape[-1])
         try:
-            batch_shape = torch.broadcast_shapes(mu.shape[:-1], kappa.shape)
+            # not torch.broadcast_shapes, whose first call imports sympy: a second for every command
+            batch_shape = torch.broadcast_tensors(mu[..., 0], kappa)[1].shape
         except RuntimeError as error:
             raise InvalidInputError(
                 f"the batch shapes of mu, {tuple(mu.shape[:-1])}, and kappa, {tuple(kappa.shape)}, do not "
@@ -219,7 +220,7 @@ class VonMisesFisher(BatchValue):
                 f"cube must hold points of the unit cube, but its values run from {cube.min():.6g} to "
                 f"{cube.max():.6g}. Draw them with torch.quasirandom.SobolEngine or torch.rand."
             )
-        cube = cube.expand(torch.broadcast_shapes(cube.shape, self.mu.shape))
+        cube = torch.broadcast_tensors(cube, self.mu)[0]
         cube = cube.clamp(2.0**-60, 1 - 2.0**-53)
         normals = torch.special.ndtri(cube[..., 1:]).to(self.mu.dtype)
         return self._place(cube[..., 0], normals)

@@ -41,6 +41,7 @@ from aureole.retrieval._lance_tables import (
     ID_INDEX,
     expression,
     from_arrow,
+    in_batches,
     indexed_ids,
     keyed,
     known_ids,
@@ -141,7 +142,9 @@ class LanceStore:
             insert = self._table.merge_insert("id").when_matched_fail()
             try:
                 with reporting_writes(self.where):
-                    insert.when_not_matched_insert_all().execute(to_arrow(rows, self.schema))
+                    insert.when_not_matched_insert_all().execute(
+                        in_batches(to_arrow(rows, self.schema))
+                    )
             except OSError:
                 self._refresh()
                 known = known_ids(self._table, rows.ids.tolist())
@@ -175,7 +178,8 @@ class LanceStore:
             merge = self._table.merge_insert("id").when_matched_update_all()
             merge = merge.when_not_matched_insert_all()
             with reporting_writes(self.where):
-                replaced = merge.execute(to_arrow(rows, self.schema))["num_updated_rows"]
+                data = in_batches(to_arrow(rows, self.schema))
+                replaced = merge.execute(data)["num_updated_rows"]
             self._index_ids()
             return replaced
 

@@ -20,12 +20,17 @@ from aureole.retrieval._store import file_lock, is_local
 
 BATCH = 1000  # ids per expression
 ID_INDEX = "aureole_id"
+_MERGED = 8192  # rows of a batch to be merged: Lance cuts larger ones
+_MEMORY = str(
+    16 << 30
+)  # bytes that a merge may take; Lance's own limit is exceeded by 100,000 rows of 768 dimensions
 _PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
 
 
 def lance_package() -> Any:
     """The package, imported when it is used."""
     os.environ.setdefault("LANCE_LOG", "error")  # it warns about every table that it creates
+    os.environ.setdefault("LANCE_MEM_POOL_SIZE", _MEMORY)
     try:
         import lance
     except ImportError as error:
@@ -94,6 +99,18 @@ def to_arrow(rows: Rows, schema: Schema) -> Any:
     for name, kind in schema.columns.items():
         columns[name] = pa.array(rows.payload[name].tolist(), types[kind])
     return pa.table(columns)
+
+
+def in_batches(table: Any) -> Any:
+    """A reader of batches that share no memory: Lance counts all memory behind a slice, for each slice."""
+    import pyarrow as pa
+
+    def copies() -> Iterator[Any]:
+        for start in range(0, table.num_rows, _MERGED):
+            part = table.slice(start, _MERGED)
+            yield from part.take(pa.array(np.arange(part.num_rows))).combine_chunks().to_batches()
+
+    return pa.RecordBatchReader.from_batches(table.schema, copies())
 
 
 def from_arrow(parts: Sequence[Any], columns: Sequence[str], schema: Schema) -> Rows:

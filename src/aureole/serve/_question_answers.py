@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from aureole.errors import InvalidInputError
-from aureole.explorer import Comparison, Questions, compare_galleries, inspect_gallery
+from aureole.errors import DamagedGalleryError, InvalidInputError
+from aureole.explorer import Comparison, Questions, compare_galleries, inspect_gallery, read_map
 from aureole.retrieval import CredibleIndex, shown_address
 from aureole.serve._errors import LOG, ApiError
 from aureole.serve._response_models import Item
@@ -87,7 +87,8 @@ class ComparisonAnswer(BaseModel):
     """Two galleries: ``summary`` as ``aureole compare --json`` prints it, and points for a scatter plot.
 
     The points are base64 of little-endian float32 pairs (kappa in the first and in the second gallery), evenly spaced
-    by rank if there are more than 20,000; ``ids`` are theirs.
+    by rank if there are more than 20,000; ``ids`` are theirs. ``maps`` are the coordinates of these items on the map of
+    each gallery in the same form: NaN for an item that is not on it, null for a gallery without a map.
     """
 
     available: bool
@@ -95,6 +96,7 @@ class ComparisonAnswer(BaseModel):
     summary: dict[str, Any] | None
     ids: list[str]
     points: str
+    maps: list[str | None]
 
 
 class Mover(BaseModel):
@@ -158,7 +160,7 @@ class QuestionAnswers:
                     CredibleIndex.open(other, follow=False) as two,
                 ):
                     found = compare_galleries(one, two, label_column=label_column, names=names)
-                self._scatter = _scatter(found)
+                    self._scatter = _scatter(found, (one, two))
                 self.comparison = found
             except InvalidInputError as error:
                 self._other = str(error)
@@ -212,7 +214,7 @@ class QuestionAnswers:
         """``GET /v1/comparison``."""
         found = self.comparison
         if found is None:
-            empty = {"summary": None, "ids": [], "points": ""}
+            empty = {"summary": None, "ids": [], "points": "", "maps": [None, None]}
             return {"available": False, "reason": self._other} | empty
         return {"available": True, "reason": None, "summary": found.summary()} | self._scatter
 
@@ -243,9 +245,30 @@ def _short_name(where: str) -> str:
     return shown_address(where).rstrip("/").rpartition("/")[2]
 
 
-def _scatter(found: Comparison) -> dict[str, Any]:
-    """The ids and both kappas of at most 20,000 items."""
+def _scatter(found: Comparison, indexes: tuple[CredibleIndex, CredibleIndex]) -> dict[str, Any]:
+    """The ids, both kappas and the places on both maps of at most 20,000 items."""
     places = np.unique(np.linspace(0, len(found) - 1, min(_POINTS, len(found))).astype(np.int64))
     kappas = np.stack([side.kappa[places] for side in (found.first, found.second)], 1)
-    points = base64.b64encode(kappas.astype("<f4").tobytes()).decode()
-    return {"ids": [found.ids[place] for place in places.tolist()], "points": points}
+    ids = [found.ids[place] for place in places.tolist()]
+    maps = [_on_map(index, ids) for index in indexes]
+    return {"ids": ids, "points": _packed(kappas), "maps": maps}
+
+
+def _on_map(index: CredibleIndex, ids: list[str]) -> str | None:
+    """The coordinates of these items on the stored map of a gallery; None if it has none."""
+    try:
+        found = read_map(index)
+    except DamagedGalleryError as error:
+        LOG.warning("the comparison has no map: %s", error)
+        return None
+    if found is None:
+        return None
+    place = {name: row for row, name in enumerate(found.ids)}
+    rows = np.array([place.get(name, -1) for name in ids], np.int64)
+    xy = np.full((len(ids), 2), np.nan, np.float32)
+    xy[rows >= 0] = found.xy[rows[rows >= 0]]
+    return _packed(xy)
+
+
+def _packed(pairs: np.ndarray) -> str:
+    return base64.b64encode(pairs.astype("<f4").tobytes()).decode()

@@ -189,7 +189,7 @@ class _CapAngle(torch.autograd.Function):
 
     @staticmethod
     def forward(mass: Tensor, kappa: Tensor, dim: int, with_slope: bool) -> tuple[Tensor, Tensor]:
-        shape = torch.broadcast_shapes(mass.shape, kappa.shape)
+        shape = torch.broadcast_tensors(mass, kappa)[0].shape
         lead = len(shape) - kappa.dim()
         rows = kappa.expand(shape[lead:]).reshape(-1)
         columns = mass.expand(shape).reshape(math.prod(shape[:lead]), rows.numel())
