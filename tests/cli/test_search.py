@@ -112,7 +112,7 @@ def test_reasons_are_those_of_the_formulas(gallery):
     assert f"cosine {first['cosine']:.4f} >= {t:.4f}" in text
     for part in (
         "predictive cap",
-        "log S h",
+        "log positivity",
         "P(positive)",
         "its own latent is inside the cap",
         "κ",

@@ -284,7 +284,7 @@ def _reasons(
         ratio = float(hits.log_positivity[i])
         chance = "" if hits.probability is None else f"; P(positive) {hits.probability[i]:.4g}"
         lines.append(
-            f"   {au.retrieval.times_more_likely(ratio)} to match than a random item (log S h = {ratio:.3f}){chance}"
+            f"   {au.retrieval.times_more_likely(ratio)} to match than a random item (log positivity {ratio:.3f}){chance}"
         )
     if why.latent_in_cap is not None:
         chance = f"{why.latent_in_cap[i]:.4f}"
@@ -298,7 +298,7 @@ def _reasons(
 def _hits_table(
     hits: au.retrieval.Hits, why: au.retrieval.Explanation, count: int
 ) -> rich.table.Table:
-    scores = {"log S h": hits.log_positivity, "P(positive)": hits.probability}
+    scores = {"log positivity": hits.log_positivity, "P(positive)": hits.probability}
     scores = {name: values for name, values in scores.items() if values is not None}
     rows = table("results", "id", "cosine", "angle", "κ", *scores, *hits.payload)
     for i in range(count):
