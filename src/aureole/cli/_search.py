@@ -283,8 +283,9 @@ def _reasons(
     if hits.log_positivity is not None:
         ratio = float(hits.log_positivity[i])
         chance = "" if hits.probability is None else f"; P(positive) {hits.probability[i]:.4g}"
+        times = au.retrieval.times_more_likely(ratio)
         lines.append(
-            f"   {au.retrieval.times_more_likely(ratio)} to match than a random item (log positivity {ratio:.3f}){chance}"
+            f"   {times} to match than a random item (log positivity {ratio:.3f}){chance}"
         )
     if why.latent_in_cap is not None:
         chance = f"{why.latent_in_cap[i]:.4f}"
