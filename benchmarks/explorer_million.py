@@ -1,6 +1,6 @@
 """A million items in the explorer: the map's CPU time, the first view, frames per second, and a lasso of 100,000.
 
-``python -m benchmarks.explorer_million --work DIR [--rows 1000000] [--sample 50000] [--out FILE]``
+``python -m benchmarks.explorer_million --work DIR [--rows 1000000] [--sample 50000] [--nice 0] [--out FILE]``
 
 The gallery is that of ``benchmarks.explorer_galleries``: a Lance table with 32 dimensions and 40 classes. The map is
 made by ``aureole index map``; an existing one is left unchanged unless ``--refit`` is given, and then its CPU time is
@@ -11,6 +11,8 @@ the one in ``DIR/map.json``. The page runs in headless Chromium, without a GPU, 
 - frames: those that the browser draws in each second while the mouse drags the map in circles, and while its wheel
   zooms in and out; the slowest frame includes the repaint after the last movement;
 - lasso: from the release of the mouse button until the map, the histogram, the classes and the list show the selection.
+
+On a machine with other work, ``--nice -19`` gives the service and the browser the priority; this needs root.
 """
 
 import argparse
@@ -21,7 +23,10 @@ import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +109,41 @@ def make_map(work: Path, index: Path, sample: int) -> dict[str, Any]:
     return result
 
 
+@contextmanager
+def priority(nice: int) -> Iterator[None]:
+    """Gives this process and all its children a priority, repeatedly: Chromium sets that of its renderers."""
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.wait(0.1):
+            for thread in _threads(os.getpid()):
+                with suppress(OSError):  # it has ended
+                    if os.getpriority(os.PRIO_PROCESS, thread) != nice:
+                        os.setpriority(os.PRIO_PROCESS, thread, nice)
+
+    keeper = threading.Thread(target=run, daemon=True)
+    if nice:
+        keeper.start()
+    yield
+    done.set()
+
+
+def _threads(root: int) -> list[int]:
+    """The threads of a process and of all processes below it."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    family = {root}
+    for _ in range(10):  # generations
+        family |= {child for child, parent in parents.items() if parent in family}
+    found = []
+    for process in family:
+        with suppress(OSError):
+            found += [int(name) for name in os.listdir(f"/proc/{process}/task")]
+    return found
+
+
 class MapVisit(Visit):
     """A visit that measures the map."""
 
@@ -158,7 +198,7 @@ class MapVisit(Visit):
             lambda step: mouse.move(x + 150 * math.sin(step / 30), y + 150 * math.cos(step / 30))
         )
         mouse.up()
-        self.page.get_by_role("button", name="Show everything").click()
+        self.page.get_by_title("Show everything").click()
         return found
 
     def zoom(self) -> dict[str, float]:
@@ -167,7 +207,7 @@ class MapVisit(Visit):
         mouse = self.page.mouse
         mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.4 * box["height"])
         found = self.frames(lambda step: mouse.wheel(0, -30 if step % 120 < 60 else 30))
-        self.page.get_by_role("button", name="Show everything").click()
+        self.page.get_by_title("Show everything").click()
         return found
 
     def lasso(self, corners: list[tuple[float, float]]) -> tuple[float, int]:
@@ -212,12 +252,14 @@ def measure_page(chrome: Any, address: str, xy: np.ndarray) -> dict[str, Any]:
     names = ("gallery", "map, points", "map, all views")
     for name, seconds in zip(names, zip(*views, strict=True), strict=True):
         found[f"first view seconds, {name}"] = summary(seconds)
+    print(found, flush=True)
     with MapVisit(chrome, address) as visit:
         visit.first_map()
         visit.page.wait_for_timeout(1500)
         found["pan"] = visit.pan()
         visit.page.wait_for_timeout(1500)
         found["zoom"] = visit.zoom()
+        print(found, flush=True)
         visit.page.wait_for_timeout(1500)
         wanted = ring(xy, rows // 10)
         places = [visit.on_screen(*wanted[0])]
@@ -228,7 +270,10 @@ def measure_page(chrome: Any, address: str, xy: np.ndarray) -> dict[str, Any]:
         other = visit.on_screen(wanted[0][0] - span[0] / 10, wanted[0][1])
         scale = (pixels[0] - other[0]) / (span[0] / 10)
         x0, y0 = wanted[0]
-        corners = [(pixels[0] + (x - x0) * scale, pixels[1] - (y - y0) * scale) for x, y in wanted]
+        corners = [
+            (float(pixels[0] + (x - x0) * scale), float(pixels[1] - (y - y0) * scale))
+            for x, y in wanted
+        ]
         inside = [
             canvas["x"] < x < canvas["x"] + canvas["width"]
             and canvas["y"] < y < canvas["y"] + canvas["height"]
@@ -262,6 +307,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--sample", type=int, default=50_000)
+    parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--refit", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/serve/million.json"))
     arguments = parser.parse_args()
@@ -282,7 +328,11 @@ def main() -> None:
     load = [round(os.getloadavg()[0], 2)]
     started = time.monotonic()
     options = ["--index", str(where), "--label-column", "label"]
-    with serving(options, log=work / "million.log") as address, browser() as chrome:
+    with (
+        priority(arguments.nice),
+        serving(options, log=work / "million.log") as address,
+        browser() as chrome,
+    ):
         metrics["service ready after seconds"] = round(time.monotonic() - started, 1)
         metrics |= measure_page(chrome, address, np.asarray(found.xy))
     load.append(round(os.getloadavg()[0], 2))
@@ -293,8 +343,10 @@ def main() -> None:
         "dim": index.schema.dim,
         "views": _TIMES,
         "screen": "1280 x 900",
+        "nice": arguments.nice,
     }
-    command = f"python -m benchmarks.explorer_million --work DIR --rows {arguments.rows} --sample {arguments.sample}"
+    command = f"python -m benchmarks.explorer_million --work DIR --rows {arguments.rows}"
+    command += f" --sample {arguments.sample} --nice {arguments.nice}"
     write_record(Record("explorer_million", metrics, command, 0, settings), arguments.out)
 
 

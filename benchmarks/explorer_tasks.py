@@ -318,7 +318,7 @@ def both_maps(chrome: Any, address: str, camera: Camera) -> dict[str, Any]:
         both = visit.page.locator(".both")
         both.locator(".legend span").first.wait_for()
         visit.page.get_by_text("Lasso", exact=True).click()
-        visit.show(visit.page.locator(".compare"))
+        visit.show(both)
         visit.page.wait_for_timeout(500)
         box = both.locator("canvas").first.bounding_box()
         visit.drag(box, *_circle(0.5, 0.5, 0.18, 0.2))

@@ -77,6 +77,7 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["math.css", "notebooks.css", "identity.css"]
 html_js_files = ["accessibility.js"]
+html_search_scorer = str(HERE / "_static" / "search_scorer.js")
 
 # The build executes the tutorials, and fails if a cell fails. Outputs are cached as long as neither the cells nor
 # the library change: the name of the cache folder contains a digest of the library.

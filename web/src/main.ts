@@ -1,7 +1,7 @@
 // The page: header, routes and views.
 
 import "./style.css";
-import type { About, Source } from "./api";
+import type { About, Source, TableInfo } from "./api";
 import { calibrationBanner, calibrationView } from "./calibration";
 import { fill, h, prose, svg, trouble } from "./dom";
 import { storedData, StoredFile } from "./file";
@@ -34,6 +34,8 @@ async function start(): Promise<void> {
   ]);
   const stored = storedData();
   const source: Source = stored === null ? new Service(askKey) : new StoredFile(stored);
+  const table = new Table(source);
+  if (readRoute().view === "map") prefetch(table);
   let about: About;
   try {
     const described = await source.about();
@@ -48,11 +50,19 @@ async function start(): Promise<void> {
     const dead = (await source.rejection()).available ? ["#/ask"] : ["#/ask", "#/threshold"];
     for (const href of dead) links.querySelector(`a[href="${href}"]`)?.remove();
   }
-  const table = new Table(source);
   const selection = new Selection(table);
   const context: Context = { source, colour: colours(about), shape: shapeOf(about), table, selection, actions: [] };
   new Pages(main, links, context, about, held).show();
   if (stored === null) void showCompare(source, links);
+}
+
+/** Requests the map's columns together with the description of the gallery; whoever needs them reports errors. */
+function prefetch(table: Table): void {
+  const ignored = (): void => undefined;
+  const columns = ({ map }: TableInfo): void => {
+    if (map.available) for (const name of ["map.x", "map.y"]) table.column(name).catch(ignored);
+  };
+  table.info().then(columns, ignored);
 }
 
 /** Shows the link to the comparison, if the service has one. */

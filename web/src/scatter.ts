@@ -183,7 +183,9 @@ export class Scatter {
   }
 
   private settle(): void {
-    this.paintSoon();
+    // the first picture is painted before the view settles
+    if (this.stale || this.scene === null || !same(this.scene.window, this.window(OVER))) this.paintSoon();
+    else this.contents();
     this.actions.settled(this.whole ? null : this.view);
   }
 
@@ -394,6 +396,10 @@ export class Scatter {
       this.point(row, x, y);
     }
   }
+}
+
+function same(one: Window, two: Window): boolean {
+  return one.left === two.left && one.right === two.right && one.low === two.low && one.high === two.high;
 }
 
 /** A polygon of at most 100 corners, rounded to a tenth of a pixel, so that it fits into an address. */
