@@ -172,6 +172,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/serve/hostile.json"))
     asked = parser.parse_args()
+    load = os.getloadavg()[0]
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -218,6 +219,8 @@ def main() -> None:
         "MB after the attacks": round(after / 2**20, 1),
         "seconds": round(seconds, 1),
         "without the key": keyless,
+        "load average before and after": [round(load, 1), round(os.getloadavg()[0], 1)],
+        "niceness": os.nice(0),
     }
     if sieges is not None:
         metrics["siege"] = sieges

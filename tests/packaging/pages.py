@@ -141,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
             shutil.copytree(place / "files", folder)
             (folder / "tmp").mkdir()
             command = [env.python, "-m", "tests.docs.reader", "--folder", str(folder)]
-            command += ["--timeout", str(given.timeout), "--pip", pip]
+            command += ["--timeout", str(given.timeout), f"--pip={pip}"]
             variables = env.variables() | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp")}
             pages[page] = run_page(page, command, variables, folder, say)
             one = pages[page]
