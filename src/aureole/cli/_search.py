@@ -284,9 +284,7 @@ def _reasons(
         ratio = float(hits.log_positivity[i])
         chance = "" if hits.probability is None else f"; P(positive) {hits.probability[i]:.4g}"
         times = au.retrieval.times_more_likely(ratio)
-        lines.append(
-            f"   {times} to match than a random item (log positivity {ratio:.3f}){chance}"
-        )
+        lines.append(f"   {times} to match than a random item (log positivity {ratio:.3f}){chance}")
     if why.latent_in_cap is not None:
         chance = f"{why.latent_in_cap[i]:.4f}"
         lines.append(f"   its own latent is inside the cap with probability {chance}")
