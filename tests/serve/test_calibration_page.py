@@ -83,7 +83,7 @@ def test_the_page_shows_the_coverage_and_searches_with_the_guarantee(
         measured = coverage_curve(calibrated.conformal)["curve"][17]["measured"]
         row = visit.page.locator(".calibration tr", has_text="90 %").first.inner_text()
         assert f"{100 * measured:.0f} %" in row
-        assert visit.overflow() == 0
+        assert visit.overflow() <= 0
         visit.page.screenshot(path=tmp_path / "calibration.png", full_page=True)
         visit.go("#/item/item%207")
         visit.settle()
@@ -116,5 +116,5 @@ def test_a_gallery_without_calibration_says_what_to_do(tmp_path):
         assert visit.page.locator(".conformal").count() == 0
         banner.get_by_role("link").click()
         visit.page.get_by_text("--conformal held-out.parquet").wait_for()
-        assert visit.overflow() == 0
+        assert visit.overflow() <= 0
         assert visit.errors == []
