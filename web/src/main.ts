@@ -56,7 +56,7 @@ async function start(): Promise<void> {
   if (stored === null) void showCompare(source, links);
 }
 
-/** Requests the map's columns together with the description of the gallery; whoever needs them reports errors. */
+/** Requests the map's columns together with the description of the gallery; errors are reported where the columns are used. */
 function prefetch(table: Table): void {
   const ignored = (): void => undefined;
   const columns = ({ map }: TableInfo): void => {
