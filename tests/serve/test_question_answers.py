@@ -35,7 +35,9 @@ def answered(made, index):
             break
         time.sleep(0.05)
     with CredibleIndex.open(where) as one, CredibleIndex.open(where) as two:
-        compared = compare_galleries(one, two, label_column="label", names=("gallery.faiss",) * 2)
+        compared = compare_galleries(
+            one, two, label_column="label", names=("gallery.faiss", "gallery.faiss")
+        )
     with running(service) as place:
         yield place, found, compared
     service.close()
