@@ -44,9 +44,8 @@ from benchmarks.explorer_visit import Camera, Visit, browser, serving
 from benchmarks.near_duplicates import EACH, KINDS, SHORTEST, captions, changed
 
 HALF = 1  # the half of the images that explorer_questions reports on
-FOREIGN = (
-    10  # questions among the captions: fewer than the rank of the neighbour that makes an outlier
-)
+# questions among the captions: fewer than the rank of the neighbour that makes an outlier
+FOREIGN = 10
 _BATCH = 500
 _MOST = 492  # entries of a question that the page shows
 
