@@ -18,10 +18,10 @@ export interface AngleMap {
 
 export function angleMap(context: Context): AngleMap {
   let points: Point[] = [];
-  let reach = Math.PI / 4;
+  let reach = 0; // unknown until there are points: until then the circle has no size
   let angle = 0;
   let chosen = -1;
-  const scale = (value: number): number => ((SIZE / 2 - EDGE) * value) / reach;
+  const scale = (value: number): number => (reach === 0 ? 0 : ((SIZE / 2 - EDGE) * value) / reach);
   const rings = svg("g", { class: "rings" });
   const disc = svg("circle", { class: "cap", r: 0 });
   const dots = svg("g", { class: "dots" });

@@ -182,6 +182,7 @@ export class Neighbourhood {
   private async place(): Promise<void> {
     const asked = this.asked;
     if (asked === null) return;
+    this.map.element.setAttribute("aria-busy", "true");
     try {
       const found = await this.mapping.run((signal) => this.context.source.map(asked, WIDEST, this.kind, POINTS, signal));
       if (found === null) return;
@@ -191,6 +192,7 @@ export class Neighbourhood {
     } catch (error) {
       fill(this.problem, [trouble(error, () => void this.place())]);
     }
+    this.map.element.removeAttribute("aria-busy");
   }
 
   private async search(): Promise<void> {
