@@ -193,7 +193,7 @@ _SAME = {"base": "ambiguous"}
 _PAPER_TASKS = {"sources-paper-rule": "ambiguous", "two-dim-arc": "two-dim"}
 _BY_BATCHES = tuple(
     f"{name}{end}"
-    for end in ("", "-1600", "-6400", "-25600")
+    for end in ("", "-1600", "-6400")
     for name in ("mc-samples-16", "sources-mc-paper-rule")
 )
 PLANS = (

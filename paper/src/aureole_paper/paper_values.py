@@ -93,7 +93,7 @@ _SAME = {
     **{
         f"{name}{end}": "mc-samples-16"
         for name in ("mc-samples-16", "sources-mc-paper-rule")
-        for end in ("-1600", "-6400", "-25600")
+        for end in ("-1600", "-6400")
     },
     "sources-mc-paper-rule": "mc-samples-16",
 }
