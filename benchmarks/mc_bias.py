@@ -1,6 +1,6 @@
 """Sources of MCInfoNCE's bias: the number of samples K, and the number of negatives M.
 
-``python -m benchmarks.mc_bias [--out paper/results]`` writes mc_bias.json and mc_bias.png.
+``python -m benchmarks.mc_bias [--out paper/results]`` writes mc_bias.json.
 
 As K grows the loss falls to its own limit -log E[fraction], an expectation over the whole fraction with a shared z.
 That limit differs from the closed form at finite M. Both are measured on pairs of the exact process with uniform mu and
@@ -147,63 +147,6 @@ def kappa_preferred() -> dict[str, dict[str, float]]:
     }
 
 
-def draw_figure(metrics: dict, path: Path) -> None:
-    """Three panels: bias in K, gap in M, preferred kappa."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure = plt.figure(figsize=(6.4, 6.4), layout="constrained")
-    above, below = figure.subfigures(2, 1).tolist()  # pyright: ignore[reportAttributeAccessIssue]
-    axes = [*above.subplots(1, 2), below.subplots()]
-    bias = dict(sorted(metrics["bias in K"].items(), key=lambda item: int(item[0])))
-    k = [int(x) for x in bias]
-    axes[0].loglog(k, list(bias.values()), "o-", color="C0", label="measured")
-    axes[0].loglog(k, [bias["16"] * 16 / x for x in k], "--", color="gray", label="slope -1")
-    axes[0].set(
-        xlabel="draws K",
-        ylabel="loss above its limit (nats)",
-        title="Few draws: too high",
-    )
-    axes[0].legend(frameon=False)
-    gap = dict(sorted(metrics["gap in M"].items(), key=lambda item: int(item[0])))
-    m = [int(x) for x in gap]
-    axes[1].semilogx(
-        m, [abs(v["mean"]) for v in gap.values()], "o-", color="C1", label="|mean| over pairs"
-    )
-    axes[1].semilogx(
-        m, [v["spread"] for v in gap.values()], "s-", color="C3", label="spread over pairs"
-    )
-    axes[1].set(
-        xlabel="negatives M",
-        ylabel="limit less closed form (nats)",
-        title="Few negatives: another target",
-        ylim=(0, 0.58),
-    )
-    axes[1].legend(frameon=False)
-    rows = metrics["preferred kappa"]
-    names = list(rows)
-    axes[2].barh(
-        range(len(names)), [rows[n]["mean"] for n in names], xerr=[rows[n]["standard error"] for n in names],
-        color=["C2" if n.startswith("closed") else "C0" for n in names],
-    )  # fmt: skip
-    for row, name in enumerate(names):
-        mean, error = rows[name]["mean"], rows[name]["standard error"]
-        if mean < 140:
-            axes[2].text(mean + error + 2, row, f"{mean:.1f}", va="center", fontsize=9)
-        else:
-            axes[2].text(30, row, "no minimum up to here", va="center", fontsize=9, color="white")
-    axes[2].axvline(KAPPA, color="black", lw=1, ls=":")
-    axes[2].set_yticks(range(len(names)), names)
-    axes[2].invert_yaxis()
-    axes[2].set(
-        xlabel="kappa that the loss prefers (truth: 24, dotted)",
-        title="What it does to kappa",
-    )
-    figure.savefig(path, dpi=200)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("paper/results"))
@@ -217,7 +160,6 @@ def main() -> None:
     settings = {"dim": DIM, "kappa_pos": KAPPA_POS, "kappa": KAPPA}
     record = Record("mc-bias", metrics, "python -m benchmarks.mc_bias", 0, settings)
     write_record(record, arguments.out / "mc_bias.json")
-    draw_figure(metrics, arguments.out / "mc_bias.png")
 
 
 if __name__ == "__main__":

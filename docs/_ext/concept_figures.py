@@ -189,6 +189,62 @@ def calibration():
     return drawing.svg
 
 
+def mc_bias():
+    """How far the loss of MCInfoNCE is from its limit, and the limit from the closed form, from the record."""
+    from aureole.plot import BLUE, GREEN, GREY, VERMILION, canvas
+
+    metrics = _bias_metrics()
+    with canvas("mc-bias", 2, height=3.4) as drawing:
+        left, right = drawing.axes
+        draws, bias = _by_number(metrics["bias in K"])
+        left.loglog(draws, bias, "o-", color=BLUE, label="measured")
+        slope = [bias[draws.index(16)] * 16 / k for k in draws]
+        left.loglog(draws, slope, "--", color=GREY, label="slope -1")
+        left.set(xlabel="samples K", ylabel="nats above the limit")
+        left.set_title("few samples: too high")
+        negatives, gaps = _by_number(metrics["gap in M"])
+        mean = [abs(gap["mean"]) for gap in gaps]
+        spread = [gap["spread"] for gap in gaps]
+        right.semilogx(negatives, mean, "s-", color=VERMILION, label="mean over pairs")
+        right.semilogx(negatives, spread, "^-", color=GREEN, label="spread over pairs")
+        right.set(xlabel="negatives M", ylabel="limit - closed form, nats", ylim=(0, None))
+        right.set_title("few negatives: another target")
+        drawing.legend(columns=4)
+    return drawing.svg
+
+
+def mc_bias_kappa():
+    """The kappa that each loss prefers when mu is right, from the record."""
+    from aureole.plot import BLUE, GREEN, INK, canvas
+
+    record = _bias_metrics()["preferred kappa"]
+    with canvas("mc-bias-kappa", 1, height=3.2) as drawing:
+        axes = drawing.axes[0]
+        end = 140
+        for row, (name, found) in enumerate(record.items()):
+            mean, error = found["mean"], found["standard error"]
+            colour = GREEN if name.startswith("closed") else BLUE
+            text = f"{mean:.1f}" if mean < end else "no minimum up to here"
+            axes.barh(row, mean, xerr=error, color=colour, height=0.6, ecolor=INK)
+            axes.text(min(mean + error, end) + 3, row, text, va="center")
+        axes.axvline(24, color=INK, linewidth=1, linestyle=":")
+        axes.set_yticks(range(len(record)), list(record))
+        axes.invert_yaxis()
+        axes.set(xlabel="κ that the loss prefers (truth: 24, dotted)", xlim=(0, 215))
+    return drawing.svg
+
+
+def _bias_metrics():
+    """The metrics of ``python -m benchmarks.mc_bias``."""
+    return json.loads((ROOT / "paper/results/mc_bias.json").read_text())["metrics"]
+
+
+def _by_number(values):
+    """Keys as numbers in order, and their values."""
+    names = sorted(values, key=int)
+    return [int(name) for name in names], [values[name] for name in names]
+
+
 def _coverage(folder, keys):
     """Masses and the mean coverage over the seeds of a folder of records."""
     rows = []
@@ -283,6 +339,16 @@ FIGURES = {
         "Right: coverage of caps against their mass: credible caps in the controlled experiment, "
         "predictive caps on photos of CIFAR-10H with the model's own kappa and with a conformal mass "
         "(means over seeds or folds).",
+    ),
+    "mc-bias": (
+        mc_bias,
+        "Left: the loss with K samples exceeds its own limit in proportion to 1/K. Right: that limit and the closed "
+        "form differ by more than a constant; the spread over pairs grows up to about sixteen negatives, then falls.",
+    ),
+    "mc-bias-kappa": (
+        mc_bias_kappa,
+        "The kappa that minimises each loss when mu is right (D = 10, kappa_pos = 20, true kappa 24); bars are the "
+        "standard error over five sets of 256 pairs.",
     ),
 }
 

@@ -48,8 +48,19 @@ def make_belongings(folder: Path) -> None:
     _labelled_pairs(folder, table["id"])
     shutil.copytree(MINILM_CAPTIONS, folder / "head")
     (folder / "sentences.txt").write_text("".join(f"{one}\n" for one in table["caption"]))
+    write_columns(folder / "ids.csv", {"id": table["id"][:5]})
     _questions(folder, things)
     _pictures(folder)
+    _galleries(folder, table)
+
+
+def _galleries(folder: Path, table: dict[str, np.ndarray]) -> None:
+    """Three galleries of the same items; the vectors of ``new`` have some noise, as another encoder's would."""
+    head = au.FrozenHead.load(folder / "head")
+    noise = np.random.default_rng(0).normal(0, 0.02, table["v"].shape).astype(np.float32)
+    for name, vectors in (("old", table["v"]), ("new", table["v"] + noise), ("other", table["v"])):
+        posterior = head.predict(torch.from_numpy(vectors))
+        CredibleIndex.create(folder / f"{name}.lance", posterior, list(table["id"])).close()
 
 
 def _labelled_pairs(folder: Path, ids: np.ndarray) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aureole.records import Record, write_record
+from aureole.records import Record, read_record, write_record
 from tests.docs.belongings import make_belongings
 from tests.docs.reader import parts
 from tests.packaging.environments import ROOT, TORCH, Environment, base, build, timed
@@ -73,6 +73,18 @@ def run_page(
     return counts | {"seconds": round(time.monotonic() - began, 1)}
 
 
+def passed(record: Path) -> dict[str, dict[str, Any]]:
+    """The counts of the pages of a record of which no block failed."""
+    found = read_record(record).metrics
+    left_out = [(*place.rsplit(":", 1), why) for place, why in found["what is not run"].items()]
+    return {
+        page: counts
+        | {"failed": [], "not run": [[int(n), why] for name, n, why in left_out if name == page]}
+        for page, counts in found["by page"].items()
+        if counts["failed"] == 0 and page in PAGES
+    }
+
+
 def summary(pages: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The totals of the pages, the seconds and counts of each that has blocks, and what failed or was not run."""
     counted = {
@@ -97,7 +109,7 @@ def summary(pages: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the pages; 1 if a block failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("pages", nargs="*", default=PAGES, help="default: all")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="default: all")
     parser.add_argument("--log", type=Path, default=Path("pages.log"))
     parser.add_argument(
         "--record", type=Path, help="write the totals and the seconds of each page as a record"
@@ -107,11 +119,17 @@ def main(arguments: list[str] | None = None) -> int:
         type=Path,
         help="folder that keeps the environment (default: a temporary one)",
     )
+    parser.add_argument(
+        "--again", action="store_true",
+        help="keep the pages of --record that passed, unless they are named, and run the others",
+    )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one command")
     given = parser.parse_args(arguments)
+    pages = passed(given.record) if given.again else {}
+    to_run = given.pages or [page for page in PAGES if page not in pages]
     with (
         tempfile.TemporaryDirectory(prefix="aureole-pages-") as temporary,
-        given.log.open("w") as log,
+        given.log.open("a" if given.again else "w") as log,
     ):
 
         def say(line: str) -> None:
@@ -135,8 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
         pip = f"--find-links {wheel.parent} -c {constraints}"
         make_belongings(place / "files")
         say(f"aureole {version}, {time.strftime('%Y-%m-%d %H:%M')}")
-        pages: dict[str, dict[str, Any]] = {}
-        for page in given.pages:
+        for page in to_run:
             folder = place / "page"
             shutil.copytree(place / "files", folder)
             (folder / "tmp").mkdir()
@@ -156,7 +173,9 @@ def main(arguments: list[str] | None = None) -> int:
     for key in ("pages", "run", "failed", "not run", "minutes", "what failed"):
         print(f"{key}: {total[key]}")
     if given.record:
-        write_record(Record("pages", total, f".ci/pages --record {given.record}"), given.record)
+        settings = {"run again": to_run} if given.again else {}
+        record = Record("pages", total, f".ci/pages --record {given.record}", None, settings)
+        write_record(record, given.record)
     return 1 if total["failed"] else 0
 
 
