@@ -9,7 +9,8 @@ import torch
 
 import aureole as au
 from aureole.data import read_picture, write_columns, write_picture
-from aureole.models import MINILM_CAPTIONS, Card, CifarResNet
+from aureole.models import MINILM_CAPTIONS, WEIGHTS, Card, CifarResNet
+from aureole.records import file_hash
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
 from aureole.training import minilm
@@ -55,12 +56,17 @@ def make_belongings(folder: Path) -> None:
 
 
 def _galleries(folder: Path, table: dict[str, np.ndarray]) -> None:
-    """Three galleries of the same items; the vectors of ``new`` have some noise, as another encoder's would."""
+    """Galleries of the same items; the vectors of two have some noise, as another encoder's would."""
     head = au.FrozenHead.load(folder / "head")
     noise = np.random.default_rng(0).normal(0, 0.02, table["v"].shape).astype(np.float32)
-    for name, vectors in (("old", table["v"]), ("new", table["v"] + noise), ("other", table["v"])):
+    payload = {"label": list(table["colour"]), "text": list(table["caption"])}
+    for name in ("old", "new", "other", "resnet20", "resnet56", "captions"):
+        vectors = table["v"] + noise if name in ("new", "resnet56") else table["v"]
         posterior = head.predict(torch.from_numpy(vectors))
-        CredibleIndex.create(folder / f"{name}.lance", posterior, list(table["id"])).close()
+        where = folder / f"{name}.lance"
+        with CredibleIndex.create(where, posterior, list(table["id"]), payload) as index:
+            weights = file_hash(folder / "head" / WEIGHTS)
+            index.origin = Origin(head.kappa_pos_, weights, head.fingerprint_)
 
 
 def _labelled_pairs(folder: Path, ids: np.ndarray) -> None:
