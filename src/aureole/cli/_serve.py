@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import sys
 from contextlib import ExitStack
@@ -20,6 +21,8 @@ from aureole.errors import InvalidInputError, MissingPackageError
 
 if TYPE_CHECKING:
     from aureole.serve import ApiKeys, LiveService, Service, TagService, Tracing
+
+_LOG = logging.getLogger("aureole.serve")
 
 HELP = r"""Serve a gallery over HTTP, with a page for browsers: items by certainty, searches, maps.
 
@@ -212,8 +215,7 @@ def serve(
             "--replicas cannot follow releases: name the gallery with shards itself, or omit --replicas."
         )
     if not address.is_loopback and keys is None:
-        warning = f"other machines can reach {address.host}, and no API key is set."
-        typer.echo(f"warning: {warning}", err=True)
+        _LOG.warning("other machines can reach %s, and no API key is set.", address.host)
     tracing = Tracing() if trace else None
     with ExitStack() as stack:
         if tracing is not None:
@@ -333,7 +335,7 @@ def _listen(
         typer.echo(f"aureole serves {service.rows:,} items at http://{host}:{port}")
         sys.stdout.flush()
         if reason := service.map_reason:
-            typer.echo(reason, err=True)
+            _LOG.info(reason)
 
     bounds = Limits(
         body=limits.largest_body,

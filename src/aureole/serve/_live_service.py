@@ -24,6 +24,7 @@ from aureole.retrieval import (
     resolve,
 )
 from aureole.scale import Embedder, Modality, ModelSpec
+from aureole.serve._background import Background
 from aureole.serve._errors import LOG
 from aureole.serve._model_process import SubprocessEmbedder
 from aureole.serve._service import Service
@@ -126,7 +127,7 @@ class LiveService:
     ) -> None:
         self._where, self._model = Path(where), model or QueryModel()
         self._calibrator, self._settings = calibrator, dict(settings or {})
-        self._lock, self._closing = threading.Lock(), threading.Event()
+        self._lock, self._background = threading.Lock(), Background()
         self._failed: tuple[int, float, float] | None = (
             None  # number, when to try again, and the wait
         )
@@ -171,13 +172,13 @@ class LiveService:
         """Start a thread that looks for a release, and for changed rows, at this interval."""
 
         def run() -> None:
-            while not self._closing.wait(seconds):
+            while not self._background.closing.wait(seconds):
                 try:
                     self.look()
                 except Exception as error:
                     LOG.warning("looking for a new version failed", exc_info=error)
 
-        threading.Thread(target=run, name="aureole-follow", daemon=True).start()
+        self._background.start("follow", run)
 
     def look(self) -> None:
         """Load and use a version that was released since the last look; else list changed rows."""
@@ -209,7 +210,7 @@ class LiveService:
 
     def close(self) -> None:
         """Process the queued requests, then stop all threads, and close the gallery."""
-        self._closing.set()
+        self._background.close()
         _close(self._pair)
 
     def _load(self, old: _Pair | None) -> _Pair:

@@ -1,7 +1,6 @@
 """Answers to questions about the gallery, and its comparison with another one, computed in the background."""
 
 import base64
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from pydantic import BaseModel
 from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.explorer import Comparison, Questions, compare_galleries, inspect_gallery, read_map
 from aureole.retrieval import CredibleIndex, shown_address
+from aureole.serve._background import Background, ClosedError
 from aureole.serve._errors import LOG, ApiError
 from aureole.serve._response_models import Item
 
@@ -121,7 +121,8 @@ class MoversAnswer(BaseModel):
 class QuestionAnswers:
     """The answers about one gallery, and its comparison with another one."""
 
-    def __init__(self, questions: Questions | None = None) -> None:
+    def __init__(self, background: Background, questions: Questions | None = None) -> None:
+        self._background = background
         self.questions = questions
         self.comparison: Comparison | None = None
         self._reason, self._other = _RUN, _NO_OTHER
@@ -134,6 +135,7 @@ class QuestionAnswers:
 
         def watch(_: str, done: int, total: int) -> None:
             self._progress = done / max(1, total)
+            self._background.check()
 
         def run() -> None:
             try:
@@ -141,12 +143,14 @@ class QuestionAnswers:
                     self.questions = inspect_gallery(
                         index, label_column=label_column, observer=watch
                     )
+            except ClosedError:
+                raise
             except Exception as error:
                 LOG.error("inspecting the gallery failed", exc_info=error)
                 self._reason = "inspecting the gallery failed; see the service's log."
             self._progress = None
 
-        threading.Thread(target=run, name="aureole-inspect", daemon=True).start()
+        self._background.start("inspect", run)
 
     def compare(self, where: str, other: str, label_column: str | None) -> None:
         """Start a thread that compares the gallery with another one."""
@@ -159,16 +163,22 @@ class QuestionAnswers:
                     CredibleIndex.open(where, follow=False) as one,
                     CredibleIndex.open(other, follow=False) as two,
                 ):
-                    found = compare_galleries(one, two, label_column=label_column, names=names)
+                    self._background.check()
+                    found = compare_galleries(
+                        one, two, label_column=label_column, names=names,
+                        observer=self._background.check,
+                    )  # fmt: skip
                     self._scatter = _scatter(found, (one, two))
                 self.comparison = found
+            except ClosedError:
+                raise
             except InvalidInputError as error:
                 self._other = str(error)
             except Exception as error:
                 LOG.error("comparing the galleries failed", exc_info=error)
                 self._other = "comparing the galleries failed; see the service's log."
 
-        threading.Thread(target=run, name="aureole-compare", daemon=True).start()
+        self._background.start("compare", run)
 
     def describe(self, version: str) -> dict[str, Any]:
         """``GET /v1/questions``; the version is that of the rows that the service lists."""

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import math
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -46,6 +45,7 @@ from aureole.retrieval import (
 )
 from aureole.scale import Embedder
 from aureole.serve import _request_models as requests
+from aureole.serve._background import Background
 from aureole.serve._batching import (
     BatchOptions,
     Embedding,
@@ -125,9 +125,9 @@ class Service:
         self.encoder = None if embedder is None else Encoder(embedder, batches)
         self.share_metrics(Metrics())
         self.readiness = Readiness(self.engine, self.encoder, self.dim)
-        self._closing = threading.Event()
+        self._background = Background()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
-        self.answers = QuestionAnswers(questions)
+        self.answers = QuestionAnswers(self._background, questions)
         self._matching: Matching | None = None
         if calibrator is not None:
             try:
@@ -139,11 +139,12 @@ class Service:
 
     def close(self) -> None:
         """Process the queued requests, then stop all threads."""
-        self._closing.set()
+        self._background.closing.set()
         self.engine.queue.close()
         if self.encoder is not None:
             self.encoder.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._background.close()
 
     @contextmanager
     def use(self) -> Iterator["Service"]:
@@ -423,7 +424,7 @@ class Service:
             except Exception as error:
                 LOG.error("computing the rejection curve failed", exc_info=error)
 
-        threading.Thread(target=run, name="aureole-rejection", daemon=True).start()
+        self._background.start("rejection", run)
 
     def questions(self) -> dict[str, Any]:
         """Which questions about the gallery have answers."""
@@ -453,13 +454,13 @@ class Service:
         """Start a thread that lists changed rows of the gallery at an address; searches find them at once anyway."""
 
         def run() -> None:
-            while not self._closing.wait(seconds):
+            while not self._background.closing.wait(seconds):
                 try:
                     self.refresh_lists(where)
                 except Exception as error:
                     LOG.warning("looking for changed rows failed", exc_info=error)
 
-        threading.Thread(target=run, name="aureole-follow", daemon=True).start()
+        self._background.start("follow", run)
 
     def refresh_lists(self, where: str) -> None:
         """List the rows again if they have changed: by another handle, since a pass over all rows would delay searches.
