@@ -175,8 +175,8 @@ def main(arguments: list[str] | None = None) -> int:
     for key in ("pages", "run", "failed", "not run", "minutes", "what failed"):
         print(f"{key}: {total[key]}")
     if given.record:
-        settings = {"run again": to_run} if given.again else {}
-        record = Record("pages", total, f".ci/pages --record {given.record}", None, settings)
+        settings = {"run again, the others at an earlier commit": to_run} if given.again else {}
+        record = Record("pages", total, ".ci/pages --record FILE", None, settings)
         write_record(record, given.record)
     return 1 if total["failed"] else 0
 
