@@ -37,7 +37,11 @@ def test_work_that_looks_at_the_observer_ends_at_once():
 def test_work_that_does_not_look_is_waited_for(monkeypatch):
     monkeypatch.setattr("aureole.serve._background._LONGEST", 0.2)
     background, free = Background(), threading.Event()
-    background.start("test", lambda: free.wait(10) and None)
+
+    def work():
+        free.wait(10)
+
+    background.start("test", work)
     before = time.monotonic()
     background.close()
     assert 0.15 < time.monotonic() - before < 5
