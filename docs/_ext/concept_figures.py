@@ -224,9 +224,9 @@ def mc_bias_kappa():
         for row, (name, found) in enumerate(record.items()):
             mean, error = found["mean"], found["standard error"]
             colour = GREEN if name.startswith("closed") else BLUE
-            text = f"{mean:.1f}" if mean < end else "no minimum up to here"
+            text = f"{mean:.1f}" if mean < end else "no minimum"
             axes.barh(row, mean, xerr=error, color=colour, height=0.6, ecolor=INK)
-            axes.text(min(mean + error, end) + 3, row, text, va="center")
+            axes.text(mean + error + 3, row, text, va="center")
         axes.axvline(24, color=INK, linewidth=1, linestyle=":")
         axes.set_yticks(range(len(record)), list(record))
         axes.invert_yaxis()
