@@ -208,7 +208,6 @@ def test_what_is_missing_or_damaged_is_reported_in_one_line(store, address, kind
 
 
 def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
-    monkeypatch.setattr("aureole.data._addresses._DEADLINE", 2.0)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
@@ -218,12 +217,13 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
         for listening, message in ((False, "cannot be reached"), (True, "did not answer")):
             if listening:
                 silent.listen()
+                monkeypatch.setattr("aureole.data._addresses._DEADLINE", 2.0)
             monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
             _contacted.cache_clear()
             start = time.monotonic()
             with pytest.raises(InvalidInputError, match=message):
                 table_parts("s3://bucket/x.parquet")
-            assert time.monotonic() - start < 15
+            assert time.monotonic() - start < (15 if listening else 30)
 
 
 @needs_server
