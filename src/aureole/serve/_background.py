@@ -8,8 +8,8 @@ from contextlib import suppress
 _LONGEST = 5.0  # seconds that a service waits for its threads when it closes
 
 
-class ClosedError(Exception):
-    """The service is closing, so unfinished work is given up."""
+class ClosedError(BaseException):
+    """The service is closing: unfinished work is given up, past any ``except Exception``."""
 
 
 class Background:

@@ -258,7 +258,7 @@ class LiveService:
 
     def _close_later(self, pair: _Pair) -> None:
         """Close a pair without blocking the event loop."""
-        threading.Thread(target=_close, args=(pair,), name="aureole-close", daemon=True).start()
+        self._background.start("close", lambda: _close(pair))
 
 
 def _fits(index: CredibleIndex, embedder: Embedder | None) -> bool:

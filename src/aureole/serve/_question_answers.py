@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.explorer import Comparison, Questions, compare_galleries, inspect_gallery, read_map
 from aureole.retrieval import CredibleIndex, shown_address
-from aureole.serve._background import Background, ClosedError
+from aureole.serve._background import Background
 from aureole.serve._errors import LOG, ApiError
 from aureole.serve._response_models import Item
 
@@ -143,8 +143,6 @@ class QuestionAnswers:
                     self.questions = inspect_gallery(
                         index, label_column=label_column, observer=watch
                     )
-            except ClosedError:
-                raise
             except Exception as error:
                 LOG.error("inspecting the gallery failed", exc_info=error)
                 self._reason = "inspecting the gallery failed; see the service's log."
@@ -170,8 +168,6 @@ class QuestionAnswers:
                     )  # fmt: skip
                     self._scatter = _scatter(found, (one, two))
                 self.comparison = found
-            except ClosedError:
-                raise
             except InvalidInputError as error:
                 self._other = str(error)
             except Exception as error:
