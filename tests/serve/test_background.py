@@ -1,8 +1,5 @@
 """Background work of a service ends before the process does."""
 
-import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -11,9 +8,12 @@ import pytest
 import torch
 
 from aureole import VonMisesFisher
-from aureole.retrieval import CredibleIndex, Origin
+from aureole.retrieval import CredibleIndex
+from aureole.serve import Service
 from aureole.serve._background import Background
 from aureole.sphere import normalize
+
+N = 8000
 
 
 def test_work_that_looks_at_the_observer_ends_at_once():
@@ -48,27 +48,28 @@ def test_work_that_does_not_look_is_waited_for(monkeypatch):
     free.set()
 
 
-@pytest.mark.slow
-def test_a_service_that_is_stopped_while_it_inspects_ends_well(tmp_path):
-    """It aborted (status -6) when a thread still ran compiled code as the interpreter ended."""
+def test_a_closed_service_no_longer_inspects_or_compares(tmp_path):
+    """Such threads still ran compiled code as the interpreter ended, and the process aborted (status -6)."""
     pytest.importorskip("lance")
     rng = np.random.default_rng(0)
+    ids, labels = [f"item {i}" for i in range(N)], [f"class {i % 7}" for i in range(N)]
     for name in ("one", "two"):
-        mu = normalize(torch.from_numpy(rng.standard_normal((3000, 16), np.float32)))
-        ids, labels = [f"item {i}" for i in range(3000)], [f"class {i % 7}" for i in range(3000)]
-        posterior = VonMisesFisher(mu, torch.full((3000,), 50.0))
-        payload = {"label": labels}
-        with CredibleIndex.create(tmp_path / f"{name}.lance", posterior, ids, payload) as index:
-            index.origin = Origin(32.0)
-    command = [
-        sys.executable, "-m", "aureole", "serve", "--index", str(tmp_path / "one.lance"), "--label-column", "label",
-        "--compare-with", str(tmp_path / "two.lance"), "--port", "0",
-    ]  # fmt: skip
-    for pause in (0.0, 0.3):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
-        assert process.stdout is not None
-        assert "aureole serves 3,000 items" in process.stdout.readline()
-        time.sleep(pause)
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
-        assert process.returncode == 0, said
+        mu = normalize(torch.from_numpy(rng.standard_normal((N, 16), np.float32)))
+        posterior = VonMisesFisher(mu, torch.full((N,), 50.0))
+        CredibleIndex.create(tmp_path / f"{name}.lance", posterior, ids, {"label": labels}).close()
+    one, two = (str(tmp_path / f"{name}.lance") for name in ("one", "two"))
+    with CredibleIndex.open(one) as index:
+        service = Service(index, None, label_column="label")
+        service.inspect(one)
+        service.answers.compare(one, two, "label")
+        assert working() == {"aureole-inspect", "aureole-compare"}
+        service.close()
+        assert working() == set()
+
+
+def working():
+    """The names of the background threads that run."""
+    return {thread.name for thread in threading.enumerate()} & {
+        "aureole-inspect",
+        "aureole-compare",
+    }
