@@ -113,7 +113,7 @@ def _without_alpha(match: re.Match[str]) -> str:
     from PIL import Image
 
     picture = Image.open(io.BytesIO(base64.b64decode(match[0])), formats=["PNG"])
-    if picture.mode == "RGBA" and picture.getextrema()[3] == (255, 255):
+    if picture.mode == "RGBA" and picture.getchannel("A").getextrema() == (255, 255):
         picture = picture.convert("RGB")
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", optimize=True)
