@@ -131,8 +131,13 @@ def test_gallery_and_model_are_swapped_together(live, versions, made):
             for answer in seen:
                 (number,) = versions_of(answer)
                 assert answer["query"]["kappa"] == pytest.approx(expected[number], rel=1e-4)
-        answers_of = {json.dumps(answer, sort_keys=True) for answer in answers}
-        assert len(answers_of) == 2, kind
+        assert len({without_last_digits(answer) for answer in answers}) == 2, kind
+
+
+def without_last_digits(answer):
+    """The text of an answer; the last of 16 digits depends on what else was in the same batch."""
+    rounded = json.loads(json.dumps(answer), parse_float=lambda number: f"{float(number):.9g}")
+    return json.dumps(rounded, sort_keys=True)
 
 
 def test_searches_follow_a_release_and_a_rollback(plain):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from aureole.data import open_picture
 from aureole.errors import MissingPackageError
 from aureole.plot._palette import SEQUENCE, adaptive
 
@@ -110,13 +111,10 @@ def inline_svg(svg: str) -> str:
 
 def _without_alpha(match: re.Match[str]) -> str:
     """A picture that matplotlib embedded; opaque ones need no alpha, and a better compression makes them smaller."""
-    from PIL import Image
-
-    picture = Image.open(io.BytesIO(base64.b64decode(match[0])), formats=["PNG"])
-    if picture.mode == "RGBA" and picture.getchannel("A").getextrema() == (255, 255):
-        picture = picture.convert("RGB")
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG", optimize=True)
+    with open_picture(base64.b64decode(match[0])) as picture:
+        opaque = picture.mode == "RGBA" and picture.getchannel("A").getextrema() == (255, 255)
+        (picture.convert("RGB") if opaque else picture).save(buffer, "PNG", optimize=True)
     return base64.b64encode(buffer.getvalue()).decode()
 
 
