@@ -33,7 +33,10 @@ export function change(from: number, to: number): string {
   return `${to > from ? "rises" : "falls"} from ${before} to ${after}${times}`;
 }
 
+/** A fraction of items with a smaller kappa in words. */
 export function rankInWords(rank: number): string {
+  if (rank === 0) return "no item of the gallery is less certain";
+  if (rank === 1) return "more certain than every item of the gallery";
   if (rank < 0.005) return "among the least certain items of the gallery";
   if (rank > 0.995) return "among the most certain items of the gallery";
   if (rank < 0.5) return `less certain than ${Math.min(99, Math.round(100 * (1 - rank)))} % of the gallery`;

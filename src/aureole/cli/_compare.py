@@ -74,7 +74,8 @@ def _show_comparison(found: au.explorer.Comparison, by: str, limit: int) -> None
         rows.add_row(side["name"], str(side["dim"]), f"{side['kappa'][1]:.4g}", recall, coverage)
     console.print(rows)
     rows = table(
-        f"moved most, by {by}", "id", "label", "kappa", "kappa", "change of rank", "same neighbours"
+        f"moved most, by {by}",
+        *("id", "label", "first kappa", "second kappa", "change of rank", "same neighbours"),
     )
     for entry in found.movers(by, limit):
         label = "" if entry["label"] is None else str(entry["label"])
