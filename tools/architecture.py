@@ -117,7 +117,8 @@ text { font-family: system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif; fill: var(
 .purpose { font-size: 12px; fill: var(--soft) } .step { font-size: 13px } .note { font-size: 12px; fill: var(--soft) }
 .badge { font-size: 12px; font-weight: 600; fill: var(--on-accent); text-anchor: middle }
 .package { fill: var(--sheet); stroke: var(--soft) } .title { font-size: 17px; font-weight: 700 }
-.library { fill: var(--band); stroke: var(--line) } .paper { fill: var(--sheet); stroke: var(--soft); stroke-dasharray: 5 4 }
+.library { fill: var(--band); stroke: var(--line) }
+.paper { fill: var(--sheet); stroke: var(--soft); stroke-dasharray: 5 4 }
 """
     paper = f'<rect x="20" y="20" width="{WIDTH + 32}" height="{HEIGHT}" rx="9" class="paper"/>'
     library = (

@@ -7,7 +7,7 @@ __all__ = ["fingerprint"]
 
 
 def fingerprint(root: Path) -> str:
-    """A short digest of everything except the cells that the outputs of the tutorials depend on: library, style and kernel.
+    """A short digest of what the outputs of the tutorials depend on besides the cells: library, style and kernel.
 
     jupyter-cache itself only compares the cells, and would show outputs of an older version of the library.
 

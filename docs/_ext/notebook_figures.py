@@ -12,7 +12,7 @@ class NotebookFigures(SphinxPostTransform):
     default_priority = 20  # after the outputs of cells have become images
     formats = ("html",)
 
-    def run(self, **kwargs):
+    def run(self, **_):
         """Replace the figures of a page."""
         from aureole.plot import inline_svg
 
