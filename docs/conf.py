@@ -52,7 +52,8 @@ def _theme(colours):
         "color-foreground-primary": "ink", "color-foreground-secondary": "soft",
         "color-foreground-muted": "soft", "color-foreground-border": "soft",
         "color-sidebar-background": "band", "color-highlight-on-target": "glow",
-        "color-inline-code-background": "band",
+        "color-inline-code-background": "band", "color-admonition-title": "accent",
+        "color-admonition-title-background": "glow",
     }  # fmt: skip
     return dict(colours) | {name: colours[value] for name, value in furo.items()}
 
