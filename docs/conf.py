@@ -33,6 +33,7 @@ extensions = [
     "quickstart_tables",
     "run_tables",
     "peer_tables",
+    "notebook_figures",
     "number_columns",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -51,7 +52,8 @@ def _theme(colours):
         "color-foreground-primary": "ink", "color-foreground-secondary": "soft",
         "color-foreground-muted": "soft", "color-foreground-border": "soft",
         "color-sidebar-background": "band", "color-highlight-on-target": "glow",
-        "color-inline-code-background": "band",
+        "color-inline-code-background": "band", "color-admonition-title": "accent",
+        "color-admonition-title-background": "glow",
     }  # fmt: skip
     return dict(colours) | {name: colours[value] for name, value in furo.items()}
 
@@ -91,6 +93,7 @@ nb_execution_in_temp = True
 nb_merge_streams = True
 nb_output_stderr = "warn"  # shown on the page, and fails the build: fix the cause, do not hide it
 os.environ["MATPLOTLIBRC"] = str(STYLE)
+os.environ["IPYTHONDIR"] = str(HERE / "_ext" / "ipython")  # figures as SVG
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # from tqdm, not shown anyway
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,15 +1,17 @@
 """Draw docs/pictures/architecture.svg: the packages in layers, and the path of a batch and of a query through them.
 
-The layers must agree with ``[tool.importlinter]`` in pyproject.toml. The picture has its own background, so that it
-reads on light and dark pages.
+The layers must agree with ``[tool.importlinter]`` in pyproject.toml. The picture follows the light or dark mode of the
+system.
 """
 
 from html import escape
 from pathlib import Path
 
+from aureole.plot import as_file
+
 WHERE = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "architecture.svg"
 LEFT, WIDTH, TOP, HEIGHT, GAP = 36, 600, 124, 50, 12
-BATCH, QUERY = "#b45309", "#1d4ed8"
+BATCH, QUERY = "var(--accent)", "var(--c0)"
 
 # Layers from top to bottom; a package is (name, what it is for, steps of a batch, steps of a query).
 LAYERS = [
@@ -63,7 +65,7 @@ def text(x: float, y: float, content: str, style: str) -> str:
 def badge(x: float, y: float, number: str, colour: str) -> str:
     """A numbered circle."""
     label = f'<text x="{x:g}" y="{y + 4:g}" class="badge">{number}</text>'
-    return f'<circle cx="{x:g}" cy="{y:g}" r="10" fill="{colour}"/>{label}'
+    return f'<circle cx="{x:g}" cy="{y:g}" r="10" style="fill: {colour}"/>{label}'
 
 
 def packages() -> list[str]:
@@ -109,13 +111,14 @@ def main() -> None:
     bottom = TOP + len(LAYERS) * (HEIGHT + GAP)
     height = bottom + 44
     style = """
-text { font-family: system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif; fill: #1f2937 }
+text { font-family: system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif; fill: var(--ink) }
 .name, .code { font-family: ui-monospace, 'DejaVu Sans Mono', monospace }
-.name { font-size: 15px; font-weight: 600 } .code { font-size: 12.5px; fill: #4b5563 }
-.purpose { font-size: 12px; fill: #4b5563 } .step { font-size: 13px } .note { font-size: 12px; fill: #4b5563 }
-.badge { font-size: 12px; font-weight: 600; fill: #fff; text-anchor: middle }
-.package { fill: #fff; stroke: #94a3b8 } .title { font-size: 17px; font-weight: 700 }
-.library { fill: #eef2f7; stroke: #cbd5e1 } .paper { fill: #fff; stroke: #94a3b8; stroke-dasharray: 5 4 }
+.name { font-size: 15px; font-weight: 600 } .code { font-size: 12.5px; fill: var(--soft) }
+.purpose { font-size: 12px; fill: var(--soft) } .step { font-size: 13px } .note { font-size: 12px; fill: var(--soft) }
+.badge { font-size: 12px; font-weight: 600; fill: var(--on-accent); text-anchor: middle }
+.package { fill: var(--sheet); stroke: var(--soft) } .title { font-size: 17px; font-weight: 700 }
+.library { fill: var(--band); stroke: var(--line) }
+.paper { fill: var(--sheet); stroke: var(--soft); stroke-dasharray: 5 4 }
 """
     paper = f'<rect x="20" y="20" width="{WIDTH + 32}" height="{HEIGHT}" rx="9" class="paper"/>'
     library = (
@@ -125,7 +128,6 @@ text { font-family: system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif; fill: #1f2
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1060 {height}" role="img">',
         "<title>The packages of aureole, and the path of a batch and of a query</title>",
         f"<style>{style}</style>",
-        f'<rect width="1060" height="{height}" rx="10" fill="#fbfcfe"/>',
         paper,
         text(LEFT + 12, 41, "paper", "name"),
         text(
@@ -147,7 +149,7 @@ text { font-family: system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif; fill: #1f2
         *legend(676),
         "</svg>",
     ]
-    WHERE.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    WHERE.write_text(as_file("\n".join(parts)) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ __all__ = ["fingerprint"]
 
 
 def fingerprint(root: Path) -> str:
-    """A short digest of everything except the cells that the outputs of the tutorials depend on: library and style.
+    """A short digest of what the outputs of the tutorials depend on besides the cells: library, style and kernel.
 
     jupyter-cache itself only compares the cells, and would show outputs of an older version of the library.
 
@@ -24,7 +24,8 @@ def fingerprint(root: Path) -> str:
     """
     digest = hashlib.sha256()
     style = root / "src" / "aureole" / "plot" / "aureole.mplstyle"
-    for path in [*sorted((root / "src").rglob("*.py")), style, root / "pyproject.toml"]:
+    kernel = root / "docs/_ext/ipython/profile_default/ipython_kernel_config.py"
+    for path in [*sorted((root / "src").rglob("*.py")), style, kernel, root / "pyproject.toml"]:
         if path.is_file():
             content = path.read_bytes()
             digest.update(

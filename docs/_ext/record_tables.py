@@ -71,7 +71,11 @@ class BenchmarkTable(RstDirective):
     """Measurements (rows) by setting (columns), or the other way round where there are more settings."""
 
     def lines(self, metrics):
-        """One table; a measurement that a setting does not have is left empty."""
+        """One table for settings that share a measurement; one that a setting does not have is left empty."""
+        return [line for part in sharing(metrics) for line in ["", *self.rows(part)]]
+
+    def rows(self, metrics):
+        """One table."""
         names = list(dict.fromkeys(name for values in metrics.values() for name in values))
         if len(metrics) > len(names):
             rows = [
@@ -83,6 +87,22 @@ class BenchmarkTable(RstDirective):
             [name, *(number(values.get(name, "")) for values in metrics.values())] for name in names
         ]
         return table(["", *metrics], rows)
+
+
+def sharing(metrics):
+    """The settings in groups, each of which has a measurement in common with another one of its group.
+
+    Examples
+    --------
+    >>> sharing({"a": {"s": 1}, "b": {"t": 2}, "c": {"s": 3, "u": 4}})
+    [{'b': {'t': 2}}, {'a': {'s': 1}, 'c': {'s': 3, 'u': 4}}]
+    """
+    groups = []
+    for setting, values in metrics.items():
+        same = [group for group in groups if any(values.keys() & each for each in group.values())]
+        groups = [group for group in groups if group not in same]
+        groups.append({k: v for group in same for k, v in group.items()} | {setting: values})
+    return groups
 
 
 def number(value):

@@ -77,13 +77,8 @@ def test_without_ray_installed_the_table_is_the_same(job, tmp_path):
     more = subprocess.run(
         [*command, "--workers", "2"], env=environment, capture_output=True, text=True, timeout=120
     )
-    assert more.returncode == 0, more.stderr  # nothing was missing, so nobody was needed
-    command[command.index(str(tmp_path / "t.lance"))] = str(tmp_path / "new.lance")
-    more = subprocess.run(
-        [*command, "--workers", "2"], env=environment, capture_output=True, text=True, timeout=120
-    )
     assert more.returncode == 2
-    assert "more than one worker needs Ray" in more.stderr
+    assert "several workers need Ray" in more.stderr
 
 
 def test_a_cluster_of_two_nodes_outlives_one_of_them_and_builds_the_index(job, tmp_path):

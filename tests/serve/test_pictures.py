@@ -65,7 +65,7 @@ def test_changed_rows_are_listed(tmp_path, engine):
             writer.upsert(VonMisesFisher(mu[:2], torch.tensor([9.0, 0.5])), ["a", "d"])
             writer.delete(["b"])
         patience = time.monotonic() + 10
-        while service.table.page("ambiguous", 0, 9)[0] != ["d", "c", "a"]:
+        while service.listing.table.page("ambiguous", 0, 9)[0] != ["d", "c", "a"]:
             assert time.monotonic() < patience
             time.sleep(0.02)
         assert service.about()["rows"] == 3

@@ -167,7 +167,7 @@ def test_an_item_that_was_deleted_is_null(tmp_path):
                 index.delete(["b"])
                 found = post(place, "/v1/table/rows", {"rows": [0, 1, 2]}, TableRowsAnswer)
                 assert [item and item.id for item in found.items] == ["a", None, "c"]
-                service.refresh_lists(str(tmp_path / "g.faiss"))
+                service.refresh(str(tmp_path / "g.faiss"))
                 after = get(place, "/v1/table")
                 assert (after["rows"], after["version"] == before) == (2, False)
                 found = post(place, "/v1/table/rows", {"rows": [0, 1]}, TableRowsAnswer)

@@ -112,13 +112,13 @@ def _add_gallery(app: FastAPI, service: AnyService) -> None:
     ) -> Response:
         """A page of items, least or most certain first."""
         with service.use() as current:
-            return _json(await current.items(order, offset, limit, label))
+            return _json(await current.listing.page(order, offset, limit, label))
 
     @app.get("/v1/ambiguous", **_documented(responses.ItemsAnswer, "invalid_input"))
     async def ambiguous(label: Label = None, offset: Offset = 0, limit: Count = 60) -> Response:
         """A page of items, least certain first."""
         with service.use() as current:
-            return _json(await current.items("ambiguous", offset, limit, label))
+            return _json(await current.listing.page("ambiguous", offset, limit, label))
 
     @app.get(
         "/v1/items/{id:path}", **_documented(responses.ItemAnswer, "invalid_input", "not_found")
@@ -126,7 +126,7 @@ def _add_gallery(app: FastAPI, service: AnyService) -> None:
     async def item(id: Name) -> Response:
         """An item with its posterior and credible caps."""
         with service.use() as current:
-            return _json(await current.item(id))
+            return _json(await current.listing.item(id))
 
     picture = _documented(None, "invalid_input", "not_found")
     picture["responses"][200] = {"description": "The picture.", "content": {"image/jpeg": {}}}
@@ -216,7 +216,7 @@ def _add_table(app: FastAPI, service: AnyService) -> None:
     async def table() -> Response:
         """The columns of the table of all items, whose rows are numbered by kappa."""
         with service.use() as current:
-            return _json(current.table.describe())
+            return _json(current.listing.table.describe())
 
     column = _documented(None, "invalid_input", "not_found")
     column["responses"][200] = {
@@ -234,7 +234,7 @@ def _add_table(app: FastAPI, service: AnyService) -> None:
         """All values of a column of numbers or categories, in row order."""
         known = (if_none_match or "").removeprefix("W/").strip('"')
         with service.use() as current:
-            tag, found = current.table_column(name, known)
+            tag, found = current.listing.column(name, known)
         headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
         if found is None:
             return Response(status_code=304, headers=headers)
@@ -245,13 +245,13 @@ def _add_table(app: FastAPI, service: AnyService) -> None:
     async def table_rows(request: requests.TableRowsRequest) -> Response:
         """Items by their row numbers."""
         with service.use() as current:
-            return _json(await current.table_rows(request.rows))
+            return _json(await current.listing.rows(request.rows))
 
     @app.post("/v1/table/numbers", **_documented(responses.TableNumbersAnswer, "invalid_input"))
     async def table_numbers(request: requests.TableNumbersRequest) -> Response:
         """The row numbers of ids."""
         with service.use() as current:
-            return _json(await current.table_numbers(request.ids))
+            return _json(await current.listing.numbers(request.ids))
 
     @app.get("/v1/table/find", **_documented(responses.TableFindAnswer, "invalid_input"))
     async def table_find(
@@ -262,7 +262,7 @@ def _add_table(app: FastAPI, service: AnyService) -> None:
     ) -> Response:
         """The rows whose id or text contains a text; at most 200,000."""
         with service.use() as current:
-            return _json(await current.table_find(text, column))
+            return _json(await current.listing.find(text, column))
 
 
 def _add_writes(app: FastAPI, service: AnyService) -> None:

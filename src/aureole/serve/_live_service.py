@@ -161,7 +161,7 @@ class LiveService:
     @property
     def rows(self) -> int:
         """The number of items of the current version."""
-        return len(self._pair.service.table)
+        return self._pair.service.rows
 
     @property
     def map_reason(self) -> str | None:
@@ -185,7 +185,7 @@ class LiveService:
         number = read_live(self._where).number
         if number == self._pair.number:
             self.rollout = self._failed = None
-            self._pair.service.refresh_lists(str(self._where))
+            self._pair.service.refresh(str(self._where))
             return
         failed, again, wait = self._failed or (None, 0.0, 0.0)
         if number == failed and time.monotonic() < again:

@@ -396,16 +396,17 @@ class ItemFormatter:
     def __init__(
         self, pictures: Pictures | None, label_column: str | None, text_column: str | None
     ) -> None:
-        self._pictures, self._label, self._text = pictures, label_column, text_column
+        self._pictures = pictures
+        self.label_column, self.text_column = label_column, text_column
 
     def item(self, name: str, kappa: float, payload: dict[str, Any]) -> dict[str, Any]:
         """An item."""
         has_picture = self._pictures is not None and self._pictures.has(name)
-        text = payload.get(self._text) if self._text else None
+        text = payload.get(self.text_column) if self.text_column else None
         return {
             "id": name,
             "kappa": kappa,
-            "label": payload.get(self._label) if self._label else None,
+            "label": payload.get(self.label_column) if self.label_column else None,
             "text": None if text is None else str(text),
             "picture": f"/v1/pictures/{quote(name, safe='')}" if has_picture else None,
             "payload": payload,

@@ -1,7 +1,6 @@
 """The service behind the routes, without HTTP: it answers requests with a gallery, an encoder and pictures."""
 
 import asyncio
-import base64
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +18,6 @@ from aureole.explorer import (
     MASSES,
     MAX_COUNT,
     SUMMARY_MASSES,
-    Column,
-    GalleryTable,
-    Order,
     Questions,
     azimuthal_map,
     class_counts,
@@ -29,7 +25,6 @@ from aureole.explorer import (
     map_reach,
     match_prior,
     spread_places,
-    table_version,
 )
 from aureole.retrieval import (
     CredibleIndex,
@@ -56,6 +51,7 @@ from aureole.serve._batching import (
     item_not_found,
 )
 from aureole.serve._errors import LOG, ApiError
+from aureole.serve._listing import Listing, read_table
 from aureole.serve._matching import Matching, match_entries
 from aureole.serve._middleware import Metrics
 from aureole.serve._pictures import Pictures
@@ -114,19 +110,19 @@ class Service:
         self.kappa_pos = origin.kappa_pos
         if self.kappa_pos is None and embedder is not None:
             self.kappa_pos = embedder.kappa_pos
-        self.dim, self.columns = schema.dim, dict(schema.columns)
-        self._version = table_version(index)
-        self.table = GalleryTable.read(index, label_column, text_column)
+        self.dim = schema.dim
+        table = read_table(index, self._format)
         self._calibration = index.conformal
         self._typical_kappa = schema.typical_kappa
         self._rejection: list[dict[str, float]] | None = None
         batches = batches or BatchOptions()
         self.engine = Engine(index, batches)
         self.encoder = None if embedder is None else Encoder(embedder, batches)
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
+        self.listing = Listing(index, table, self.engine, self._pool, self._format)
         self.share_metrics(Metrics())
         self.readiness = Readiness(self.engine, self.encoder, self.dim)
         self._background = Background()
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="aureole-pool")
         self.answers = QuestionAnswers(self._background, questions)
         self._matching: Matching | None = None
         if calibrator is not None:
@@ -154,7 +150,7 @@ class Service:
     def share_metrics(self, metrics: Metrics) -> None:
         """Count in these metrics from now on."""
         self.metrics = metrics
-        metrics.set_rows(len(self.table))
+        metrics.set_rows(self.rows)
         metrics.watch("engine", self.engine.queue)
         if self.encoder is not None:
             metrics.watch("encoder", self.encoder.queue)
@@ -162,87 +158,16 @@ class Service:
     @property
     def rows(self) -> int:
         """The number of items."""
-        return len(self.table)
+        return len(self.listing.table)
 
     @property
     def map_reason(self) -> str | None:
         """Why the gallery has no map, or which rows are not on it; None if all are."""
-        return self.table.map["reason"]
+        return self.listing.table.map["reason"]
 
     def about(self) -> dict[str, Any]:
         """A description of the gallery and the encoder."""
         return self._about
-
-    async def items(
-        self, order: Order, offset: int, limit: int, label: str | None = None
-    ) -> dict[str, Any]:
-        """A page of items ordered by kappa."""
-        ids, total = self.table.page(order, offset, limit, label=label)
-        items: list[dict[str, Any]] = []
-        if ids:
-            items = await self.engine.call(lambda index: self._fetch_items(index, ids))
-        return {"items": items, "total": total, "offset": offset}
-
-    def table_column(self, name: str, known: str | None) -> tuple[str, Column | None]:
-        """(ETag, column) of the table of all items; the column is None if ``known`` is its ETag."""
-        table = self.table
-        if name not in table.columns:
-            raise ApiError("not_found", f"column {name[:60]!r} does not exist.")
-        column = table.columns[name]
-        if column.data is None:
-            message = f"column {name[:60]!r} holds texts, which are searched by /v1/table/find."
-            raise ApiError("invalid_input", message)
-        return table.version, None if known == table.version else column
-
-    async def table_rows(self, rows: list[int]) -> dict[str, Any]:
-        """Items by their row numbers; None for one that was deleted since the table was read."""
-        table, entries = self.table, []
-        try:
-            ids = table.ids(rows)
-        except InvalidInputError as error:
-            raise ApiError("invalid_input", str(error), field="rows") from error
-        if ids:
-            distinct = list(dict.fromkeys(ids))
-            entries = await self.engine.call(lambda index: self._fetch_items(index, distinct))
-        items = {entry["id"]: entry for entry in entries}
-        return {"version": table.version, "items": [items.get(name) for name in ids]}
-
-    async def table_numbers(self, ids: list[str]) -> dict[str, Any]:
-        """The row numbers of ids; None for an id that does not exist."""
-        table, loop = self.table, asyncio.get_running_loop()
-        rows = await loop.run_in_executor(self._pool, table.numbers, ids)
-        return {"version": table.version, "rows": rows}
-
-    async def table_find(self, text: str, column: str | None) -> dict[str, Any]:
-        """The numbers of rows whose id or text contains a text."""
-        table, loop = self.table, asyncio.get_running_loop()
-        try:
-            rows, truncated = await loop.run_in_executor(self._pool, table.find, text, column)
-        except InvalidInputError as error:
-            raise ApiError("invalid_input", str(error)) from error
-        packed = base64.b64encode(rows.astype("<u4").tobytes()).decode()
-        found = {"rows": packed, "count": len(rows), "truncated": truncated}
-        return {"version": table.version, **found}
-
-    async def item(self, name: str) -> dict[str, Any]:
-        """An item with its posterior."""
-
-        def work(index: CredibleIndex) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
-            try:
-                return index.fetch([name], columns=list(self.columns))
-            except InvalidInputError as error:
-                raise item_not_found(name) from error
-
-        posterior, payload = await self.engine.call(work)
-        values = {column: entries[0] for column, entries in payload.items()}
-        kappa = float(posterior.kappa[0])
-        (caps,) = map_caps(posterior.kappa.double().numpy(), MASSES, self.dim).tolist()
-        return {
-            **self._format.item(name, kappa, values),
-            "mu": posterior.mu[0].tolist(),
-            "kappa_rank": self.table.rank(kappa),
-            "caps": cap_entries(caps),
-        }
 
     async def embed(self, request: Any) -> dict[str, Any]:
         """The posteriors of inputs, with their credible cosines."""
@@ -251,7 +176,7 @@ class Service:
         for embedding in await self._encode(kind, inputs, view):
             kappa = float(embedding.posterior.kappa)
             entry = {"mu": embedding.posterior.mu.tolist(), "kappa": kappa}
-            entry["kappa_rank"] = self.table.rank(kappa)
+            entry["kappa_rank"] = self.listing.table.rank(kappa)
             entry["credible_cosine"] = dict(zip(_SUMMARY_NAMES, embedding.cosines, strict=True))
             entries.append(entry)
         return {"posteriors": entries}
@@ -263,7 +188,7 @@ class Service:
             calibrated=self._calibration is not None,
             kappa_pos=self.kappa_pos,
             label=self.label_column,
-            columns=tuple(self.columns),
+            columns=tuple(self.listing.columns),
         )
         about, outcome = await self._search(plan, request.query)
         hits, labels = outcome.hits, None
@@ -356,7 +281,9 @@ class Service:
         predictive = cap_kind(request.kind, self.kappa_pos) == "predictive"
         kappa_pos = require_kappa_pos(self.kappa_pos) if predictive else None
         everything = SearchOptions(kind="credible")
-        plan = SearchPlan(1.0, MAX_COUNT, everything, count=False, columns=tuple(self.columns))
+        plan = SearchPlan(
+            1.0, MAX_COUNT, everything, count=False, columns=tuple(self.listing.columns)
+        )
         about, outcome = await self._search(plan, request.query)
         hits, own = outcome.hits, outcome.posterior
         law = {} if kappa_pos is None else {"kappa_pos": kappa_pos}
@@ -392,7 +319,7 @@ class Service:
         """Run the first page, a search and an embedding, so that caches are filled before the first client connects."""
 
         async def work() -> None:
-            page = await self.items("ambiguous", 0, 60)
+            page = await self.listing.page("ambiguous", 0, 60)
             for item in page["items"][:1]:
                 query = requests.ById(id=item["id"])
                 await self.search(requests.SearchRequest(query=query, limit=1))
@@ -412,9 +339,9 @@ class Service:
     def compute_rejection(self) -> None:
         """Start a thread that computes the rejection curve of a sample."""
         column = self.label_column
-        if column is None or len(self.table) < 2:
+        if column is None or self.rows < 2:
             return
-        names = self.table.sample(SAMPLED)
+        names = self.listing.table.sample(SAMPLED)
 
         def run() -> None:
             try:
@@ -428,14 +355,16 @@ class Service:
 
     def questions(self) -> dict[str, Any]:
         """Which questions about the gallery have answers."""
-        rows, _, _ = self._version.rpartition(" ")  # a new map leaves the answers as they are
+        rows, _, _ = self.listing.version.rpartition(
+            " "
+        )  # a new map leaves the answers as they are
         return self.answers.describe(rows)
 
     async def answer_question(
         self, name: str, offset: int, limit: int, classes: tuple[int, int] | None
     ) -> dict[str, Any]:
         """The items that a question found."""
-        return await self.answers.answer(name, offset, limit, classes, self._items_of)
+        return await self.answers.answer(name, offset, limit, classes, self.listing.items)
 
     def compared(self) -> dict[str, Any]:
         """The comparison with another gallery."""
@@ -443,7 +372,7 @@ class Service:
 
     async def movers(self, by: str, offset: int, limit: int) -> dict[str, Any]:
         """The items that moved most between two galleries."""
-        return await self.answers.movers(by, offset, limit, self._items_of)
+        return await self.answers.movers(by, offset, limit, self.listing.items)
 
     def inspect(self, where: str) -> None:
         """Start a thread that answers questions about the gallery at an address, if it is small and has no answers."""
@@ -456,33 +385,17 @@ class Service:
         def run() -> None:
             while not self._background.closing.wait(seconds):
                 try:
-                    self.refresh_lists(where)
+                    self.refresh(where)
                 except Exception as error:
                     LOG.warning("looking for changed rows failed", exc_info=error)
 
         self._background.start("follow", run)
 
-    def refresh_lists(self, where: str) -> None:
-        """List the rows again if they have changed: by another handle, since a pass over all rows would delay searches.
-
-        FAISS holds all rows in memory, so there the pass is short, and another handle would double them.
-        """
-
-        def read(index: CredibleIndex) -> tuple[str, GalleryTable] | None:
-            version = table_version(index)
-            if version == self._version:
-                return None
-            return version, GalleryTable.read(index, self.label_column, self.text_column)
-
-        if self._engine_name == "FAISS":
-            changed = asyncio.run(self.engine.call(read))
-        else:
-            with CredibleIndex.open(where, follow=False) as index:
-                changed = read(index) if index.live == self._live else None
-        if changed is not None:
-            self._version, self.table = changed
+    def refresh(self, where: str) -> None:
+        """List the rows of the gallery at an address again if they have changed."""
+        if self.listing.refresh(where):
             self._about = self._describe()
-            self.metrics.set_rows(len(self.table))
+            self.metrics.set_rows(self.rows)
 
     async def picture(self, name: str, side: int, known: str | None) -> tuple[str, bytes | None]:
         """(ETag, JPEG) of an item's thumbnail; the JPEG is None if ``known`` is its ETag."""
@@ -505,45 +418,25 @@ class Service:
         return tag, jpeg
 
     def _describe(self) -> dict[str, Any]:
-        quantiles = self.table.quantiles()
+        quantiles = self.listing.table.quantiles()
         return {
-            "rows": len(self.table),
+            "rows": self.rows,
             "dim": self.dim,
             "engine": self._engine_name,
             "modality": None if self.encoder is None else self.encoder.embedder.modality,
             "kappa_pos": self.kappa_pos,
-            "columns": self.columns,
+            "columns": self.listing.columns,
             "label_column": self.label_column,
             "text_column": self.text_column,
             "pictures": self.pictures is not None,
             "kappa": {"quantiles": quantiles, "median": quantiles[50][1] if quantiles else None},
-            "classes": [{"label": label, "count": n} for label, n in self.table.classes],
+            "classes": [{"label": label, "count": n} for label, n in self.listing.table.classes],
             "conformal": self._calibration is not None,
             "calibrator": None if self._matching is None else self._matching.about(),
             "release": None if self._live is None else self._live.number,
-            "prior": match_prior(self.table.labels(), len(self.table)),
+            "prior": match_prior(self.listing.table.labels(), self.rows),
             "version": aureole.__version__,
         }
-
-    def _fetch_items(self, index: CredibleIndex, ids: list[str]) -> list[dict[str, Any]]:
-        """Items by id, without those deleted since the service started."""
-        try:
-            posterior, payload = index.fetch(ids, columns=list(self.columns))
-        except InvalidInputError:
-            if len(ids) == 1:
-                return []
-            return [item for name in ids for item in self._fetch_items(index, [name])]
-        kappa = posterior.kappa.tolist()
-        return [
-            self._format.item(name, kappa[i], {c: values[i] for c, values in payload.items()})
-            for i, name in enumerate(ids)
-        ]
-
-    async def _items_of(self, ids: list[str]) -> list[dict[str, Any]]:
-        """Items by id, without those that do not exist."""
-        if not ids:
-            return []
-        return await self.engine.call(lambda index: self._fetch_items(index, ids))
 
     def _is_partial(self, hits: Hits) -> bool:
         """Whether shards are missing from the hits; counted in the metrics."""
@@ -553,7 +446,7 @@ class Service:
 
     def _query(self, about: str, posterior: VonMisesFisher) -> dict[str, Any]:
         kappa = float(posterior.kappa)
-        return {"kappa": kappa, "kappa_rank": self.table.rank(kappa), "about": about}
+        return {"kappa": kappa, "kappa_rank": self.listing.table.rank(kappa), "about": about}
 
     async def _encode(
         self, kind: str, inputs: list[Any], view: requests.View | None
