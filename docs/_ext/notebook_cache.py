@@ -24,7 +24,7 @@ def fingerprint(root: Path) -> str:
     """
     digest = hashlib.sha256()
     style = root / "src" / "aureole" / "plot" / "aureole.mplstyle"
-    kernel = root / "docs/_ext/ipython/profile_default/ipython_kernel_config.py"
+    kernel = root / "docs/_ext/ipython/profile_default/ipython_kernel_config.json"
     for path in [*sorted((root / "src").rglob("*.py")), style, kernel, root / "pyproject.toml"]:
         if path.is_file():
             content = path.read_bytes()
