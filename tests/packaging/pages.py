@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one command")
     given = parser.parse_args(arguments)
     if given.again and given.record is None:
-        parser.error("--again needs --record")
+        parser.error("--again needs --record FILE, which says which pages failed")
     pages = passed(given.record) if given.again else {}
     to_run = given.pages or [page for page in PAGES if page not in pages]
     with (

@@ -73,7 +73,7 @@ class Listing:
         }
 
     def column(self, name: str, known: str | None) -> tuple[str, Column | None]:
-        """(ETag, column) of the table of all items; the column is None if ``known`` is its ETag."""
+        """The ETag and a column of the table of all items, or None for a column whose ETag is ``known``."""
         table = self.table
         if name not in table.columns:
             raise ApiError("not_found", f"column {name[:60]!r} does not exist.")

@@ -355,9 +355,8 @@ class Service:
 
     def questions(self) -> dict[str, Any]:
         """Which questions about the gallery have answers."""
-        rows, _, _ = self.listing.version.rpartition(
-            " "
-        )  # a new map leaves the answers as they are
+        # a new map leaves the answers as they are
+        rows, _, _ = self.listing.version.rpartition(" ")
         return self.answers.describe(rows)
 
     async def answer_question(
