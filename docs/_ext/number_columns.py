@@ -7,7 +7,7 @@ from docutils import nodes
 _NUMBER = re.compile(
     r"[-+]?[\d,.]+(?:e-?\d+)?(?: ?± ?[\d,.]+)? ?(?:%|s|ms|MB|GB|kB|h|min|bytes|x|°)?(?: \([^)]*\))?"
 )
-_EMPTY = ("", "-", "none")
+_EMPTY = ("", "-", "none", "not measured")
 
 
 def is_number(text: str) -> bool:

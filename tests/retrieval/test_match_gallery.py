@@ -110,6 +110,21 @@ def test_thresholds_are_those_of_the_calibrator(matcher):
         matcher.match(QUERIES[401], MatchOptions(precision=0.5, limit=11))
 
 
+def test_recall_returns_everything_above_its_threshold(matcher):
+    generous = MatchOptions(recall=0.99)
+    threshold, note = matcher.threshold(generous)
+    most = max(
+        (matcher.match(query, generous) for query in QUERIES[400:440]), key=len
+    )  # a vague query
+    assert note is None
+    assert len(most) > matcher.calibrator.limit
+    assert most.note is None
+    assert most.probabilities.min() >= threshold
+    cut = matcher.match(QUERIES[400], MatchOptions(recall=0.99, limit=1))
+    assert len(cut) == 1
+    assert cut.note == "only the 1 most probable match is returned, so recall is not guaranteed."
+
+
 def test_an_empty_set_has_a_reason(matcher):
     far = -MU.mean(0)
     abstained = matcher.match(far, MatchOptions(threshold=0.0, abstain=0.05))

@@ -80,7 +80,7 @@ class Inputs:
     crop_sizes: Float[Tensor, "k n"]
     test: Float[Tensor, "m d"]
     test_crops: Float[Tensor, "m d"]
-    softmax: Float[Tensor, " m"]  # the largest of the first network for each test image
+    softmax: Float[Tensor, " m"]  # the largest of each test image, by the classifiers' mean logits
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def fold_inputs(backbones: tuple[BackboneName, ...], fold: int, folder: Path) ->
     sizes = 0.25 + 0.75 * torch.rand(_CROPS, len(train), generator=rng)
     crops = [deteriorate(train, size, rng) for size in sizes]
     parts: list[list[Tensor]] = []
-    softmax = torch.empty(0)
+    logits: list[Tensor] = []
     for name in backbones:
         backbone, last = load_backbone(name, folder)
         backbone.eval()
@@ -110,10 +110,10 @@ def fold_inputs(backbones: tuple[BackboneName, ...], fold: int, folder: Path) ->
             both_views(backbone, each).mean(0) for each in (train, *crops, test, split.test_crops)
         ]
         parts.append([ridge_inputs(each, last) for each in features])
-        if name == backbones[0]:
-            softmax = last(features[-2]).detach().softmax(-1).max(-1).values
+        logits.append(last(features[-2]).detach())
     joined = [torch.cat(each, -1) for each in zip(*parts, strict=True)]
     train, *crops, test, test_crops = joined
+    softmax = torch.stack(logits).mean(0).softmax(-1).max(-1).values
     return Inputs(train, torch.stack(crops), sizes, test, test_crops, softmax)
 
 

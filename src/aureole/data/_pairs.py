@@ -356,7 +356,10 @@ class PairIndex:
             raise InvalidInputError(f"{wrong}, but rows go from 0 to {n_rows - 1}.")
         same = rows[:, 0] == rows[:, 1]
         if same.any():
-            raise InvalidInputError(f"pairs[{int(same.argmax())}] pairs a row with itself.")
+            raise InvalidInputError(
+                f"pairs[{int(same.argmax())}] pairs a row with itself. Drop such pairs, or pass what was observed "
+                "about one row several times as votes."
+            )
         unique = np.unique(np.sort(rows.astype(np.int64), axis=1), axis=0)
         return cls(torch.from_numpy(unique))
 

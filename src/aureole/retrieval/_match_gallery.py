@@ -21,6 +21,7 @@ from aureole.retrieval._search_options import SearchOptions
 
 _EVERYTHING = SearchOptions(kind="credible")  # with mass 1, the cap is the sphere
 _MOST_CACHED = 1000  # thresholds
+_MOST_FOR_RECALL = 1000  # results
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class MatchOptions:
     precision, recall
         Use the threshold of :meth:`MatchCalibrator.threshold` for this aim.
     limit
-        Most results (default: ``calibrator.limit``). Precision is guaranteed up to that number only.
+        Most results (default: ``calibrator.limit``, up to which precision is guaranteed; 1,000 with ``recall``, which
+        counts every item above the threshold).
     abstain
         Largest p-value with which a query gets results (default: all queries do).
     """
@@ -63,8 +65,7 @@ class GalleryMatches:
 
     ``hits`` and ``probabilities`` are in the same order. ``p_value`` is that of
     :meth:`MatchCalibrator.no_match_p_value`, ``level`` that of :meth:`MatchCalibrator.level`. ``reason`` says why there
-    are no results; None if there are. ``note`` says that the held-out queries are too few for the precision or recall
-    that was asked for.
+    are no results; None if there are. ``note`` says why the precision or recall that was asked for is not guaranteed.
     """
 
     hits: Hits
@@ -187,7 +188,8 @@ class GalleryMatcher:
 
     def candidates(self, options: MatchOptions) -> int:
         """How many of the nearest items to retrieve for :meth:`select`."""
-        return max(self.calibrator.candidates, self.calibrator.neighbours, options.limit or 0)
+        calibrator = self.calibrator
+        return max(calibrator.candidates, calibrator.neighbours, self._limit(options))
 
     def level(self, hits: Hits) -> float:
         """The level of a query, from the hits of an unfiltered search; the mean of all in a smaller gallery."""
@@ -217,9 +219,14 @@ class GalleryMatcher:
             _not_searched,
             threshold=threshold,
             k=self.candidates(options),
-            limit=options.limit,
+            limit=self._limit(options),
             abstain=options.abstain,
         ).select(cosines, names, level=level)
+        if options.recall is not None and len(chosen) == self._limit(options):
+            few = "match is" if len(chosen) == 1 else "matches are"
+            note = (
+                f"only the {len(chosen):,} most probable {few} returned, so recall is not guaranteed."
+            )
         places = {name: place for place, name in enumerate(names)}
         reason = None
         if chosen.abstained:
@@ -281,6 +288,11 @@ class GalleryMatcher:
                 f"{self._name} has no entry for {len(unknown):,} of these items of the gallery, such as "
                 f"{str(unknown[0])[:60]!r}. Add them with MatchCalibrator.append, or calibrate again."
             )
+
+    def _limit(self, options: MatchOptions) -> int:
+        if options.limit is not None:
+            return options.limit
+        return self.calibrator.limit if options.recall is None else _MOST_FOR_RECALL
 
     def _name_of(self, item: Any) -> Any:
         """The calibrator's id of an item; None if it has none."""

@@ -261,7 +261,11 @@ class MatchRequest(RequestModel):
     ] = None
     limit: Annotated[
         StrictInt | None,
-        Field(ge=1, le=1000, description="Default: the calibrator's, up to which precision holds."),
+        Field(
+            ge=1,
+            le=1000,
+            description="Default: the calibrator's, up to which precision holds; 1,000 with recall.",
+        ),
     ] = None
     abstain: Annotated[
         Number | None,
