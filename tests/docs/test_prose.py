@@ -21,11 +21,11 @@ NUMBER = re.compile(
 
 # settings, limits and names that are no measurement: (page, the words around the number)
 ALLOWED = {
-    ("cifar10h.md", "section 5.2 of the paper"),
+    ("cifar10h.md", "section 5.2 of [the paper"),
     ("comparison.md", "20 seconds a value, 120 seconds a set of draws"),
     ("comparison.md", "CC BY 4.0"),
     ("comparison.md", "a fixed environment (Python 3.8)"),
-    ("controlled.md", "section 5.1 of the paper"),
+    ("controlled.md", "section 5.1 of [the paper"),
     ("commands.md", "2 GiB of them"),
     ("commands.md", "in 90 % of cases"),
     ("commands.md", "for masses other than 90 %"),

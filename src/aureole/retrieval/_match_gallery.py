@@ -224,9 +224,7 @@ class GalleryMatcher:
         ).select(cosines, names, level=level)
         if options.recall is not None and len(chosen) == self._limit(options):
             few = "match is" if len(chosen) == 1 else "matches are"
-            note = (
-                f"only the {len(chosen):,} most probable {few} returned, so recall is not guaranteed."
-            )
+            note = f"only the {len(chosen):,} most probable {few} returned, so recall is not guaranteed."
         places = {name: place for place, name in enumerate(names)}
         reason = None
         if chosen.abstained:
