@@ -14,7 +14,7 @@ const MOVERS = 24;
 const BRUSHED = 60; // items of a brush that are shown
 const SELECTED = 200; // rows that an address can hold
 const MARGIN = 46;
-const HINT = "Drag a rectangle over points to see them, or select some on the maps.";
+const HINT = "Drag a rectangle over points to see them, fill in its sides, or select some on the maps.";
 
 interface Brush {
   x: [number, number];
@@ -120,7 +120,7 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
     width: side * 2,
     height: side * 2,
     role: "img",
-    "aria-label": `Scatter plot of kappa in ${names[0]} (across) and in ${names[1]} (up), both on log scales`,
+    "aria-label": `Scatter plot of kappa in ${names[0]} (across) and in ${names[1]} (up), both on log scales. The fields below it select a range of each.`,
   });
   canvas.style.width = `${side}px`;
   canvas.style.height = `${side}px`;
@@ -136,12 +136,19 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
     const mask = Uint8Array.from({ length: n }, (_, i) => (within(now, axes, values, i) ? 1 : 0));
     picked.select(mask, "plot");
   });
+  const sides = new Sides(axes, side, names, (given) => {
+    brush = given;
+    draw();
+    if (given === null) picked.select(null, "plot");
+    else pick();
+  });
   let before: Uint8Array | null = null;
   picked.onChange(() => {
     if (picked.mask === null || picked.by !== "plot") brush = null;
     draw();
     if (picked.mask === before) return;
     before = picked.mask;
+    if (before === null || picked.by !== "plot") sides.show(null);
     if (before === null) {
       loading.stop();
       fill(words, [HINT]);
@@ -183,6 +190,7 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
     if (from === null) return;
     const to = at(event);
     brush = { x: sortedPair(from[0], to[0]), y: sortedPair(from[1], to[1]) };
+    sides.show(brush);
     draw();
     pick();
   });
@@ -195,7 +203,7 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
     { class: "panel scatter" },
     h("h2", {}, "κ in both galleries"),
     canvas,
-    h("div", {}, words, offer, list),
+    h("div", {}, sides.element, words, offer, list),
   );
   return { element, draw };
 }
@@ -230,6 +238,13 @@ class Axis {
     return this.up ? 8 + (1 - share) * length : MARGIN + share * length;
   }
 
+  /** The kappa at a position, with four digits. */
+  value(at: number): number {
+    const length = this.side - MARGIN - 8;
+    const share = this.up ? 1 - (at - 8) / length : (at - MARGIN) / length;
+    return Number(Math.exp(this.low + share * (this.high - this.low)).toPrecision(4));
+  }
+
   of(values: Float32Array, i: number): number {
     return this.at(values[2 * i + this.column] as number);
   }
@@ -245,6 +260,48 @@ class Axis {
     }
     const step = Math.ceil(all.length / 6);
     return all.filter((_, i) => i % step === 0);
+  }
+}
+
+/** The sides of the rectangle as kappas in four fields; an empty one is open. */
+class Sides {
+  readonly element: HTMLElement;
+  private readonly inputs: HTMLInputElement[];
+
+  constructor(
+    private readonly axes: [Axis, Axis],
+    private readonly side: number,
+    names: [string, string],
+    take: (brush: Brush | null) => void,
+  ) {
+    const rows = names.map((name) => {
+      const [low, high] = ["Smallest", "Largest"].map((which) => h("input", { type: "number", step: "any", min: 0, "aria-label": `${which} κ in ${name}` }));
+      return [low, high] as [HTMLInputElement, HTMLInputElement];
+    });
+    this.inputs = rows.flat();
+    const ranges = rows.map(([low, high], i) => h("div", { class: "range" }, h("span", { class: "by" }, `κ in ${names[i]}`), low, h("span", { "aria-hidden": "true" }, "–"), high));
+    this.element = h("form", { class: "ranges" }, ...ranges, h("button", { type: "submit" }, "Select"));
+    this.element.addEventListener("submit", (event) => {
+      event.preventDefault();
+      take(this.read());
+    });
+  }
+
+  show(brush: Brush | null): void {
+    const [x, y] = this.axes;
+    const values = brush === null ? [] : [x.value(brush.x[0]), x.value(brush.x[1]), y.value(brush.y[1]), y.value(brush.y[0])];
+    this.inputs.forEach((input, i) => (input.value = values[i] === undefined ? "" : String(values[i])));
+  }
+
+  private read(): Brush | null {
+    const [x, y] = this.axes;
+    if (this.inputs.every((input) => input.value === "")) return null;
+    const at = (i: number, axis: Axis, open: number): number => {
+      const text = this.inputs[i]?.value ?? "";
+      return text === "" ? open : axis.at(Number(text));
+    };
+    // the pixels of y run downwards
+    return { x: sortedPair(at(0, x, 0), at(1, x, this.side)), y: sortedPair(at(3, y, 0), at(2, y, this.side)) };
   }
 }
 
@@ -329,7 +386,7 @@ function movers(context: Context, names: [string, string]): HTMLElement {
         found.entries.map((each) => {
           const kappas = each.kappa.map((kappa) => (kappa === null ? "∞" : number(kappa))).join(" → ");
           const change = each.rank_change;
-          const moved = by === "neighbours" ? `${percent(each.overlap)} the same` : `rank ${change < 0 ? "−" : "+"}${Math.round(Math.abs(100 * change))} %`;
+          const moved = by === "neighbours" ? `${percent(each.overlap)} the same` : `rank ${change < 0 ? "−" : "+"}${Math.round(Math.abs(100 * change))}\u00a0%`;
           return h("li", {}, tile(context, each.item, h("span", { class: "kappa" }, `κ ${kappas}`), h("small", {}, moved)));
         }),
       );
