@@ -1,4 +1,7 @@
-"""Checks of dimensions and shapes that all packages share."""
+"""Checks of dimensions, sizes and shapes that all packages share."""
+
+from numbers import Integral
+from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +15,12 @@ def check_dim(dim: int) -> int:
             f"dim must be an integer of at least 2 (the sphere lies in R^dim), but is {dim!r}."
         )
     return dim
+
+
+def check_size(name: str, value: Any, least: int) -> None:
+    """Raise unless the value is an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise InvalidInputError(f"{name} must be an integer of at least {least}, but is {value!r}.")
 
 
 def first_index(mask: Tensor) -> str:

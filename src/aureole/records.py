@@ -80,7 +80,10 @@ def file_hash(path: Path | str) -> str:
 
 
 def _commit() -> str:
-    """The commit this package runs from, with '+' if there are uncommitted changes; or 'unknown'."""
+    """The commit this package runs from, with '+' if there are uncommitted changes; or 'unknown'.
+
+    A repository that only contains the folder, such as one around a virtual environment, does not count.
+    """
 
     def git(*arguments: str) -> str:
         command, folder = ["git", *arguments], Path(__file__).parent
@@ -89,6 +92,7 @@ def _commit() -> str:
         ).strip()
 
     try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # fails unless it is tracked
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
         return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):

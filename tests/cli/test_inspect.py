@@ -71,6 +71,25 @@ def test_compare_prints_what_python_finds(tmp_path):
     assert f"{expected.rank_correlation:.3f}" in text
 
 
+def test_ids_and_labels_are_text_and_not_markup(tmp_path):
+    """Brackets are printed as they are, and no escape reaches the terminal."""
+    ids = [f"{i:02d}[/x]" for i in range(30)]
+    labels = ["[red]a", "[/b]", "c\x1b[2J"]
+    rng = torch.Generator().manual_seed(0)
+    mu = torch.nn.functional.normalize(torch.randn(30, 3, generator=rng), dim=1)
+    payload = {"label": [labels[i % 3] for i in range(30)]}
+    wheres = [str(tmp_path / name) for name in ("one.faiss", "two.faiss")]
+    for where, kappa in zip(wheres, (5.0, torch.linspace(5, 50, 30)), strict=True):
+        index = CredibleIndex.create(where, VonMisesFisher(mu, kappa), ids, payload)
+        index.origin = Origin(kappa_pos=20.0)
+        index.close()
+    for text in (printed("inspect", wheres[0]), printed("compare", *wheres, "--limit", "30")):
+        assert "[/x]" in text
+        assert "[red]a" in text
+        assert "[/b]" in text
+        assert "\x1b" not in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

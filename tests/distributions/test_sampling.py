@@ -159,6 +159,33 @@ def test_draws_by_rejection_follow_the_exact_law(dim, kappa):
     assert stats.kstest(mass.numpy(), "uniform").pvalue > 1e-4
 
 
+@pytest.mark.parametrize("bad", [torch.nan, -1.0, -torch.inf])
+def test_a_nan_or_negative_kappa_gives_nan_and_leaves_the_other_draws_alone(bad):
+    kappa = torch.tensor([5.0, bad, torch.inf])
+    q = au.VonMisesFisher(torch.eye(3), kappa, validate_args=False)
+    z = q.sample((50,), generator=torch.Generator().manual_seed(0))
+    assert z[:, 1].isnan().all()
+    assert z[:, [0, 2]].isfinite().all()
+
+
+def test_a_normal_number_of_exactly_zero_gives_a_unit_vector(monkeypatch):
+    """On the circle the tangent has one coordinate, and float32 draws of it can be exactly 0."""
+    q = au.VonMisesFisher(torch.eye(2)[0], 5.0)
+    plain = q.sample((4,), generator=torch.Generator().manual_seed(0))
+    randn = torch.randn
+
+    def with_a_zero(*size, **options):
+        normals = randn(*size, **options)
+        if normals.shape == (4, 2):  # later ones are proposals
+            normals[2, 1] = 0
+        return normals
+
+    monkeypatch.setattr(torch, "randn", with_a_zero)
+    z = q.sample((4,), generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(z.norm(dim=-1), torch.ones(4))
+    assert torch.equal(z[[0, 1, 3]], plain[[0, 1, 3]])
+
+
 def test_draws_of_points_and_of_many_kappas_at_once():
     rng = torch.Generator().manual_seed(0)
     kappa = torch.tensor([0.0, 5.0, 1e4, torch.inf])

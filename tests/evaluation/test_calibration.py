@@ -9,12 +9,14 @@ import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.evaluation import (
     Calibration,
+    _calibration,
     fit_calibration,
     latent_coverage,
     partner_angle,
     partner_coverage,
     predictive_coverage,
 )
+from aureole.evaluation._calibration import _partner_probability
 
 DIM, KAPPA_POS, COUNT = 8, 40.0, 4000
 
@@ -138,3 +140,50 @@ def test_predictive_caps_cover_partners():
     assert partner_coverage(sure, gallery, partner, kappa_pos=40.0)[0.9] < 0.8
     with pytest.raises(InvalidInputError, match="one partner each"):
         partner_coverage(query, gallery, partner[:3], kappa_pos=10.0)
+
+
+# (dim, lowest and highest kappa, kappa_pos): from wide to so sharp that hardly an item is close to a query
+SPREAD = [
+    (4, 5.0, 40.0, 10.0),
+    (16, 1000.0, 1000.0, 100.0),
+    (16, 1000.0, 1000.0, 300.0),
+    (16, 50.0, 5000.0, 300.0),
+]
+
+
+def random_posteriors(dim, low, high, n):
+    """A query and a gallery of n items each, with kappas that are log-uniform in a range."""
+    rng = torch.Generator().manual_seed(dim)
+    mu = au.sphere.normalize(torch.randn(2 * n, dim, generator=rng).double())
+    kappa = low * (high / low) ** torch.rand(2 * n, generator=rng).double()
+    return au.VonMisesFisher(mu[:n], kappa[:n]), au.VonMisesFisher(mu[n:], kappa[n:])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("dim", "low", "high", "kappa_pos"), SPREAD)
+def test_caps_of_sharp_and_wide_posteriors_contain_partners_drawn_from_them(
+    dim, low, high, kappa_pos, monkeypatch
+):
+    monkeypatch.setattr(_calibration, "_PAIRS", 7000)  # so that there are two parts
+    query, gallery = random_posteriors(dim, low, high, 100)
+    cosine = (query.mu @ gallery.mu.T).clamp(-1, 1)
+    kappas = query.kappa.unsqueeze(1), gallery.kappa
+    exact = torch.softmax(au.sphere.log_positivity(cosine, *kappas, kappa_pos, dim, rough=True), -1)
+    found = _partner_probability(cosine, query.kappa, gallery.kappa, kappa_pos, dim)
+    assert (found - exact).abs().sum(-1).max() < 1e-3
+    rng = torch.Generator().manual_seed(0)
+    partner = torch.multinomial(exact, 1, generator=rng).squeeze(1)
+    for mass, share in partner_coverage(query, gallery, partner, kappa_pos=kappa_pos).items():
+        assert share == pytest.approx(mass, abs=0.4 * (mass * (1 - mass)) ** 0.5)
+
+
+def test_one_pass_is_enough_for_wide_posteriors():
+    """Also with a sharp item in the gallery, which does not make their sums small."""
+    query, gallery = random_posteriors(*SPREAD[0][:3], 100)
+    kappa = gallery.kappa.clone()
+    kappa[0] = 1e6
+    cosine = (query.mu @ gallery.mu.T).clamp(-1, 1)
+    values, _ = au.sphere.pairwise_positivity(cosine, query.kappa, kappa, 10.0, 4)
+    values = values.clamp(min=0)
+    found = _partner_probability(cosine, query.kappa, kappa, 10.0, 4)
+    assert torch.equal(found, values / values.sum(-1, keepdim=True))

@@ -254,6 +254,32 @@ def test_wrong_inputs(gallery, change, message):
         au.MatchCalibrator().fit(**inputs)
 
 
+OUT_OF_RANGE = [
+    *(("confidence", value, "between 0 and 1") for value in (0.0, 1.0, 90)),
+    *((name, 0, "integer of at least 1") for name in ("neighbours", "candidates", "limit")),
+    *((name, 2.5, "integer of at least 1") for name in ("neighbours", "candidates", "limit")),
+]
+
+
+def with_option(calibrator, name, value):
+    """A calibrator with an option of any type, which the annotations do not check here."""
+    setattr(calibrator, name, value)
+    return calibrator
+
+
+@pytest.mark.parametrize(("name", "value", "message"), OUT_OF_RANGE)
+def test_options_out_of_range_are_named(gallery, calibrator, tmp_path, name, value, message):
+    queries, matches = labelled(40, 12, gallery)
+    with pytest.raises(InvalidInputError, match=f"{name} .*{message}"):
+        with_option(au.MatchCalibrator(), name, value).fit(queries, gallery, matches)
+    calibrator.save(tmp_path)
+    saved = json.loads((tmp_path / "match.json").read_text())
+    saved["options"][name] = value
+    (tmp_path / "match.json").write_text(json.dumps(saved))
+    with pytest.raises(InvalidInputError, match="holds no valid calibrator"):
+        au.MatchCalibrator.load(tmp_path)
+
+
 def test_wrong_cosines(calibrator):
     with pytest.raises(InvalidInputError, match="Convert distances first"):
         calibrator.probability([1.7] * 10, np.arange(10))

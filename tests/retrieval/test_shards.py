@@ -125,6 +125,23 @@ def test_rebalance_keeps_all_rows_and_other_processes_follow(pair, tmp_path):
     assert sharded.check() == []
 
 
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (lambda index: index.count(), N),
+        (lambda index: sum(index.shards.values()), N),
+        (lambda index: len(index.shards), 7),
+        (lambda index: index.approximate, None),
+        (lambda index: index.check(), []),
+    ],
+)
+def test_the_first_call_after_a_rebalance_elsewhere_follows_it(pair, tmp_path, read, expected):
+    _, sharded = pair
+    reader = CredibleIndex.open(tmp_path / "gallery.shards")
+    sharded.rebalance(7)
+    assert read(reader) == expected
+
+
 def test_a_rebalance_that_fails_changes_nothing(pair, tmp_path, monkeypatch):
     one, sharded = pair
 

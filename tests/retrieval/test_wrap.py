@@ -149,6 +149,47 @@ def test_kinds_of_faiss_indexes(layout, metric, gallery):
         assert ROWS in opened.search(au.VonMisesFisher(gallery.mu[0], 1e6), 0.9, exact=True).ids
 
 
+@pytest.mark.parametrize("layout", ["IDMap,Flat", "IDMap2,Flat", "IVF1,Flat", "IVF8,Flat"])
+def test_a_faiss_index_of_the_same_size_with_other_rows(layout, gallery):
+    """Rows are replaced one by one: at each step the ids and vectors are those of brute force."""
+    faiss = pytest.importorskip("faiss")
+    stored = stored_direction(gallery.mu)
+    count = 60
+    index = faiss.index_factory(DIM, layout, faiss.METRIC_INNER_PRODUCT)
+    index.train(stored[:count])
+    index.add_with_ids(stored[:count], np.arange(count))
+    opened = CredibleIndex.wrap(index)
+    row_of = {number: number for number in range(count)}
+    query = au.VonMisesFisher(gallery.mu[0], 3.0)
+    for step in range(40):
+        # every other new row has the id of the old one, which may be in another list of an IVF
+        removed = list(row_of)[step % count]
+        added = removed if step % 2 else 1000 + step
+        index.remove_ids(np.array([removed]))
+        del row_of[removed]
+        index.add_with_ids(stored[count + step][None], np.array([added]))
+        row_of[added] = count + step
+        names, rows = list(row_of), list(row_of.values())
+        held = au.VonMisesFisher(gallery.mu[rows], gallery.kappa[rows])
+        assert_exact(opened.search(query, 0.9, exact=True), brute_force(held, names, query, 0.9))
+        fetched, _ = opened.fetch(names)
+        torch.testing.assert_close(fetched.mu, held.mu, atol=1e-6, rtol=0)
+        with pytest.raises(InvalidInputError, match="does not exist"):
+            opened.fetch([removed if added != removed else 999])
+
+
+def test_an_id_that_becomes_ambiguous_is_reported_by_every_call(gallery):
+    faiss = pytest.importorskip("faiss")
+    stored = stored_direction(gallery.mu)
+    index = faiss.IndexIDMap(faiss.IndexFlatIP(DIM))
+    index.add_with_ids(stored[:3], np.array([4, 5, 6]))
+    opened = CredibleIndex.wrap(index)
+    index.add_with_ids(stored[3:4], np.array([4]))
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match="id 4 twice"):
+            opened.fetch([4])
+
+
 def test_faiss_indexes_that_are_refused(gallery):
     faiss = pytest.importorskip("faiss")
     stored = stored_direction(gallery.mu)

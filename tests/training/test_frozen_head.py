@@ -293,6 +293,28 @@ def test_what_cannot_be_fitted_is_named(head, data):
         head.predict(broken)
 
 
+OUT_OF_RANGE = [
+    *(("held_out", value, "share between 0 and 1") for value in (2.0, -1.0, 0.0, 1.0, np.nan)),
+    *(("steps", value, "integer of at least 1") for value in (0, -3, 2.5, True)),
+    *(("items", value, "integer of at least 4") for value in (1, 3, 64.0)),
+    *(("width", value, "integer of at least 1") for value in (0, "wide")),
+    *(("lr", value, "positive number") for value in (0.0, -1e-3, np.nan, np.inf)),
+]
+
+
+def with_parameters(head, **parameters):
+    """A head with parameters of any type, which the annotations do not check here."""
+    vars(head).update(parameters)
+    return head
+
+
+@pytest.mark.parametrize(("name", "value", "message"), OUT_OF_RANGE)
+def test_parameters_out_of_range_are_named_before_anything_is_fitted(data, name, value, message):
+    vectors, groups, _ = data
+    with pytest.raises(InvalidInputError, match=f"{name} .*{message}"):
+        with_parameters(small(steps=1), **{name: value}).fit(vectors, groups)
+
+
 def test_a_saved_head_is_the_same_head(head, data, tmp_path):
     vectors, groups, _ = data
     folder = head.save(tmp_path / "head")

@@ -13,6 +13,7 @@ from aureole.evaluation import predictive_coverage, spearman
 from aureole.retrieval import CredibleIndex, Hits
 from aureole.training import FrozenHead, NotFittedError, TwoTowerHead, _two_towers as towers
 from aureole.training._two_towers import cross_pairs
+from tests.training.test_frozen_head import OUT_OF_RANGE, with_parameters
 
 
 def draw(n, seed, features=(12, 9)):
@@ -287,6 +288,13 @@ def test_wrong_inputs_are_named_in_one_line(kind):
     with pytest.raises(InvalidInputError, match=message) as caught:
         small(steps=1).fit(*change(left, right))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "value", "message"), OUT_OF_RANGE)
+def test_parameters_out_of_range_are_named(unseen, name, value, message):
+    left, right, _ = unseen
+    with pytest.raises(InvalidInputError, match=f"{name} .*{message}"):
+        with_parameters(small(steps=1), **{name: value}).fit(left, right)
 
 
 def test_wrong_sizes_and_unfitted_heads_are_named(head, unseen, tmp_path):

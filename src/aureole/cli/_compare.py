@@ -10,7 +10,7 @@ from typer import Argument, Option
 import aureole as au
 from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson
-from aureole.cli._output import is_quiet, print_json, print_text, rows_bar, table
+from aureole.cli._output import add_row, is_quiet, print_json, print_text, rows_bar, table
 
 HELP = r"""Compare two galleries of the same ids, such as of two encoders or two heads.
 
@@ -71,15 +71,15 @@ def _show_comparison(found: au.explorer.Comparison, by: str, limit: int) -> None
     for side in facts["galleries"]:
         recall = "" if side["recall_at_1"] is None else f"{100 * side['recall_at_1']:.1f} %"
         coverage = "" if side["coverage"] is None else f"{100 * side['coverage']['0.9']:.1f} %"
-        rows.add_row(side["name"], str(side["dim"]), f"{side['kappa'][1]:.4g}", recall, coverage)
+        add_row(rows, side["name"], side["dim"], f"{side['kappa'][1]:.4g}", recall, coverage)
     console.print(rows)
     rows = table(
         f"moved most, by {by}",
         *("id", "label", "first kappa", "second kappa", "change of rank", "same neighbours"),
     )
     for entry in found.movers(by, limit):
-        label = "" if entry["label"] is None else str(entry["label"])
+        label = "" if entry["label"] is None else entry["label"]
         kappas = (f"{kappa:.4g}" for kappa in entry["kappa"])
         change = f"{100 * entry['rank_change']:+.0f} %"
-        rows.add_row(str(entry["id"]), label, *kappas, change, f"{100 * entry['overlap']:.0f} %")
+        add_row(rows, entry["id"], label, *kappas, change, f"{100 * entry['overlap']:.0f} %")
     console.print(rows)

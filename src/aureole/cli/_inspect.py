@@ -16,7 +16,7 @@ import aureole as au
 from aureole.cli._inputs import EncoderSpec
 from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson, Gallery, OptionalHead, expanded, option, run_digest
-from aureole.cli._output import is_quiet, print_json, print_text, rows_bar, table
+from aureole.cli._output import add_row, is_quiet, print_json, print_text, rows_bar, table
 
 HELP = r"""Find suspicious labels, confused classes, near duplicates and outliers in a gallery.
 
@@ -175,14 +175,13 @@ def _show(facts: dict[str, Any]) -> None:
         title += f": {entry['count']:,}"
         rows = table(title, *headers[name])
         for found in entry["first"]:
-            rows.add_row(*cells(found))
+            add_row(rows, *cells(found))
         console.print(rows)
     if facts["confusions"]:
         rows = table("classes that caps mix", "class", "class", "share", "share back", "items")
         for pair in facts["confusions"]:
-            one, two = (str(label) for label in pair["classes"])
             shares = (f"{100 * share:.1f} %" for share in pair["shares"])
-            rows.add_row(one, two, *shares, f"{pair['count']:,}")
+            add_row(rows, *pair["classes"], *shares, f"{pair['count']:,}")
         console.print(rows)
     print_text(f"answers written to {facts['out']}")
 

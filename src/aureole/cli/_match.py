@@ -12,14 +12,20 @@ import typer
 import aureole as au
 from aureole.cli._lazy import rich
 from aureole.cli._options import KEY, option
-from aureole.cli._output import print_json, print_table, print_text, table
+from aureole.cli._output import (
+    add_row,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+    table,
+)
 from aureole.cli._queries import (
     CapOptions,
     ModelOptions,
     QueryOptions,
     ResultOptions,
     build_query,
-    printable,
     service_query,
     short_value,
 )
@@ -158,8 +164,7 @@ def print_matches(
         for i, name in enumerate(hits.ids):
             numbers = (f"{found.probabilities[i]:.3f}", f"{hits.cosine[i]:.4f}")
             payload = [short_value(column[i]) for column in hits.payload.values()]
-            cells = (printable(str(name)), *numbers, f"{hits.kappa[i]:.4g}", *payload)
-            rows.add_row(*(rich.text.Text(cell) for cell in cells))  # text, not markup
+            add_row(rows, name, *numbers, f"{hits.kappa[i]:.4g}", *payload)
         print_table(rows)
     count = len(found)
     last = found.reason or f"{count:,} {'match' if count == 1 else 'matches'}"

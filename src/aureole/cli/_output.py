@@ -101,7 +101,23 @@ def _print_records(rows: rich.table.Table) -> None:
 
 def table(title: str, *header: str) -> rich.table.Table:
     """An empty table under a title, wide enough for it."""
-    return rich.table.Table(*header, title=title, title_justify="left", min_width=len(title))
+    columns = (rich.table.Column(_plain(name)) for name in header)
+    shown = _plain(title, style="table.title")
+    return rich.table.Table(*columns, title=shown, title_justify="left", min_width=len(shown))
+
+
+def add_row(rows: rich.table.Table, *cells: object) -> None:
+    """Add a row of plain text, such as ids and labels: brackets are not markup, control characters are escaped."""
+    rows.add_row(*map(_plain, cells))
+
+
+def _plain(value: object, style: str = "") -> rich.text.Text:
+    return rich.text.Text(printable(str(value)), style)
+
+
+def printable(text: str) -> str:
+    """The text with escaped control characters: terminal escapes, line breaks, changes of direction."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def coverage_table(coverage: Mapping[float, float]) -> rich.table.Table:

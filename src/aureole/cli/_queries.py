@@ -11,6 +11,7 @@ import aureole as au
 from aureole.cli._inputs import EncoderSpec
 from aureole.cli._lazy import torch
 from aureole.cli._options import KEY, KappaPos, Normalized, OptionalHead, option
+from aureole.cli._output import printable
 from aureole.errors import InvalidInputError
 
 _MAX_SERVED = 1000  # hits that a service returns at most
@@ -219,8 +220,3 @@ def short_value(value: Any) -> str:
         return text
     words, _, _ = text[: _WIDTH - 1].rpartition(" ")
     return f"{words} …" if words.strip() else f"{text[: _WIDTH - 1]}…"
-
-
-def printable(text: str) -> str:
-    """The text with escaped control characters: terminal escapes, line breaks, changes of direction."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

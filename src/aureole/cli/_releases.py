@@ -12,9 +12,16 @@ from typer import Argument, Option
 import aureole as au
 from aureole.cli._index import index
 from aureole.cli._inputs import EncoderSpec
-from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson, OptionalHead, expanded
-from aureole.cli._output import is_quiet, print_json, print_table, print_text, rows_bar, table
+from aureole.cli._output import (
+    add_row,
+    is_quiet,
+    print_json,
+    print_table,
+    print_text,
+    rows_bar,
+    table,
+)
 from aureole.errors import AureoleError
 
 RELEASE = r"""Put a new version of a gallery in service, after checking it against the current one.
@@ -122,7 +129,7 @@ def _checks(done: au.retrieval.Release) -> dict[str, Any]:
 def _show(done: au.retrieval.Release, gallery: str, live: str) -> None:
     rows = table(f"checks of {au.retrieval.shown_address(gallery)}", "check", "outcome", "")
     for check in done.checks:
-        rows.add_row(check.name, _MARKS[check.outcome], rich.text.Text(check.text))
+        add_row(rows, check.name, _MARKS[check.outcome], check.text)
     print_table(rows)
     if done.switched:
         print_text(_in_service(live, done.live))

@@ -18,7 +18,14 @@ from aureole.cli._match import (
     print_matches,
 )
 from aureole.cli._options import AsJson, expanded
-from aureole.cli._output import print_json, print_table, print_text, table
+from aureole.cli._output import (
+    add_row,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+    table,
+)
 from aureole.cli._queries import (
     Answer,
     CapOptions,
@@ -27,7 +34,6 @@ from aureole.cli._queries import (
     ResultOptions,
     ask_service,
     build_query,
-    printable,
     short_value,
 )
 from aureole.errors import AureoleWarning
@@ -304,8 +310,5 @@ def _hits_table(
         cells = [f"{hits.cosine[i]:.4f}", f"{why.degrees[i]:.1f}°", f"{hits.kappa[i]:.4g}"]
         cells += [f"{values[i]:.4g}" for values in scores.values()]
         payload = [short_value(column[i]) for column in hits.payload.values()]
-        # ids and payload are text, not markup
-        rows.add_row(
-            *(rich.text.Text(cell) for cell in (printable(str(hits.ids[i])), *cells, *payload))
-        )
+        add_row(rows, hits.ids[i], *cells, *payload)
     return rows

@@ -198,8 +198,11 @@ class VonMisesFisher(BatchValue):
             first, tangent = normals[..., 0], normals[..., 1:]
             norm = torch.linalg.vector_norm(tangent, dim=-1)
             height = random_height(first, norm**2, self.kappa, self.dim, generator=generator)
-            cosine, sine = 1 - height, torch.sqrt(height * (2 - height))
-            return place(tangent, norm, cosine.to(norm.dtype), sine.to(norm.dtype), self.mu)[0]
+            cosine, sine = (
+                x.to(norm.dtype) for x in (1 - height, torch.sqrt(height * (2 - height)))
+            )
+            empty = (norm == 0).to(norm.dtype)  # a normal number is exactly 0 once in 2^24 draws
+            return place(tangent, norm + empty, cosine, sine, self.mu, empty)[0]
 
     def transport(self, cube: Any) -> Float[Tensor, "... dim"]:
         """Draws from points of the unit cube ``[*sample, *batch, D]``: for Sobol points or common random numbers.

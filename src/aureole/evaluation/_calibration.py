@@ -10,9 +10,16 @@ from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.sphere import log_positivity, pairwise_positivity, predictive_mass
+from aureole.sphere import (
+    interpolated_log_positivity,
+    log_positivity,
+    pairwise_positivity,
+    predictive_mass,
+)
 
 CAP_MASSES = (0.5, 0.8, 0.9, 0.95)  # of the caps that are reported by default
+_LOST = 1e-12  # share of the largest sum below which rounding could show in probabilities
+_PAIRS = 2**15  # whose logs are interpolated at a time, in 150 MB
 
 
 def latent_coverage(
@@ -54,7 +61,8 @@ def partner_coverage(
 
     The predictive cap of a query contains the gallery items with the largest cosines, until their probabilities of
     being the partner (proportional to expected positivity) sum to the mass. The item at the boundary counts in
-    proportion, so that a correct posterior has an expected coverage equal to the mass. Cost: n m terms of the series.
+    proportion, so that a correct posterior has an expected coverage equal to the mass. Cost: n m terms of the series;
+    for a sharp query without an item nearby, at worst one integral per item.
     """
     if partner.shape != query.kappa.shape:
         raise InvalidInputError(
@@ -64,17 +72,42 @@ def partner_coverage(
     at_a_time = max(1, 2**20 // len(gallery.kappa))
     for rows in torch.arange(len(partner), device=partner.device).split(at_a_time):
         cosine = (query.mu[rows].double() @ gallery.mu.double().T).clamp(-1, 1)
-        values, _ = pairwise_positivity(
-            cosine, query.kappa[rows].double(), gallery.kappa.double(), kappa_pos, query.dim
-        )
-        probability = values.clamp(min=0)  # cancelling terms can round below 0
-        probability = probability / probability.sum(-1, keepdim=True)
+        kappas = query.kappa[rows].double(), gallery.kappa.double()
+        probability = _partner_probability(cosine, *kappas, kappa_pos, query.dim)
         own = cosine.gather(1, partner[rows].unsqueeze(1))
         before = torch.where(cosine > own, probability, 0.0).sum(-1)
         weight = torch.where(cosine == own, probability, 0.0).sum(-1)
         for mass in masses:
             totals[mass] += ((mass - before) / weight).clamp(0, 1).sum().item()
     return {mass: total / len(partner) for mass, total in totals.items()}
+
+
+def _partner_probability(
+    cosine: Float[Tensor, "n m"],
+    kappa: Float[Tensor, " n"],
+    others: Float[Tensor, " m"],
+    kappa_pos: float,
+    dim: int,
+) -> Float[Tensor, "n m"]:
+    """For each query, the probability of each gallery item to be the partner.
+
+    The fused pass is right to 1e-15 of the positivity at cosine 1, which is too little for a sharp query without an
+    item nearby. Where rounding could be more than 1e-3 of the sum, the row is computed in logs, to 1e-3.
+    """
+    values, scale = pairwise_positivity(cosine, kappa, others, kappa_pos, dim)
+    values = values.clamp(min=0)  # cancelling terms can round below 0
+    total = values.sum(-1)
+    largest = log_positivity(torch.ones_like(kappa), kappa, others.max(), kappa_pos, dim) - scale
+    lost = (total < _LOST * len(others) * largest.exp()).nonzero()[:, 0]
+    probability = values / total.unsqueeze(-1)
+    row = lost.repeat_interleave(len(others))
+    column = torch.arange(len(others), device=lost.device).repeat(len(lost))
+    logs = [
+        interpolated_log_positivity(cosine[i, j], kappa[i], others[j], kappa_pos, dim)
+        for i, j in zip(row.split(_PAIRS), column.split(_PAIRS), strict=True)
+    ]
+    probability[lost] = torch.softmax(torch.cat(logs).view(len(lost), len(others)), -1)
+    return probability
 
 
 def partner_angle(query: VonMisesFisher, partner: VonMisesFisher) -> Float[Tensor, "*batch"]:

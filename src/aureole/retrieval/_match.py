@@ -18,6 +18,7 @@ from jaxtyping import Float
 from safetensors.numpy import load_file, save
 
 from aureole._io import atomic_file, atomic_write, check_local
+from aureole._validation import check_size
 from aureole.errors import AureoleWarning, InvalidInputError, MissingInputError
 from aureole.retrieval._brute_force import BLOCK, labels_of, mean_of_best, nearest, unit_rows
 from aureole.retrieval._match_quality import (
@@ -132,6 +133,7 @@ class MatchCalibrator:
         encoder
             Fingerprint of the encoder. It is stored, and compared by the commands.
         """
+        self._check_options()
         queries, gallery = unit_rows(queries, "queries"), unit_rows(gallery, "gallery")
         others = None if other_queries is None else unit_rows(other_queries, "other_queries")
         _check_sizes(queries, gallery, matches, others)
@@ -324,6 +326,7 @@ class MatchCalibrator:
                 raise ValueError(described["format"])
             arrays = load_file(folder / "match.safetensors")
             self = cls(**{name: described["options"][name] for name in _OPTIONS})
+            self._check_options()
             self.weights_ = Weights(**{k: float(v) for k, v in described["weights"].items()})
             self.encoder_, self.ids_ = described["encoder"], described["ids"]
             self.hubness_, self.reference_ = arrays["hubness"], arrays["reference"]
@@ -340,6 +343,12 @@ class MatchCalibrator:
         except Exception as error:
             raise InvalidInputError(f"{folder} holds no valid calibrator: {error!r}.") from error
         return self
+
+    def _check_options(self) -> None:
+        """Raise unless the options are in range."""
+        for name in ("neighbours", "candidates", "limit"):
+            check_size(name, getattr(self, name), 1)
+        _share(self.confidence, "confidence")
 
     def _item_cosines(
         self, items: np.ndarray, queries: np.ndarray, matches: Sequence[np.ndarray]

@@ -139,10 +139,12 @@ class ShardedStore:
 
     def count(self) -> int:
         """The number of rows."""
+        self._refresh()
         return sum(self._ask(lambda store: store.count(), self._stores))
 
     def counts(self) -> dict[str, int]:
         """The number of rows of every shard, by its address."""
+        self._refresh()
         counts = self._ask(lambda store: store.count(), self._stores)
         return dict(zip(self._manifest.shards, counts, strict=True))
 
@@ -207,11 +209,13 @@ class ShardedStore:
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the first shard's approximate index; None unless all shards have one."""
+        self._refresh()
         found = self._ask(lambda store: store.approximate(), self._stores)
         return None if any(each is None for each in found) else found[0]
 
     def problems(self) -> list[str]:
         """What is wrong with the shards, and rows that are in another shard than their id belongs to."""
+        self._refresh()
         problems = []
         for number, (address, store) in enumerate(
             zip(self._manifest.shards, self._stores, strict=True)

@@ -52,7 +52,7 @@ class FaissSource:
         self._flat: Any = flat if isinstance(flat, faiss.IndexFlat) else None
         self._l2 = inner.metric_type == faiss.METRIC_L2
         self.dim = int(index.d)
-        self._known = -1
+        self._starts = self._labels = self._ids = np.full(1, -1)  # of no index
         self._refresh()
 
     def count(self) -> int:
@@ -130,32 +130,36 @@ class FaissSource:
         """Do nothing: the index is yours."""
 
     def _refresh(self) -> None:
-        """Read the ids, and where the vectors are, if the index has grown or shrunk."""
-        if self._known == self.count():
-            return
-        self._known = self.count()
-        if self._flat is None:
-            lists = self._inner.invlists
-            sizes = [lists.list_size(number) for number in range(self._inner.nlist)]
-            parts = [
-                self._view(lists.get_ids(number), size) for number, size in enumerate(sizes) if size
-            ]
-            self._labels = np.concatenate([*parts, np.zeros(0, np.int64)])
-            self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        else:
-            self._labels = np.arange(self._known)
-        self._ids = self._labels
+        """Read the ids, and where the vectors are, if an id was added, removed or moved."""
+        labels, starts = self._layout()
+        ids = labels
         if self._outer is not self._inner:
-            self._ids = self._faiss.vector_to_array(self._outer.id_map)[self._labels]
-        self._order = np.argsort(self._ids, kind="stable")
-        self._sorted = self._ids[self._order]
-        twice = np.flatnonzero(np.diff(self._sorted) == 0)
+            ids = self._faiss.vector_to_array(self._outer.id_map)[labels]
+        now, before = (starts, labels, ids), (self._starts, self._labels, self._ids)
+        if all(map(np.array_equal, now, before)):
+            return
+        order = np.argsort(ids, kind="stable")
+        twice = np.flatnonzero(np.diff(ids[order]) == 0)
         if len(twice):
             raise InvalidInputError(
-                f"the FAISS index has the id {self._sorted[twice[0]]} twice; ids must be distinct."
+                f"the FAISS index has the id {ids[order[twice[0]]]} twice; ids must be distinct."
             )
+        self._starts, self._labels, self._ids = now
+        self._order, self._sorted = order, ids[order]
         # of the labels that a search of the inner index returns
-        self._by_label = np.argsort(self._labels, kind="stable")
+        self._by_label = np.argsort(labels, kind="stable")
+
+    def _layout(self) -> tuple[np.ndarray, np.ndarray]:
+        """(Labels of the inner index by position, where the lists of an IVF index start and end)."""
+        if self._flat is not None:
+            return np.arange(self.count()), np.zeros(1, np.int64)
+        lists = self._inner.invlists
+        sizes = [lists.list_size(number) for number in range(self._inner.nlist)]
+        parts = [
+            self._view(lists.get_ids(number), size) for number, size in enumerate(sizes) if size
+        ]
+        labels = np.concatenate([*parts, np.zeros(0, np.int64)])
+        return labels, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     def _places(self, labels: np.ndarray) -> np.ndarray:
         """The positions of labels that a search has returned."""
@@ -174,7 +178,7 @@ class FaissSource:
         if not len(places):
             return np.zeros((0, self.dim), np.float32)
         if self._flat is not None:
-            stored = self._view(self._flat.get_xb(), self._known * self.dim)
+            stored = self._view(self._flat.get_xb(), len(self._ids) * self.dim)
             return stored.reshape(-1, self.dim)[places]
         mu = np.empty((len(places), self.dim), np.float32)
         lists = np.searchsorted(self._starts, places, side="right") - 1

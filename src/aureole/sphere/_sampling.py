@@ -24,7 +24,7 @@ def random_height(
     *,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*sample_batch"]:
-    """Independent draws of 1 minus the cosine to mu, in float64; for kappa = inf they are 0.
+    """Independent draws of 1 minus the cosine to mu, in float64; 0 for kappa = inf, NaN where kappa is NaN or negative.
 
     The first proposal takes its beta draw from ``normal``, standard normal numbers, and ``square``, chi-square numbers
     with D - 1 degrees of freedom. The squared norms of D - 1 normals will do: they are independent of the normals'
@@ -38,7 +38,8 @@ def random_height(
     >>> (1 - height).mean().sub(0.9026).abs() < 0.01
     tensor(True)
     """
-    infinite, kappa = split_infinite(kappa)
+    bad = ~(kappa >= 0)  # would be rejected for ever
+    infinite, kappa = split_infinite(torch.where(bad, 1.0, kappa))
     span = torch.full_like(kappa, dim - 1)
     b = span / (2 * kappa + torch.hypot(2 * kappa, span))
     normal = normal.double()
@@ -54,7 +55,7 @@ def random_height(
         done = accepted.gather(-1, place).squeeze(-1)
         flat[left[done]] = again.gather(-1, place).squeeze(-1)[done]
         left, wide, count = left[~done], [x[~done] for x in wide], 2 * count
-    return flat.reshape(height.shape).masked_fill_(infinite, 0.0)
+    return flat.reshape(height.shape).masked_fill_(infinite, 0.0).masked_fill_(bad, torch.nan)
 
 
 def _propose(

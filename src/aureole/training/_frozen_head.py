@@ -40,6 +40,7 @@ from aureole.training._head_network import (
     PATIENCE,
     Vectors,
     best_information,
+    check_parameters,
     check_vectors,
     choose_dim,
     head_encoder,
@@ -198,6 +199,7 @@ class FrozenHead:
         (``data.read_vectors`` opens a Parquet file as one). ``calibrate=False`` leaves kappa as the network predicts
         it. With ``checkpoint``, an interrupted fit resumes.
         """
+        check_parameters(self)
         vectors = as_vectors(vectors)
         check_vectors(vectors)
         if len(getattr(groups, "shape", ())) == 2:

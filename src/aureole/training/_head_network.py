@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from aureole._validation import check_size
 from aureole.data import PairBatch
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
@@ -22,6 +24,7 @@ CHUNK = 2048  # rows that are predicted at a time
 _SAMPLE = 20_000  # rows from which the initial weights are computed
 _DIMS = (8, 16, 32, 64)  # tried by dim="auto", each for a fifth of the steps
 _GAIN = 0.02  # nats of held-out information that justify a larger dim
+_LEAST = {"width": 1, "steps": 1, "items": 4}  # a batch holds two matching pairs
 
 
 def head_network(n_in: int, dim: int, width: int) -> IndependentEncoder:
@@ -48,6 +51,18 @@ def head_encoder(
         encoder.location.weight.copy_(directions[:, -dim:].T)
     encoder.initialise(sample)
     return encoder
+
+
+def check_parameters(head: Any) -> None:
+    """Raise unless a head's width, steps, items, lr and held_out are in range."""
+    for name, least in _LEAST.items():
+        check_size(name, getattr(head, name), least)
+    if not 0 < head.lr < math.inf:
+        raise InvalidInputError(f"lr must be a positive number, but is {head.lr!r}.")
+    if not 0 < head.held_out < 1:
+        raise InvalidInputError(
+            f"held_out is a share between 0 and 1 (default 0.1), but is {head.held_out!r}."
+        )
 
 
 def check_dim(dim: int, vectors: Vectors) -> int:

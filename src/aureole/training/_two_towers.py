@@ -28,6 +28,7 @@ from aureole.training._head_network import (
     Vectors,
     best_information,
     check_dim,
+    check_parameters,
     check_vectors,
     choose_dim,
     head_network,
@@ -136,6 +137,7 @@ class TwoTowerHead:
         connected by pairs, such as all pictures and all captions of one thing, are held out together and are
         never each other's negatives. Vectors are tensors, arrays or Arrow columns, and are read in parts.
         """
+        check_parameters(self)
         sides = _checked("left", left), _checked("right", right)
         rng = torch.Generator().manual_seed(self.seed)
         training, held = cross_pairs(pairs, *sides).split(self.held_out, rng)
