@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,28 @@ def test_a_file_appears_at_the_end_readable_by_others_and_its_folder_is_made(tmp
         assert not path.exists()
         file.write(b" and half")
     assert path.read_text() == "half and half"
-    assert path.stat().st_mode & 0o777 == 0o644
     assert atomic_write(path, "über\n") == path
     assert path.read_bytes() == "über\n".encode()
+
+
+def test_modes_are_those_of_open(tmp_path):
+    before = os.umask(0o077)
+    try:
+        private = atomic_write(tmp_path / "key.txt", b"one")
+        opened = tmp_path / "opened.txt"
+        opened.write_bytes(b"x")
+        assert mode_of(private) == mode_of(opened) == 0o600
+        os.umask(0o022)
+        assert mode_of(atomic_write(private, b"two")) == 0o600
+        assert mode_of(atomic_write(tmp_path / "page.html", b"x")) == 0o644
+        private.chmod(0o440)
+        assert mode_of(atomic_write(private, b"three")) == 0o440
+    finally:
+        os.umask(before)
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
@@ -81,6 +101,18 @@ def test_a_folder_replaces_what_a_killed_writer_left(tmp_path):
     assert not list(path.iterdir())
 
 
+def test_a_folder_that_is_not_empty_is_not_replaced(tmp_path):
+    path = tmp_path / "gallery.lance"
+    path.mkdir()
+    (path / "rows").touch()
+    with (
+        pytest.raises(WriteError, match=r"gallery\.lance cannot be written: Directory not empty"),
+        atomic_folder(path) as part,
+    ):
+        part.mkdir()
+    assert [list(tmp_path.iterdir()), list(path.iterdir())] == [[path], [path / "rows"]]
+
+
 @pytest.mark.parametrize(
     ("number", "message"),
     [
@@ -98,7 +130,7 @@ def test_errors_of_the_disk_say_what_to_do(tmp_path, monkeypatch, number, messag
     def fails(*_, **__):
         raise OSError(number, os.strerror(number), str(tmp_path / "page.html"))
 
-    monkeypatch.setattr("tempfile.mkstemp", fails)
+    monkeypatch.setattr("pathlib.Path.touch", fails)
     with pytest.raises(WriteError, match=message) as caught:
         atomic_write(tmp_path / "page.html", b"x")
     assert caught.value.errno == number

@@ -7,8 +7,9 @@ killed processes left behind, and removes them. Errors of the disk become ``Writ
 import errno
 import os
 import re
+import secrets
 import shutil
-import tempfile
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +25,14 @@ except ImportError:  # Windows has no flock: temporary files of killed processes
 PART = ".part"  # suffix of temporary files
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
-_PLACE = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EIO)
+_PLACE = (
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.EIO,
+)
 _ERRNO = re.compile(r"\b(?:os error|errno) (\d{1,3})\b", re.IGNORECASE)  # in errors of Rust and C++
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}")
 _LONGEST_NAME = 100  # characters of a file's name that its temporary name repeats
@@ -34,11 +42,12 @@ _LONGEST_NAME = 100  # characters of a file's name that its temporary name repea
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to that replaces ``path`` when the block ends; if the block fails, it is removed.
 
-    Missing parent folders are created. The file is readable by everyone (mode 644), like one written with ``open``. A
-    full or read-only disk raises ``WriteError``.
+    Missing parent folders are created. As with ``open``, a replaced file keeps its mode, and the umask decides the mode
+    of a new one. A full or read-only disk raises ``WriteError``.
 
     Examples
     --------
+    >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "page.html"
     >>> with atomic_file(path) as file:
     ...     _ = file.write(b"<p>")
@@ -53,8 +62,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         part, lock = _temporary(path)
         try:
             with part.open("wb") as file:
+                with suppress(FileNotFoundError):
+                    part.chmod(stat.S_IMODE(path.stat().st_mode))
                 yield file
-            part.chmod(0o644)
             part.replace(path)
         except BaseException:
             part.unlink(missing_ok=True)
@@ -79,6 +89,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     Examples
     --------
+    >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "gallery.lance"
     >>> with atomic_folder(path) as part:
     ...     part.mkdir()
@@ -187,11 +198,11 @@ def _temporary(path: Path) -> tuple[Path, int]:
             Path(name).unlink(missing_ok=True)
             os.close(lock)
     while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PART)
-        os.close(handle)
-        lock = _claim(Path(name), needed=False)
+        part = path.with_name(f"{prefix}{secrets.token_hex(8)}{PART}")
+        part.touch(exist_ok=False)
+        lock = _claim(part, needed=False)
         if lock is not None:  # otherwise another process has just removed it as a leftover
-            return Path(name), lock
+            return part, lock
 
 
 def _claim(path: Path, *, create: bool = False, needed: bool = True) -> int | None:

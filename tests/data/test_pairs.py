@@ -94,6 +94,20 @@ def test_a_batch_has_each_group_once():
     assert len(everything) == 100
 
 
+def test_groups_are_drawn_as_by_multinomial():
+    groups = Groups.of(np.repeat(np.arange(500), 2 + np.arange(500) % 7))
+    one, other = (torch.Generator().manual_seed(3) for _ in range(2))
+    items, _ = groups.draw(64, one)
+    chosen = torch.multinomial(groups.sizes.double(), 32, generator=other)
+    assert torch.equal(items, groups.pair_of_each(chosen, other).flatten())
+
+
+def test_more_groups_than_multinomial_takes():
+    many = torch.tensor([0]).expand(2**24 + 1)
+    items, pairs = Groups(torch.arange(2), many, many + 2).draw(8)
+    assert len(items) == len(pairs) == 8
+
+
 def test_splits_share_no_group_and_lose_none():
     groups = Groups.of(np.arange(300) // 3)
     kept, held = groups.split(0.2, torch.Generator().manual_seed(0))

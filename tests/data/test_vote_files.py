@@ -39,6 +39,15 @@ def test_items_are_row_numbers_without_ids_and_ids_may_be_numbers(tmp_path):
     assert read_votes(path, columns, ids=(table, "id")).totals.tolist() == [2, 0, 1]
 
 
+def test_items_that_are_ids_are_not_taken_for_row_numbers(tmp_path):
+    path = write_columns(tmp_path / "votes.csv", {"item": [5, 10**12, 7], "label": [0, 1, 1]})
+    columns = ("item", "label", None)
+    with pytest.raises(InvalidInputError, match=r"row 1 of .* item 1000000000000, .* --id-column"):
+        read_votes(path, columns)
+    table = write_columns(tmp_path / "items.parquet", {"id": [10**12, 7, 5]})
+    assert read_votes(path, columns, ids=(table, "id")).totals.tolist() == [1, 1, 1]
+
+
 def test_what_is_wrong_with_a_long_table_is_named(tmp_path, ids):
     def refused(match, error=InvalidInputError, **changes):
         table = {k: v for k, v in (LONG | changes).items() if v is not None}

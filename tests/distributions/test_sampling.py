@@ -132,6 +132,9 @@ def test_transport_takes_the_corners_of_the_cube_and_its_centre():
     assert torch.allclose(z.norm(dim=-1), torch.ones(3))
     with pytest.raises(au.errors.InvalidInputError, match="unit cube"):
         q.transport(cube + 0.1)
+    cube[1, 2] = torch.nan
+    with pytest.raises(au.errors.InvalidInputError, match="unit cube"):
+        q.transport(cube)
 
 
 def test_transport_gives_each_posterior_the_same_points():

@@ -178,6 +178,8 @@ def test_coverage_share_and_entropy_are_those_of_a_loop():
         expected = class_entropy([int(labels[g]) for g in held])
         assert mixed[q].item() == pytest.approx(expected, abs=1e-12, nan_ok=True)
     assert mixed[3].isnan()
+    hashes = torch.tensor([10**12, 5, -7, 10**18])[labels]
+    torch.testing.assert_close(set_class_entropy(inside, hashes), mixed, equal_nan=True)
 
 
 def test_chances_that_are_none_are_refused():

@@ -13,7 +13,7 @@ pytest.importorskip("faiss")
 pytest.importorskip("PIL")
 
 import aureole as au
-from aureole.errors import InvalidInputError, MissingPackageError
+from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 from aureole.explorer import explorer_data, fit_map
 from aureole.explorer._notebook import _ESM
 from benchmarks.explorer_visit import browser, chromium
@@ -238,6 +238,18 @@ def test_wrong_lengths_and_shapes_are_refused():
         au.explore(small(), labels=["a", "b"])
     with pytest.raises(InvalidInputError, match="shape"):
         au.explore(au.VonMisesFisher(torch.eye(3)[0], 4.0))
+
+
+def test_arrays_are_taken_as_lists(tmp_path):
+    images = np.zeros((60, 8, 8, 3), np.uint8)
+    data = au.explore(small(), images=images, labels=np.arange(60) % 3, items=60).data
+    assert all(item["picture"].startswith("data:image/jpeg;base64,") for item in data["items"])
+    with pytest.raises(InvalidInputError, match="images has 59 entries for 60"):
+        au.explore(small(), images=images[:59])
+    with pytest.raises(InvalidInputError, match="labels has 2 entries for 60"):
+        au.explore(small(), labels=np.arange(2))
+    with pytest.raises(MissingInputError, match=r"folder of pictures .*none does not exist"):
+        au.explore(small(), images=str(tmp_path / "none"))
 
 
 def test_pillow_pictures_stay_as_they_are():

@@ -6,7 +6,7 @@ import torch
 
 from aureole import MatchCalibrator, VonMisesFisher
 from aureole.distributions import MixtureVMF
-from aureole.errors import EncoderError, InvalidInputError
+from aureole.errors import AureoleWarning, EncoderError, InvalidInputError
 from aureole.retrieval import (
     CredibleIndex,
     GalleryMatcher,
@@ -147,6 +147,22 @@ def test_filters_keep_the_level_of_the_unfiltered_search(matcher):
         assert probability == pytest.approx(known[name])
     nothing = matcher.match(query, filter=parse_filter(["size=1000..2000"], matcher.index.schema))
     assert (len(nothing), nothing.reason) == (0, "the search found no items.")
+
+
+def test_drift_is_reported_once():
+    rng = np.random.default_rng(5)
+    far = rng.standard_normal((60, DIM)) - 3 * np.eye(DIM)[0]
+    with gallery() as index:
+        usual = GalleryMatcher(fitted(IDS), index)
+        for query in QUERIES[400:500]:
+            usual.match(query)
+        strangers = GalleryMatcher(usual.calibrator, index)
+        for name in IDS[:60]:  # an item is no query of the calibrator's kind
+            strangers.match(name)
+        with pytest.warns(AureoleWarning, match="highest cosines of these queries") as caught:
+            found = [strangers.match(query) for query in far]
+    assert len(caught) == 1
+    assert {one.note for one in found} == {None}
 
 
 def test_another_model_or_dimension_is_refused():

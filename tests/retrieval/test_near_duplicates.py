@@ -276,6 +276,9 @@ def test_edits_change_so_many_words():
             one, two = words_of(text), words_of(editor.edit(text, words))
             assert changed_words(one, two, 5) <= words
             assert difflib.SequenceMatcher(None, one, two, autojunk=False).ratio() > 0.5
+    one, other = (TextEditor(texts, np.random.default_rng(2)) for _ in range(2))
+    words = other.rng.integers(4, size=len(texts)).tolist()
+    assert one.edit_all(texts) == list(map(other.edit, texts, words))
     with pytest.raises(InvalidInputError, match="no words"):
         TextEditor(["", " "], np.random.default_rng(0))
 

@@ -232,6 +232,10 @@ def test_a_copy_to_shards_to_one_table_and_back(pair, tmp_path):
         one.copy(tmp_path / "other.lance", shards=2)
     with pytest.raises(InvalidInputError, match="1 to 1024"):
         one.copy(tmp_path / "none.shards", shards=0)
+    copied = []
+    with pytest.raises(InvalidInputError, match=r"cannot be the address of a copy"):
+        one.copy("faiss://", observer=copied.append)
+    assert copied == []
     assert not (tmp_path / "none.shards").exists()
     with pytest.raises(InvalidInputError, match="no shards"):
         one.rebalance(2)

@@ -217,6 +217,7 @@ def test_faiss_indexes_that_are_refused(gallery):
         (made("Flat"), {"kappa": np.ones(10)}, "no entry for id 10"),
         (made("Flat"), {"kappa": [1.0, float("nan")]}, "at least 0"),
         (made("Flat"), {"kappa": object()}, "kappa must be"),
+        (made("Flat"), {"kappa": dict.fromkeys(range(ROWS), "x")}, "given kappa holds other"),
         (object(), {}, "faiss.Index"),
         ("items.csv", {}, "postgresql://"),
         ("postgresql://ann:secret@nowhere.invalid/x", {}, "name the table"),

@@ -46,7 +46,10 @@ def test_bessel_functions(order):
 
 @pytest.mark.parametrize("dim", SMALL_DIMS)
 def test_inverse_mean_resultant_length(dim):
-    length = doubles(0.0, 0.01, 0.3, 0.8)
+    zero = doubles(0.0)  # left of it is NaN, so no difference quotient
+    (slope,) = torch.autograd.grad(sphere.inverse_mean_resultant_length(zero, dim), zero)
+    assert slope.item() == pytest.approx(dim)
+    length = doubles(0.01, 0.3, 0.8)
     assert gradcheck(sphere.inverse_mean_resultant_length, (length, dim))
     assert gradgradcheck(sphere.inverse_mean_resultant_length, (length, dim))
     inverse = functools.partial(sphere.inverse_mean_resultant_length, dim=dim, complement=True)

@@ -60,6 +60,16 @@ def test_the_ends_of_kappa_are_exact(kappa):
     assert torch.equal(found, log_positivity(c, first, second, 64.0, 32, rough=True))
 
 
+def test_a_cosine_that_is_nan_leaves_the_other_entries_alone():
+    c, first, second = entries(2000, 200.0, 0.5)
+    exact = log_positivity(c, first, second, 64.0, 32)
+    c[7] = math.nan
+    found = interpolated_log_positivity(c, first, second, 64.0, 32)
+    assert found[7].isnan()
+    others = torch.arange(2000) != 7
+    assert (found - exact)[others].abs().max() < 5e-3
+
+
 def test_few_entries_and_single_values():
     c, first, second = entries(50, 200.0, 0.5)
     found = interpolated_log_positivity(c, first, second, 64.0, 32)

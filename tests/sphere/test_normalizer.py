@@ -44,6 +44,22 @@ def test_inverse_at_the_ends():
     ]
 
 
+@pytest.mark.parametrize("complement", [False, True])
+def test_inverse_of_what_is_no_length_is_nan(complement):
+    lengths = tensor([-0.1, 0.5, 1.5, math.nan, -math.inf, math.inf])
+    found = sphere.inverse_mean_resultant_length(lengths, 10, complement=complement)
+    assert found.isnan().tolist() == [True, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("dim", [2, 10, 512])
+def test_inverse_of_lengths_that_rounding_moved_above_one(dim):
+    length = sphere.mean_resultant_length(torch.logspace(10, 30, 20_000, dtype=torch.float64), dim)
+    assert (length > 1).any()
+    assert (sphere.inverse_mean_resultant_length(length, dim) > 1e9).all()
+    beyond = torch.tensor([-1e-7, 1 + 2e-7])
+    assert sphere.inverse_mean_resultant_length(beyond, dim).tolist() == [0, math.inf]
+
+
 @pytest.mark.parametrize("gap", [1e-320, 1e-300, 1e-160, 1e-99, 1e-30])
 def test_inverse_for_lengths_next_to_one(gap):
     found = sphere.inverse_mean_resultant_length(tensor(gap), 10, complement=True).item()

@@ -15,7 +15,6 @@ from aureole.cli._output import rows_bar
 from aureole.errors import InvalidInputError
 
 _TRUE, _FALSE = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
-_KINDS = 4  # case and punctuation, and one to three changed words
 _FEWEST_MADE = 100
 
 
@@ -35,7 +34,7 @@ class ExampleOptions:
 
 @dataclass(frozen=True)
 class CopyExamples:
-    """Copies with their originals, texts if they are texts, pairs that are no copies, and a sentence for the page."""
+    """Copies with their originals, texts if they are texts, pairs that are not copies, and a sentence for the page."""
 
     vectors: np.ndarray
     originals: np.ndarray
@@ -75,9 +74,7 @@ def make_examples(
     originals = np.sort(np.resize(rng.permutation(rows), count))
     edited: list[str] | None = None
     if texts is not None:
-        editor = au.data.TextEditor(texts, rng)
-        kinds = rng.integers(_KINDS, size=count).tolist()
-        edited = [editor.edit(texts[row], kind) for row, kind in zip(originals, kinds, strict=True)]
+        edited = au.data.TextEditor(texts, rng).edit_all([texts[row] for row in originals])
         stream: Iterator[tuple[str, Any]] = (
             (f"an edit of row {row}", text) for row, text in zip(originals, edited, strict=True)
         )

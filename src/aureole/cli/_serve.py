@@ -125,7 +125,7 @@ class AddressOptions:
         return frozenset(names | local)
 
     def tag_refusal(self, *, has_key: bool) -> str | None:
-        """Why nobody may change tags, or None: it takes an API key, or a service that only this machine reaches."""
+        """Reason why changes of tags are refused; None with an API key, or if only this machine reaches the service."""
         if has_key or (self.is_loopback and not self.allowed_host):
             return None
         return "changing tags needs an API key, because other machines can reach this service."

@@ -35,7 +35,6 @@ Examples:
     aureole train config.toml --out encoder --ranks 16 \
       --ray-address ray://head:10001
 """
-_PATHS = ("data.path", "data.columns_from", "data.pairs", "encoder.weights")
 
 
 @dataclass(frozen=True)
@@ -122,10 +121,7 @@ def _on_rank(config: au.training.Config, out: Path, work: Path, quiet: bool) -> 
 
 def _record(config: au.training.Config, metrics: dict[str, Any], command: str) -> Record:
     """The record of a training run; of paths it keeps the names alone."""
-    settings = {
-        name: Path(value).name if name in _PATHS and value is not None else value
-        for name, value in config.values.items()
-    }
+    settings = dict(config.values) | {name: path.name for name, path in config.paths().items()}
     return Record(
         f"train/{config.kind}",
         {name: value for name, value in metrics.items() if name not in ("data", "ranks")},
@@ -138,10 +134,7 @@ def _record(config: au.training.Config, metrics: dict[str, Any], command: str) -
 
 def _files(config: au.training.Config) -> Iterator[Path | au.data.RemotePath]:
     """The files that a training run reads."""
-    for name in _PATHS:
-        path = config.path(name) if name in config.values else None
-        if path is None:
-            continue
+    for path in config.paths().values():
         if config.kind == "images" and path.is_dir():
             yield from au.data.list_pictures(path)[0]
         else:

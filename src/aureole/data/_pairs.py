@@ -238,7 +238,9 @@ class Groups:
         if self.classes and len(self.sizes) < n_items // 2:
             return self._draw_items(n_items, generator)
         count = min(n_items // 2, len(self.sizes))
-        chosen = torch.multinomial(self.sizes.double(), count, generator=generator)
+        # as torch.multinomial, which takes at most 2^24 groups
+        waits = torch.empty(len(self.sizes), dtype=torch.float64).exponential_(generator=generator)
+        chosen = (self.sizes / waits).topk(count).indices
         items = self.pair_of_each(chosen, generator).flatten()
         even = torch.arange(0, 2 * count, 2)
         pairs = torch.stack([even, even + 1, even + 1, even], 1).view(-1, 2)

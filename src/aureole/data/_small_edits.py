@@ -80,6 +80,11 @@ class TextEditor:
         edited = self._restyle(" ".join(parts)) if not words else " ".join(parts)
         return edited if edited.strip() else text
 
+    def edit_all(self, texts: Sequence[str]) -> list[str]:
+        """A copy of each text with none to three word edits, equally often."""
+        words = self.rng.integers(MAX_CHANGED_WORDS + 1, size=len(texts)).tolist()
+        return [self.edit(text, count) for text, count in zip(texts, words, strict=True)]
+
     def _edit_one(self, parts: list[str]) -> list[str]:
         at = int(self.rng.integers(max(1, len(parts))))
         kind = self.rng.choice(["replace", "drop", "add", "swap"], p=[0.5, 0.2, 0.2, 0.1])

@@ -13,6 +13,7 @@ from aureole.data._tables import rows_by_id, table_name, unique_ids, whole_colum
 from aureole.data._votes import Votes
 from aureole.errors import InvalidInputError, MissingInputError
 
+_MOST_ROWS = 10**8  # without ids: a larger item is an id, such as a hash or a time
 _ADVICE = {"item": "Drop the row.", "label": "Drop the row: an annotator who abstains has no vote."}
 
 
@@ -51,6 +52,13 @@ def read_votes(
     known = None if ids is None else unique_ids(*ids)
     rows = rows_by_id(path, item, known)
     if known is None:
+        if n_rows is None and rows.max() >= _MOST_ROWS:
+            row = int(rows.argmax())
+            raise InvalidInputError(
+                f"row {row} of {table_name(path)} (counted from 0) is a vote on item {rows[row]}, which is too large "
+                "to be a row number. If items are ids, pass ids=(table, column), or --id-column in commands; if they "
+                "are row numbers, pass n_rows."
+            )
         order: Any = np.arange(int(rows.max()) + 1 if n_rows is None else n_rows)
         if rows.max() >= len(order):
             row = int(rows.argmax())

@@ -218,7 +218,7 @@ class VonMisesFisher(BatchValue):
         tensor([1.0000, 1.0000])
         """
         cube = as_tensor(cube, like=self.mu).double()
-        if bool(((cube < 0) | (cube > 1)).any()):
+        if not bool(((cube >= 0) & (cube <= 1)).all()):
             raise InvalidInputError(
                 f"cube must hold points of the unit cube, but its values run from {cube.min():.6g} to "
                 f"{cube.max():.6g}. Draw them with torch.quasirandom.SobolEngine or torch.rand."
@@ -327,7 +327,7 @@ class VonMisesFisher(BatchValue):
         axis[..., 0] = 1
         mu = torch.where(length > 0, resultant / torch.where(length > 0, length, 1.0), axis)
         # 1 - length, summed from the distances to mu, keeps its digits for concentrated samples
-        gap = (weights * 0.5 * (samples - mu).square()).sum((0, -1))
+        gap = (weights * 0.5 * (samples - mu).square()).sum((0, -1)).clamp(max=1)
         kappa = sphere.inverse_mean_resultant_length(gap, samples.shape[-1], complement=True)
         return cls(mu, kappa.clamp(min=0))
 

@@ -157,7 +157,8 @@ def set_class_entropy(
     >>> set_class_entropy(inside, torch.tensor([4, 4, 7]))
     tensor([0.0000, 0.6365,    nan], dtype=torch.float64)
     """
-    one_hot = torch.nn.functional.one_hot(labels.long()).double()
+    places = labels.unique(return_inverse=True)[1]  # labels may be large, such as hashes
+    one_hot = torch.nn.functional.one_hot(places).double()
     counts = weight.double() @ one_hot
     share = counts / counts.sum(-1, keepdim=True)
     return torch.special.entr(share).sum(-1)

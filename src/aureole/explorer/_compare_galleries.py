@@ -219,11 +219,11 @@ def _side(
         recall = float((codes[near.rows[:, 0]] == codes).mean())
         if kappa_pos is not None:
             typical = index.schema.typical_kappa
-            coverage = partner_coverage(mu, kappa, codes, kappa_pos, typical)
+            coverage = class_coverage(mu, kappa, codes, kappa_pos, typical)
     return GallerySide(name, kappa, recall, coverage, near, index.schema.dim, kappa_pos)
 
 
-def partner_coverage(
+def class_coverage(
     mu: Float[np.ndarray, "n dim"],
     kappa: Float[np.ndarray, " n"],
     codes: np.ndarray,

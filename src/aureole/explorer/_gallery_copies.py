@@ -18,7 +18,6 @@ from aureole.retrieval import (
 )
 
 _MADE = 1000  # edited copies
-_KINDS = 4  # case and punctuation, and one to three changed words
 _BATCH = 100  # copies that are encoded at once
 
 Observer = Callable[[str, int, int], None]
@@ -58,10 +57,8 @@ def gallery_duplicates(
     chosen = np.sort(rng.permutation(n)[:_MADE])
     edited: list[Any] = []
     if texts is not None:
-        editor = TextEditor(texts, rng)
-        kinds = rng.integers(_KINDS, size=len(chosen)).tolist()
         originals = [str(texts[row]) for row in chosen.tolist()]
-        edited = [editor.edit(text, kind) for text, kind in zip(originals, kinds, strict=True)]
+        edited = TextEditor(texts, rng).edit_all(originals)
     elif pictures is not None:
         files = [(row, find_picture(pictures.resolve(), rows.ids[row])) for row in chosen.tolist()]
         known = [(row, file) for row, file in files if file is not None]

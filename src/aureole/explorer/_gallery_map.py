@@ -441,6 +441,6 @@ def _load(path: Path) -> GalleryMap:
             raise ValueError("shapes or types")
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DamagedGalleryError(
-            f"{path} is not a map of a gallery ({repr(error)[:200]}). Make it again: aureole index map GALLERY --refit"
+            f"{path} is not a map of a gallery ({repr(error)[:200]}). Rebuild it: aureole index map GALLERY --refit"
         ) from error
     return GalleryMap(ids, xy, fitted, marks, note)

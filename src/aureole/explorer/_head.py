@@ -59,7 +59,7 @@ def write_head_report(
     Parameters
     ----------
     found
-        The assessment, from ``assess_head``.
+        The assessment, from ``assess``.
     out
         The HTML file.
     source

@@ -2,7 +2,7 @@
 
 import html
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,9 @@ export default { render };
 def explore(
     posterior: VonMisesFisher,
     *,
-    images: Sequence[Any] | Path | None = None,
-    labels: Sequence[Any] | None = None,
-    texts: Sequence[str] | None = None,
+    images: Iterable[Any] | Path | None = None,
+    labels: Iterable[Any] | None = None,
+    texts: Iterable[str] | None = None,
     ids: Sequence[str] | None = None,
     kappa_pos: float | None = None,
     calibrator: MatchCalibrator | None = None,
@@ -93,8 +93,13 @@ def explore(
             f"{tuple(posterior.kappa.shape)}. Serve larger galleries with aureole serve."
         )
     names = [str(i) for i in range(n)] if ids is None else [str(name) for name in ids]
+    if isinstance(images, str):
+        images = Path(images)
+    elif images is not None and not isinstance(images, Path | Mapping):
+        images = list(images)
+    labels, texts = (None if values is None else list(values) for values in (labels, texts))
     columns = {"label": labels, "text": texts}
-    payload = {name: list(values) for name, values in columns.items() if values is not None}
+    payload = {name: values for name, values in columns.items() if values is not None}
     given = {"ids": names, "images": images, "labels": labels, "texts": texts}
     for name, values in given.items():
         if isinstance(values, Sequence) and len(values) != n:

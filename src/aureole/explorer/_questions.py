@@ -113,7 +113,7 @@ class Questions:
     nearest
         The rows of the 10 nearest other items.
     duplicates, duplicate_probability
-        Pairs of rows that are likely copies, and the probability of each; None if nobody looked for copies.
+        Pairs of rows that are likely copies, and the probability of each; None if they were not searched for.
     version
         Of the gallery, ``CredibleIndex.version()``.
     settings
@@ -218,7 +218,7 @@ class Questions:
         if name in ("labels", "ambiguous") and self.shares is None:
             return "the gallery has no label column."
         if name == "duplicates" and self.duplicates is None:
-            return "nobody looked for copies: run aureole inspect with --encoder, so that it can make some."
+            return "near duplicates were not searched for: run aureole inspect with --encoder."
         return None
 
     def _count(self, name: str) -> int:

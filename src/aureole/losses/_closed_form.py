@@ -43,7 +43,7 @@ def closed_form_infonce(
     The pairs' logs are computed in float64. The negatives are summed in the posteriors' dtype, in float64 where its
     rounding would show (high kappa_pos in high dimension), and pair by pair in log space where even that would.
     Minimal, up to a constant, where h is the density ratio P(x+|x)/P(x-), for any number of negatives.
-    Cost B M terms, with 10 to 50 terms in common settings (see ``sphere.positivity.n_terms``).
+    Cost B M terms, with 10 to 50 terms in common settings (see ``sphere.n_terms``).
     """
     posteriors = (anchor, positive, negatives.posterior)
     own, partner, rest = Items.of([(q.mu, q.kappa) for q in posteriors], kappa_pos)

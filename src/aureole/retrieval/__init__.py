@@ -52,8 +52,7 @@ from aureole.retrieval._match_quality import MatchQuality
 from aureole.retrieval._match_sets import RuleSizes, SetSizes, compare_set_sizes
 from aureole.retrieval._near_duplicates import FEWEST_EXAMPLES, NearDuplicates, find_near_duplicates
 from aureole.retrieval._pair_closeness import Closeness
-from aureole.retrieval._postgres import settings
-from aureole.retrieval._postgres_connection import Connection
+from aureole.retrieval._postgres_connection import Connection, settings
 from aureole.retrieval._recall import Recall
 from aureole.retrieval._release import Release, ReleaseCheck, check_release, release, rollback
 from aureole.retrieval._schema import (

@@ -28,7 +28,7 @@ def nearest(queries: Any, gallery: Any, k: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def unit_rows(vectors: Any, name: str) -> Float[np.ndarray, "n dim"]:
-    """The rows as float32 of length 1; raise if they are no finite, non-zero vectors."""
+    """The rows as float32 of length 1; raise if a row is zero or not finite."""
     array = np.asarray(vectors.detach().cpu() if hasattr(vectors, "detach") else vectors)
     if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
         raise InvalidInputError(

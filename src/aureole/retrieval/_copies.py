@@ -22,6 +22,10 @@ def copy_rows(
 ) -> None:
     """Copy all rows and notes of a gallery to a new one at an address."""
     engine = engine_of(where)
+    if where == "faiss://":
+        raise InvalidInputError(
+            "'faiss://' exists in memory only, so it cannot be the address of a copy. Use a path that ends in .faiss."
+        )
     if is_live(where):
         raise not_a_gallery(where)
     if shards is not None and engine is not ShardedStore:

@@ -13,7 +13,13 @@ import numpy as np
 from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.retrieval._compression import Compression, code_of
 from aureole.retrieval._faiss_files import check_digest
-from aureole.retrieval._faiss_index import Approximation, VectorIndex, limited, unpatched
+from aureole.retrieval._faiss_index import (
+    Approximation,
+    VectorIndex,
+    limited,
+    lists_problem,
+    unpatched,
+)
 from aureole.retrieval._integrity import reading
 from aureole.retrieval._mapped_rows import Column
 from aureole.retrieval._quantisation import measure_index, nearest_exactly, sample_places
@@ -195,7 +201,7 @@ def _codes_problem(
     problem = (
         _pq_problem(faiss, index, compression) if is_pq else _scalar_problem(faiss, index, dim)
     )
-    return problem or _lists_problem(faiss, index, coarse)
+    return problem or lists_problem(faiss, index, coarse, index.code_size)
 
 
 def _pq_problem(faiss: Any, index: Any, compression: Compression) -> str | None:
@@ -216,22 +222,3 @@ def _scalar_problem(faiss: Any, index: Any, dim: int) -> str | None:
     if not same or quantiser.code_size != dim or len(ranges) != 2 * dim:
         return "its scalar quantiser has another size than its note says"
     return None if np.isfinite(ranges).all() else "a range of its scalars is not finite"
-
-
-def _lists_problem(faiss: Any, index: Any, coarse: Any) -> str | None:
-    """What is wrong with the lists of codes: each position must occur once."""
-    lists = faiss.downcast_InvertedLists(index.invlists)
-    whole = type(lists) is faiss.ArrayInvertedLists and index.is_trained
-    if not whole or not 1 <= index.nlist == lists.nlist == coarse.ntotal:
-        return "its lists are incomplete"
-    sizes = [lists.list_size(number) for number in range(index.nlist)]
-    if lists.code_size != index.code_size or sum(sizes) != index.ntotal:
-        return "its lists have another size than the index"
-    seen = np.zeros(index.ntotal, bool)
-    for number, size in enumerate(sizes):
-        if size:
-            ids = faiss.rev_swig_ptr(lists.get_ids(number), size)
-            if ids.min() < 0 or ids.max() >= len(seen):
-                return "its lists contain rows that do not exist"
-            seen[ids] = True
-    return None if seen.all() else "its lists do not contain every row once"

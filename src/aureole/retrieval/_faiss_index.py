@@ -167,21 +167,8 @@ class VectorIndex:
         if not 0 <= index.ntotal <= self.flat.ntotal:
             return f"it has {index.ntotal:,} rows, but the gallery {self.flat.ntotal:,}"
         if kind == "ivf":
-            return self._lists_problem(index, inner)
+            return lists_problem(faiss, index, inner, 4 * self.dim)
         return _graph_problem(faiss, index, inner)
-
-    def _lists_problem(self, index: Any, coarse: Any) -> str | None:
-        lists = self.faiss.downcast_InvertedLists(index.invlists)
-        whole = type(lists) is self.faiss.ArrayInvertedLists and index.is_trained
-        if not whole or not 1 <= index.nlist == lists.nlist == coarse.ntotal:
-            return "its lists are incomplete"
-        sizes = [lists.list_size(number) for number in range(index.nlist)]
-        if lists.code_size != 4 * self.dim or sum(sizes) != index.ntotal:
-            return "its lists have another size than the index"
-        ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in self._lists(index))])
-        if not np.array_equal(np.sort(ids), np.arange(index.ntotal)):
-            return "its lists do not contain every row once"
-        return None
 
     def _lists(self, index: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(Positions, vectors) of the rows in each list, as views."""
@@ -277,6 +264,25 @@ def limited(faiss: Any, path: Path) -> Iterator[None]:
         finally:
             faiss.set_deserialization_vector_byte_limit(before)
             faiss.set_deserialization_loop_limit(loops)
+
+
+def lists_problem(faiss: Any, index: Any, coarse: Any, code_size: int) -> str | None:
+    """What is wrong with the lists of an IVF index, with so many bytes per code: each position must occur once."""
+    lists = faiss.downcast_InvertedLists(index.invlists)
+    whole = type(lists) is faiss.ArrayInvertedLists and index.is_trained
+    if not whole or not 1 <= index.nlist == lists.nlist == coarse.ntotal:
+        return "its lists are incomplete"
+    sizes = [lists.list_size(number) for number in range(index.nlist)]
+    if lists.code_size != code_size or sum(sizes) != index.ntotal:
+        return "its lists have another size than the index"
+    seen = np.zeros(index.ntotal, bool)
+    for number, size in enumerate(sizes):
+        if size:
+            ids = faiss.rev_swig_ptr(lists.get_ids(number), size)
+            if ids.min() < 0 or ids.max() >= len(seen):
+                return "its lists contain rows that do not exist"
+            seen[ids] = True
+    return None if seen.all() else "its lists do not contain every row once"
 
 
 def _graph_problem(faiss: Any, index: Any, storage: Any) -> str | None:

@@ -142,7 +142,7 @@ class MatchCalibrator:
         rows = [np.array([self._row(item) for item in group], dtype=np.int64) for group in matches]
         order = np.random.default_rng(self.seed).permutation(len(queries))
         held, fitted = np.split(order, [min(len(order) // 2, _MOST_HELD_OUT)])
-        self.held_out_rows_ = held  # of the queries; not saved
+        self.held_out_rows_ = held  # of the queries
         self.map_ = None
         if self.query_map:
             groups = [rows[i] for i in fitted]
@@ -155,7 +155,6 @@ class MatchCalibrator:
         self.hubness_ = mean_of_best(best[:, : self.neighbours]).astype(np.float32)
         self.reference_ = reference
         self.encoder_ = encoder
-        self.held_out_rows_ = held
         chosen = fitted[:_MOST_FITTED]
         self.weights_ = self._regression(queries[chosen], gallery, [rows[i] for i in chosen], best)
         self.fitted_ = self._scored(queries[chosen], gallery, [rows[i] for i in chosen])

@@ -39,6 +39,22 @@ class Matches:
         return len(self.ids)
 
 
+class LevelWindow:
+    """The levels of recent queries; warns once if they differ from those of the calibrator. Not thread-safe."""
+
+    def __init__(self, calibrator: MatchCalibrator) -> None:
+        self._calibrator = calibrator
+        self._levels: deque[float] = deque(maxlen=_WINDOW)
+        self._queries, self._warned = 0, False
+
+    def add(self, level: float) -> None:
+        """Add the level of a query, and compare from time to time."""
+        self._levels.append(level)
+        self._queries += 1
+        if not self._warned and self._queries % _CHECK_EVERY == 0:
+            self._warned = self._calibrator._warn_of_drift(np.array(self._levels))
+
+
 class MatchFilter:
     """The results of a search that are likely matches, with any database.
 
@@ -107,8 +123,7 @@ class MatchFilter:
         self.calibrator, self.search, self.threshold = calibrator, search, threshold
         self.k, self.abstain, self.scores = k, abstain, scores
         self.limit = calibrator.limit if limit is None else limit
-        self._levels: deque[float] = deque(maxlen=_WINDOW)
-        self._queries, self._warned = 0, False
+        self._window = LevelWindow(calibrator)
         self._null: tuple[np.ndarray, np.ndarray] | None = None
 
     def __call__(self, vector: Any) -> Matches:
@@ -163,7 +178,7 @@ class MatchFilter:
         if not len(cosines):
             return Matches([], cosines, cosines, 1.0, self.abstain is not None)
         level = self._level(cosines) if level is None else level
-        self._watch(level)
+        self._window.add(level)
         probabilities = self._probabilities(cosines, ids, level)
         p_value = self._p_value(float(cosines.max()))
         abstained = self.abstain is not None and p_value > self.abstain
@@ -182,14 +197,6 @@ class MatchFilter:
                 "scores='cosine_distance', 'squared_l2' or a function."
             )
         return cosines
-
-    def _watch(self, level: float) -> None:
-        """Warn once if the levels of recent queries differ from those of the calibrator."""
-        self._levels.append(level)
-        self._queries += 1
-        if self._warned or self._queries % _CHECK_EVERY:
-            return
-        self._warned = self.calibrator._warn_of_drift(np.array(self._levels))
 
     def _nearest(self, query: np.ndarray, k: int) -> tuple[Any, Any]:
         if self.search is None:

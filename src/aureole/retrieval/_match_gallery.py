@@ -15,7 +15,7 @@ from aureole.errors import AureoleWarning, EncoderError, InvalidInputError, Miss
 from aureole.retrieval._hits import Hits, pick_hits
 from aureole.retrieval._index import CredibleIndex
 from aureole.retrieval._match import MatchCalibrator
-from aureole.retrieval._match_filter import MatchFilter
+from aureole.retrieval._match_filter import LevelWindow, MatchFilter
 from aureole.retrieval._schema import Origin
 from aureole.retrieval._search_options import SearchOptions
 
@@ -89,7 +89,8 @@ class GalleryMatcher:
     ``encoder=index.origin.fingerprint``. A calibrator of another dimension or fingerprint is refused. Ids are compared
     as text; without ids, the calibrator's items are row numbers.
 
-    Searches are not thread-safe, as for the index; :meth:`select` is.
+    Searches are not thread-safe, as for the index; :meth:`select` is. It warns once if the highest cosines of queries
+    drift from those of the labelled queries; items as queries do not count.
 
     Parameters
     ----------
@@ -135,6 +136,7 @@ class GalleryMatcher:
             self._names = {str(one): one for one in ids}
             self._names |= {one: one for one in ids if isinstance(one, str)}
         self._thresholds: dict[tuple[float | None, float | None], tuple[float, str | None]] = {}
+        self._window = LevelWindow(calibrator)
         self._lock = threading.Lock()
 
     def about(self) -> dict[str, Any]:
@@ -174,7 +176,7 @@ class GalleryMatcher:
         if filter:
             near = self._search(direction, self.calibrator.neighbours + 1, None, (), exact)
             level = self.level(without_item(near, item))
-        return self.select(without_item(hits, item), options, level=level)
+        return self.select(hits, options, level=level, item=item)
 
     def direction(self, query: Any) -> VonMisesFisher:
         """The direction to search with, as a posterior with kappa 0; mapped if the calibrator has a query map."""
@@ -197,10 +199,19 @@ class GalleryMatcher:
         return float(cosines.mean()) if len(cosines) else 0.0
 
     def select(
-        self, hits: Hits, options: MatchOptions, *, level: float | None = None
+        self,
+        hits: Hits,
+        options: MatchOptions,
+        *,
+        level: float | None = None,
+        item: str | None = None,
     ) -> GalleryMatches:
-        """The matches among the nearest items; ``level`` is needed if the search was filtered."""
+        """The matches among the nearest items, without the ``item`` that is the query.
+
+        ``level`` is needed if the search was filtered.
+        """
         threshold, note = self.threshold(options)
+        hits = without_item(hits, item)
         if not len(hits):
             return GalleryMatches(
                 hits,
@@ -213,6 +224,9 @@ class GalleryMatcher:
             )
         self.check_known(hits.ids)
         level = self.level(hits) if level is None else level
+        if item is None:
+            with self._lock:  # a warning must not become the note of a threshold
+                self._window.add(level)
         cosines, names = hits.cosine.numpy(), [self._name_of(one) for one in hits.ids]
         chosen = MatchFilter(
             self.calibrator,

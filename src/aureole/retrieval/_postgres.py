@@ -8,7 +8,6 @@ parameters and names as quoted identifiers.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from aureole.retrieval._postgres_codes import (
     half_compression,
     half_distance,
 )
-from aureole.retrieval._postgres_connection import Connection
+from aureole.retrieval._postgres_connection import Connection, decode_vectors, tune, walk
 from aureole.retrieval._quantisation import nearest_exactly
 from aureole.retrieval._schema import NO_MU, Rows, Schema, object_array
 from aureole.retrieval._store import (
@@ -37,16 +36,13 @@ from aureole.retrieval._store import (
     check_build,
     default_lists,
     describe_index,
-    probes_of,
     shown_address,
     slack,
     split_address,
-    width_of,
 )
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,53}")
 _SCAN_ROWS = 2**14  # rows per batch of a scan
-_STRIDES = (16, 64, 256)  # rows per fetch from a cursor over an approximate index
 _LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # limits of pgvector
 _MOST_LISTS, _MOST_LINKS = 32_768, 100
 _TYPES = {
@@ -247,7 +243,7 @@ class PostgresStore:
             statement, values = self._nearest_first(query, selection, index)
             limited = statement + self._connection.psycopg.sql.SQL(" LIMIT %s")
             with connection.transaction():
-                self._tune(connection, index, k)
+                tune(connection, index, k)
                 return self._rows(connection, limited, [*values, k], selection.columns)
 
         def near(query: np.ndarray, k: int) -> Rows:
@@ -418,34 +414,9 @@ class PostgresStore:
         reach = slack(self.schema.dim) - max(bound, -1.0)
         if "compression" in index:
             reach += index["compression"].widening(bound)
-        return self._connection.read(lambda c: self._walk(c, query, reach, selection, index))
-
-    def _walk(
-        self,
-        connection: Any,
-        query: np.ndarray,
-        reach: float,
-        selection: Selection,
-        index: dict[str, Any],
-    ) -> Rows:
-        """The rows within reach, nearest first, from a cursor over the approximate index until one is beyond."""
         statement, values = self._nearest_first(query, selection, index)
-        records: list[tuple[Any, ...]] = []
-        with connection.transaction():
-            self._tune(connection, index, _STRIDES[-1])
-            with connection.cursor("walk", binary=True) as cursor:
-                cursor.execute(statement, values)
-                for stride in chain(_STRIDES, repeat(_STRIDES[-1])):
-                    part = cursor.fetchmany(stride)
-                    records += [record for record in part if record[-1] <= reach]
-                    if len(part) < stride or part[-1][-1] > reach:
-                        break
+        records = self._connection.read(lambda c: walk(c, index, statement, values, reach))
         return check_returned(self._decode(records, selection.columns), self.where)
-
-    def _tune(self, connection: Any, index: dict[str, Any] | None, k: int) -> None:
-        """Set, for this transaction, how the approximate index is used."""
-        for setting, value in settings(index, k):
-            connection.execute("SELECT set_config(%s, %s, true)", [setting, value])
 
     def _rows(
         self, connection: Any, statement: Any, values: list[Any], columns: Sequence[str]
@@ -455,18 +426,16 @@ class PostgresStore:
         return check_returned(self._decode(records, columns), self.where)
 
     def _decode(self, records: list[tuple[Any, ...]], columns: Sequence[str]) -> Rows:
-        """Rows from (id, vector_send(mu), kappa, payload): pgvector sends two int16 and big-endian float32."""
-        n, dim = len(records), self.schema.dim
+        """Rows from (id, vector_send(mu), kappa, payload)."""
         with reading(self.where, TypeError, ValueError):  # a null, or a vector of another dimension
-            sent = np.frombuffer(b"".join(record[1] for record in records), np.uint8)
-            mu = np.ascontiguousarray(sent.reshape(n, 4 + 4 * dim)[:, 4:])
+            mu = decode_vectors([record[1] for record in records], self.schema.dim)
             kappa = np.array([record[2] for record in records], np.float32)
         payload = {
             name: object_array([record[place] for record in records])
             for place, name in enumerate(columns, start=3)
         }
         ids = object_array([record[0] for record in records])
-        return Rows(ids, mu.view(">f4").astype(np.float32), kappa, payload)
+        return Rows(ids, mu, kappa, payload)
 
     def _sql(self, text: str, **parts: Any) -> Any:
         """A statement with the names of the tables, and other parts, filled in."""
@@ -517,21 +486,6 @@ class PostgresStore:
         """The name of a payload column in the table: uppercase if it is the name of a system column."""
         name = name.upper() if name in _SYSTEM_COLUMNS else name
         return self._connection.psycopg.sql.Identifier(name)
-
-
-def settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
-    """The PostgreSQL settings with which a search for k rows uses an approximate index, or none."""
-    if index is None:
-        return [("enable_indexscan", "off")]
-    if index["kind"] == "ivf":
-        probes = probes_of(index["sizes"], index["lists"])
-        return [("enable_seqscan", "off"), ("ivfflat.probes", str(probes))]
-    return [
-        ("enable_seqscan", "off"),
-        ("hnsw.ef_search", str(min(1000, max(width_of(index["sizes"]), k)))),
-        ("hnsw.iterative_scan", "strict_order"),
-        ("hnsw.max_scan_tuples", "200000"),
-    ]
 
 
 def _parse_schema(note: str | None, where: str) -> Schema:

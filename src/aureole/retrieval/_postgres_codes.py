@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from aureole.retrieval._compression import Compression
+from aureole.retrieval._postgres_connection import tune
 from aureole.retrieval._quantisation import measure_index, sample_size
 from aureole.retrieval._schema import Rows
 
@@ -61,7 +62,7 @@ def choose_probes(store: Any, connection: Any, lists: int, sizes: dict[str, int]
     def estimate(query: np.ndarray, ids: np.ndarray, probes: int) -> tuple[np.ndarray, np.ndarray]:
         place = {name: i for i, name in enumerate(ids.tolist())}
         last = min(count, int(_MARGIN * count / len(sample) * 1000) + len(ids))
-        store._tune(connection, {"kind": "ivf", "lists": lists, "sizes": {"probes": probes}}, last)
+        tune(connection, {"kind": "ivf", "lists": lists, "sizes": {"probes": probes}}, last)
         records = connection.execute(nearest, [query, query, last]).fetchall()
         found = [(place[name], -distance) for name, distance in records if name in place]
         visited, scores = zip(*found, strict=True) if found else ((), ())

@@ -1,15 +1,20 @@
 """The connection to PostgreSQL, reopened if lost, with typed errors. No other module imports psycopg or pgvector."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
+import numpy as np
+from jaxtyping import Float
+
 from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
-from aureole.retrieval._store import shown_address
+from aureole.retrieval._store import probes_of, shown_address, width_of
 
 _T = TypeVar("_T")
 _WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to reconnect
+_STRIDES = (16, 64, 256)  # rows per fetch from a cursor over an approximate index
 _GONE = ("08", "57P")  # classes of errors after which the server closes the connection
 
 
@@ -132,3 +137,50 @@ class Connection:
     def _lost(self, error: Any) -> bool:
         """Whether the connection was lost, which a timeout or a missing table does not cause."""
         return self._connection.closed or (error.sqlstate or "").startswith(_GONE)
+
+
+def walk(
+    connection: Any, index: dict[str, Any], statement: Any, values: list[Any], reach: float
+) -> list[tuple[Any, ...]]:
+    """The records within reach, from a cursor over an approximate index until one is beyond.
+
+    The statement returns the nearest first, with the distance as the last column.
+    """
+    records: list[tuple[Any, ...]] = []
+    with connection.transaction():
+        tune(connection, index, _STRIDES[-1])
+        with connection.cursor("walk", binary=True) as cursor:
+            cursor.execute(statement, values)
+            for stride in chain(_STRIDES, repeat(_STRIDES[-1])):
+                part = cursor.fetchmany(stride)
+                records += [record for record in part if record[-1] <= reach]
+                if len(part) < stride or part[-1][-1] > reach:
+                    break
+    return records
+
+
+def tune(connection: Any, index: dict[str, Any] | None, k: int) -> None:
+    """Set, for this transaction, how a search for k rows uses an approximate index, or that it uses none."""
+    for name, value in settings(index, k):
+        connection.execute("SELECT set_config(%s, %s, true)", [name, value])
+
+
+def decode_vectors(sent: Sequence[bytes], dim: int) -> Float[np.ndarray, "n dim"]:
+    """Vectors from ``vector_send``, which are two int16 and big-endian float32; ValueError for another dimension."""
+    content = np.frombuffer(b"".join(sent), np.uint8).reshape(len(sent), 4 + 4 * dim)
+    return np.ascontiguousarray(content[:, 4:]).view(">f4").astype(np.float32)
+
+
+def settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
+    """The PostgreSQL settings with which a search for k rows uses an approximate index, or none."""
+    if index is None:
+        return [("enable_indexscan", "off")]
+    if index["kind"] == "ivf":
+        probes = probes_of(index["sizes"], index["lists"])
+        return [("enable_seqscan", "off"), ("ivfflat.probes", str(probes))]
+    return [
+        ("enable_seqscan", "off"),
+        ("hnsw.ef_search", str(min(1000, max(width_of(index["sizes"]), k)))),
+        ("hnsw.iterative_scan", "strict_order"),
+        ("hnsw.max_scan_tuples", "200000"),
+    ]

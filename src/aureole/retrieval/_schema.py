@@ -246,7 +246,7 @@ def no_rows(columns: Sequence[str], dim: int = 0) -> Rows:
 
 
 def pick_rows(rows: Rows, places: np.ndarray) -> Rows:
-    """The rows at some positions."""
+    """The rows at some positions, or of a mask."""
     payload = {name: column[places] for name, column in rows.payload.items()}
     return Rows(rows.ids[places], rows.mu[places], rows.kappa[places], payload)
 

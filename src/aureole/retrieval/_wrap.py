@@ -15,7 +15,7 @@ import torch
 from aureole.errors import InvalidInputError
 from aureole.retrieval._caps import POINT
 from aureole.retrieval._filters import Condition, matches
-from aureole.retrieval._schema import NO_MU, Rows, Schema, no_rows
+from aureole.retrieval._schema import Rows, Schema, no_rows, pick_rows
 from aureole.retrieval._store import Selection, slack
 
 UNIT_TOLERANCE = 1e-3  # of the length of vectors that are compared by inner product or distance
@@ -137,7 +137,8 @@ class WrappedStore:
         for query, bound in zip(mu, bounds.tolist(), strict=True):
             lowest = max(bound - margin, -1.0 - margin)
             rows = self._source.within(query, lowest, columns, exact=selection.exact)
-            rows = _pick(rows, _selected(rows, selection.conditions))
+            if selection.conditions:
+                rows = pick_rows(rows, _selected(rows, selection.conditions))
             yield self._complete(rows, selection.columns)
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
@@ -195,7 +196,7 @@ class WrappedStore:
         payload = {name: rows.payload[name] for name in columns}
         return Rows(rows.ids, rows.mu, kappa, payload)
 
-    def _check(self, rows: Rows, *, every: bool = False) -> Rows:
+    def _check(self, rows: Rows) -> Rows:
         """Rows whose vectors have a direction; raise if their length is not what the engine's metric needs."""
         if rows.mu.shape[1:] != (self._source.dim,):
             raise InvalidInputError(
@@ -212,7 +213,7 @@ class WrappedStore:
                 "products or distances here, which rank by cosine only if all lengths are 1. Normalise the vectors, or "
                 "use the engine's cosine metric."
             )
-        return rows if every or length.all() else _pick(rows, length > 0)
+        return rows if length.all() else pick_rows(rows, length > 0)
 
     def _kappas(self, rows: Rows) -> np.ndarray:
         if self._column is not None:
@@ -231,8 +232,9 @@ class WrappedStore:
         try:
             return np.array([np.nan if v is None else v for v in values], np.float32)
         except (TypeError, ValueError) as error:
+            source = "the given kappa" if self._column is None else f"column {self._column!r}"
             raise InvalidInputError(
-                f"kappa must be numbers, but column {self._column!r} holds others: {error}."
+                f"kappa must be numbers, but {source} holds other values: {error}."
             ) from error
 
     def _typical_kappa(self, stored: list[Any] | None) -> float:
@@ -325,14 +327,6 @@ def _selected(rows: Rows, conditions: Sequence[Condition]) -> np.ndarray:
     payload = {c.column: rows.payload[c.column][places] for c in conditions}
     kept[places] = matches(conditions, payload, len(places))
     return kept
-
-
-def _pick(rows: Rows, kept: np.ndarray) -> Rows:
-    if kept.all():
-        return rows
-    payload = {name: column[kept] for name, column in rows.payload.items()}
-    mu = rows.mu[kept] if len(rows.mu) else NO_MU
-    return Rows(rows.ids[kept], mu, rows.kappa[kept], payload)
 
 
 def _entry(kappa: Any, name: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
-from aureole.retrieval._schema import NO_MU, Rows, no_rows, object_array
+from aureole.retrieval._schema import NO_MU, Rows, no_rows, object_array, pick_rows
 from aureole.retrieval._wrap import Names, the_only
 
 _SCAN_ROWS = 2**10
@@ -218,7 +218,7 @@ class MilvusSource:
         """The k nearest entities."""
         if (exact and self.approximate() is not None) or k > _LARGEST:
             rows = self._scanned(query, columns, lambda cosine: np.argsort(-cosine)[:k])
-            return _picked(rows, np.argsort(-_cosines(rows.mu, query))[:k])
+            return pick_rows(rows, np.argsort(-_cosines(rows.mu, query))[:k])
         return self._search(query, k, columns, {})
 
     def approximate(self) -> dict[str, Any] | None:
@@ -266,7 +266,7 @@ class MilvusSource:
     ) -> Rows:
         """Those of all entities that are chosen by their cosines, batch by batch."""
         parts = [
-            _picked(rows, choose(_cosines(rows.mu, query)))
+            pick_rows(rows, choose(_cosines(rows.mu, query)))
             for rows in self.scan(columns, vectors=True)
         ]
         if not parts:
@@ -337,8 +337,3 @@ def _matrix(vectors: Sequence[Any], dim: int) -> np.ndarray:
 def _cosines(mu: np.ndarray, query: np.ndarray) -> np.ndarray:
     length = np.linalg.norm(mu, axis=-1)
     return mu @ query / np.where(length > 0, length, 1.0)
-
-
-def _picked(rows: Rows, places: np.ndarray) -> Rows:
-    payload = {name: column[places] for name, column in rows.payload.items()}
-    return Rows(rows.ids[places], rows.mu[places], rows.kappa[places], payload)

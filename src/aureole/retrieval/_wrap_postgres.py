@@ -5,21 +5,18 @@ In SQL, values are passed as parameters and names as quoted identifiers; types c
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.retrieval._postgres import settings
-from aureole.retrieval._postgres_connection import Connection
+from aureole.retrieval._postgres_connection import Connection, decode_vectors, tune, walk
 from aureole.retrieval._schema import NO_MU, Rows, object_array
 from aureole.retrieval._store import check_address, split_address
 from aureole.retrieval._wrap import Names, the_only
 
 _SCAN_ROWS = 2**12  # rows per batch of a scan
-_STRIDES = (16, 64, 256)  # rows per fetch from a cursor over an approximate index
 _COLUMNS = """
 SELECT attname, format_type(atttypid, NULL), atttypmod, coalesce(attnum = ANY(indkey), false)
 FROM pg_attribute LEFT JOIN pg_index ON indrelid = attrelid AND indisprimary
@@ -129,7 +126,9 @@ class PostgresSource:
             return self._connection.read(lambda c: self._rows(c, statement, values, columns))
         reaches = {"cosine": 1 - bound, "ip": -bound, "l2": math.sqrt(2 - 2 * bound)}
         reach = reaches[self._index["metric"]]
-        return self._connection.read(lambda c: self._walk(c, query, reach, columns))
+        index, statement = self._index, self._nearest_first(columns, self._index["metric"])
+        records = self._connection.read(lambda c: walk(c, index, statement, [query, query], reach))
+        return self._decode(records, columns)
 
     def nearest(self, query: np.ndarray, k: int, columns: Sequence[str], *, exact: bool) -> Rows:
         """The k nearest rows."""
@@ -139,7 +138,7 @@ class PostgresSource:
 
         def work(connection: Any) -> Rows:
             with connection.transaction():
-                self._tune(connection, index, k)
+                tune(connection, index, k)
                 return self._rows(connection, statement, [query, query, k], columns)
 
         return self._connection.read(work)
@@ -153,28 +152,6 @@ class PostgresSource:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-    def _walk(
-        self, connection: Any, query: np.ndarray, reach: float, columns: Sequence[str]
-    ) -> Rows:
-        """The rows within reach, nearest first, from a cursor until one is beyond."""
-        assert self._index is not None
-        statement = self._nearest_first(columns, self._index["metric"])
-        records: list[tuple[Any, ...]] = []
-        with connection.transaction():
-            self._tune(connection, self._index, _STRIDES[-1])
-            with connection.cursor("walk", binary=True) as cursor:
-                cursor.execute(statement, [query, query])
-                for stride in chain(_STRIDES, repeat(_STRIDES[-1])):
-                    part = cursor.fetchmany(stride)
-                    records += [record for record in part if record[-1] <= reach]
-                    if len(part) < stride or part[-1][-1] > reach:
-                        break
-        return self._decode(records, columns)
-
-    def _tune(self, connection: Any, index: dict[str, Any] | None, k: int) -> None:
-        for setting, value in settings(index, k):
-            connection.execute("SELECT set_config(%s, %s, true)", [setting, value])
 
     def _nearest_first(self, columns: Sequence[str], metric: str, *, limit: bool = False) -> Any:
         """The rows with their distance to a query, which comes last, nearest first."""
@@ -221,16 +198,15 @@ class PostgresSource:
     def _decode(
         self, records: list[tuple[Any, ...]], columns: Sequence[str], *, vectors: bool = True
     ) -> Rows:
-        """Rows from (id, vector_send(mu), columns): pgvector sends two int16 and big-endian float32."""
+        """Rows from (id, vector_send(mu), columns)."""
         n, mu = len(records), NO_MU
         if vectors:
-            sent = np.frombuffer(b"".join(record[1] for record in records), np.uint8)
-            if len(sent) != n * (4 + 4 * self.dim):
+            try:
+                mu = decode_vectors([record[1] for record in records], self.dim)
+            except ValueError as error:
                 raise InvalidInputError(
                     f"column {self._vector!r} holds vectors of different dimensions; the first has {self.dim}."
-                )
-            wide = np.ascontiguousarray(sent.reshape(n, 4 + 4 * self.dim)[:, 4:])
-            mu = wide.view(">f4").astype(np.float32)
+                ) from error
         payload = {
             name: object_array([record[place] for record in records])
             for place, name in enumerate(columns, start=1 + vectors)

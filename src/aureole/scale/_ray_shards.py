@@ -16,8 +16,6 @@ from aureole.retrieval import (
 from aureole.scale._posterior_table import absolute_address
 from aureole.scale._ray import build_lists, run_tasks
 
-SUFFIX = ".shards"
-
 
 @dataclass(frozen=True)
 class ShardJob:
@@ -58,7 +56,7 @@ def build_index(
     observer
         Called with the number of rows of the shards that are complete.
     """
-    if not where.removesuffix("/").endswith(SUFFIX):
+    if engine_of(where) is not ShardedStore:
         if compressed:
             raise InvalidInputError(
                 f"several workers cannot compress one table, but {shown_address(where)} is one. Use one worker, or "

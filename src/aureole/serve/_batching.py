@@ -21,7 +21,14 @@ from aureole.data import blur_pictures, count_pixels, deteriorate, read_square
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.explorer import MAX_COUNT, SUMMARY_MASSES
-from aureole.retrieval import CredibleIndex, Hits, SearchOptions, credible_cosines, pick_hits
+from aureole.retrieval import (
+    CredibleIndex,
+    Hits,
+    SearchOptions,
+    credible_cosines,
+    pick_hits,
+    without_item,
+)
 from aureole.scale import Embedder
 from aureole.serve._errors import ApiError, map_failures
 from aureole.serve._model_process import ModelProcessError, SubprocessEmbedder, tiny_input
@@ -299,7 +306,7 @@ class Engine:
         assert isinstance(results, list)
         outcomes = []
         for job, own, hits in zip(jobs, posteriors, results, strict=True):
-            hits = _without(hits, job.item)
+            hits = without_item(hits, job.item)
             if by_positivity and hits.log_positivity is not None:
                 order = np.argsort(-hits.log_positivity.numpy(), kind="stable")
                 hits = pick_hits(hits, order.tolist())
@@ -330,7 +337,7 @@ class Engine:
                 options=replace(options, prior=None, kappa_pos=kappa_pos),
             )
             assert isinstance(members, Hits)
-            members = _without(members, job.item)
+            members = without_item(members, job.item)
             count = len(members)
             if members.missing_shards:
                 hits = replace(outcome.hits, missing_shards=members.missing_shards)
@@ -345,12 +352,6 @@ class Engine:
 def item_not_found(name: str, field: str | None = None) -> ApiError:
     """The response to a request for an unknown item."""
     return ApiError("not_found", f"item {name[:60]!r} not found.", field=field)
-
-
-def _without(hits: Hits, item: str | None) -> Hits:
-    if item is None or item not in hits.ids:
-        return hits
-    return pick_hits(hits, [place for place, name in enumerate(hits.ids) if name != item])
 
 
 @dataclass(frozen=True)

@@ -313,7 +313,10 @@ class Client:
         return self._request("POST", "v1/items", body)["replaced"]
 
     def delete(self, name: str) -> bool:
-        """Delete an item; return whether it existed."""
+        """Delete an item; return whether it existed.
+
+        If the connection breaks, the request is repeated. The result is then False if the first one deleted the item.
+        """
         try:
             self._request("DELETE", _item_path(name))
         except ServiceError as error:
@@ -367,7 +370,7 @@ class Client:
         )
 
     def _send(self, request: "httpx.Request", *, retry: bool = True) -> "httpx.Response":
-        """The response; retried once if the connection breaks, since no request does harm twice."""
+        """The response; retried once if the connection breaks, since repeating a request has no further effect."""
         httpx = _import_httpx()
         try:
             return self._http.send(request)

@@ -75,10 +75,9 @@ class Matching:
                     direction, matcher.calibrator.neighbours + 1, exact=request.exact
                 )
                 level = matcher.level(without_item(near, item))
-            hits = without_item(hits, item)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(
-                self._pool, lambda: matcher.select(hits, options, level=level)
+                self._pool, lambda: matcher.select(hits, options, level=level, item=item)
             )
 
     async def _nearest(

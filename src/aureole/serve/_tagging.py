@@ -69,7 +69,7 @@ class TagService:
     tags
         The tags, or None if the gallery has none.
     refusal
-        Why nobody may write; None if clients may.
+        Reason why changes are refused; None if they are allowed.
     """
 
     def __init__(self, tags: Tags | None, *, refusal: str | None = None) -> None:

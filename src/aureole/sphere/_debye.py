@@ -4,7 +4,7 @@ r"""Debye's uniform expansion of the modified Bessel function, for orders of at 
           \qquad p = 1/\sqrt{1 + z^2},
 
 with twelve polynomials :math:`d_j` (NIST Digital Library of Mathematical Functions, section 10.41), which is exact to
-rounding from order 24 on. Everything is written for :math:`F_v` and :math:`r_v` of :mod:`aureole.sphere.bessel`, so
+rounding from order 24 on. Everything is written for :math:`F_v` and :math:`r_v` of :mod:`aureole.sphere._bessel`, so
 that nothing is singular at k = 0, with the polynomials collected for one order.
 """
 

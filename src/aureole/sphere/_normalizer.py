@@ -111,7 +111,7 @@ def inverse_mean_resultant_length(
 
     Newton's method from :math:`r (D - r^2)/(1 - r^2)`, five steps to 1e-12 relative. With ``complement``
     the first argument is 1 - length, which keeps its digits for large kappa. The gradient is set to 0
-    above kappa = 1e100.
+    above kappa = 1e100. Outside [0, 1] the result is NaN, but lengths that rounding has moved there count as 0 or 1.
 
     Examples
     --------
@@ -120,7 +120,9 @@ def inverse_mean_resultant_length(
     >>> inverse_mean_resultant_length(torch.tensor(1e-9), dim=3, complement=True)
     tensor(1.0000e+09)
     """
-    value = length.double()
+    value, rounding = length.double(), 32 * torch.finfo(length.dtype).eps
+    valid = (value >= -rounding) & (value <= 1 + rounding)
+    value = torch.where(valid, value.clamp(0, 1), torch.nan)
     return _InverseRatio.apply(value, check_dim(dim), complement).to(length.dtype)
 
 

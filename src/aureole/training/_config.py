@@ -193,6 +193,10 @@ class Config:
         value = self.values[name]
         return None if value is None else Path(value)
 
+    def paths(self) -> dict[str, Path]:
+        """The values that are paths, by key, without those that are None."""
+        return {key: Path(self.values[key]) for key in _PATHS if self.values.get(key) is not None}
+
 
 def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read and validate the configuration in a TOML file; ``overrides`` are ``section.key=value`` texts.
