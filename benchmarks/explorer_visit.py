@@ -182,7 +182,7 @@ class Visit:
         """The label of the rejection curve's handle."""
         handle = self.page.locator(".handle")
         handle.wait_for()
-        return handle.get_attribute("aria-valuetext")
+        return handle.get_attribute("aria-valuetext").replace("\u00a0", " ")
 
     def drag_threshold(self, share: float) -> str:
         """Drag the handle to the given share of rejected items."""

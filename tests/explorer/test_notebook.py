@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 import zlib
 
 import numpy as np
@@ -12,7 +13,8 @@ pytest.importorskip("faiss")
 pytest.importorskip("PIL")
 
 import aureole as au
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingPackageError
+from aureole.explorer import explorer_data, fit_map
 from aureole.explorer._notebook import _ESM
 from benchmarks.explorer_visit import browser, chromium
 
@@ -83,6 +85,20 @@ def test_a_notebook_shows_three_thousand_items_without_a_network(tmp_path):
         before = frame.locator(".slide output").inner_text()
         frame.locator("#mass").fill("60")
         assert frame.locator(".slide output").inner_text() != before
+        frame.get_by_role("link", name="Map", exact=True).click()
+        frame.locator(".plane canvas").wait_for()
+        frame.locator(".linked .page[data-count]").wait_for()
+        whole = frame.locator(".selected strong").inner_text()
+        frame.locator(".plane canvas").focus()
+        page.keyboard.press("+")
+        page.keyboard.press("+")
+        frame.get_by_role("button", name="Select view").click()
+        frame.locator(".chip", has_text="Area on the map").wait_for()
+        number = [
+            int(each.replace(",", ""))
+            for each in (frame.locator(".selected strong").inner_text(), whole)
+        ]
+        assert 0 < number[0] < number[1]
         frame.get_by_role("link", name="Gallery", exact=True).click()
         frame.locator(".lane .tile").first.wait_for()
     assert errors == []
@@ -106,6 +122,97 @@ def test_the_frame_without_a_widget_and_the_saved_page_show_the_same(tmp_path):
         page.locator(".summary strong").wait_for()
         assert page.locator("h1").inner_text() == text
     assert errors == []
+
+
+def column(data, name):
+    """A column of the table on the page."""
+    (found,) = [each for each in data["table"]["columns"] if each["name"] == name]
+    return np.frombuffer(base64.b64decode(found["data"]), "<f4")
+
+
+def test_a_map_is_fitted_to_all_items():
+    pytest.importorskip("openTSNE")
+    q = small()
+    data = au.explore(q, items=20).data
+    assert data["table"]["map"] == {"available": True, "method": "t-SNE", "reason": None}
+    with au.CredibleIndex.create("faiss://", q, [str(i) for i in range(60)]) as index:
+        found = fit_map(index)
+    xy = dict(zip(found.ids, found.xy, strict=True))
+    shown = [item["id"] for item in data["items"]]
+    assert len(shown) < 60
+    given = au.explore(q, items=20, map=found).data
+    for axis, name in enumerate(("map.x", "map.y")):
+        wanted = [xy[each][axis] for each in shown]
+        assert column(data, name).tolist() == column(given, name).tolist() == wanted
+
+
+def test_without_a_map_the_page_says_how_to_get_one(monkeypatch):
+    found = au.explore(small(), map=False).data["table"]["map"]
+    assert found["available"] is False
+    assert "map=True" in found["reason"]
+    monkeypatch.setattr("aureole.explorer._notebook._QUICK", 59)
+    found = au.explore(small()).data["table"]["map"]
+    assert found["available"] is False
+    assert "more than 59 items" in found["reason"]
+    monkeypatch.setitem(sys.modules, "openTSNE", None)
+    monkeypatch.setattr("aureole.explorer._notebook._QUICK", 60)
+    found = au.explore(small()).data["table"]["map"]
+    assert found["available"] is False
+    assert "pip install 'aureole[map]'" in found["reason"]
+    with pytest.raises(MissingPackageError, match="openTSNE"):
+        au.explore(small(), map=True)
+
+
+def test_a_map_of_more_items_is_fitted_on_request(monkeypatch):
+    pytest.importorskip("openTSNE")
+    monkeypatch.setattr("aureole.explorer._notebook._QUICK", 59)
+    assert au.explore(small(), map=True).data["table"]["map"]["available"]
+
+
+def test_a_map_of_another_gallery_is_refused():
+    def fitted(q, names):
+        with au.CredibleIndex.create("faiss://", q, names) as index:
+            return fit_map(index)
+
+    few = small()[:20]
+    other = fitted(few, [f"other {i}" for i in range(20)])
+    with pytest.raises(InvalidInputError, match="none of its ids exists"):
+        au.explore(few, map=other)
+    flat = au.VonMisesFisher(torch.eye(3), torch.ones(3))
+    with pytest.raises(InvalidInputError, match="another dimension"):
+        au.explore(few, map=fitted(flat, ["0", "1", "2"]))
+
+
+def test_the_progress_of_the_map_is_one_line_in_a_notebook(monkeypatch, capsys):
+    pytest.importorskip("openTSNE")
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    au.explore(small())
+    assert capsys.readouterr().err == ""
+    monkeypatch.setitem(sys.modules, "ipykernel", None)
+    au.explore(small())
+    lines = capsys.readouterr().err.split("\r")
+    assert any(line.startswith("map: layout 40 %") for line in lines)
+    assert lines[-2].strip() == lines[-1] == ""
+
+
+def test_a_file_of_a_gallery_without_a_map_does_not_ask_to_reload():
+    with au.CredibleIndex.create("faiss://", small(), [str(i) for i in range(60)]) as index:
+        found = explorer_data(index)["table"]["map"]
+        assert "write the file again" in found["reason"]
+        assert explorer_data(index, map=fit_map(index))["table"]["map"]["available"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium() is None, reason="needs Chromium")
+def test_the_words_about_a_missing_map_fit_a_file(tmp_path):
+    saved = au.explore(small(), map=False).save(tmp_path / "page.html")
+    with browser() as chrome:
+        page = chrome.new_context(offline=True).new_page()
+        page.goto(f"{saved.as_uri()}#/map")
+        words = page.locator(".atlas").inner_text()
+    assert "This page was made without a map. For one, call au.explore with map=True." in words
+    assert "eload" not in words
+    assert "aureole index map" not in words
 
 
 def test_sets_are_those_of_the_index():

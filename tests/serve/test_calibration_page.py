@@ -83,7 +83,7 @@ def test_the_page_shows_the_coverage_and_searches_with_the_guarantee(
         assert visit.page.locator(".calibration .spot").count() == 20
         measured = coverage_curve(calibrated.conformal)["curve"][17]["measured"]
         row = visit.page.locator(".calibration tr", has_text="90 %").first.inner_text()
-        assert f"{100 * measured:.0f} %" in row
+        assert f"{100 * measured:.0f}\u00a0%" in row  # without a line break
         assert visit.overflow() <= 0
         visit.page.screenshot(path=tmp_path / "calibration.png", full_page=True)
         visit.go("#/item/item%207")
@@ -91,11 +91,18 @@ def test_the_page_shows_the_coverage_and_searches_with_the_guarantee(
         visit.page.locator("input[value=predictive]").check(force=True)
         visit.move_mass(90)
         assert visit.members()[0] == counts[0]
+        claim = visit.page.locator(".holds", has_text=f"about {100 * measured:.0f} %").inner_text()
+        assert claim.startswith("By the model, the circle contains the direction of a match")
+        assert "of 200 held-out pairs" in claim
         assert visit.page.locator(".banner").count() == 0
         with visit.page.expect_response(lambda answer: answer.url.endswith("/v1/search")):
             visit.page.locator(".conformal input").check()
         visit.page.locator(".summary strong", has_text=str(counts[1])).wait_for()
         assert visit.members()[0] == counts[1]
+        assert "in at least 90" in visit.page.locator(".holds").inner_text()
+        visit.page.locator("input[value=credible]").check(force=True)
+        visit.page.locator(".holds", has_text="its own latent").wait_for()
+        assert "held-out" not in visit.page.locator(".holds").inner_text()
         assert visit.errors == []
 
 
@@ -114,6 +121,9 @@ def test_a_gallery_without_calibration_says_what_to_do(tmp_path):
         banner = visit.page.locator(".banner")
         banner.wait_for()
         assert "not calibrated" in banner.inner_text()
+        claim = visit.page.locator(".holds").inner_text()
+        assert claim.startswith("By the model, ")
+        assert claim.endswith("with a probability of 95\u00a0%.")
         assert visit.page.locator(".conformal").count() == 0
         banner.get_by_role("link").click()
         visit.page.get_by_text("--conformal held-out.parquet").wait_for()

@@ -234,6 +234,7 @@ def test_the_comparison_keeps_its_selection_colour_and_order(visit):
 
     def check_state() -> None:
         status.get_by_text(words).wait_for()
+        page.locator(".planes .ramp").first.wait_for()
         assert page.get_by_label("Colour by").input_value() == "kappa"
         checked = page.locator(".panel:last-child .choice input:checked")
         assert checked.get_attribute("value") == "down"

@@ -166,6 +166,55 @@ def test_the_comparison_shows_what_python_finds(visit, work):
     assert "in the rectangle" in panel.locator(".scatter").inner_text()
 
 
+def test_a_range_of_both_kappas_by_keyboard(visit, work):
+    with (
+        CredibleIndex.open(work / "one.faiss") as one,
+        CredibleIndex.open(work / "two.faiss") as two,
+    ):
+        ids = [f"item-{i:03d}" for i in range(N)]
+        kappas = [index.fetch(ids)[0].kappa.numpy() for index in (one, two)]
+    wanted = int(((kappas[0] >= 20) & (kappas[0] <= 40) & (kappas[1] >= 25)).sum())
+    assert 0 < wanted < N
+    visit.load()
+    visit.go("#/compare")
+    panel = visit.page.locator(".scatter")
+    first = visit.page.get_by_label("Smallest κ in one.faiss")
+    first.focus()
+    for value in ("20", "40", "25"):
+        visit.page.keyboard.type(value)
+        visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("Enter")
+    status = panel.get_by_role("status")
+    status.get_by_text(f"{wanted} pictures in the rectangle").wait_for()
+    panel.locator(".tile").first.wait_for()
+    visit.page.get_by_role("button", name="Clear selection").press("Enter")
+    status.get_by_text("Drag a rectangle").wait_for()
+    assert first.input_value() == ""
+
+
+def test_a_rectangle_fills_its_fields(visit):
+    visit.load()
+    visit.go("#/compare")
+    canvas = visit.page.locator(".scatter canvas")
+    canvas.wait_for()
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    visit.page.mouse.move(box["x"] + 80, box["y"] + 60)
+    visit.page.mouse.down()
+    visit.page.mouse.move(box["x"] + 220, box["y"] + 180, steps=4)
+    visit.page.mouse.up()
+    status = visit.page.locator(".scatter").get_by_role("status")
+    status.get_by_text("in the rectangle").wait_for()
+    before = status.inner_text()
+    values = [float(each.input_value()) for each in visit.page.locator(".ranges input").all()]
+    assert values[0] < values[1]
+    assert values[2] < values[3]
+    visit.page.locator(".ranges input").first.fill(str(values[0]))
+    visit.page.keyboard.press("Enter")
+    visit.page.wait_for_timeout(400)
+    assert status.inner_text() == before
+
+
 class Plane:
     """One of both maps on the page, and the places of the items on it in pixels of the screen."""
 

@@ -205,7 +205,13 @@ def test_tags_in_a_file_stay_in_the_browser(chrome, report, tmp_path, storage):
         ]
         words = "Stored in this browser only" if storage else "does not store anything"
         page.get_by_text(words).wait_for()
+        below = page.locator(".tags-view .check").bounding_box()
         page.locator(".export summary").click()
+        page.locator(".export button").first.wait_for()
+        assert page.locator(".tags-view .check").bounding_box() == below  # the menu is an overlay
+        page.keyboard.press("Escape")
+        assert page.locator(".export button").first.is_hidden()
+        page.keyboard.press("Enter")
         for title, name in (("All tags, CSV", "tags.csv"), ("All tags, JSON lines", "tags.jsonl")):
             with page.expect_download() as waiting:
                 page.get_by_role("button", name=title).click()

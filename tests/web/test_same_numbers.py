@@ -180,7 +180,7 @@ def test_the_command_line_prints_what_the_page_shows(shown, printed, gallery, ho
         kappa = answer["query"]["kappa"]
         assert float(page["kappa"]) == pytest.approx(kappa, rel=0.006)
         rank = float((kappas < kappa).double().mean())
-        share = re.search(r"(less|more) certain than (\d+) %", page["rank"].lower())
+        share = re.search(r"(less|more) certain than (\d+)\s%", page["rank"].lower())
         if share:
             wanted = 1 - rank if share[1] == "less" else rank
             assert int(share[2]) == pytest.approx(100 * wanted, abs=0.51)
@@ -197,10 +197,10 @@ def test_the_command_line_prints_what_the_page_shows(shown, printed, gallery, ho
         for name, angle, facts in members[:MEMBERS]:
             hit = by_id[name]
             assert float(angle.rstrip("°")) == pytest.approx(hit["degrees"], abs=0.51)
-            ((below, chance),) = re.findall(r"P (< )?([\d.]+)", facts)
+            ((beyond, chance),) = re.findall(r"P ([<>] )?([\d.]+)", facts)
             wanted = hit["probability"]
-            if below:
-                assert wanted < 0.001
+            if beyond:
+                assert wanted < 0.001 if beyond == "< " else 0.995 <= wanted < 1
             else:
                 assert float(chance) == pytest.approx(wanted, abs=0.0051)
             probabilities += 1

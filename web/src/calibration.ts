@@ -45,6 +45,17 @@ export function calibrationView(context: Context, about: About): View {
   return { element };
 }
 
+/** The share of held-out matches inside caps of this mass, interpolated between the points of the curve; null without a calibration. */
+export function coverage({ curve }: Calibration, mass: number): number | null {
+  const at = curve.findIndex(({ claimed }) => claimed >= mass - 1e-9);
+  const after = curve[at];
+  if (after === undefined) return null;
+  const before = curve[at - 1] ?? after;
+  const step = after.claimed - before.claimed;
+  const share = step > 0 ? Math.min(1, (mass - before.claimed) / step) : 1;
+  return (1 - share) * before.measured + share * after.measured;
+}
+
 function advice(about: About): HTMLElement {
   return h(
     "div",

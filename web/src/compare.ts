@@ -15,7 +15,7 @@ const AGAIN = 1500; // milliseconds between polls while the galleries are compar
 const MOVERS = 24;
 const BRUSHED = 60; // items of a brush that are shown
 const MARGIN = 46;
-const HINT = "Drag a rectangle over points to see them, or select some on the maps.";
+const HINT = "Drag a rectangle over points to see them, fill in its sides, or select some on the maps.";
 
 interface Brush {
   x: [number, number];
@@ -137,7 +137,7 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
     width: side * 2,
     height: side * 2,
     role: "img",
-    "aria-label": `Scatter plot of kappa in ${names[0]} (across) and in ${names[1]} (up), both on log scales`,
+    "aria-label": `Scatter plot of kappa in ${names[0]} (across) and in ${names[1]} (up), both on log scales. The fields below it select a range of each.`,
   });
   canvas.style.width = `${side}px`;
   canvas.style.height = `${side}px`;
@@ -148,19 +148,28 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
   let brush: Brush | null = null;
   const draw = (): void => paint(canvas, side, values, axes, brush, picked, names);
   let how: "push" | "replace" = "push"; // one step for Back for each rectangle
+  let picking = false;
   const pick = debounced(150, () => {
     if (brush === null || readRoute().view !== "compare") return;
+    picking = true;
     picked.select(areaOf(brush, axes), how);
+    picking = false;
     how = "replace";
   });
-  let from: [number, number] | null = null; // where a drag has begun
+  const sides = new Sides(axes, side, names, (given) => {
+    brush = given;
+    how = "push";
+    draw();
+    if (given === null) picked.select(null);
+    else pick();
+  });
   let before: Uint8Array | null = null;
   picked.onChange(() => {
-    // while dragging, the rectangle may be ahead of the selection
-    if (from === null) brush = picked.area?.on === "plot" ? brushOf(picked.area, axes) : null;
+    if (!picking) brush = picked.area?.on === "plot" ? brushOf(picked.area, axes) : null;
     draw();
     if (picked.mask === before) return;
     before = picked.mask;
+    if (!picking) sides.show(brush);
     if (before === null) {
       loading.stop();
       fill(words, [HINT]);
@@ -194,6 +203,7 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
     const box = canvas.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   };
+  let from: [number, number] | null = null;
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
     from = at(event);
@@ -203,6 +213,7 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
     if (from === null) return;
     const to = at(event);
     brush = { x: sortedPair(from[0], to[0]), y: sortedPair(from[1], to[1]) };
+    sides.show(brush);
     draw();
     pick();
   });
@@ -215,7 +226,7 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
     { class: "panel scatter" },
     h("h2", {}, "κ in both galleries"),
     canvas,
-    h("div", {}, words, offer, list),
+    h("div", {}, sides.element, words, offer, list),
   );
   return { element, draw };
 }
@@ -271,6 +282,48 @@ class Axis {
     }
     const step = Math.ceil(all.length / 6);
     return all.filter((_, i) => i % step === 0);
+  }
+}
+
+/** The sides of the rectangle as kappas in four fields; an empty one is open. */
+class Sides {
+  readonly element: HTMLElement;
+  private readonly inputs: HTMLInputElement[];
+
+  constructor(
+    private readonly axes: [Axis, Axis],
+    private readonly side: number,
+    names: [string, string],
+    take: (brush: Brush | null) => void,
+  ) {
+    const rows = names.map((name) => {
+      const [low, high] = ["Smallest", "Largest"].map((which) => h("input", { type: "number", step: "any", min: 0, "aria-label": `${which} κ in ${name}` }));
+      return [low, high] as [HTMLInputElement, HTMLInputElement];
+    });
+    this.inputs = rows.flat();
+    const ranges = rows.map(([low, high], i) => h("div", { class: "range" }, h("span", { class: "by" }, `κ in ${names[i]}`), low, h("span", { "aria-hidden": "true" }, "–"), high));
+    this.element = h("form", { class: "ranges" }, ...ranges, h("button", { type: "submit" }, "Select"));
+    this.element.addEventListener("submit", (event) => {
+      event.preventDefault();
+      take(this.read());
+    });
+  }
+
+  show(brush: Brush | null): void {
+    const [x, y] = this.axes;
+    const values = brush === null ? [] : [x.value(brush.x[0]), x.value(brush.x[1]), y.value(brush.y[1]), y.value(brush.y[0])];
+    this.inputs.forEach((input, i) => (input.value = values[i] === undefined ? "" : String(values[i])));
+  }
+
+  private read(): Brush | null {
+    const [x, y] = this.axes;
+    if (this.inputs.every((input) => input.value === "")) return null;
+    const at = (i: number, axis: Axis, open: number): number => {
+      const text = this.inputs[i]?.value ?? "";
+      return text === "" ? open : axis.at(Number(text));
+    };
+    // the pixels of y run downwards
+    return { x: sortedPair(at(0, x, 0), at(1, x, this.side)), y: sortedPair(at(3, y, 0), at(2, y, this.side)) };
   }
 }
 
@@ -366,7 +419,7 @@ function movers(context: Context, names: [string, string]): { element: HTMLEleme
         found.entries.map((each) => {
           const kappas = each.kappa.map((kappa) => (kappa === null ? "∞" : number(kappa))).join(" → ");
           const change = each.rank_change;
-          const moved = by === "neighbours" ? `${percent(each.overlap)} the same` : `rank ${change < 0 ? "−" : "+"}${Math.round(Math.abs(100 * change))} %`;
+          const moved = by === "neighbours" ? `${percent(each.overlap)} the same` : `rank ${change < 0 ? "−" : "+"}${Math.round(Math.abs(100 * change))}\u00a0%`;
           return h("li", {}, tile(context, each.item, h("span", { class: "kappa" }, `κ ${kappas}`), h("small", {}, moved)));
         }),
       );

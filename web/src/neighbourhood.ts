@@ -1,6 +1,7 @@
 // The neighbourhood of a posterior: the map with its cap, the mass slider, and the items inside the cap.
 
-import type { About, Asked, Cap, Found, Hit, Kind, Matches, Query } from "./api";
+import type { About, Asked, Calibration, Cap, Found, Hit, Kind, Matches, Query } from "./api";
+import { coverage } from "./calibration";
 import { choice, debounced, fill, h, Latest, trouble } from "./dom";
 import { angleMap } from "./map";
 import { changeQuery, readRoute } from "./route";
@@ -31,6 +32,7 @@ export class Neighbourhood {
   /** Whether the cap of the matches is that of the conformal calibration. */
   private guaranteed: boolean;
   private readonly guarantee: HTMLElement | null;
+  private calibration: Calibration | null = null;
   private readonly map;
   private readonly prior: number | null;
   private readonly slider = h("input", { type: "range", min: LEAST, max: MOST, step: 1, id: "mass" });
@@ -83,6 +85,7 @@ export class Neighbourhood {
       onchange: () => {
         this.guaranteed = conformal.checked;
         this.keep();
+        this.turn();
         void this.search();
       },
     });
@@ -122,6 +125,7 @@ export class Neighbourhood {
     );
     this.entitle();
     this.turn();
+    if (predicts && about.conformal === true) void this.measure();
   }
 
   /** The cap that is shown: of the default kind, or as in the address. */
@@ -181,10 +185,24 @@ export class Neighbourhood {
   /** Resizes the circle at once; the items are updated when the response arrives. */
   private turn(): void {
     fill(this.shown, [percent(this.mass)]);
-    fill(this.holds, [`The circle contains ${HOLDS[this.kind]} with a probability of ${percent(this.mass)}.`]);
+    fill(this.holds, [this.claim()]);
     this.slider.setAttribute("aria-valuetext", percent(this.mass));
     const angle = this.angle();
     if (angle !== null) this.map.cap(angle);
+  }
+
+  /** What is known of the circle: the probability of the model, and what was measured on held-out pairs. */
+  private claim(): string {
+    const mass = percent(this.mass);
+    if (this.calibrated()) return `For new pairs like the held-out ones, the circle contains ${HOLDS.predictive} in at least ${mass} of the cases.`;
+    const model = `By the model, the circle contains ${HOLDS[this.kind]} with a probability of ${mass}`;
+    const measured = this.kind === "predictive" && this.calibration !== null ? coverage(this.calibration, this.mass) : null;
+    return measured === null ? `${model}.` : `${model}; of ${count(this.calibration?.pairs ?? 0)} held-out pairs, it did for about ${percent(measured)}.`;
+  }
+
+  private async measure(): Promise<void> {
+    this.calibration = await this.context.source.calibration().catch(() => null);
+    this.turn();
   }
 
   private async place(): Promise<void> {

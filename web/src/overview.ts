@@ -1,9 +1,9 @@
 // A map of the whole gallery, with the views that follow the selection: histogram, classes, items and rows.
 
 import type { About, Item, TableInfo } from "./api";
-import { choice, debounced, fill, h, Latest, trouble } from "./dom";
+import { choice, debounced, fill, h, Latest, prose, trouble } from "./dom";
 import { categoryName, chips, Classes, columnName, Histogram, search } from "./filters";
-import type { View } from "./item";
+import { capital, type View } from "./item";
 import { type Look, lookOf } from "./look";
 import { PointGrid } from "./points";
 import { changeQuery, readRoute } from "./route";
@@ -144,7 +144,7 @@ class MapPanel {
       tool("Select view", "Select the items in view", () => void context.selection.put({ lasso: this.scatter.corners() })),
       h("label", { class: "by" }, "Colour by ", this.colour),
     );
-    this.element = table.map.available ? h("section", { class: "atlas", "aria-label": "Map" }, tools, h("div", { class: "plane" }, canvas, this.overlay), this.legend, this.note) : absent(table);
+    this.element = table.map.available ? h("section", { class: "atlas", "aria-label": "Map" }, tools, h("div", { class: "plane" }, canvas, this.overlay), this.legend, this.note) : absent(table, context.source.live);
     new MutationObserver(() => void this.dress(this.by)).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   }
 
@@ -241,13 +241,14 @@ class MapPanel {
   }
 }
 
-/** What to do without a map. */
-function absent(table: TableInfo): HTMLElement {
+/** What to do without a map; a file cannot get one by reloading it. */
+function absent(table: TableInfo, live: boolean): HTMLElement {
+  const reason = table.map.reason ?? "there is no map.";
   return h(
     "section",
     { class: "atlas empty", "aria-label": "Map" },
-    h("p", {}, h("strong", {}, "This gallery has no map yet."), ` ${table.map.reason ?? ""}`),
-    h("p", {}, "Create it with ", h("code", {}, "aureole index map GALLERY"), `, which places all ${count(table.rows)} items in two dimensions and stores the result with the gallery. Then reload this page.`),
+    h("p", {}, h("strong", {}, ...prose(capital(reason)))),
+    live && h("p", {}, `A map places all ${count(table.rows)} items in two dimensions and is stored with the gallery. Reload this page once it is made.`),
     h("p", {}, "The histogram, the classes and the items below work without it."),
   );
 }

@@ -377,13 +377,18 @@ function exportMenu(tagging: Tagging, context: Context | null): HTMLElement {
       fill(note, [trouble(error)]);
     }
   };
-  return h(
-    "details",
-    { class: "export" },
-    h("summary", { class: "button" }, "Export"),
-    h("ul", {}, ...[...own, ...tagging.store.downloads()].map((each) => h("li", {}, h("button", { type: "button", class: "link", onclick: () => void save(each) }, each.title)))),
-    note,
-  );
+  const summary = h("summary", { class: "button" }, "Export");
+  const buttons = [...own, ...tagging.store.downloads()].map((each) => h("li", {}, h("button", { type: "button", class: "link", onclick: () => void save(each) }, each.title)));
+  const menu = h("details", { class: "export" }, summary, h("div", {}, h("ul", {}, ...buttons), note));
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    summary.focus();
+  });
+  menu.addEventListener("focusout", ({ relatedTarget }) => {
+    if (relatedTarget instanceof Node && !menu.contains(relatedTarget)) menu.open = false;
+  });
+  return menu;
 }
 
 function selectionDownloads(context: Context, progress: Progress): Download[] {

@@ -16,12 +16,12 @@ export function number(value: number | null): string {
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
 }
 
-/** 0.973 as "97 %"; one decimal below 1 % and above 99 %. */
+/** 0.973 as "97 %", without a line break before the sign; one decimal below 1 % and above 99 %. */
 export function percent(share: number): string {
   const value = 100 * share;
   // never rounded to "0.0" or "100.0"
-  if ((value > 0 && value < 1) || (value > 99 && value < 100)) return `${Math.min(99.9, Math.max(0.1, value)).toFixed(1)} %`;
-  return `${value.toFixed(0)} %`;
+  if ((value > 0 && value < 1) || (value > 99 && value < 100)) return `${Math.min(99.9, Math.max(0.1, value)).toFixed(1)}\u00a0%`;
+  return `${value.toFixed(0)}\u00a0%`;
 }
 
 /** How kappa changed: "rises from 24.1 to 180 (7.5x)". */
@@ -39,8 +39,8 @@ export function rankInWords(rank: number): string {
   if (rank === 1) return "more certain than every item of the gallery";
   if (rank < 0.005) return "among the least certain items of the gallery";
   if (rank > 0.995) return "among the most certain items of the gallery";
-  if (rank < 0.5) return `less certain than ${Math.min(99, Math.round(100 * (1 - rank)))} % of the gallery`;
-  return `more certain than ${Math.min(99, Math.round(100 * rank))} % of the gallery`;
+  if (rank < 0.5) return `less certain than ${Math.min(99, Math.round(100 * (1 - rank)))}\u00a0% of the gallery`;
+  return `more certain than ${Math.min(99, Math.round(100 * rank))}\u00a0% of the gallery`;
 }
 
 export function degrees(cosine: number): string {
@@ -89,8 +89,9 @@ export function sorted<T extends { label: unknown }>(classes: T[]): T[] {
   return [...classes].sort((a, b) => labelOf(a.label).localeCompare(labelOf(b.label), "en", { numeric: true }));
 }
 
-/** A probability with two or three decimals. */
+/** A probability with two or three decimals; "1.00" only for 1. */
 export function probability(value: number): string {
+  if (value >= 0.995 && value < 1) return "> 0.99";
   return value < 0.001 ? "< 0.001" : value < 0.01 ? value.toFixed(3) : value.toFixed(2);
 }
 

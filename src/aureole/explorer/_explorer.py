@@ -20,7 +20,8 @@ from aureole.data import find_picture, read_thumbnail
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.evaluation import SAMPLED, kappa_rejection
-from aureole.explorer._gallery_table import GalleryTable
+from aureole.explorer._gallery_map import GalleryMap
+from aureole.explorer._gallery_table import NO_MAP, GalleryTable
 from aureole.explorer._neighbourhood_map import MASSES, match_prior
 from aureole.explorer._stored_sets import stored_sets
 from aureole.plot import FAVICON
@@ -45,6 +46,7 @@ _BYTES = 7_500_000  # of all items with pictures, so that the file stays below 1
 _ITEM_BYTES = 3500  # of an item without its picture
 _MAX_TEXT = 2000  # characters
 _CREDIBLE = SearchOptions(kind="credible")
+_NO_MAP = "this file has no map. Run aureole index map GALLERY, then write the file again."
 
 Progress = Callable[[int, int], None]
 
@@ -57,6 +59,7 @@ def explorer_data(
     text_column: str | None = None,
     items: int = 240,
     calibrator: MatchCalibrator | None = None,
+    map: GalleryMap | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The data of the page as JSON values: a sample of items from all ranges of kappa, with their nearest neighbours.
@@ -75,11 +78,13 @@ def explorer_data(
         Items to sample (default 240), not counting neighbours.
     calibrator
         Fitted on the directions of the gallery: the page then shows match probabilities instead of cosines.
+    map
+        The gallery's map, for example from ``fit_map`` (default: the stored one, if any).
     progress
         Called with (searches done, searches in total).
     """
     matcher = None if calibrator is None else GalleryMatcher(calibrator, index)
-    table = GalleryTable.read(index, label_column, text_column)
+    table = _table(index, label_column, text_column, map)
     picked = table.ids(pick_items(len(table), table.labels(), items))
     thumbnails, names = _thumbnails(pictures, _with_neighbours(index, picked))
     chosen = sorted(row for row in table.numbers(names) if row is not None)
@@ -113,6 +118,29 @@ def explorer_data(
         "table": table.embed(chosen),
         "sets": sets,
     }
+
+
+def _table(
+    index: CredibleIndex,
+    label_column: str | None,
+    text_column: str | None,
+    given: GalleryMap | None,
+) -> GalleryTable:
+    """The table of the gallery with the given map, or with the stored one."""
+    table = GalleryTable.read(index, label_column, text_column)
+    if given is not None:
+        same = given.note.dim == index.schema.dim
+        if not same or set(given.ids).isdisjoint(table.ids(range(len(table)))):
+            what = (
+                "none of its ids exists here" if same else "its directions have another dimension"
+            )
+            raise InvalidInputError(
+                f"the map is of another gallery: {what}. Make one of this gallery with fit_map."
+            )
+        table.add_map(given)
+    elif table.map["reason"] == NO_MAP:
+        table.map = table.map | {"reason": _NO_MAP}
+    return table
 
 
 def choose_columns(

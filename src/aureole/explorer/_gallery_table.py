@@ -24,7 +24,7 @@ _FEW = 50  # so many distinct values are always a category
 _MAX_TEXT_BYTES = 512 * 2**20  # of all searchable text
 _SEARCHED = 1000  # characters of each text that are searched
 _NAMED = 100  # classes that are listed with their sizes
-_NO_MAP = "this gallery has no map. Make one with: aureole index map GALLERY"
+NO_MAP = "this gallery has no map. Make one with: aureole index map GALLERY"
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class GalleryTable:
             parts = numeric.pop(name, None)
             self.columns[name] = self._column(name, kind, codes.pop(name, None), parts)
         self._code_by_label = _codes_by_text(self._label_values)
-        self.map: dict[str, Any] = {"available": False, "method": None, "reason": _NO_MAP}
+        self.map: dict[str, Any] = {"available": False, "method": None, "reason": NO_MAP}
         self.version = ""
         self._digest(f"{version}\0{len(self)}\0{label_column}\0{text_column}".encode())
 
@@ -237,7 +237,7 @@ class GalleryTable:
         try:
             found = read_map(index)
         except DamagedGalleryError as error:
-            table.map = table.map | {"reason": str(error)}
+            table.map = table.map | {"reason": f"the map cannot be read: {error}"}
             return table
         if found is not None:
             table.add_map(found)

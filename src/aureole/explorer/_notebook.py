@@ -1,7 +1,9 @@
 """The explorer in a notebook: the page of a gallery in memory, in a frame of its own, without a server."""
 
 import html
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ from aureole.explorer._explorer import (
     render_explorer,
     write_explorer,
 )
+from aureole.explorer._gallery_map import GalleryMap, Observer, fit_map
 from aureole.retrieval import CredibleIndex, MatchCalibrator, Origin
 
 _HEIGHT = 760  # pixels
 _LARGEST = 100_000  # items: a larger gallery needs a service
+_QUICK = 3000  # items whose map is fitted unless map=False
 # a document of its own in a sandboxed frame: neither the page nor the notebook can change the other
 _ESM = """
 function render({ model, el }) {
@@ -45,6 +49,7 @@ def explore(
     ids: Sequence[str] | None = None,
     kappa_pos: float | None = None,
     calibrator: MatchCalibrator | None = None,
+    map: GalleryMap | bool | None = None,
     items: int = 2000,
 ) -> "Exploration":
     """The explorer of these posteriors, to show in a notebook or to save as one HTML file.
@@ -67,6 +72,9 @@ def explore(
         The concentration of pairs, for match probabilities (default: cosines are shown).
     calibrator
         Fitted on the directions of these posteriors (default: none).
+    map
+        The map of all items: one from ``fit_map`` or ``read_map``; True to fit one, for 100,000 items in some minutes;
+        False for none. Default: fit one if openTSNE is installed and there are at most 3,000 items.
     items
         Items to sample (default 2000).
 
@@ -96,6 +104,7 @@ def explore(
         if kappa_pos is not None:
             index.origin = Origin(kappa_pos)
         label_column, text_column = choose_columns(index.schema.columns, None, None)
+        fitted, reason = _map_of(index, n, map)
         data = explorer_data(
             index,
             pictures=pictures,
@@ -103,8 +112,51 @@ def explore(
             text_column=text_column,
             items=items,
             calibrator=calibrator,
+            map=fitted,
         )
+    if fitted is None:
+        data["table"]["map"] |= {"reason": reason}
     return Exploration(data)
+
+
+def _map_of(
+    index: CredibleIndex, n: int, wanted: GalleryMap | bool | None
+) -> tuple[GalleryMap | None, str]:
+    """(The map or None, the reason if it is None)."""
+    if isinstance(wanted, GalleryMap):
+        return wanted, ""
+    if wanted is False:
+        return None, "this page was made without a map. For one, call au.explore with map=True."
+    if wanted is None and n > _QUICK:
+        return None, (
+            f"a map of more than {_QUICK:,} items takes a while. For one, call au.explore with map=True."
+        )
+    try:
+        with _map_progress() as observer:
+            return fit_map(index, observer=observer), ""
+    except MissingPackageError as error:
+        if wanted:
+            raise
+        return None, f"{error} Then call au.explore again."
+
+
+@contextmanager
+def _map_progress() -> Iterator[Observer]:
+    """An observer of ``fit_map`` that keeps one line of stderr up to date, in a terminal or a notebook."""
+    shown = sys.stderr.isatty() or "ipykernel" in sys.modules
+    last = ""
+
+    def show(step: str, done: int, total: int) -> None:
+        nonlocal last
+        line = f"map: {step} {100 * done // max(1, total)} %"
+        if shown and line != last:
+            sys.stderr.write(f"\r{line:<30}")
+            sys.stderr.flush()
+            last = line
+
+    yield show
+    if last:
+        sys.stderr.write(f"\r{'':<30}\r")
 
 
 class Exploration:
