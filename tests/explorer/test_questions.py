@@ -115,6 +115,17 @@ def test_planted_labels_are_the_most_suspicious(asked):
     assert second == first[2:]
 
 
+def test_the_rows_of_a_question_are_those_of_its_whole_answer(asked):
+    _, found, _ = asked
+    one, two = found.confusions()[0]["codes"]
+    for name, classes in (("labels", None), ("outliers", None), ("ambiguous", (one, two))):
+        _, entries = found.answer(name, 0, N, classes=classes)
+        assert found.rows(name, classes=classes).tolist() == sorted(e["row"] for e in entries)
+    for name in ("nothing", "duplicates"):
+        with pytest.raises(InvalidInputError):
+            found.rows(name)
+
+
 def test_confusions_are_means_of_shares(asked):
     _, found, _ = asked
     shares = found.shares
@@ -308,6 +319,7 @@ def test_planted_copies_are_found():
     assert total == 1
     assert {pairs[0]["id"], pairs[0]["partner_id"]} == {"item-003", "item-149"}
     assert pairs[0]["score"] == 1.0
+    assert {found.ids[row] for row in found.rows("duplicates")} == {"item-003", "item-149"}
 
 
 def test_comparison_is_that_of_loops():

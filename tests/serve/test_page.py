@@ -332,7 +332,7 @@ def test_all_of_it_by_keyboard_alone(visit):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_screen_and_both_colours(chrome, address, scheme):
-    with Visit(chrome, address, width=400, color_scheme=scheme) as visit:
+    with Visit(chrome, address, width=390, color_scheme=scheme) as visit:
         visit.load()
         for route in ("#/", "#/item/disc%201", "#/ask", "#/threshold"):
             visit.go(route)

@@ -19,6 +19,7 @@ from aureole.serve._question_answers import (
     QuestionsAnswer,
     _on_map,
 )
+from aureole.serve._response_models import TableFindAnswer
 from aureole.sphere import normalize
 from tests.serve.conftest import N, ask, error_of, running
 
@@ -71,6 +72,44 @@ def test_answers_are_those_of_python(answered):
     assert page["total"] == about["confusions"][0]["count"] == len(page["entries"])
 
 
+def test_the_rows_of_a_question_are_those_of_all_its_items(answered):
+    place, found, _ = answered
+    about = read(place, "/v1/questions")
+    one, two = about["confusions"][0]["codes"]
+    for path, name, pair in (
+        ("labels/rows", "labels", None),
+        ("outliers/rows", "outliers", None),
+        (f"ambiguous/rows?one={one}&two={two}", "ambiguous", (one, two)),
+    ):
+        answer = read(place, f"/v1/questions/{path}")
+        TableFindAnswer.model_validate(answer)
+        total, entries = found.answer(name, 0, 500, classes=pair)
+        ids = [each["id"] for each in entries]
+        body = {"ids": ids}
+        numbers = json.loads(ask(place, "POST", "/v1/table/numbers", body)[2])
+        rows = np.frombuffer(base64.b64decode(answer["rows"]), "<u4").tolist()
+        assert rows == sorted(numbers["rows"])
+        assert (answer["count"], answer["truncated"]) == (total, False)
+        assert answer["version"] == numbers["version"]
+
+
+def test_the_table_has_suspicions_and_outliers_until_rows_change(answered, made, tmp_path):
+    place, found, _ = answered
+    names = [column["name"] for column in read(place, "/v1/table")["columns"]]
+    for name, values in found.columns().items():
+        assert f"questions.{name}" in names
+        data = ask(place, "GET", f"/v1/table/columns/questions.{name}")[2]
+        np.testing.assert_allclose(np.frombuffer(data, "<f4"), values, rtol=1e-6)
+    where = tmp_path / "gallery.faiss"
+    with CredibleIndex.create(where, made[1], [f"item {i}" for i in range(N)]) as index:
+        service = Service(index, questions=inspect_gallery(index))
+        assert set(service.listing.table.columns) == {"kappa", "questions.outlier"}
+        index.delete(["item 7"])
+        service.refresh(str(where))
+        assert set(service.listing.table.columns) == {"kappa"}
+        service.close()
+
+
 def test_the_comparison_is_that_of_python(answered):
     place, _, compared = answered
     found = read(place, "/v1/comparison")
@@ -114,19 +153,23 @@ def test_errors_are_typed(answered, place):
         "/v1/questions/nothing",
         "/v1/questions/labels?limit=0",
         "/v1/questions/labels?offset=-1",
+        "/v1/questions/nothing/rows",
+        "/v1/questions/ambiguous/rows?one=-3&two=x",
         "/v1/questions/ambiguous?one=-3&two=x",
         "/v1/comparison/movers?by=<script>",
     ):
         error_of(ask(there, "GET", path), 422, "invalid_input")
     assert read(there, "/v1/questions/ambiguous?one=1000000&two=5")["entries"] == []
     assert read(there, "/v1/questions/labels?offset=1000000")["entries"] == []
-    missing = error_of(ask(there, "GET", "/v1/questions/duplicates"), 404, "not_found")
-    assert "--encoder" in missing
+    assert read(there, "/v1/questions/ambiguous/rows?one=1000000&two=5")["count"] == 0
+    for path in ("/v1/questions/duplicates", "/v1/questions/duplicates/rows"):
+        assert "--encoder" in error_of(ask(there, "GET", path), 404, "not_found")
     # a service without answers
     about = read(place, "/v1/questions")
     assert not about["available"]
     assert "aureole inspect" in about["reason"]
     error_of(ask(place, "GET", "/v1/questions/labels"), 404, "not_found")
+    error_of(ask(place, "GET", "/v1/questions/labels/rows"), 404, "not_found")
     assert not read(place, "/v1/comparison")["available"]
     error_of(ask(place, "GET", "/v1/comparison/movers"), 404, "not_found")
 
@@ -141,4 +184,9 @@ def test_a_small_gallery_is_inspected_when_the_service_starts(made, index):
     expected = inspect_gallery(index, label_column="label")
     assert service.questions()["questions"] == expected.summary()
     assert service.questions()["progress"] is None
+    for _ in range(600):
+        if "questions.outlier" in service.listing.table.columns:
+            break
+        time.sleep(0.05)
+    assert set(service.listing.table.columns) >= {"questions.suspicion", "questions.outlier"}
     service.close()

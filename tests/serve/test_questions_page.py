@@ -1,7 +1,6 @@
 """Questions and the comparison in a browser, against the real service."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.explorer import compare_galleries, inspect_gallery, read_map, write_map
 from aureole.retrieval import CredibleIndex, Origin
 from benchmarks.explorer_visit import Visit, browser, chromium, serving
+from tests.serve.axe import violations
 
 pytest.importorskip("playwright")
 pytest.importorskip("fastapi")
@@ -23,7 +23,6 @@ pytestmark = [
     ),
 ]
 N, COLOURS = 150, ("red", "green", "blue")
-AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +119,24 @@ def test_each_question_shows_what_python_finds(visit, work):
     assert pair["classes"][0] in mixed.locator('button[aria-pressed="true"]').inner_text()
 
 
-def test_a_link_selects_the_items(visit):
+def test_a_link_selects_the_items(visit, work):
+    with CredibleIndex.open(work / "one.faiss") as index:
+        found = inspect_gallery(index, label_column="label")
+    pair = found.confusions()[0]
     visit.load()
     visit.go("#/questions")
     labels = visit.page.get_by_role("article", name="Suspicious labels")
     labels.get_by_role("link", name="on the map").click()
-    visit.page.wait_for_url("**/#/map?s=**")
-    assert "rows" in visit.page.url
+    visit.wait_selected(len(found.rows("labels")))
+    assert visit.filters() == [{"question": "labels"}]
+    visit.page.go_back()
+    mixed = visit.page.get_by_role("article", name="Confused classes")
+    mixed.get_by_role("button", name=" or ".join(pair["classes"])).click()
+    mixed.locator('button[aria-pressed="true"]').wait_for()
+    if pair["count"]:
+        mixed.get_by_role("link", name="on the map").click()
+        visit.wait_selected(pair["count"])
+        assert visit.filters() == [{"question": "ambiguous", "classes": pair["codes"]}]
 
 
 def test_the_comparison_shows_what_python_finds(visit, work):
@@ -333,17 +343,12 @@ def test_both_maps_by_keyboard(visit, work):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_axe_finds_no_violation_in_the_comparison(chrome, address, work, scheme, width):
-    if not AXE.is_file():
-        pytest.skip("axe-core is not installed: npm ci in web")
     with Visit(chrome, address, width=width, color_scheme=scheme) as visit:
         open_maps(visit, work)
         visit.page.get_by_role("button", name="Select view, second map").click()
         visit.page.locator(".scatter .tile").first.wait_for()
         visit.page.locator(".compare .panel").last.locator(".tile").first.wait_for()
-        visit.page.evaluate(AXE.read_text())
-        found = visit.page.evaluate("axe.run()")
-        bad = [(each["id"], [n["target"] for n in each["nodes"]]) for each in found["violations"]]
-        assert bad == []
+        assert violations(visit.page) == []
         assert visit.overflow() <= 0
         assert visit.errors == []
 

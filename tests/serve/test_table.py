@@ -14,6 +14,7 @@ from aureole.serve import Service
 from aureole.serve._response_models import (
     TableAnswer,
     TableFindAnswer,
+    TableIdsAnswer,
     TableNumbersAnswer,
     TableRowsAnswer,
 )
@@ -83,6 +84,37 @@ def test_rows_and_numbers_are_inverse(place, order, client):
     ]  # fmt: skip
     assert numbers.version == found.version
     assert post(place, "/v1/table/rows", {"rows": []}, TableRowsAnswer).items == []
+    ids = post(place, "/v1/table/ids", {"rows": rows, "version": found.version}, TableIdsAnswer)
+    assert ids.ids == [item.id for item in found.items]
+
+
+def test_rows_are_exported_as_parquet(place, made, order, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [N - 1, 0, *range(7, N), 7]
+    status, headers, body = ask(place, "POST", "/v1/table/export", {"rows": rows})
+    assert (status, headers["content-type"]) == (200, "application/vnd.apache.parquet")
+    assert "attachment" in headers["content-disposition"]
+    (tmp_path / "rows.parquet").write_bytes(body)
+    found = parquet.read_table(tmp_path / "rows.parquet").to_pydict()
+    places = [order[row] for row in rows]
+    assert found == {
+        "id": [names()[i] for i in places],
+        "kappa": made[1].kappa[places].tolist(),
+        "label": [("cat", "dog", "<b>")[i % 3] for i in places],
+        "text": [f"picture {i} & more" for i in places],
+    }
+
+
+def test_row_numbers_of_another_version_are_rejected(place):
+    for path in ("ids", "export"):
+        answer = ask(place, "POST", f"/v1/table/{path}", {"rows": [0], "version": "old"})
+        assert "has changed" in error_of(answer, 409, "conflict")
+
+
+def test_an_export_of_too_much_text_is_refused(place, monkeypatch):
+    monkeypatch.setattr("aureole.serve._listing._EXPORT_CHARACTERS", 100)
+    answer = ask(place, "POST", "/v1/table/export", {"rows": list(range(N))})
+    assert "Select fewer" in error_of(answer, 422, "invalid_input")
 
 
 @pytest.mark.parametrize("text", ["PICTURE 1", "& more", "passwd", "<", "dog", "x" * 200, "nobody"])
@@ -135,6 +167,16 @@ def test_paths_and_searches_that_make_no_sense(place, path, status, code):
         ("rows", {"rows": None}),
         ("rows", {"rows": [0], "misspelt": 1}),
         ("rows", []),
+        ("ids", {"rows": [-1]}),
+        ("ids", {"rows": [N]}),
+        ("ids", {"rows": [True]}),
+        ("ids", {"rows": [0] * 10_001}),
+        ("ids", {"rows": [0], "version": "a" * 65}),
+        ("export", {"rows": []}),
+        ("export", {"rows": [N]}),
+        ("export", {"rows": ["0"]}),
+        ("export", {"rows": [0] * 100_001}),
+        ("export", {"rows": [0], "format": "csv"}),
         ("numbers", {"ids": [0]}),
         ("numbers", {"ids": ["a"] * 100_001}),
         ("numbers", {"ids": ["a" * 1025]}),

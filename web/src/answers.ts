@@ -4,6 +4,14 @@ import type { Item } from "./api";
 
 export type QuestionName = "labels" | "ambiguous" | "duplicates" | "outliers";
 
+/** The questions as headings. */
+export const TITLES: Record<QuestionName, string> = {
+  labels: "Suspicious labels",
+  ambiguous: "Confused classes",
+  duplicates: "Near duplicates",
+  outliers: "Outliers",
+};
+
 export interface QuestionSummary {
   name: QuestionName;
   available: boolean;

@@ -204,9 +204,15 @@ export interface Source {
   /** The rows whose id or text contains a text, ignoring case. */
   find(text: string, column: string | null, signal?: AbortSignal): Promise<Match>;
   numbers(ids: string[]): Promise<(number | null)[]>;
+  /** The ids of at most 10,000 rows of this version of the table. */
+  ids(numbers: number[], version: string): Promise<string[]>;
+  /** A Parquet file of at most 100,000 rows of this version of the table; a page that is a file cannot write one. */
+  parquet?(numbers: number[], version: string): Promise<Blob>;
   questions(): Promise<Questions>;
   /** The items that a question found; `classes` are codes of a pair of confused classes. */
   question(name: QuestionName, offset: number, limit: number, classes: [number, number] | null, signal?: AbortSignal): Promise<Answer>;
+  /** The rows of all items that a question found; of near duplicates, both of each pair. */
+  questionRows(name: QuestionName, classes: [number, number] | null): Promise<Match>;
   comparison(): Promise<Comparison>;
   movers(by: MovedBy, offset: number, limit: number, signal?: AbortSignal): Promise<Movers>;
 }

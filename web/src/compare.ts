@@ -2,9 +2,11 @@
 
 import type { ComparedGallery, Comparison, MovedBy } from "./answers";
 import { type About, fromBase64 } from "./api";
+import { type Area, onPlot } from "./areas";
 import { bothKappas, ComparedMaps, Picked } from "./compare_maps";
 import { choice, debounced, fill, h, Latest, trouble } from "./dom";
 import type { View } from "./item";
+import { changeQuery, readRoute } from "./route";
 import { linkTo } from "./selection";
 import { type Context, tile } from "./tile";
 import { count, number, percent, things } from "./words";
@@ -12,7 +14,6 @@ import { count, number, percent, things } from "./words";
 const AGAIN = 1500; // milliseconds between polls while the galleries are compared
 const MOVERS = 24;
 const BRUSHED = 60; // items of a brush that are shown
-const SELECTED = 200; // rows that an address can hold
 const MARGIN = 46;
 const HINT = "Drag a rectangle over points to see them, fill in its sides, or select some on the maps.";
 
@@ -27,6 +28,7 @@ export function compareView(context: Context, about: About): View {
   let left = false;
   const theme = new MutationObserver(() => redraw());
   let redraw = (): void => undefined;
+  let follow = (): void => undefined;
   theme.observe(document.documentElement, { attributeFilter: ["data-theme"] });
   const load = async (): Promise<void> => {
     try {
@@ -35,7 +37,9 @@ export function compareView(context: Context, about: About): View {
       if (found.available && found.summary !== null) {
         const page = parts(context, about, found);
         redraw = page.redraw;
-        return fill(place, page.elements);
+        follow = page.follow;
+        fill(place, page.elements);
+        return follow();
       }
       const reason = found.reason ?? "there is no other gallery.";
       fill(place, [h("p", { class: "empty", role: "status" }, reason.charAt(0).toUpperCase() + reason.slice(1))]);
@@ -47,6 +51,7 @@ export function compareView(context: Context, about: About): View {
   void load();
   return {
     element,
+    follow: () => follow(),
     leave() {
       left = true;
       theme.disconnect();
@@ -54,7 +59,14 @@ export function compareView(context: Context, about: About): View {
   };
 }
 
-function parts(context: Context, about: About, found: Comparison): { elements: HTMLElement[]; redraw: () => void } {
+interface Parts {
+  elements: HTMLElement[];
+  redraw(): void;
+  /** Takes the selection, the colour and the kind of movers of the address. */
+  follow(): void;
+}
+
+function parts(context: Context, about: About, found: Comparison): Parts {
   const summary = found.summary as NonNullable<Comparison["summary"]>;
   const names = summary.galleries.map((gallery) => gallery.name) as [string, string];
   const only = summary.only.some((n) => n > 0)
@@ -62,9 +74,10 @@ function parts(context: Context, about: About, found: Comparison): { elements: H
     : "";
   const correlation = summary.rank_correlation === null ? "–" : summary.rank_correlation.toFixed(2);
   const overlap = summary.overlap === null ? "–" : percent(summary.overlap);
-  const picked = new Picked();
+  const picked = new Picked(found);
   const maps = new ComparedMaps(context, about, found, names, picked);
   const plot = scatter(context, about, found, names, picked);
+  const moved = movers(context, names);
   maps.start().catch((error: unknown) => maps.element.append(trouble(error)));
   const elements = [
     h(
@@ -79,13 +92,18 @@ function parts(context: Context, about: About, found: Comparison): { elements: H
     table(summary.galleries),
     maps.element,
     plot.element,
-    movers(context, names),
+    moved.element,
   ];
   const redraw = (): void => {
     plot.draw();
     void maps.dress();
   };
-  return { elements, redraw };
+  const follow = (): void => {
+    picked.follow();
+    maps.follow();
+    moved.follow();
+  };
+  return { elements, redraw, follow };
 }
 
 function table(galleries: [ComparedGallery, ComparedGallery]): HTMLElement {
@@ -114,7 +132,6 @@ function table(galleries: [ComparedGallery, ComparedGallery]): HTMLElement {
 
 function scatter(context: Context, about: About, found: Comparison, names: [string, string], picked: Picked): { element: HTMLElement; draw: () => void } {
   const values = new Float32Array(fromBase64(found.points));
-  const n = found.ids.length;
   const side = Math.min(460, innerWidth - 64);
   const canvas = h("canvas", {
     width: side * 2,
@@ -130,25 +147,29 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
   const offer = h("p", { class: "offer" });
   let brush: Brush | null = null;
   const draw = (): void => paint(canvas, side, values, axes, brush, picked, names);
+  let how: "push" | "replace" = "push"; // one step for Back for each rectangle
+  let picking = false;
   const pick = debounced(150, () => {
-    const now = brush;
-    if (now === null) return;
-    const mask = Uint8Array.from({ length: n }, (_, i) => (within(now, axes, values, i) ? 1 : 0));
-    picked.select(mask, "plot");
+    if (brush === null || readRoute().view !== "compare") return;
+    picking = true;
+    picked.select(areaOf(brush, axes), how);
+    picking = false;
+    how = "replace";
   });
   const sides = new Sides(axes, side, names, (given) => {
     brush = given;
+    how = "push";
     draw();
-    if (given === null) picked.select(null, "plot");
+    if (given === null) picked.select(null);
     else pick();
   });
   let before: Uint8Array | null = null;
   picked.onChange(() => {
-    if (picked.mask === null || picked.by !== "plot") brush = null;
+    if (!picking) brush = picked.area?.on === "plot" ? brushOf(picked.area, axes) : null;
     draw();
     if (picked.mask === before) return;
     before = picked.mask;
-    if (before === null || picked.by !== "plot") sides.show(null);
+    if (!picking) sides.show(brush);
     if (before === null) {
       loading.stop();
       fill(words, [HINT]);
@@ -162,11 +183,11 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
   });
   const loading = new Latest();
   const list_ = async (inside: number[]): Promise<void> => {
-    const ids = inside.slice(0, SELECTED).map((i) => found.ids[i] as string);
+    const ids = inside.slice(0, BRUSHED).map((i) => found.ids[i] as string);
     const rows = await loading.run(() => context.source.numbers(ids));
     if (rows === null) return;
     const known = rows.flatMap((row) => (row === null ? [] : [row]));
-    const items = await context.table.rows(known.slice(0, BRUSHED));
+    const items = await context.table.rows(known);
     const place = new Map(inside.map((i) => [found.ids[i] as string, i]));
     fill(
       list,
@@ -175,7 +196,8 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
         return h("li", {}, tile(context, item, h("small", {}, bothKappas(values, i))));
       }),
     );
-    fill(offer, [known.length > 0 && h("a", { href: linkTo("#/map", [{ rows: known }]) }, `Select ${known.length < inside.length ? "the first " : ""}${count(known.length)} on the map`)]);
+    const { area } = picked;
+    fill(offer, [area !== null && inside.length > 0 && h("a", { href: linkTo("#/map", [{ compared: area }]) }, `Select ${inside.length === 1 ? "it" : `all ${count(inside.length)}`} on the map`)]);
   };
   const at = (event: PointerEvent): [number, number] => {
     const box = canvas.getBoundingClientRect();
@@ -185,6 +207,7 @@ function scatter(context: Context, about: About, found: Comparison, names: [stri
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
     from = at(event);
+    how = "push";
   });
   canvas.addEventListener("pointermove", (event) => {
     if (from === null) return;
@@ -221,7 +244,7 @@ class Axis {
   ) {
     let [low, high] = [Infinity, -Infinity];
     for (let i = column; i < values.length; i += 2) {
-      const value = Math.max(1e-6, Math.min(1e9, values[i] as number));
+      const value = onPlot(values[i] as number);
       low = Math.min(low, value);
       high = Math.max(high, value);
     }
@@ -232,8 +255,7 @@ class Axis {
 
   /** The position of a kappa in pixels. */
   at(value: number): number {
-    const clipped = Math.max(1e-6, Math.min(1e9, value));
-    const share = (Math.log(clipped) - this.low) / (this.high - this.low);
+    const share = (Math.log(onPlot(value)) - this.low) / (this.high - this.low);
     const length = this.side - MARGIN - 8;
     return this.up ? 8 + (1 - share) * length : MARGIN + share * length;
   }
@@ -310,6 +332,15 @@ function within(brush: Brush, axes: [Axis, Axis], values: Float32Array, i: numbe
   return x >= brush.x[0] && x <= brush.x[1] && y >= brush.y[0] && y <= brush.y[1];
 }
 
+/** The kappas of a rectangle; the y axis points up. */
+function areaOf({ x, y }: Brush, [across, up]: [Axis, Axis]): Area {
+  return { on: "plot", x: [across.value(x[0]), across.value(x[1])], y: [up.value(y[1]), up.value(y[0])] };
+}
+
+function brushOf({ x, y }: Extract<Area, { on: "plot" }>, [across, up]: [Axis, Axis]): Brush {
+  return { x: [across.at(x[0]), across.at(x[1])], y: [up.at(y[1]), up.at(y[0])] };
+}
+
 function paint(canvas: HTMLCanvasElement, side: number, values: Float32Array, axes: [Axis, Axis], brush: Brush | null, picked: Picked, names: [string, string]): void {
   const context = canvas.getContext("2d");
   if (context === null) return;
@@ -374,7 +405,9 @@ function sortedPair(a: number, b: number): [number, number] {
   return a < b ? [a, b] : [b, a];
 }
 
-function movers(context: Context, names: [string, string]): HTMLElement {
+const MOVED: Record<MovedBy, string> = { kappa: "Rank of κ", up: "More certain", down: "Less certain", neighbours: "Neighbours" };
+
+function movers(context: Context, names: [string, string]): { element: HTMLElement; follow: () => void } {
   const list = h("ul", { class: "grid" });
   const loading = new Latest();
   const show = async (by: MovedBy): Promise<void> => {
@@ -394,13 +427,27 @@ function movers(context: Context, names: [string, string]): HTMLElement {
       fill(list, [trouble(error, () => void show(by))]);
     }
   };
-  void show("kappa");
-  return h(
+  let shown: MovedBy | null = null;
+  const follow = (): void => {
+    const wanted = readRoute().query.get("moved") ?? "";
+    const by = wanted in MOVED ? (wanted as MovedBy) : "kappa";
+    if (by === shown) return;
+    shown = by;
+    const input = choices.querySelector<HTMLInputElement>(`input[value=${by}]`);
+    if (input !== null) input.checked = true;
+    void show(by);
+  };
+  const choices = choice("Moved by", MOVED, (by) => {
+    changeQuery({ moved: by === "kappa" ? null : by }, "push");
+    follow();
+  });
+  const element = h(
     "div",
     { class: "panel" },
     h("h2", {}, "What moved most"),
     h("p", { class: "lead" }, `κ in ${names[0]} → in ${names[1]}. Two encoders have no common scale of κ, so ranks are compared.`),
-    choice("Moved by", { kappa: "Rank of κ", up: "More certain", down: "Less certain", neighbours: "Neighbours" } as Record<MovedBy, string>, (by) => void show(by)),
+    choices,
     list,
   );
+  return { element, follow };
 }

@@ -2,12 +2,13 @@
 
 import type { Comparison } from "./answers";
 import { type About, fromBase64, type TableInfo } from "./api";
+import { type Area, column, maskOf, parseArea } from "./areas";
 import { choice, debounced, fill, h, Latest, prose } from "./dom";
 import { columnName } from "./filters";
 import { lookOf } from "./look";
 import { PointGrid } from "./points";
+import { changeQuery, readRoute } from "./route";
 import { type Mode, MODES, Scatter } from "./scatter";
-import { inside } from "./selection";
 import type { Column } from "./table";
 import { type Context, hrefOf, picture } from "./tile";
 import { count, labelOf, nameOf, number, things } from "./words";
@@ -15,18 +16,33 @@ import { count, labelOf, nameOf, number, things } from "./words";
 /** The items that are selected in the comparison, and the one that is pointed at: places in `ids`. */
 export class Picked {
   mask: Uint8Array | null = null;
-  /** Where they were selected: the first or the second map, or the plot. */
-  by: 0 | 1 | "plot" = "plot";
+  area: Area | null = null;
   pointed = -1;
   private readonly listeners: (() => void)[] = [];
+
+  constructor(private readonly found: Comparison) {}
 
   onChange(act: () => void): void {
     this.listeners.push(act);
   }
 
-  select(mask: Uint8Array | null, by: 0 | 1 | "plot"): void {
-    this.mask = mask;
-    this.by = by;
+  /** Where the items were selected: on the first or the second map, or in the plot. */
+  get by(): 0 | 1 | "plot" {
+    return this.area?.on ?? "plot";
+  }
+
+  /** Selects the items of an area and puts it into the address; "replace" adds no step for Back (while dragging). */
+  select(area: Area | null, how: "push" | "replace" = "push"): void {
+    changeQuery({ sel: area === null ? null : JSON.stringify(area) }, how);
+    this.follow();
+  }
+
+  /** Takes the area of the address. */
+  follow(): void {
+    const area = parseArea(readRoute().query.get("sel"));
+    if (JSON.stringify(area) === JSON.stringify(this.area)) return;
+    this.area = area;
+    this.mask = area === null ? null : maskOf(this.found, area);
     for (const act of this.listeners) act();
   }
 
@@ -66,7 +82,7 @@ export class ComparedMaps {
   private readonly legends = [h("div", { class: "legend" }), h("div", { class: "legend" })];
   private readonly colour = h("select", { "aria-label": "Colour by" });
   private readonly words = h("span", { class: "hint" });
-  private readonly clear = h("button", { type: "button", disabled: true, onclick: () => this.picked.select(null, "plot") }, "Clear selection");
+  private readonly clear = h("button", { type: "button", disabled: true, onclick: () => this.picked.select(null) }, "Clear selection");
   private readonly hovering = new Latest();
   private readonly describe = debounced(40, () => void this.describeItem());
   private rows: (number | null)[] = [];
@@ -97,7 +113,10 @@ export class ComparedMaps {
       h("div", { class: "planes" }, ...this.sides.map((side, at) => this.plane(side, at as 0 | 1, names[at] as string))),
       some && this.note,
     );
-    this.colour.addEventListener("change", () => void this.dress());
+    this.colour.addEventListener("change", () => {
+      changeQuery({ by: this.colour.value }, "push");
+      void this.dress();
+    });
     picked.onChange(() => this.show());
     if (some) void this.describeItem();
   }
@@ -109,6 +128,13 @@ export class ComparedMaps {
     this.rows = await this.context.source.numbers(this.found.ids);
     this.offer(table);
     await this.dress();
+  }
+
+  /** Takes the colour of the address. */
+  follow(): void {
+    const before = this.colour.value;
+    this.colour.value = this.chosen();
+    if (this.colour.value !== before) void this.dress();
   }
 
   async dress(): Promise<void> {
@@ -128,7 +154,14 @@ export class ComparedMaps {
   private offer(table: TableInfo): void {
     const columns = table.columns.filter(({ kind, name }) => kind !== "text" && !name.startsWith("map."));
     fill(this.colour, columns.map(({ name }) => h("option", { value: name }, columnName(name))));
-    this.colour.value = columns.some(({ name }) => name === this.about.label_column) ? String(this.about.label_column) : "kappa";
+    this.colour.value = this.chosen();
+  }
+
+  /** The column to colour by: that of the address if it exists, else the labels, else kappa. */
+  private chosen(): string {
+    const names = [...this.colour.options].map((option) => option.value);
+    const wanted = [readRoute().query.get("by"), this.about.label_column];
+    return wanted.find((name): name is string => name !== null && names.includes(name)) ?? "kappa";
   }
 
   /** The values of a column of the first gallery, in the order of the comparison. */
@@ -142,26 +175,14 @@ export class ComparedMaps {
   }
 
   private side(xy: Float32Array, at: 0 | 1): Side {
-    const n = this.found.ids.length;
-    const [x, y, kappa] = [new Float32Array(n), new Float32Array(n), new Float32Array(n)];
-    let absent = 0;
-    for (let i = 0; i < n; i += 1) {
-      x[i] = xy[2 * i] as number;
-      y[i] = xy[2 * i + 1] as number;
-      kappa[i] = this.kappas[2 * i + at] as number;
-      if (Number.isNaN(x[i])) absent += 1;
-    }
+    const [x, y, kappa] = [column(xy, 0), column(xy, 1), column(this.kappas, at)];
+    const absent = x.reduce((total, value) => total + Number(Number.isNaN(value)), 0);
     const scatter = new Scatter({
       hover: (place) => this.picked.point(place),
       open: (place) => {
         location.hash = hrefOf(this.found.ids[place] as string);
       },
-      lasso: (corners) => {
-        const mask = new Uint8Array(n);
-        inside(corners, x, y, mask);
-        this.picked.select(mask, at);
-        scatter.mark(corners);
-      },
+      lasso: (corners) => this.picked.select({ on: at, lasso: corners }),
       settled: () => undefined,
       contents: () => undefined,
     });
@@ -199,7 +220,7 @@ export class ComparedMaps {
   }
 
   private show(): void {
-    const { mask, by, pointed } = this.picked;
+    const { mask, area, pointed } = this.picked;
     const changed = this.shown === null || this.shown.mask !== mask;
     this.shown = { mask };
     this.clear.disabled = mask === null;
@@ -210,7 +231,7 @@ export class ComparedMaps {
       side.scatter.ring(pointed);
       if (!changed) return;
       side.scatter.mask(mask);
-      if (by !== at || mask === null) side.scatter.mark(null);
+      side.scatter.mark(area !== null && area.on !== "plot" && area.on === at ? area.lasso : null);
     });
     this.describe();
   }

@@ -252,6 +252,14 @@ export class StoredFile implements Source {
     throw new Failure(NO_ANSWERS, "not_found");
   }
 
+  async questionRows(): Promise<Match> {
+    throw new Failure(NO_ANSWERS, "not_found");
+  }
+
+  async ids(numbers: number[]): Promise<string[]> {
+    return numbers.map((row) => this.at(row).id);
+  }
+
   async numbers(ids: string[]): Promise<(number | null)[]> {
     return ids.map((id) => this.places.get(id) ?? null);
   }

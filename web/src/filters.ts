@@ -1,5 +1,6 @@
 // Controls of the selection: search, chips, a histogram with a brush, and a bar for each class.
 
+import { TITLES } from "./answers";
 import type { ColumnInfo, TableInfo } from "./api";
 import { fill, h, svg, trouble } from "./dom";
 import { type Filter, kindOf, type Selected } from "./selection";
@@ -12,13 +13,16 @@ const WIDTH = 360;
 const HEIGHT = 84;
 const MOST_CLASSES = 200;
 
+/** Columns that the service adds, and kappa. */
+const NAMES: Record<string, string> = { kappa: "κ", "questions.suspicion": "label suspicion", "questions.outlier": "outlier, −log₁₀ p" };
+
 /** The name of a category for people. */
 export function categoryName(info: ColumnInfo | undefined, code: number): string {
   return code < 0 ? "no value" : labelOf(info?.values?.[code]) || "empty";
 }
 
 export function columnName(name: string): string {
-  return name === "kappa" ? "κ" : name;
+  return NAMES[name] ?? name;
 }
 
 function sentence(filter: Filter, table: TableInfo): string {
@@ -26,6 +30,8 @@ function sentence(filter: Filter, table: TableInfo): string {
   if ("find" in filter) return `Contains “${filter.find}”`;
   if ("rows" in filter) return `${count(filter.rows.length)} listed items`;
   if ("tag" in filter) return `Tag: ${filter.tag}`;
+  if ("compared" in filter) return "Area of the comparison";
+  if ("question" in filter) return filter.classes === undefined ? TITLES[filter.question] : `${TITLES[filter.question]}, one pair`;
   const name = columnName(filter.c);
   if ("in" in filter) {
     const info = table.columns.find((each) => each.name === filter.c);

@@ -2,6 +2,8 @@
 
 import type { About, Item, Order } from "./api";
 import { choice, fill, Gate, h, trouble } from "./dom";
+import type { View } from "./item";
+import { changeQuery, readRoute } from "./route";
 import { strip } from "./strip";
 import { type Context, dot, tile } from "./tile";
 import { count, labelOf, things } from "./words";
@@ -17,17 +19,27 @@ export interface Held {
   here: number;
 }
 
-export function galleryView(context: Context, about: About, held: Held | null): HTMLElement {
-  let order: Order = "ambiguous";
+export interface Gallery extends View {
+  /** Takes the order and the class of the address. */
+  follow(): void;
+}
+
+export function galleryView(context: Context, about: About, held: Held | null): Gallery {
+  let order: Order | null = null;
   const lanes = h("div", { class: "lanes" });
   const grid = new Grid(context, about);
-  const show = (): void => {
-    drawLanes(context, about, lanes, order);
-    grid.start(order);
+  const follow = (): void => {
+    const { query } = readRoute();
+    const before = order;
+    order = query.get("order") === "certain" ? "certain" : "ambiguous";
+    if (order !== before) drawLanes(context, about, lanes, order);
+    grid.follow(order, query.get("class"));
+    const input = toggle.querySelector<HTMLInputElement>(`input[value=${order}]`);
+    if (input !== null) input.checked = true;
   };
   const toggle = choice("Order", { ambiguous: "Least certain first", certain: "Most certain first" }, (chosen) => {
-    order = chosen;
-    show();
+    changeQuery({ order: chosen === "certain" ? chosen : null }, "push");
+    follow();
   });
   const element = h(
     "section",
@@ -47,8 +59,11 @@ export function galleryView(context: Context, about: About, held: Held | null): 
     lanes,
     grid.element,
   );
-  show();
-  return element;
+  return { element, follow };
+}
+
+function className(label: unknown): string {
+  return labelOf(label) || "no label";
 }
 
 function intro(about: About, held: Held | null): string {
@@ -70,7 +85,7 @@ function drawLanes(context: Context, about: About, place: HTMLElement, order: Or
   }
   const draw = (from: number, to: number): HTMLElement[] =>
     classes.slice(from, to).map(({ label, count: size }) => {
-      const name = labelOf(label) || "no label";
+      const name = className(label);
       const heading = h("span", {}, dot(context.colour(label)), name, h("small", {}, count(size)));
       // an item appears in one half only
       const first = Math.ceil(size / 2);
@@ -166,7 +181,8 @@ class Grid {
   private readonly list = h("ul", { class: "grid" });
   private readonly status = h("p", { class: "status", role: "status" });
   private readonly more = h("button", { type: "button", class: "more", onclick: () => void this.next() }, "Show more");
-  private order: Order = "ambiguous";
+  private readonly filter: HTMLSelectElement;
+  private order: Order | null = null;
   private label: unknown = null;
   private loaded = 0;
   private run = 0;
@@ -175,23 +191,23 @@ class Grid {
 
   constructor(
     private readonly context: Context,
-    about: About,
+    private readonly about: About,
   ) {
     if (about.text_column !== null && !about.pictures) this.list.classList.add("cards");
-    const filter = h(
+    this.filter = h(
       "select",
       { "aria-label": "Class" },
       h("option", { value: "" }, "All classes"),
-      ...about.classes.map(({ label }, i) => h("option", { value: String(i) }, labelOf(label) || "no label")),
+      ...about.classes.map(({ label }) => h("option", { value: className(label) }, className(label))),
     );
-    filter.addEventListener("change", () => {
-      this.label = filter.value === "" ? null : about.classes[Number(filter.value)]?.label;
-      this.start(this.order);
+    this.filter.addEventListener("change", () => {
+      changeQuery({ class: this.filter.value }, "push");
+      if (this.order !== null) this.follow(this.order, this.filter.value);
     });
     this.element = h(
       "section",
       { class: "all" },
-      h("div", { class: "bar" }, h("h2", {}, "All items by certainty"), about.classes.length > 0 && filter),
+      h("div", { class: "bar" }, h("h2", {}, "All items by certainty"), about.classes.length > 0 && this.filter),
       this.list,
       this.status,
       this.more,
@@ -203,8 +219,18 @@ class Grid {
     ).observe(this.more);
   }
 
-  start(order: Order): void {
+  /** Shows the items of a class, or of all without its name, in an order. */
+  follow(order: Order, name: string | null): void {
+    const found = this.about.classes.find(({ label }) => className(label) === name);
+    const label = found?.label ?? null;
+    if (order === this.order && label === this.label) return;
+    this.filter.value = found === undefined ? "" : className(label);
     this.order = order;
+    this.label = label;
+    this.start();
+  }
+
+  private start(): void {
     this.loaded = 0;
     this.pages = 0;
     this.run += 1;
@@ -215,7 +241,7 @@ class Grid {
   }
 
   private async next(): Promise<void> {
-    if (this.busy) return;
+    if (this.busy || this.order === null) return;
     this.busy = true;
     const run = this.run;
     try {

@@ -9,6 +9,8 @@ import { capAngle, labelOf, number, rankInWords, valueOf } from "./words";
 
 export interface View {
   element: HTMLElement;
+  /** Takes what has changed in the address; views without it are rebuilt. */
+  follow?(): void;
   leave?(): void;
 }
 

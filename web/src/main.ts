@@ -5,7 +5,7 @@ import type { About, Source, TableInfo } from "./api";
 import { calibrationBanner, calibrationView } from "./calibration";
 import { fill, h, prose, svg, trouble } from "./dom";
 import { storedData, StoredFile } from "./file";
-import { galleryView, type Held } from "./gallery";
+import { type Gallery, galleryView, type Held } from "./gallery";
 import { itemView, type View } from "./item";
 import { askKey } from "./key";
 import { compareView } from "./compare";
@@ -67,16 +67,18 @@ function prefetch(table: Table): void {
 
 /** Shows the link to the comparison, if the service has one. */
 async function showCompare(source: Source, links: HTMLElement): Promise<void> {
-  const link = links.querySelector<HTMLElement>('a[href="#/compare"]');
+  const link = links.querySelector<HTMLElement>('a[href^="#/compare"]');
   const { comparison } = await source.questions().catch(() => ({ comparison: false }));
   if (link !== null) link.hidden = !comparison;
 }
 
 /** Shows the view that the URL names; the gallery keeps its state. */
 class Pages {
-  private gallery: HTMLElement | null = null;
+  private gallery: Gallery | null = null;
   private overview: Overview | null = null;
   private view: View | null = null;
+  /** The view and its item. */
+  private shown = "";
   private scrolled = 0;
   private scrolledMap = 0;
   private first = true;
@@ -92,11 +94,10 @@ class Pages {
     this.tagging = new Tagging(context, about);
     context.actions.push((place) => place.append(selectionTags(this.tagging, context).element));
     addEventListener("hashchange", () => this.show());
-    // the map keeps its selection while other views are open
-    const own = [...links.querySelectorAll("a")].find((link) => link.getAttribute("href") === "#/map");
-    const keep = (): void => {
-      if (readRoute().view === "map") own?.setAttribute("href", location.hash);
-    };
+    // these views keep their state while others are open
+    const own = new Map(["", "map", "questions", "compare", "threshold"].map((name) => [name, links.querySelector(`a[href="#/${name}"]`)]));
+    const keep = (): void => own.get(readRoute().view)?.setAttribute("href", location.hash || "#/");
+    keep();
     addEventListener("hashchange", keep);
     addEventListener("querychange", keep);
     addEventListener("scroll", () => {
@@ -107,6 +108,9 @@ class Pages {
 
   show(): void {
     const { view: name, rest } = readRoute();
+    const same = this.shown === `${name}/${rest}`;
+    this.shown = `${name}/${rest}`;
+    if (same && this.view?.follow !== undefined) return this.view.follow();
     this.view?.leave?.();
     this.view = null;
     document.title = "aureole";
@@ -137,14 +141,19 @@ class Pages {
     if (this.view !== null) {
       const claims = name === "item" || name === "ask"; // views with sets of a claimed mass
       fill(this.main, [claims && calibrationBanner(this.about), this.view.element]);
+      const gallery = this.links.querySelector("a")?.getAttribute("href");
+      this.view.element.querySelector(".back a")?.setAttribute("href", gallery ?? "#/");
       scrollTo(0, 0);
     } else {
-      this.gallery ??= this.about.rows === 0 ? empty() : galleryView(this.context, this.about, this.held);
       const back = this.scrolled;
-      fill(this.main, [this.gallery]);
-      scrollTo(0, back);
+      this.gallery ??= this.about.rows === 0 ? empty() : galleryView(this.context, this.about, this.held);
+      if (!this.gallery.element.isConnected) {
+        fill(this.main, [this.gallery.element]);
+        scrollTo(0, back);
+      }
+      this.gallery.follow();
     }
-    this.announce(false);
+    this.announce(same);
   }
 
   /** Announces a new view to screen readers. */
@@ -166,8 +175,9 @@ function withTags(view: View, tags: View): View {
   };
 }
 
-function empty(): HTMLElement {
-  return h("p", { class: "empty" }, h("strong", {}, "The gallery is empty."), ...prose(" Add rows with `aureole index append`, then restart the service."));
+function empty(): Gallery {
+  const words = prose(" Add rows with `aureole index append`, then restart the service.");
+  return { element: h("p", { class: "empty" }, h("strong", {}, "The gallery is empty."), ...words), follow: () => undefined };
 }
 
 function nav(): HTMLElement {

@@ -24,11 +24,13 @@ export class Neighbourhood {
   /** The match probabilities of the current query: they do not depend on the mass. */
   private matching: Promise<Matches | Error> | null = null;
   private caps: Cap[] = [];
+  /** The angle of the last search. */
+  private searched: number | null = null;
   private mass: number;
   private kind: Kind;
   private explain = false;
   /** Whether the cap of the matches is that of the conformal calibration. */
-  private guaranteed = false;
+  private guaranteed: boolean;
   private readonly guarantee: HTMLElement | null;
   private calibration: Calibration | null = null;
   private readonly map;
@@ -58,6 +60,7 @@ export class Neighbourhood {
     const percents = Math.round(Number(query.get("mass") ?? MASS));
     this.mass = (percents >= LEAST && percents <= MOST ? percents : MASS) / 100;
     this.kind = predicts && query.get("kind") !== "credible" ? "predictive" : "credible";
+    this.guaranteed = query.get("guarantee") === "conformal";
     this.slider.value = String(Math.round(100 * this.mass));
     this.map = angleMap(context);
     this.prior = about.kappa_pos === null ? null : about.prior;
@@ -78,8 +81,10 @@ export class Neighbourhood {
     this.kinds = predicts ? choice("Question", KINDS, (kind) => this.choose(kind), this.kind) : null;
     const conformal = h("input", {
       type: "checkbox",
+      checked: this.guaranteed,
       onchange: () => {
         this.guaranteed = conformal.checked;
+        this.keep();
         this.turn();
         void this.search();
       },
@@ -133,6 +138,7 @@ export class Neighbourhood {
     this.asked = asked;
     this.matching = null;
     this.caps = []; // until the map is loaded, the cap is that of the search
+    this.searched = null;
     void this.place();
     void this.search();
   }
@@ -140,6 +146,7 @@ export class Neighbourhood {
   private choose(kind: Kind): void {
     this.kind = kind;
     this.caps = [];
+    this.searched = null;
     if (this.guarantee !== null) this.guarantee.hidden = kind !== "predictive";
     this.entitle();
     this.turn();
@@ -153,11 +160,12 @@ export class Neighbourhood {
     fill(this.where, [PLACES[this.kind]]);
   }
 
-  /** Puts the mass and the kind into the address, unless they are the defaults. */
+  /** Puts the mass, the kind and the guarantee into the address, unless they are the defaults. */
   private keep(): void {
     const mass = Math.round(100 * this.mass);
     const other = this.kinds !== null && this.kind === "credible";
-    changeQuery({ mass: mass === MASS ? null : String(mass), kind: other ? "credible" : null }, "replace");
+    const guarantee = this.guarantee !== null && this.guaranteed ? "conformal" : null;
+    changeQuery({ mass: mass === MASS ? null : String(mass), kind: other ? "credible" : null, guarantee }, "replace");
     this.changed(this.kind, this.mass);
   }
 
@@ -206,7 +214,7 @@ export class Neighbourhood {
       if (found === null) return;
       this.caps = found.caps;
       this.map.place(found.points, found.reach);
-      this.map.cap(this.angle() ?? found.cap.radius);
+      this.map.cap(this.angle() ?? this.searched ?? found.cap.radius);
     } catch (error) {
       fill(this.problem, [trouble(error, () => void this.place())]);
     }
@@ -246,7 +254,8 @@ export class Neighbourhood {
   }
 
   private draw(found: Found, own: string | undefined, matches: Matches | null): void {
-    if (found.threshold !== null) this.map.cap(angleOf(found.threshold));
+    this.searched = found.threshold === null ? null : angleOf(found.threshold);
+    if (this.searched !== null) this.map.cap(this.searched);
     const n = `${found.count_exact === false ? "More than " : ""}${count(found.count)}`;
     fill(this.summary, [
       h("strong", {}, n),

@@ -1,20 +1,19 @@
 // Questions people have about their data, each as a card: what it answers, how many items it found, and the first of them.
 
-import type { AnswerEntry, ConfusedClasses, QuestionName, Questions, QuestionSummary } from "./answers";
+import { type AnswerEntry, type ConfusedClasses, type QuestionName, type Questions, type QuestionSummary, TITLES } from "./answers";
 import type { About } from "./api";
 import { fill, h, Latest, trouble } from "./dom";
 import type { View } from "./item";
+import { changeQuery, readRoute } from "./route";
 import { linkTo } from "./selection";
 import { type Context, dot, tile } from "./tile";
 import { count, labelOf, percent, probability, things } from "./words";
 
 const FIRST = 12;
 const PAGE = 48;
-const SELECTED = 200; // rows that an address can hold
 const AGAIN = 1500; // milliseconds between polls while the gallery is inspected
 
 interface Words {
-  title: string;
   about: string;
   found(n: number, noun: string): string;
   none: string;
@@ -24,25 +23,21 @@ interface Words {
 
 const WORDS: Record<QuestionName, Words> = {
   labels: {
-    title: "Suspicious labels",
     about: "The items that probably match this one have another label: the label may be wrong.",
     found: (n, noun) => `${count(n)} ${noun} whose matches mostly have another label, the most suspicious first`,
     none: "No label disagrees with its matches.",
   },
   ambiguous: {
-    title: "Confused classes",
     about: "Of the items that probably match this one, at least a quarter have its label and a quarter have another. The table has the mean share of each class in the caps of the other.",
     found: (n, noun) => `${count(n)} ${noun} between two classes, the most even first`,
     none: "No item lies between two classes.",
   },
   duplicates: {
-    title: "Near duplicates",
     about: "Pairs that are equal or edited copies of each other, with the probability of each.",
     found: (n) => `${count(n)} ${n === 1 ? "pair" : "pairs"}, the most probable first`,
     none: "No copies were found.",
   },
   outliers: {
-    title: "Outliers",
     about: "Items that are isolated: the angle to the 10th nearest item, and how common such an angle is in this gallery.",
     found: (n, noun) => `${count(n)} ${noun} beyond what the gallery itself shows, the farthest first`,
     none: "Every item has near neighbours.",
@@ -60,11 +55,15 @@ export function questionsView(context: Context, about: About): View {
     place,
   );
   let left = false;
+  let shown: Entries[] = [];
   const load = async (): Promise<void> => {
     try {
       const found = await context.source.questions();
       if (left) return;
-      if (found.available) return fill(place, cards(context, about, found));
+      if (found.available) {
+        shown = found.questions.flatMap((each) => (hasEntries(each) ? [new Entries(context, about, found, each)] : []));
+        return fill(place, cards(found, shown));
+      }
       const progress = found.progress === null ? "" : ` ${percent(found.progress)} done.`;
       fill(place, [h("p", { class: "empty", role: "status" }, `${sentence(found.reason ?? "there are no answers.")}${progress}`)]);
       if (found.progress !== null) window.setTimeout(() => !left && void load(), AGAIN);
@@ -75,31 +74,38 @@ export function questionsView(context: Context, about: About): View {
   void load();
   return {
     element,
+    follow() {
+      for (const entries of shown) entries.follow();
+    },
     leave() {
       left = true;
     },
   };
 }
 
-function cards(context: Context, about: About, found: Questions): HTMLElement[] {
-  const stale = h("p", { class: "status", role: "status" }, "The gallery has changed since these answers were computed. Run aureole inspect again.");
-  return [...(found.stale ? [stale] : []), ...found.questions.map((each) => card(context, about, found, each))];
+function hasEntries({ name, available, count: found }: QuestionSummary): boolean {
+  return available && (found !== 0 || name === "ambiguous" || name === "outliers");
 }
 
-function card(context: Context, about: About, found: Questions, question: QuestionSummary): HTMLElement {
+function cards(found: Questions, shown: Entries[]): HTMLElement[] {
+  const stale = h("p", { class: "status", role: "status" }, "The gallery has changed since these answers were computed. Run aureole inspect again.");
+  return [...(found.stale ? [stale] : []), ...found.questions.map((each) => card(each, shown.find(({ question }) => question === each)))];
+}
+
+function card(question: QuestionSummary, entries: Entries | undefined): HTMLElement {
   const words = WORDS[question.name];
-  const title = h("h2", { id: `question-${question.name}` }, words.title);
-  const body = h("div", {});
-  const element = h("article", { class: "question panel", "aria-labelledby": title.id }, title, h("p", { class: "lead" }, words.about), body);
-  if (!question.available) fill(body, [h("p", { class: "empty" }, sentence(question.reason ?? "no answer."))]);
-  else if (question.count === 0 && !["ambiguous", "outliers"].includes(question.name)) fill(body, [h("p", { class: "empty" }, words.none)]);
-  else new Entries(context, about, found, question, body).show();
-  return element;
+  const title = h("h2", { id: `question-${question.name}` }, TITLES[question.name]);
+  const none = question.available ? words.none : sentence(question.reason ?? "no answer.");
+  const body = entries?.element ?? h("p", { class: "empty" }, none);
+  entries?.show();
+  return h("article", { class: "question panel", "aria-labelledby": title.id }, title, h("p", { class: "lead" }, words.about), body);
 }
 
 /** The items of one question, a page at a time. */
 class Entries {
+  readonly element = h("div", {});
   private readonly loading = new Latest();
+  /** Only ambiguous items between these classes. */
   private pair: ConfusedClasses | null = null;
   private limit = FIRST;
 
@@ -107,12 +113,28 @@ class Entries {
     private readonly context: Context,
     private readonly about: About,
     private readonly found: Questions,
-    private readonly question: QuestionSummary,
-    private readonly body: HTMLElement,
-  ) {}
+    readonly question: QuestionSummary,
+  ) {
+    this.pair = this.chosen();
+  }
 
   show(): void {
     void this.load();
+  }
+
+  /** Takes the pair of classes of the address. */
+  follow(): void {
+    const pair = this.chosen();
+    if (pair === this.pair) return;
+    this.pair = pair;
+    this.limit = FIRST;
+    void this.load();
+  }
+
+  private chosen(): ConfusedClasses | null {
+    if (this.question.name !== "ambiguous") return null;
+    const codes = readRoute().query.get("pair");
+    return this.found.confusions.find((pair) => pair.codes.join() === codes) ?? null;
   }
 
   private async load(): Promise<void> {
@@ -124,7 +146,7 @@ class Entries {
       );
       if (answer === null) return;
       const more = answer.total > this.limit && this.limit < 480;
-      fill(this.body, [
+      fill(this.element, [
         name === "ambiguous" && this.pairs(),
         h("p", { class: "status", role: "status" }, this.status(words, answer.total)),
         h("ul", { class: name === "duplicates" ? "pairs" : "grid" }, ...answer.entries.map((entry) => this.entry(entry))),
@@ -132,11 +154,11 @@ class Entries {
           "p",
           { class: "offer" },
           more && h("button", { type: "button", onclick: () => this.more() }, "Show more"),
-          answer.total > 0 && !this.found.stale && this.link(answer.total),
+          answer.total > 0 && !this.found.stale && this.link(),
         ),
       ]);
     } catch (error) {
-      fill(this.body, [trouble(error, () => void this.load())]);
+      fill(this.element, [trouble(error, () => void this.load())]);
     }
   }
 
@@ -153,20 +175,9 @@ class Entries {
     void this.load();
   }
 
-  /** A link to the selection; the rows are read when it is used, so that the first view is quick. */
-  private link(total: number): HTMLElement {
-    const taken = Math.min(total, SELECTED);
-    const text = taken < total ? `Select the first ${count(taken)} on the map` : "Select them on the map";
-    const open = async (event: Event): Promise<void> => {
-      event.preventDefault();
-      const { name } = this.question;
-      const { entries } = await this.context.source.question(name, 0, SELECTED, this.pair?.codes ?? null);
-      const partners = entries.flatMap((entry) => (entry.partner ? [entry.partner.id] : []));
-      const others = partners.length === 0 ? [] : await this.context.source.numbers(partners);
-      const rows = [...entries.map((entry) => entry.row), ...others.filter((row): row is number => row !== null)];
-      location.hash = linkTo("#/map", [{ rows: [...new Set(rows)].slice(0, SELECTED) }]);
-    };
-    return h("a", { href: "#/map", onclick: (event: Event) => void open(event) }, text);
+  private link(): HTMLElement {
+    const filter = { question: this.question.name, ...(this.pair === null ? {} : { classes: this.pair.codes }) };
+    return h("a", { href: linkTo("#/map", [filter]) }, "Select them on the map");
   }
 
   private pairs(): HTMLElement | false {
@@ -174,11 +185,10 @@ class Entries {
     if (confusions.length === 0) return false;
     const rows = confusions.slice(0, 8).map((pair) => {
       const [one, two] = pair.classes.map(labelOf);
-      const chosen = this.pair?.codes.join() === pair.codes.join();
+      const chosen = this.pair === pair;
       const choose = (): void => {
-        this.pair = chosen ? null : pair;
-        this.limit = FIRST;
-        void this.load();
+        changeQuery({ pair: chosen ? null : pair.codes.join() }, "push");
+        this.follow();
       };
       return h(
         "tr",

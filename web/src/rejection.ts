@@ -3,6 +3,7 @@
 import type { About, Rejection } from "./api";
 import { debounced, fill, h, Latest, svg, trouble } from "./dom";
 import type { View } from "./item";
+import { changeQuery, readRoute } from "./route";
 import { type Context, tile } from "./tile";
 import { count, number, percent, things } from "./words";
 
@@ -99,7 +100,9 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
       })
       .catch(() => fill(border, []));
   });
-  let at = curve.reduce((best, point, i) => (point.kept >= 0.8 ? i : best), 0);
+  // not after a move to another view
+  const keep = debounced(200, (threshold: number) => readRoute().view === "threshold" && changeQuery({ kappa: threshold.toPrecision(6) }, "replace"));
+  let at = start(curve, Number(readRoute().query.get("kappa") ?? NaN));
   const move = (to: number): void => {
     at = Math.min(curve.length - 1, Math.max(0, to));
     const point = curve[at];
@@ -122,6 +125,10 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
     ]);
     showBorder(point.threshold, below);
   };
+  const choose = (to: number): void => {
+    move(to);
+    keep(curve[at]?.threshold ?? 0);
+  };
   const follow = (event: PointerEvent): void => {
     const box = drawing.getBoundingClientRect();
     const wanted = (((event.clientX - box.left) / box.width) * width - LEFT) / (width - LEFT - RIGHT);
@@ -129,7 +136,7 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
     curve.forEach((point, i) => {
       if (Math.abs(1 - point.kept - wanted) < Math.abs(1 - (curve[best]?.kept ?? 0) - wanted)) best = i;
     });
-    move(best);
+    choose(best);
   };
   drawing.addEventListener("pointerdown", (event) => {
     drawing.setPointerCapture(event.pointerId);
@@ -146,10 +153,17 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
     const step = key === "Home" ? -at : key === "End" ? curve.length : steps[key];
     if (step === undefined) return;
     event.preventDefault();
-    move(at + step);
+    choose(at + step);
   });
   move(at);
   return h("div", {}, h("div", { class: "outcome" }, h("div", { class: "panel" }, drawing), words), title, h("p", { class: "status" }, "The most certain of the rejected items, dimmed, and the least certain of those kept."), border);
+}
+
+/** The point of the curve with the threshold of the address, or else with 80 % kept. */
+function start(curve: Rejection["curve"], threshold: number): number {
+  if (Number.isNaN(threshold)) return curve.reduce((best, point, i) => (point.kept >= 0.8 ? i : best), 0);
+  const away = curve.map((point) => Math.abs(point.threshold - threshold));
+  return away.indexOf(Math.min(...away));
 }
 
 function fact(value: string, words: string): HTMLElement {

@@ -1,6 +1,8 @@
 // The selection: a list of filters, the rows that pass all of them, and its form in the address (`s=`).
 
-import { Failure, type Numbers, type TableInfo } from "./api";
+import type { QuestionName } from "./answers";
+import { Failure, type TableInfo } from "./api";
+import { type Area, checkedArea, inside } from "./areas";
 import { changeQuery, hrefTo, readRoute } from "./route";
 import type { Table } from "./table";
 
@@ -14,7 +16,11 @@ export type Filter =
   /** Ids and texts that contain the words; only in one column if it is given. */
   | { find: string; c?: string }
   | { rows: number[] }
-  | { tag: string };
+  | { tag: string }
+  /** All items of a question, or its ambiguous items between two classes, by code: the service has their rows. */
+  | { question: QuestionName; classes?: [number, number] }
+  /** An area of the comparison with another gallery. */
+  | { compared: Area };
 
 /** The rows that pass all filters, ascending, and a mask with 1 for each of them. */
 export interface Selected {
@@ -55,7 +61,7 @@ export function linkTo(view: string, filters: readonly Filter[], values: Record<
 
 function checked(value: unknown): Filter | null {
   if (typeof value !== "object" || value === null) return null;
-  const { c, in: codes, min, max, lasso, find, rows, tag } = value as Record<string, unknown>;
+  const { c, in: codes, min, max, lasso, find, rows, tag, question, classes, compared } = value as Record<string, unknown>;
   const number = (each: unknown): each is number => typeof each === "number" && Number.isFinite(each);
   if (typeof c === "string" && Array.isArray(codes)) return { c, in: codes.filter(number) };
   if (typeof find === "string") return typeof c === "string" ? { find, c } : { find };
@@ -68,7 +74,20 @@ function checked(value: unknown): Filter | null {
   }
   if (Array.isArray(rows)) return { rows: rows.filter(number).slice(0, MOST_ROWS) };
   if (typeof tag === "string") return { tag };
-  return null;
+  if (isQuestion(question)) return isPair(classes) ? { question, classes } : { question };
+  const area = checkedArea(compared);
+  return area === null ? null : { compared: area };
+}
+
+const QUESTIONS: readonly unknown[] = ["labels", "ambiguous", "duplicates", "outliers"] satisfies QuestionName[];
+
+function isQuestion(value: unknown): value is QuestionName {
+  return QUESTIONS.includes(value);
+}
+
+/** Whether a value is a pair of codes of classes. */
+export function isPair(value: unknown): value is [number, number] {
+  return Array.isArray(value) && value.length === 2 && value.every((code) => Number.isInteger(code) && code >= 0);
 }
 
 type Listener = (selected: Selected) => void;
@@ -200,6 +219,12 @@ export class Selection {
       const found = await this.table.find(filter.find, filter.c ?? null);
       for (const row of found.rows) mask[row] = 1;
       return { mask, truncated: found.truncated };
+    } else if ("question" in filter) {
+      const found = await this.table.ofQuestion(filter.question, filter.classes ?? null);
+      for (const row of found.rows) if (row < mask.length) mask[row] = 1;
+      return { mask, truncated: found.truncated };
+    } else if ("compared" in filter) {
+      for (const row of await this.table.compared(filter.compared)) if (row < mask.length) mask[row] = 1;
     } else if ("rows" in filter) {
       for (const row of filter.rows) if (row < mask.length) mask[row] = 1;
     } else if ("tag" in filter) {
@@ -227,6 +252,8 @@ export function kindOf(filter: Filter): string {
   if ("find" in filter) return "find";
   if ("rows" in filter) return "rows";
   if ("tag" in filter) return `tag ${filter.tag}`;
+  if ("question" in filter) return "question";
+  if ("compared" in filter) return "compared";
   return `column ${filter.c}`;
 }
 
@@ -237,27 +264,4 @@ function rowsOf(mask: Uint8Array): Uint32Array {
   let at = 0;
   for (let i = 0; i < mask.length; i += 1) if (mask[i] === 1) rows[at++] = i;
   return rows;
-}
-
-/** Sets the mask for points in a polygon, by the even-odd rule. */
-export function inside(polygon: [number, number][], x: Numbers, y: Numbers, mask: Uint8Array): void {
-  const xs = polygon.map(([value]) => value);
-  const ys = polygon.map(([, value]) => value);
-  const [left, right] = [Math.min(...xs), Math.max(...xs)];
-  const [low, high] = [Math.min(...ys), Math.max(...ys)];
-  const n = polygon.length;
-  for (let i = 0; i < mask.length; i += 1) {
-    const px = x[i] as number;
-    const py = y[i] as number;
-    if (!(px >= left && px <= right && py >= low && py <= high)) continue;
-    let odd = 0;
-    for (let a = 0, b = n - 1; a < n; b = a, a += 1) {
-      const ay = ys[a] as number;
-      const by = ys[b] as number;
-      if (ay > py === by > py) continue;
-      const ax = xs[a] as number;
-      if (px < ((xs[b] as number) - ax) * ((py - ay) / (by - ay)) + ax) odd ^= 1;
-    }
-    mask[i] = odd;
-  }
 }

@@ -125,15 +125,23 @@ export class Service implements Source {
   async find(text: string, column: string | null, signal?: AbortSignal): Promise<Match> {
     const asked = new URLSearchParams({ text });
     if (column !== null) asked.set("column", column);
-    const { rows, count, truncated } = await this.get<{ rows: string; count: number; truncated: boolean }>(
-      `v1/table/find?${asked}`,
-      signal,
-    );
-    return { rows: new Uint32Array(fromBase64(rows)), count, truncated };
+    return unpacked(await this.get(`v1/table/find?${asked}`, signal));
   }
 
   async numbers(ids: string[]): Promise<(number | null)[]> {
     return (await this.post<{ rows: (number | null)[] }>("v1/table/numbers", { ids })).rows;
+  }
+
+  async ids(numbers: number[], version: string): Promise<string[]> {
+    return (await this.post<{ ids: string[] }>("v1/table/ids", { rows: numbers, version })).ids;
+  }
+
+  async parquet(numbers: number[], version: string): Promise<Blob> {
+    return (await this.call("v1/table/export", sent({ rows: numbers, version }))).blob();
+  }
+
+  async questionRows(name: QuestionName, classes: [number, number] | null): Promise<Match> {
+    return unpacked(await this.get(`v1/questions/${name}/rows?${pairOf(classes)}`));
   }
 
   questions(): Promise<Questions> {
@@ -141,12 +149,7 @@ export class Service implements Source {
   }
 
   question(name: QuestionName, offset: number, limit: number, classes: [number, number] | null, signal?: AbortSignal): Promise<Answer> {
-    const asked = new URLSearchParams({ offset: String(offset), limit: String(limit) });
-    if (classes !== null) {
-      asked.set("one", String(classes[0]));
-      asked.set("two", String(classes[1]));
-    }
-    return this.get(`v1/questions/${name}?${asked}`, signal);
+    return this.get(`v1/questions/${name}?offset=${offset}&limit=${limit}&${pairOf(classes)}`, signal);
   }
 
   comparison(): Promise<Comparison> {
@@ -162,11 +165,7 @@ export class Service implements Source {
   }
 
   private async post<T>(url: string, body: unknown, signal?: AbortSignal): Promise<T> {
-    const init: RequestInit = {
-      method: "POST",
-      body: JSON.stringify(body),
-      headers: { "Content-Type": "application/json" },
-    };
+    const init = sent(body);
     if (signal) init.signal = signal;
     return (await this.call(url, init)).json() as Promise<T>;
   }
@@ -195,6 +194,20 @@ export class Service implements Source {
       throw new Failure("The service does not respond. Check that `aureole serve` is still running, then try again.", "unreachable");
     }
   }
+}
+
+/** A POST request with a JSON body. */
+function sent(body: unknown): RequestInit {
+  return { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+}
+
+/** The parameters of a pair of classes, or nothing. */
+function pairOf(classes: [number, number] | null): string {
+  return classes === null ? "" : `one=${classes[0]}&two=${classes[1]}`;
+}
+
+function unpacked({ rows, count, truncated }: { rows: string; count: number; truncated: boolean }): Match {
+  return { rows: new Uint32Array(fromBase64(rows)), count, truncated };
 }
 
 function key(): string | null {

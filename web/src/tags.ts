@@ -4,7 +4,7 @@ import { type About, Failure } from "./api";
 import { type Child, fill, h, trouble } from "./dom";
 import type { View } from "./item";
 import { linkTo } from "./selection";
-import { csv, type Download, lines, MOST_IDS, type TagCount, type TagEntry, type TagKind, type TagsInfo, type TagStore } from "./tag_store";
+import { csv, type Download, lines, MOST_IDS, type TagChange, type TagCount, type TagEntry, type TagKind, type TagsInfo, type TagStore } from "./tag_store";
 import type { Context } from "./tile";
 import { count, labelOf } from "./words";
 
@@ -13,6 +13,7 @@ const KEYS = "aureole-shortcuts";
 const NAMES: Record<TagKind, string> = { tag: "Tag", note: "Note", relabel: "Needs relabelling", duplicate: "Duplicate of" };
 const SHORTCUTS: Record<string, TagKind> = { t: "tag", n: "note", r: "relabel", d: "duplicate" };
 const CHUNK = 500; // rows of a request
+const MOST_SELECTED = 100_000; // items that are tagged or downloaded at once
 const UNDONE = 50; // changes that can be undone
 
 /** The name of a tag in a filter `{tag: ...}`: the tag itself, or a colon and the kind of other entries. */
@@ -25,9 +26,13 @@ function ofFilter(name: string): [TagKind, string | null] {
   return name.startsWith(":") && kind in NAMES ? [kind, null] : ["tag", name];
 }
 
+/** Called with how far a long task is. */
+type Progress = (words: string) => void;
+
 /** What one page knows of the tags: counts, and the changes that can be undone. */
 export class Tagging {
-  private readonly changes: { number: number; words: string }[] = [];
+  /** Each with the numbers of its requests. */
+  private readonly changes: { numbers: number[]; words: string }[] = [];
   private readonly listeners = new Set<() => void>();
 
   constructor(
@@ -51,32 +56,54 @@ export class Tagging {
     return () => void this.listeners.delete(listener);
   }
 
-  async add(ids: string[], kind: TagKind, value: string): Promise<string> {
+  async add(ids: string[], kind: TagKind, value: string, progress?: Progress): Promise<string> {
+    if (kind === "duplicate" && ids.includes(value)) throw new Failure(`${value} cannot be a duplicate of itself.`, "invalid_input");
     const author = await authorName();
     const what = kind === "note" ? "note" : kind === "tag" ? `tag “${value}”` : NAMES[kind].toLowerCase();
-    return this.run(`${what}, ${things(ids.length)}`, () => this.store.add(ids, kind, value, author));
+    return this.run(`${what}, ${things(ids.length)}`, ids, (some) => this.store.add(some, kind, value, author), progress);
   }
 
   async remove(ids: string[], kind: TagKind, value: string | null): Promise<string> {
     const author = await authorName();
-    return this.run(`removal, ${things(ids.length)}`, () => this.store.remove(ids, kind, value, author));
+    return this.run(`removal, ${things(ids.length)}`, ids, (some) => this.store.remove(some, kind, value, author));
   }
 
   async undo(): Promise<string> {
-    const last = this.changes.pop();
+    const last = this.changes.at(-1);
     if (last === undefined) return "There is nothing to undo.";
-    await this.store.undo(last.number);
-    await this.changed();
+    try {
+      for (let number = last.numbers.at(-1); number !== undefined; number = last.numbers.at(-1)) {
+        last.numbers.pop(); // also if it has been undone elsewhere
+        await this.store.undo(number);
+      }
+    } finally {
+      if (last.numbers.length === 0) this.changes.pop();
+      await this.changed();
+    }
     return `Undone: ${last.words}.`;
   }
 
-  private async run(words: string, act: () => Promise<{ number: number; changed: number }>): Promise<string> {
-    const { number, changed } = await act();
-    if (changed === 0) return "Nothing to change.";
-    this.changes.push({ number, words });
-    if (this.changes.length > UNDONE) this.changes.shift();
-    await this.changed();
-    return `Saved: ${words}.`;
+  /** Changes items in requests of the permitted size; each is stored completely or not at all. */
+  private async run(words: string, ids: string[], act: (some: string[]) => Promise<TagChange>, progress?: Progress): Promise<string> {
+    const numbers: number[] = [];
+    let done = 0;
+    try {
+      for (; done < ids.length; done += MOST_IDS) {
+        if (done > 0) progress?.(`Saving … ${count(done)} of ${count(ids.length)}`);
+        const { number, changed } = await act(ids.slice(done, done + MOST_IDS));
+        if (changed > 0) numbers.push(number);
+      }
+    } catch (error) {
+      if (done === 0 || !(error instanceof Error)) throw error;
+      throw new Failure(`${error.message} The first ${things(done)} are saved: undo this, or repeat it for the others.`, "unavailable");
+    } finally {
+      if (numbers.length > 0) {
+        this.changes.push({ numbers, words });
+        if (this.changes.length > UNDONE) this.changes.shift();
+        await this.changed();
+      }
+    }
+    return numbers.length === 0 ? "Nothing to change." : `Saved: ${words}.`;
   }
 
   private async changed(): Promise<void> {
@@ -96,7 +123,7 @@ export class Tagging {
 
 interface Target {
   /** The ids of the items that the buttons act on. */
-  ids(): Promise<string[]>;
+  ids(progress: Progress): Promise<string[]>;
   /** In words. */
   name(): string;
 }
@@ -167,7 +194,7 @@ class Panel {
 
   private async ask(kind: TagKind): Promise<void> {
     const value = await askValue(kind, this.target.name(), this.info?.counts ?? [], this.tagging.about);
-    if (value !== null) await this.act(async () => this.tagging.add(await this.target.ids(), kind, value));
+    if (value !== null) await this.act(async (progress) => this.tagging.add(await this.target.ids(progress), kind, value, progress));
   }
 
   undo(): Promise<void> {
@@ -175,12 +202,12 @@ class Panel {
   }
 
   /** Runs a change and reports it. */
-  async act(work: () => Promise<string>): Promise<void> {
+  async act(work: (progress: Progress) => Promise<string>): Promise<void> {
     if (this.busy) return;
     this.busy = true;
     fill(this.status, ["Saving …"]);
     try {
-      fill(this.status, [await work()]);
+      fill(this.status, [await work((words) => fill(this.status, [words]))]);
     } catch (error) {
       fill(this.status, [trouble(error)]);
     } finally {
@@ -223,12 +250,12 @@ function chip(entry: TagEntry, remove: (() => void) | null): HTMLElement {
   return h("li", { class: `tag-chip ${entry.kind}`, title: by }, h("span", {}, ...words), remove !== null && h("button", { type: "button", "aria-label": name, onclick: remove }, "×"));
 }
 
-/** Buttons that act on the selected rows; at most 10,000 at once. */
+/** Buttons that act on the selected rows; at most 100,000 at once. */
 export function selectionTags(tagging: Tagging, context: Context): View {
   const heading = h("p", { class: "tag-target" });
   let selected = 0;
   const target = {
-    ids: () => selectedIds(context),
+    ids: (progress: Progress) => selectedIds(context, progress),
     name: () => things(selected),
   };
   const panel = new Panel(tagging, target, () => undefined);
@@ -236,13 +263,13 @@ export function selectionTags(tagging: Tagging, context: Context): View {
   const show = (rows: number, filtered: boolean): void => {
     selected = filtered ? rows : 0;
     const none = !filtered || rows === 0;
-    const many = rows > MOST_IDS;
+    const many = rows > MOST_SELECTED;
     panel.buttons.hidden = none || many;
     fill(heading, [
       none
         ? "Select items to tag them."
         : many
-          ? `${things(rows)} are selected, but at most ${count(MOST_IDS)} can be tagged at once.`
+          ? `${things(rows)} are selected, but at most ${count(MOST_SELECTED)} can be tagged at once.`
           : `${things(rows)} selected:`,
     ]);
   };
@@ -262,15 +289,21 @@ export function selectionTags(tagging: Tagging, context: Context): View {
   };
 }
 
-async function selectedIds(context: Context): Promise<string[]> {
-  const { rows } = await context.selection.current();
-  if (rows === null || rows.length === 0) throw new Failure("No items are selected.", "invalid_input");
-  if (rows.length > MOST_IDS) throw new Failure(`At most ${count(MOST_IDS)} items can be tagged at once.`, "invalid_input");
+async function selectedIds(context: Context, progress: Progress): Promise<string[]> {
+  const rows = await selectedRows(context, "tagged");
   const ids: string[] = [];
-  for (let i = 0; i < rows.length; i += CHUNK) {
-    for (const item of await context.table.rows(rows.subarray(i, i + CHUNK))) ids.push(item.id);
+  for (let i = 0; i < rows.length; i += MOST_IDS) {
+    if (i > 0) progress(`Reading the ids … ${count(i)} of ${count(rows.length)}`);
+    ids.push(...(await context.table.ids(rows.subarray(i, i + MOST_IDS))));
   }
   return ids;
+}
+
+async function selectedRows(context: Context, what: string): Promise<Uint32Array> {
+  const { rows } = await context.selection.current();
+  if (rows === null || rows.length === 0) throw new Failure("No items are selected.", "invalid_input");
+  if (rows.length > MOST_SELECTED) throw new Failure(`At most ${count(MOST_SELECTED)} items can be ${what} at once.`, "invalid_input");
+  return rows;
 }
 
 /** The view of all tags: counts that lead to the items, undo, and downloads. */
@@ -332,7 +365,7 @@ function countLine(each: TagCount): HTMLElement {
 /** A menu of downloads; with a context, also of the selected items. */
 function exportMenu(tagging: Tagging, context: Context | null): HTMLElement {
   const note = h("p", { class: "status", role: "status" });
-  const own: Download[] = context === null ? [] : selectionDownloads(context);
+  const own: Download[] = context === null ? [] : selectionDownloads(context, (words) => fill(note, [words]));
   const save = async ({ name, load }: Download): Promise<void> => {
     fill(note, [`Preparing ${name} …`]);
     try {
@@ -358,23 +391,26 @@ function exportMenu(tagging: Tagging, context: Context | null): HTMLElement {
   return menu;
 }
 
-function selectionDownloads(context: Context): Download[] {
+function selectionDownloads(context: Context, progress: Progress): Download[] {
   const items = async (): Promise<object[]> => {
-    const { rows } = await context.selection.current();
-    if (rows === null || rows.length === 0) throw new Failure("No items are selected.", "invalid_input");
-    if (rows.length > MOST_IDS) throw new Failure(`At most ${count(MOST_IDS)} items can be downloaded from here.`, "invalid_input");
+    const rows = await selectedRows(context, "downloaded");
     const found: object[] = [];
     for (let i = 0; i < rows.length; i += CHUNK) {
+      if (i > 0 && i % MOST_IDS === 0) progress(`Reading … ${count(i)} of ${count(rows.length)}`);
       for (const { id, kappa, label, text } of await context.table.rows(rows.subarray(i, i + CHUNK))) {
         found.push({ id, kappa, label: labelOf(label), text: text ?? "" });
       }
     }
     return found;
   };
-  return [
+  const found: Download[] = [
     { name: "selection.csv", title: "Selected items, CSV", load: async () => new Blob([csv(await items())], { type: "text/csv" }) },
     { name: "selection.jsonl", title: "Selected items, JSON lines", load: async () => new Blob([lines(await items())], { type: "application/jsonl" }) },
   ];
+  if (context.source.parquet !== undefined) {
+    found.push({ name: "selection.parquet", title: "Selected items, Parquet", load: async () => context.table.parquet(await selectedRows(context, "downloaded")) });
+  }
+  return found;
 }
 
 function askValue(kind: TagKind, target: string, counts: TagCount[], about: About): Promise<string | null> {

@@ -10,7 +10,13 @@ from aureole.explorer._explorer import (
 from aureole.explorer._figures import caps_figure
 from aureole.explorer._gallery_copies import gallery_duplicates
 from aureole.explorer._gallery_map import GalleryMap, fit_map, map_path, read_map, write_map
-from aureole.explorer._gallery_table import Column, GalleryTable, Order, table_version
+from aureole.explorer._gallery_table import (
+    MAX_HITS,
+    Column,
+    GalleryTable,
+    Order,
+    table_version,
+)
 from aureole.explorer._head import (
     extremes,
     picture_items,

@@ -261,6 +261,16 @@ class GalleryTable:
         self.map = {"available": True, "method": found.note.method, "reason": reason}
         self._digest(found.xy.tobytes())
 
+    def add_numbers(self, numbers: Mapping[str, np.ndarray], *, stamp: str = "") -> None:
+        """Add columns of numbers in row order; a stamp changes the version."""
+        added = {
+            name: Column(name, "number", np.asarray(values, np.float32))
+            for name, values in numbers.items()
+        }
+        self.columns = self.columns | added  # other threads may iterate over the former
+        if stamp:
+            self._digest(stamp.encode())
+
     def __len__(self) -> int:
         return len(self._order)
 
@@ -348,6 +358,13 @@ class GalleryTable:
         last = len(self) - 1
         return [(i / 100, float(self.kappa[round(i / 100 * last)])) for i in range(101)]
 
+    def labels_of(self, rows: Sequence[int]) -> list[Any] | None:
+        """The labels of some rows; None without a label column."""
+        if self._label_codes is None:
+            return None
+        codes = self._label_codes[np.asarray(rows, np.int64)]
+        return [self._label_values[code] for code in codes.tolist()]
+
     def sample(self, count: int) -> list[str]:
         """The ids of at most ``count`` items, evenly spaced by rank of kappa."""
         places = np.linspace(0, max(0, len(self) - 1), min(count, len(self))).astype(int)
@@ -355,9 +372,7 @@ class GalleryTable:
 
     def labels(self) -> list[Any] | None:
         """The label of each row; None without a label column."""
-        if self._label_codes is None:
-            return None
-        return [self._label_values[code] for code in self._label_codes.tolist()]
+        return self.labels_of(range(len(self)))
 
     def embed(self, rows: Sequence[int]) -> dict[str, Any]:
         """``describe()`` of some rows only, each column with its data in base64, and only the values that occur."""

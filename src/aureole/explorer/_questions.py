@@ -178,17 +178,20 @@ class Questions:
         classes
             Only ambiguous items between these two classes, by their place in ``classes``.
         """
-        if name not in QUESTIONS:
-            raise InvalidInputError(
-                f"question {name[:60]!r} does not exist; there are {QUESTIONS}."
-            )
-        reason = self._reason(name)
-        if reason is not None:
-            raise InvalidInputError(reason)
+        self._check_answered(name)
         found = self._found(name, classes)
         return len(found), [
             self._entry(name, int(place)) for place in found[offset : offset + limit]
         ]
+
+    def rows(self, name: str, *, classes: tuple[int, int] | None = None) -> np.ndarray:
+        """All rows that ``answer`` lists, ascending; of near duplicates, both rows of each pair."""
+        self._check_answered(name)
+        found = self._found(name, classes)
+        if name == "duplicates":
+            assert self.duplicates is not None
+            found = self.duplicates[found]
+        return np.unique(found)
 
     def confusions(self, limit: int = 20) -> list[dict[str, Any]]:
         """Pairs of classes that are confused most: the mean share of each in the caps of the other."""
@@ -212,6 +215,16 @@ class Questions:
             }
             for (one, two), shares_ in ranked
         ]
+
+    def _check_answered(self, name: str) -> None:
+        """Raise if a question does not exist or has no answer."""
+        if name not in QUESTIONS:
+            raise InvalidInputError(
+                f"question {name[:60]!r} does not exist; there are {QUESTIONS}."
+            )
+        reason = self._reason(name)
+        if reason is not None:
+            raise InvalidInputError(reason)
 
     def _reason(self, name: str) -> str | None:
         """Why a question has no answer; None if it has one."""

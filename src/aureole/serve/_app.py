@@ -42,6 +42,9 @@ Name = Annotated[str, Path(max_length=1024, description="Id of an item.")]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
 Count = Annotated[int, Query(ge=1, le=500)]
 Label = Annotated[str | None, Query(max_length=1000, description="Only items with this label.")]
+Question = Annotated[
+    Literal["labels", "ambiguous", "duplicates", "outliers"], Path(description="The question.")
+]
 Code = Annotated[
     int | None, Query(ge=0, le=2**31, description="Only ambiguous items of the class of this code.")
 ]
@@ -176,10 +179,7 @@ def _add_questions(app: FastAPI, service: AnyService) -> None:
         **_documented(answers.QuestionAnswer, "invalid_input", "not_found"),
     )
     async def question(
-        name: Annotated[
-            Literal["labels", "ambiguous", "duplicates", "outliers"],
-            Path(description="The question."),
-        ],
+        name: Question,
         one: Code = None,
         two: Code = None,
         offset: Offset = 0,
@@ -189,6 +189,16 @@ def _add_questions(app: FastAPI, service: AnyService) -> None:
         classes = None if one is None or two is None else (one, two)
         with service.use() as current:
             return _json(await current.answer_question(name, offset, limit, classes))
+
+    @app.get(
+        "/v1/questions/{name}/rows",
+        **_documented(responses.TableFindAnswer, "invalid_input", "not_found"),
+    )
+    async def question_rows(name: Question, one: Code = None, two: Code = None) -> Response:
+        """The numbers of all rows that a question found (of near duplicates, both of each pair); at most 200,000."""
+        classes = None if one is None or two is None else (one, two)
+        with service.use() as current:
+            return _json(await current.question_rows(name, classes))
 
     @app.get("/v1/comparison", **_documented(answers.ComparisonAnswer))
     async def comparison() -> Response:
@@ -211,6 +221,7 @@ def _add_questions(app: FastAPI, service: AnyService) -> None:
 
 def _add_table(app: FastAPI, service: AnyService) -> None:
     """Routes of the table of all items: whole columns, items by row number, and a search for text."""
+    numbered = ("invalid_input", "conflict")
 
     @app.get("/v1/table", **_documented(responses.TableAnswer))
     async def table() -> Response:
@@ -246,6 +257,27 @@ def _add_table(app: FastAPI, service: AnyService) -> None:
         """Items by their row numbers."""
         with service.use() as current:
             return _json(await current.listing.rows(request.rows))
+
+    @app.post("/v1/table/ids", **_documented(responses.TableIdsAnswer, *numbered))
+    async def table_ids(request: requests.TableIdsRequest) -> Response:
+        """The ids of row numbers."""
+        with service.use() as current:
+            return _json(current.listing.ids(request.rows, request.version))
+
+    export = _documented(None, *numbered)
+    export["responses"][200] = {
+        "description": "A file with the columns id, kappa, label and text.",
+        "content": {MEDIA_TYPES["parquet"]: {}},
+    }
+
+    @app.post("/v1/table/export", response_class=Response, **export)
+    async def table_export(request: requests.TableExportRequest) -> Response:
+        """A Parquet file of items by their row numbers."""
+        with service.use() as current:
+            content = await current.listing.export(request.rows, request.version)
+        headers = {"Content-Disposition": 'attachment; filename="selection.parquet"'}
+        headers["Cache-Control"] = "no-store"
+        return Response(content, media_type=MEDIA_TYPES["parquet"], headers=headers)
 
     @app.post("/v1/table/numbers", **_documented(responses.TableNumbersAnswer, "invalid_input"))
     async def table_numbers(request: requests.TableNumbersRequest) -> Response:

@@ -2,16 +2,32 @@
 
 import asyncio
 import base64
+import time
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any
 
+import numpy as np
+
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError
-from aureole.explorer import MASSES, Column, GalleryTable, Order, map_caps, table_version
-from aureole.retrieval import CredibleIndex
+from aureole.errors import InvalidInputError, MissingPackageError
+from aureole.explorer import (
+    MASSES,
+    MAX_HITS,
+    Column,
+    GalleryTable,
+    Order,
+    map_caps,
+    table_version,
+)
+from aureole.retrieval import CredibleIndex, encode_tag_table
 from aureole.serve._batching import Engine, item_not_found
 from aureole.serve._errors import ApiError
 from aureole.serve._response_models import ItemFormatter, cap_entries
+
+_BATCH = 500  # items whose texts are fetched together
+_EXPORT_SECONDS = 15.0
+_EXPORT_CHARACTERS = 64 * 2**20  # of all texts of an export
 
 
 def read_table(index: CredibleIndex, items: ItemFormatter) -> tuple[str, GalleryTable]:
@@ -86,10 +102,7 @@ class Listing:
     async def rows(self, rows: list[int]) -> dict[str, Any]:
         """Items by their row numbers; None for one that was deleted since the table was read."""
         table = self.table
-        try:
-            ids = table.ids(rows)
-        except InvalidInputError as error:
-            raise ApiError("invalid_input", str(error), field="rows") from error
+        ids = _ids(table, rows)
         items = {item["id"]: item for item in await self.items(list(dict.fromkeys(ids)))}
         return {"version": table.version, "items": [items.get(name) for name in ids]}
 
@@ -99,6 +112,35 @@ class Listing:
         rows = await loop.run_in_executor(self._pool, table.numbers, ids)
         return {"version": table.version, "rows": rows}
 
+    def ids(self, rows: list[int], version: str | None) -> dict[str, Any]:
+        """The ids of rows; the version is that of the table with these numbers, if the client has stated it."""
+        self._check_version(version)
+        return {"version": self.table.version, "ids": _ids(self.table, rows)}
+
+    async def export(self, rows: list[int], version: str | None) -> bytes:
+        """A Parquet file of rows: id, kappa, label and text."""
+        self._check_version(version)
+        table, loop = self.table, asyncio.get_running_loop()
+        ids = await loop.run_in_executor(self._pool, _ids, table, rows)
+        labels = table.labels_of(rows) or [None] * len(rows)
+        columns = {
+            "id": np.array(ids, object),
+            "kappa": table.kappa[rows],
+            "label": np.array(["" if each is None else str(each) for each in labels], object),
+            "text": np.array(await self._texts(ids), object),
+        }
+        try:
+            return await loop.run_in_executor(self._pool, encode_tag_table, columns, "parquet")
+        except MissingPackageError as error:
+            raise ApiError("invalid_input", str(error)) from error
+
+    async def numbers_of(self, ids: Sequence[str]) -> dict[str, Any]:
+        """The row numbers of the ids that exist, ascending, as ``find`` returns them."""
+        table, loop = self.table, asyncio.get_running_loop()
+        rows = await loop.run_in_executor(self._pool, table.numbers, ids[: MAX_HITS + 1])
+        found = np.unique(np.array([row for row in rows if row is not None], np.uint32))
+        return _packed(table, found[:MAX_HITS], truncated=len(ids) > MAX_HITS)
+
     async def find(self, text: str, column: str | None) -> dict[str, Any]:
         """The numbers of rows whose id or text contains a text."""
         table, loop = self.table, asyncio.get_running_loop()
@@ -106,9 +148,7 @@ class Listing:
             rows, truncated = await loop.run_in_executor(self._pool, table.find, text, column)
         except InvalidInputError as error:
             raise ApiError("invalid_input", str(error)) from error
-        packed = base64.b64encode(rows.astype("<u4").tobytes()).decode()
-        found = {"rows": packed, "count": len(rows), "truncated": truncated}
-        return {"version": table.version, **found}
+        return _packed(table, rows, truncated=truncated)
 
     def refresh(self, where: str) -> bool:
         """Read the table again if rows of the gallery at an address have changed, and return whether they have.
@@ -129,6 +169,28 @@ class Listing:
             self.version, self.table = changed
         return changed is not None
 
+    def _check_version(self, version: str | None) -> None:
+        if version is not None and version != self.table.version:
+            raise ApiError("conflict", "the gallery has changed. Reload the page.")
+
+    async def _texts(self, ids: list[str]) -> list[str]:
+        """The texts of items, fetched in batches between other requests."""
+        if self._format.text_column is None:
+            return [""] * len(ids)
+        texts: dict[str, str] = {}
+        size, start = 0, time.monotonic()
+        for i in range(0, len(ids), _BATCH):
+            for item in await self.items(list(dict.fromkeys(ids[i : i + _BATCH]))):
+                texts[item["id"]] = item["text"] or ""
+                size += len(texts[item["id"]])
+            if size > _EXPORT_CHARACTERS or time.monotonic() - start > _EXPORT_SECONDS:
+                message = (
+                    f"the texts of {len(ids):,} items are too large for one Parquet file. "
+                    "Select fewer items, or export CSV or JSON lines."
+                )
+                raise ApiError("invalid_input", message)
+        return [texts.get(name, "") for name in ids]
+
     def _fetch(self, index: CredibleIndex, ids: list[str]) -> list[dict[str, Any]]:
         """Items by id, without those deleted since the service started."""
         try:
@@ -142,3 +204,18 @@ class Listing:
             self._format.item(name, kappa[i], {c: values[i] for c, values in payload.items()})
             for i, name in enumerate(ids)
         ]
+
+
+def _ids(table: GalleryTable, rows: list[int]) -> list[str]:
+    """The ids of rows that a client sent."""
+    try:
+        return table.ids(rows)
+    except InvalidInputError as error:
+        raise ApiError("invalid_input", str(error), field="rows") from error
+
+
+def _packed(table: GalleryTable, rows: np.ndarray, *, truncated: bool) -> dict[str, Any]:
+    """Row numbers as base64 of little-endian uint32."""
+    packed = base64.b64encode(rows.astype("<u4").tobytes()).decode()
+    found = {"rows": packed, "count": len(rows), "truncated": truncated}
+    return {"version": table.version, **found}

@@ -129,8 +129,10 @@ class QuestionAnswers:
         self._progress: float | None = None
         self._scatter: dict[str, Any] = {}
 
-    def inspect(self, where: str, label_column: str | None) -> None:
-        """Start a thread that inspects a small gallery; its own handle does not delay searches."""
+    def inspect(
+        self, where: str, label_column: str | None, done: Callable[[], None] | None = None
+    ) -> None:
+        """Start a thread that inspects a small gallery, then calls ``done``; its own handle does not delay searches."""
         self._reason, self._progress = "the gallery is being inspected.", 0.0
 
         def watch(_: str, done: int, total: int) -> None:
@@ -143,6 +145,8 @@ class QuestionAnswers:
                     self.questions = inspect_gallery(
                         index, label_column=label_column, observer=watch
                     )
+                if done is not None:
+                    done()
             except Exception as error:
                 LOG.error("inspecting the gallery failed", exc_info=error)
                 self._reason = "inspecting the gallery failed; see the service's log."
@@ -215,6 +219,16 @@ class QuestionAnswers:
                 own = {} if partner is None else {"partner": known[partner]}
                 shown.append(entry | {"item": known[entry["id"]]} | own)
         return {"name": name, "total": total, "offset": offset, "entries": shown}
+
+    def ids(self, name: str, classes: tuple[int, int] | None) -> list[str]:
+        """The ids of all items that a question found."""
+        if self.questions is None:
+            raise ApiError("not_found", self._reason)
+        try:
+            rows = self.questions.rows(name, classes=classes)
+        except InvalidInputError as error:
+            raise ApiError("not_found", str(error)) from error
+        return [self.questions.ids[row] for row in rows.tolist()]
 
     def compared(self) -> dict[str, Any]:
         """``GET /v1/comparison``."""

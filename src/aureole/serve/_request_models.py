@@ -290,13 +290,33 @@ class MapRequest(RequestModel):
     dims: Literal[2, 3] = 2
 
 
+RowNumber = Annotated[StrictInt, Field(ge=0, le=2**32)]
+TableVersion = Annotated[
+    StrictStr | None,
+    Field(
+        max_length=64, description="Of the table that has these numbers; a 409 if it has changed."
+    ),
+]
+
+
 class TableRowsRequest(RequestModel):
     """Row numbers of items: the order of kappa, from 0 on."""
 
-    rows: Annotated[
-        list[Annotated[StrictInt, Field(ge=0, le=2**32)]],
-        Field(max_length=500, fail_fast=True),
-    ]
+    rows: Annotated[list[RowNumber], Field(max_length=500, fail_fast=True)]
+
+
+class TableIdsRequest(RequestModel):
+    """Row numbers of items whose ids are wanted: as many as can be tagged at once."""
+
+    rows: Annotated[list[RowNumber], Field(max_length=10_000, fail_fast=True)]
+    version: TableVersion = None
+
+
+class TableExportRequest(RequestModel):
+    """Row numbers of items to export."""
+
+    rows: Annotated[list[RowNumber], Field(min_length=1, max_length=100_000, fail_fast=True)]
+    version: TableVersion = None
 
 
 class TableNumbersRequest(RequestModel):

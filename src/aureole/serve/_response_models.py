@@ -94,6 +94,13 @@ class TableRowsAnswer(BaseModel):
     items: list[Item | None]
 
 
+class TableIdsAnswer(BaseModel):
+    """The ids of the requested rows."""
+
+    version: str
+    ids: list[str]
+
+
 class TableNumbersAnswer(BaseModel):
     """The row number of each id; null for an id that does not exist."""
 
@@ -102,7 +109,7 @@ class TableNumbersAnswer(BaseModel):
 
 
 class TableFindAnswer(BaseModel):
-    """The numbers of rows that contain a text, ascending: base64 of little-endian uint32."""
+    """The numbers of the rows that were found, ascending: base64 of little-endian uint32."""
 
     version: str
     rows: str

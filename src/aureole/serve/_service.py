@@ -1,6 +1,7 @@
 """The service behind the routes, without HTTP: it answers requests with a gallery, an encoder and pictures."""
 
 import asyncio
+import hashlib
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 import aureole
@@ -124,6 +126,7 @@ class Service:
         self.readiness = Readiness(self.engine, self.encoder, self.dim)
         self._background = Background()
         self.answers = QuestionAnswers(self._background, questions)
+        self._add_answers(stamp=True)
         self._matching: Matching | None = None
         if calibrator is not None:
             try:
@@ -355,15 +358,17 @@ class Service:
 
     def questions(self) -> dict[str, Any]:
         """Which questions about the gallery have answers."""
-        # a new map leaves the answers as they are
-        rows, _, _ = self.listing.version.rpartition(" ")
-        return self.answers.describe(rows)
+        return self.answers.describe(self._rows_version())
 
     async def answer_question(
         self, name: str, offset: int, limit: int, classes: tuple[int, int] | None
     ) -> dict[str, Any]:
         """The items that a question found."""
         return await self.answers.answer(name, offset, limit, classes, self.listing.items)
+
+    async def question_rows(self, name: str, classes: tuple[int, int] | None) -> dict[str, Any]:
+        """The row numbers of all items that a question found."""
+        return await self.listing.numbers_of(self.answers.ids(name, classes))
 
     def compared(self) -> dict[str, Any]:
         """The comparison with another gallery."""
@@ -376,7 +381,7 @@ class Service:
     def inspect(self, where: str) -> None:
         """Start a thread that answers questions about the gallery at an address, if it is small and has no answers."""
         if self.answers.questions is None and self.rows <= INSPECTED:
-            self.answers.inspect(where, self.label_column)
+            self.answers.inspect(where, self.label_column, self._add_answers)
 
     def follow(self, where: str, seconds: float) -> None:
         """Start a thread that lists changed rows of the gallery at an address; searches find them at once anyway."""
@@ -393,8 +398,25 @@ class Service:
     def refresh(self, where: str) -> None:
         """List the rows of the gallery at an address again if they have changed."""
         if self.listing.refresh(where):
+            self._add_answers(stamp=True)
             self._about = self._describe()
             self.metrics.set_rows(self.rows)
+
+    def _rows_version(self) -> str:
+        """The version of the rows; a new map leaves it as it is."""
+        return self.listing.version.rpartition(" ")[0]
+
+    def _add_answers(self, *, stamp: bool = False) -> None:
+        """Add how suspicious each label and how remote each item is to the table, unless its rows have changed since.
+
+        With a stamp, the table gets a new version: answers from a file may differ from those of the last start.
+        """
+        found = self.answers.questions
+        if found is None or found.version != self._rows_version():
+            return
+        columns = {f"questions.{name}": values for name, values in found.columns().items()}
+        digest = hashlib.sha256(b"".join(np.asarray(v, "<f4").tobytes() for v in columns.values()))
+        self.listing.table.add_numbers(columns, stamp=digest.hexdigest() if stamp else "")
 
     async def picture(self, name: str, side: int, known: str | None) -> tuple[str, bytes | None]:
         """(ETag, JPEG) of an item's thumbnail; the JPEG is None if ``known`` is its ETag."""

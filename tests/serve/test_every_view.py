@@ -1,0 +1,273 @@
+"""Every view of the page: no accessibility violation, no console error, and state that survives reload and Back."""
+
+import json
+import shutil
+import time
+import urllib.parse
+
+import pytest
+
+from aureole.explorer import explorer_data, inspect_gallery, write_explorer, write_map
+from aureole.retrieval import CredibleIndex, Tags
+from aureole.scale import load_embedder
+from aureole.serve import Pictures, Service, TagService
+from benchmarks.explorer_visit import Visit, asks_for_members, browser, chromium
+from tests.serve.axe import violations
+from tests.serve.conftest import running
+
+pytest.importorskip("playwright")
+pytest.importorskip("openTSNE")
+pytestmark = pytest.mark.skipif(chromium() is None, reason="needs Chromium")
+
+# each with what is there once it has loaded
+VIEWS = {
+    "#/": ".lane .tile",
+    "#/item/item-001": ".members .tile",
+    "#/ask": ".studio img",
+    "#/map": ".linked .page[data-count]",
+    "#/questions": ".question .tile",
+    "#/threshold": ".rejection .grid .tile",
+    "#/calibration": ".calibration .curve",
+    "#/compare": ".compare .panel:last-child .tile",
+    "#/tags": ".tag-list a",
+}
+IN_FILE = {view: VIEWS[view] for view in VIEWS if view not in ("#/ask", "#/questions", "#/compare")}
+IN_FILE["#/tags"] = ".tag-list .empty"  # a report has none until the reader adds some
+
+
+@pytest.fixture(scope="module")
+def work(made, tmp_path_factory):
+    """A folder with an encoder, pictures, and a gallery with a map."""
+    folder = tmp_path_factory.mktemp("views") / "work"
+    shutil.copytree(made[0], folder)
+    with CredibleIndex.open(folder / "gallery.faiss") as index:
+        write_map(index)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(work):
+    """The address of a service with everything that the page can show."""
+    where = str(work / "gallery.faiss")
+    with CredibleIndex.open(where) as index, Tags(work / "tags.sqlite") as tags:
+        tags.add(["item-001", "item-002"], "tag", "blurred")
+        tags.add(["item-001"], "relabel", "dog")
+        tags.add(["item-001"], "note", "two\nlines")
+        service = Service(
+            index,
+            load_embedder(work / "encoder"),
+            pictures=Pictures(work / "pictures"),
+            label_column="label",
+            text_column="caption",
+            questions=inspect_gallery(index, label_column="label"),
+        )
+        service.compute_rejection()
+        service.answers.compare(where, where, "label")
+        for _ in range(600):
+            if service.answers.comparison is not None and service.rejection()["available"]:
+                break
+            time.sleep(0.05)
+        with running(service, tags=TagService(tags)) as place:
+            yield f"http://{place[0]}:{place[1]}/"
+        service.close()
+
+
+@pytest.fixture(scope="module")
+def report(work):
+    """The address of a report of the gallery."""
+    with CredibleIndex.open(work / "gallery.faiss") as index:
+        data = explorer_data(
+            index, pictures=work / "pictures", label_column="label", text_column="caption"
+        )
+    return write_explorer(data, work / "report.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def visit(chrome, address):
+    with Visit(chrome, address) as found:
+        yield found
+        assert found.errors == []
+
+
+EVERY_SCREEN = pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+)
+
+
+def faults(visit, views):
+    """What is wrong with each of the views: accessibility violations, and pixels beyond the screen."""
+    found = {}
+    for view, loaded in views.items():
+        visit.go(view)
+        visit.page.locator(loaded).first.wait_for()
+        visit.page.wait_for_load_state("networkidle")
+        found[view] = (violations(visit.page), max(0, visit.overflow()))
+    return {view: fault for view, fault in found.items() if fault != ([], 0)}
+
+
+@EVERY_SCREEN
+def test_every_view_is_accessible(chrome, address, width, scheme):
+    with Visit(chrome, address, width=width, color_scheme=scheme) as visit:
+        visit.load()
+        assert faults(visit, VIEWS) == {}
+        assert visit.errors == []
+
+
+@EVERY_SCREEN
+def test_every_view_of_a_report_is_accessible(chrome, report, width, scheme):
+    with Visit(chrome, report, width=width, color_scheme=scheme) as visit:
+        visit.page.goto(report)
+        assert faults(visit, IN_FILE) == {}
+        assert visit.errors == []
+
+
+def query(visit):
+    """The values in the address."""
+    return dict(
+        urllib.parse.parse_qsl(urllib.parse.urlsplit(visit.page.url).fragment.partition("?")[2])
+    )
+
+
+def test_the_gallery_keeps_its_order_and_class(visit):
+    page = visit.page
+    visit.load()
+    page.get_by_text("Most certain first", exact=True).click()
+    page.get_by_label("Class", exact=True).select_option(label="dog")
+    assert query(visit) == {"order": "certain", "class": "dog"}
+
+    def check_state() -> None:
+        page.locator(".all .status", has_text="of 20").wait_for()
+        assert page.get_by_label("Class", exact=True).input_value() == "dog"
+        assert page.locator(".gallery .choice input:checked").get_attribute("value") == "certain"
+        kappas = visit.kappas(".all .grid")
+        assert kappas == sorted(kappas, reverse=True)
+
+    check_state()
+    page.reload()
+    check_state()
+    page.locator(".all .tile[href*=item-]").first.click()
+    page.locator(".back a").wait_for()
+    page.locator(".back a").click()
+    check_state()
+    page.go_back()
+    page.locator(".back a").wait_for()
+    page.go_back()
+    check_state()
+    page.get_by_label("Class", exact=True).select_option(label="All classes")
+    page.locator(".all .status", has_text="of 60").wait_for()
+    page.go_back()
+    check_state()
+    page.get_by_role("link", name="Tags", exact=True).click()
+    page.locator(".tag-list a").first.wait_for()
+    page.get_by_role("link", name="Gallery", exact=True).click()
+    check_state()
+    page.locator("a.brand").click()
+    page.locator(".all .status", has_text="of 60").wait_for()
+    assert page.locator(".gallery .choice input:checked").get_attribute("value") == "ambiguous"
+
+
+def test_the_threshold_stays(visit):
+    visit.load()
+    visit.go("#/threshold")
+    first = visit.threshold()
+    visit.page.locator(".handle").focus()
+    for _ in range(4):
+        visit.page.keyboard.press("ArrowRight")
+    chosen = visit.threshold()
+    assert chosen != first
+    visit.page.wait_for_url("**/#/threshold?kappa=*")
+    visit.page.reload()
+    assert visit.threshold() == chosen
+    visit.go("#/tags")
+    visit.page.locator(".tag-list a").first.wait_for()
+    visit.page.go_back()
+    assert visit.threshold() == chosen
+
+
+def test_a_pair_of_classes_stays(visit):
+    visit.load()
+    visit.go("#/questions")
+    mixed = visit.page.get_by_role("article", name="Confused classes")
+    pairs = mixed.locator("button[aria-pressed]")
+    pairs.first.click()
+    chosen = mixed.locator("button[aria-pressed=true]")
+    chosen.wait_for()
+    words = mixed.get_by_role("status").inner_text()
+    visit.page.reload()
+    chosen.wait_for()
+    assert mixed.get_by_role("status").inner_text() == words
+    pairs.nth(1).click()
+    mixed.locator("tr:nth-child(2) button[aria-pressed=true]").wait_for()
+    visit.page.go_back()
+    mixed.locator("tr:nth-child(1) button[aria-pressed=true]").wait_for()
+    assert mixed.get_by_role("status").inner_text() == words
+    visit.page.go_back()
+    chosen.wait_for(state="detached")
+    assert query(visit) == {}
+
+
+def test_the_comparison_keeps_its_selection_colour_and_order(visit):
+    page = visit.page
+    visit.load()
+    visit.go("#/compare")
+    page.locator(".planes .legend span").first.wait_for()
+    page.get_by_label("Colour by").select_option("kappa")
+    page.get_by_text("Less certain", exact=True).click()
+    page.locator(".scatter canvas").scroll_into_view_if_needed()
+    box = page.locator(".scatter canvas").bounding_box()
+    page.mouse.move(box["x"] + 60, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 60, box["y"] + box["height"] - 60, steps=4)
+    page.mouse.up()
+    status = page.locator(".scatter").get_by_role("status")
+    status.get_by_text("in the rectangle").wait_for()
+    page.wait_for_timeout(300)  # the last move is in the address
+    words = status.inner_text()
+    area = json.loads(query(visit)["sel"])
+    assert area["on"] == "plot"
+
+    def check_state() -> None:
+        status.get_by_text(words).wait_for()
+        page.locator(".planes .ramp").first.wait_for()
+        assert page.get_by_label("Colour by").input_value() == "kappa"
+        checked = page.locator(".panel:last-child .choice input:checked")
+        assert checked.get_attribute("value") == "down"
+        assert json.loads(query(visit)["sel"]) == area
+
+    page.reload()
+    check_state()
+    page.get_by_role("button", name="Select view, first map").click()
+    status.get_by_text("selected on the map of").wait_for()
+    page.go_back()
+    check_state()
+    n = int(words.split()[0])
+    page.get_by_role("link", name="on the map").click()
+    page.locator(f".linked .page[data-count='{n}']").wait_for()
+    page.locator(".chip", has_text="Area of the comparison").wait_for()
+    page.go_back()
+    check_state()
+    page.go_back()
+    status.get_by_text("Drag a rectangle").wait_for()
+
+
+def test_the_guarantee_stays(visit):
+    page = visit.page
+    visit.load()
+    visit.go("#/item/item-001")
+    visit.settle()
+    with page.expect_response(asks_for_members):
+        page.locator(".conformal input").check()
+    visit.settle()
+    count = visit.members()
+    assert query(visit) == {"guarantee": "conformal"}
+    with page.expect_response(asks_for_members) as answer:
+        page.reload()
+    assert answer.value.request.post_data_json["guarantee"] == "conformal"
+    assert visit.members() == count
+    assert page.locator(".conformal input").is_checked()
