@@ -4,8 +4,8 @@
 store is moto, an S3 server in a separate process. Part "writers": in each round two processes append a block to one
 Lance table (a new one every 25 rounds) at the same moment, and half of the ids of their blocks are the same, so one of
 them must be refused. Parts "s3" and "local": ``aureole embed`` reads pictures and a model from the store and writes a
-table there, or does so on the local disk, is killed at random moments and run again; the table is compared with that
-of an undisturbed local run.
+table there, or does so on the local disk, is killed at random moments between its first and its last commit and run
+again; the table is compared with that of an undisturbed local run.
 """
 
 import argparse
@@ -28,7 +28,15 @@ from aureole import sphere
 from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
 from aureole.retrieval import CredibleIndex
-from benchmarks.embed_faults import Commands, differences, disturbed, make_job, undisturbed
+from benchmarks.embed_faults import (
+    Commands,
+    differences,
+    disturbed,
+    draw,
+    make_job,
+    summary,
+    undisturbed,
+)
 from benchmarks.engines import s3_server, upload
 
 __all__ = ["colliding", "environment", "killed_jobs"]
@@ -139,24 +147,20 @@ def killed_jobs(
 ) -> dict[str, Any]:
     """Jobs that are killed once and run again, each into a table of its own below ``place``."""
     rng = random.Random(seed)
-    span = undisturbed(commands, "process", f"{place}/undisturbed.lance")
+    commits = undisturbed(commands, "process", f"{place}/undisturbed.lance")
     runs: list[dict[str, Any]] = []
     while sum(run["killed"] for run in runs) < kills and len(runs) < 3 * kills:
         number = len(runs)  # a job that ends before its moment was not killed
         out = f"{place}/killed-{number}.lance"
-        run = disturbed(commands, "process", out, rng.random() * 0.9 * span)
+        run = disturbed(commands, "process", out, draw(commits, rng))
         run["differences"] = differences(out, reference)
         print(f"{place} {number}: {run}", flush=True)
         runs.append(run)
-    whole = differences(f"{place}/undisturbed.lance", reference)
     return {
-        "jobs": len(runs),
-        "killed": sum(run["killed"] for run in runs),
-        "with rows before": sum(run["rows before"] > 0 for run in runs),
-        "tables that differ": sum(bool(run["differences"]) for run in runs),
-        "undisturbed table differs": bool(whole),
-        "seconds of work": span,
-        "runs": runs,
+        **summary(runs),
+        "undisturbed table differs": bool(differences(f"{place}/undisturbed.lance", reference)),
+        "commits": len(commits),
+        "seconds from the first commit to the last": commits[-1][0],
     }
 
 
@@ -166,7 +170,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--kills", type=int, default=10, help="jobs that are killed, on S3")
     parser.add_argument("--local-kills", type=int, default=20)
-    parser.add_argument("--pictures", type=int, default=200)
+    parser.add_argument("--pictures", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/object_store.json"))
     parser.add_argument("--writer", nargs=2, help=argparse.SUPPRESS)
