@@ -47,7 +47,7 @@ __all__ = [
 KINDS = ("process", "worker", "driver", "both")
 OPTIONS = {kind: () if kind == "process" else ("--workers", "2") for kind in KINDS}
 _MARK = "AUREOLE_FAULT_RUN"
-_LOOK = 0.02  # seconds between looks at the table
+_LOOK = 0.05  # seconds between looks at the table
 
 
 def make_job(folder: Path, pictures: int, *, depth: int = 20) -> tuple[Path, Path]:

@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--kills", type=int, default=10, help="jobs that are killed, on S3")
     parser.add_argument("--local-kills", type=int, default=20)
-    parser.add_argument("--pictures", type=int, default=600)
+    parser.add_argument("--pictures", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/object_store.json"))
     parser.add_argument("--writer", nargs=2, help=argparse.SUPPRESS)
