@@ -144,10 +144,15 @@ def _posteriors(n: int) -> au.VonMisesFisher:
 
 def killed_jobs(
     commands: Commands, place: str, reference: Path, kills: int, seed: int
-) -> dict[str, Any]:
-    """Jobs that are killed once and run again, each into a table of its own below ``place``."""
+) -> Iterator[dict[str, Any]]:
+    """Jobs that are killed once and run again, each into a table of its own below ``place``: the results so far."""
     rng = random.Random(seed)
     commits = undisturbed(commands, "process", f"{place}/undisturbed.lance")
+    whole = {
+        "undisturbed table differs": bool(differences(f"{place}/undisturbed.lance", reference)),
+        "commits": len(commits),
+        "seconds from the first commit to the last": commits[-1][0],
+    }
     runs: list[dict[str, Any]] = []
     while sum(run["killed"] for run in runs) < kills and len(runs) < 3 * kills:
         number = len(runs)  # a job that ends before its moment was not killed
@@ -156,12 +161,7 @@ def killed_jobs(
         run["differences"] = differences(out, reference)
         print(f"{place} {number}: {run}", flush=True)
         runs.append(run)
-    return {
-        **summary(runs),
-        "undisturbed table differs": bool(differences(f"{place}/undisturbed.lance", reference)),
-        "commits": len(commits),
-        "seconds from the first commit to the last": commits[-1][0],
-    }
+        yield {**summary(runs), **whole}
 
 
 def main() -> None:
@@ -196,7 +196,7 @@ def main() -> None:
 
 
 def _results(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The results of each part."""
+    """The results of each part; those of killed jobs after each job."""
     with ExitStack() as stack:
         variables = stack.enter_context(s3_server())
         stack.enter_context(environment(variables))
@@ -213,10 +213,12 @@ def _results(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]
             upload(variables, encoder, "s3://bucket/encoder")
             commands = Commands("s3://bucket/pictures", "s3://bucket/encoder", _CHUNK)
             arguments = (reference, options.kills, options.seed)
-            yield "s3", killed_jobs(commands, "s3://bucket/jobs", *arguments)
+            for found in killed_jobs(commands, "s3://bucket/jobs", *arguments):
+                yield "s3", found
         if "local" in options.parts:
             arguments = (reference, options.local_kills, options.seed)
-            yield "local", killed_jobs(local, str(folder / "jobs"), *arguments)
+            for found in killed_jobs(local, str(folder / "jobs"), *arguments):
+                yield "local", found
 
 
 if __name__ == "__main__":
