@@ -4,7 +4,8 @@
 record. A folder of pictures, one in a hundred of them corrupt, is embedded by the real command; at random
 moments a process is killed: the only one, one of two Ray workers, the driver, or driver and worker together. A killed
 command is run again immediately, while processes it had started may still be running. The table is then compared with
-that of an undisturbed run. Moments are spread over the working time of an undisturbed run of the same kind.
+that of an undisturbed run. All moments are between the first and the last commit: a process is killed some time after
+the table has a random number of rows, and both are drawn from the commits of an undisturbed run of the same kind.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -27,15 +29,25 @@ import torch
 import aureole as au
 from aureole.models import CifarResNet
 from aureole.records import Record, write_record
-from aureole.retrieval import open_table, table_exists
+from aureole.retrieval import open_table
 from aureole.scale import errors_address
 from benchmarks.pictures import make_corrupt, make_pictures
 
-__all__ = ["Commands", "differences", "disturbed", "make_job", "undisturbed"]
+__all__ = [
+    "Commands",
+    "Moment",
+    "differences",
+    "disturbed",
+    "draw",
+    "make_job",
+    "summary",
+    "undisturbed",
+]
 
 KINDS = ("process", "worker", "driver", "both")
 OPTIONS = {kind: () if kind == "process" else ("--workers", "2") for kind in KINDS}
 _MARK = "AUREOLE_FAULT_RUN"
+_LOOK = 0.05  # seconds between looks at the table
 
 
 def make_job(folder: Path, pictures: int, *, depth: int = 20) -> tuple[Path, Path]:
@@ -136,41 +148,52 @@ def differences(table: Path | str, reference: Path | str) -> list[str]:
     return said
 
 
-def begun(commands: Commands, kind: str, out: Path | str) -> subprocess.Popen[str]:
-    """The command, once its work has begun: the table or a worker exists."""
+@dataclass(frozen=True)
+class Moment:
+    """When to kill: this many seconds after the table has this many rows."""
+
+    rows: int
+    pause: float = 0.0
+
+
+def undisturbed(commands: Commands, kind: str, out: Path | str) -> list[tuple[float, int]]:
+    """The commits of a run of which no process is killed: (seconds since the first one, rows in the table)."""
     process = commands.start(out, *OPTIONS[kind])
-    while process.poll() is None and not (
-        table_exists(str(out)) if kind == "process" else commands.workers()
-    ):
-        time.sleep(0.02)
-    return process
-
-
-def undisturbed(commands: Commands, kind: str, out: Path | str) -> float:
-    """How many seconds the work takes if no process is killed."""
-    process = begun(commands, kind, out)
-    start = time.monotonic()
-    while process.poll() is None and not (kind != "process" and not commands.workers()):
-        time.sleep(0.02)
-    span = time.monotonic() - start
+    seen: list[tuple[float, int]] = []
+    while process.poll() is None:
+        rows, now = rows_of(out), time.monotonic()
+        if rows > (seen[-1][1] if seen else 0):
+            seen.append((now, rows))
+        time.sleep(_LOOK)
     commands.finish(process)
-    return span
+    return [(moment - seen[0][0], rows) for moment, rows in seen]
 
 
-def disturbed(commands: Commands, kind: str, out: Path | str, seconds: float) -> dict[str, Any]:
-    """A run that is killed after ``seconds`` of work, and the next run until it finishes."""
+def draw(commits: list[tuple[float, int]], rng: random.Random) -> Moment:
+    """A moment between the first and the last commit: a commit but the last, and a part of the time to the next one."""
+    number = rng.randrange(len(commits) - 1)
+    (before, rows), (after, _) = commits[number : number + 2]
+    return Moment(rows, rng.random() * (after - before))
+
+
+def disturbed(commands: Commands, kind: str, out: Path | str, moment: Moment) -> dict[str, Any]:
+    """A run that is killed at a moment, and the next run until it finishes."""
     begin = time.monotonic()
-    process = begun(commands, kind, out)
-    time.sleep(seconds)
-    before, workers = rows_of(out), commands.workers()
+    process = commands.start(out, *OPTIONS[kind])
+    while process.poll() is None and rows_of(out) < moment.rows:
+        time.sleep(_LOOK)
+    time.sleep(moment.pause)
+    workers = commands.workers() if kind in ("worker", "both") else []
     killed = 0
-    if kind in ("worker", "both") and workers:
+    if workers:
         with suppress(ProcessLookupError):
-            os.kill(random.Random(seconds).choice(workers), signal.SIGKILL)
+            os.kill(random.Random(moment.pause).choice(workers), signal.SIGKILL)
             killed += 1
     if kind != "worker" and process.poll() is None:
         process.kill()
+        process.wait()
         killed += 1
+    before = rows_of(out)
     report, runs = commands.finish(process), 1
     if report is None:
         report, runs = commands.finish(commands.start(out, *OPTIONS[kind])), 2
@@ -178,7 +201,18 @@ def disturbed(commands: Commands, kind: str, out: Path | str, seconds: float) ->
     return {
         "killed": killed, "rows before": before, "runs": runs, "rows": report["rows"],
         "errors": report["errors"], "made again": report["new_rows"] if runs == 2 else None,
-        "moment": seconds, "seconds": time.monotonic() - begin,
+        "moment": [moment.rows, moment.pause], "seconds": time.monotonic() - begin,
+    }  # fmt: skip
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The counts of runs of ``disturbed``; in the middle means that some rows were stored, but not all."""
+    return {
+        "moments": len(runs),
+        "killed": sum(run["killed"] for run in runs),
+        "in the middle": sum(bool(run["killed"]) and 0 < run["rows before"] < run["rows"] for run in runs),
+        "tables that differ": sum(bool(run["differences"]) for run in runs),
+        "runs": runs,
     }  # fmt: skip
 
 
@@ -204,21 +238,15 @@ def main() -> None:
         for kind in options.kinds:
             rng = random.Random(f"{options.seed} {kind}")
             runs: list[dict[str, Any]] = []
-            span = undisturbed(commands, kind, folder / f"{kind}.lance")
-            print(f"{kind}: {span:.1f} s of work", flush=True)
+            commits = undisturbed(commands, kind, folder / f"{kind}.lance")
+            print(f"{kind}: {len(commits)} commits in {commits[-1][0]:.1f} s", flush=True)
             for number in range(options.moments):
                 out = folder / f"{kind}-{number}.lance"
-                run = disturbed(commands, kind, out, rng.random() * span)
+                run = disturbed(commands, kind, out, draw(commits, rng))
                 run["differences"] = differences(out, folder / "reference.lance")
                 print(f"{kind} {number}: {run}", flush=True)
                 runs.append(run)
-                metrics[kind] = {
-                    "moments": len(runs),
-                    "killed": sum(run["killed"] for run in runs),
-                    "tables that differ": sum(bool(run["differences"]) for run in runs),
-                    "with rows before": sum(run["rows before"] > 0 for run in runs),
-                    "runs": runs,
-                }
+                metrics[kind] = summary(runs)
                 record = Record("embed-faults", metrics, command, options.seed, settings)
                 write_record(record, options.out)
             metrics[kind]["all gone within 90 s"] = commands.wait_gone(90)

@@ -4,8 +4,8 @@
 store is moto, an S3 server in a separate process. Part "writers": in each round two processes append a block to one
 Lance table (a new one every 25 rounds) at the same moment, and half of the ids of their blocks are the same, so one of
 them must be refused. Parts "s3" and "local": ``aureole embed`` reads pictures and a model from the store and writes a
-table there, or does so on the local disk, is killed at random moments and run again; the table is compared with that
-of an undisturbed local run.
+table there, or does so on the local disk, is killed at random moments between its first and its last commit and run
+again; the table is compared with that of an undisturbed local run.
 """
 
 import argparse
@@ -28,7 +28,15 @@ from aureole import sphere
 from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
 from aureole.retrieval import CredibleIndex
-from benchmarks.embed_faults import Commands, differences, disturbed, make_job, undisturbed
+from benchmarks.embed_faults import (
+    Commands,
+    differences,
+    disturbed,
+    draw,
+    make_job,
+    summary,
+    undisturbed,
+)
 from benchmarks.engines import s3_server, upload
 
 __all__ = ["colliding", "environment", "killed_jobs"]
@@ -136,28 +144,24 @@ def _posteriors(n: int) -> au.VonMisesFisher:
 
 def killed_jobs(
     commands: Commands, place: str, reference: Path, kills: int, seed: int
-) -> dict[str, Any]:
-    """Jobs that are killed once and run again, each into a table of its own below ``place``."""
+) -> Iterator[dict[str, Any]]:
+    """Jobs that are killed once and run again, each into a table of its own below ``place``: the results so far."""
     rng = random.Random(seed)
-    span = undisturbed(commands, "process", f"{place}/undisturbed.lance")
+    commits = undisturbed(commands, "process", f"{place}/undisturbed.lance")
+    whole = {
+        "undisturbed table differs": bool(differences(f"{place}/undisturbed.lance", reference)),
+        "commits": len(commits),
+        "seconds from the first commit to the last": commits[-1][0],
+    }
     runs: list[dict[str, Any]] = []
     while sum(run["killed"] for run in runs) < kills and len(runs) < 3 * kills:
         number = len(runs)  # a job that ends before its moment was not killed
         out = f"{place}/killed-{number}.lance"
-        run = disturbed(commands, "process", out, rng.random() * 0.9 * span)
+        run = disturbed(commands, "process", out, draw(commits, rng))
         run["differences"] = differences(out, reference)
         print(f"{place} {number}: {run}", flush=True)
         runs.append(run)
-    whole = differences(f"{place}/undisturbed.lance", reference)
-    return {
-        "jobs": len(runs),
-        "killed": sum(run["killed"] for run in runs),
-        "with rows before": sum(run["rows before"] > 0 for run in runs),
-        "tables that differ": sum(bool(run["differences"]) for run in runs),
-        "undisturbed table differs": bool(whole),
-        "seconds of work": span,
-        "runs": runs,
-    }
+        yield {**summary(runs), **whole}
 
 
 def main() -> None:
@@ -192,7 +196,7 @@ def main() -> None:
 
 
 def _results(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The results of each part."""
+    """The results of each part; those of killed jobs after each job."""
     with ExitStack() as stack:
         variables = stack.enter_context(s3_server())
         stack.enter_context(environment(variables))
@@ -209,10 +213,12 @@ def _results(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]
             upload(variables, encoder, "s3://bucket/encoder")
             commands = Commands("s3://bucket/pictures", "s3://bucket/encoder", _CHUNK)
             arguments = (reference, options.kills, options.seed)
-            yield "s3", killed_jobs(commands, "s3://bucket/jobs", *arguments)
+            for found in killed_jobs(commands, "s3://bucket/jobs", *arguments):
+                yield "s3", found
         if "local" in options.parts:
             arguments = (reference, options.local_kills, options.seed)
-            yield "local", killed_jobs(local, str(folder / "jobs"), *arguments)
+            for found in killed_jobs(local, str(folder / "jobs"), *arguments):
+                yield "local", found
 
 
 if __name__ == "__main__":

@@ -37,16 +37,27 @@ class Served:
 
     def memory(self) -> int:
         """The memory of the process and its children, in bytes."""
-        pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._family())
+        pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.processes())
         return sum(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def reset_peak(self) -> None:
+        """Measure ``peak`` from now on."""
+        for pid in self.processes():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+    def peak(self) -> int:
+        """The peak memory of the process plus those of its children, in bytes."""
+        texts = (Path(f"/proc/{pid}/status").read_text() for pid in self.processes())
+        return sum(1024 * int(text.split("VmHWM:")[1].split()[0]) for text in texts)
 
     def seconds(self) -> float:
         """The CPU time of the process and its children."""
-        texts = (Path(f"/proc/{pid}/stat").read_text() for pid in self._family())
+        texts = (Path(f"/proc/{pid}/stat").read_text() for pid in self.processes())
         parts = (text.rpartition(")")[2].split() for text in texts)
         return sum(int(part[11]) + int(part[12]) for part in parts) / _TICKS
 
-    def _family(self) -> list[int]:
+    def processes(self) -> list[int]:
+        """The ids of the process and of its children."""
         pid = self.process.pid
         found = [
             Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")

@@ -157,6 +157,15 @@ def test_code_facts_formulas_and_counts_are_not(tmp_path, text):
     assert typed(page) == []
 
 
+def test_every_promise_has_a_test_that_exists():
+    page = (ROOT / "docs/security.md").read_text()
+    rows = page.partition("| promise | test |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(rows) > 15
+    for row in rows:
+        path, name = re.search(r"\| `([\w/]+\.py)`, `(test_\w+)` \|", row).groups()
+        assert f"\ndef {name}(" in (ROOT / path).read_text(), row
+
+
 def links(text):
     """The targets of Markdown links and pictures outside code."""
     code = r"^(`{3,})[^\n]*\n.*?^\1\s*$|(?P<tick>`+)(?!`).+?(?<!`)(?P=tick)(?!`)"

@@ -96,7 +96,7 @@ def test_sizes_that_are_none(kind, sizes, message):
         check_build(kind, sizes)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["lance", "postgres", "faiss"])
 def test_killed_writers_leave_a_whole_gallery(engine, request, tmp_path):
     with writers() as process:

@@ -2,9 +2,9 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -12,10 +12,8 @@ import pytest
 from aureole.errors import AureoleError
 from aureole.retrieval import CredibleIndex
 from aureole.scale import EmbedOptions, SourceSpec, embed
-from benchmarks.embed_faults import Commands, differences, disturbed, make_job
+from benchmarks.embed_faults import Commands, Moment, differences, disturbed, draw, make_job
 from tests.scale.conftest import assert_same, by_id
-
-pytestmark = pytest.mark.slow
 
 BLOCKED = """
 import sys
@@ -29,42 +27,53 @@ main()
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """(Commands, folder, its undisturbed table, how long that took)."""
+    """(Commands, folder, its undisturbed table)."""
     folder = tmp_path_factory.mktemp("faults")
     source, encoder = make_job(folder, 1500, depth=8)
     reference = folder / "reference.lance"
-    began = time.monotonic()
     embed(
         SourceSpec(str(source), rows_per_chunk=64),
         encoder,
         reference,
         options=EmbedOptions(batch=32, commit_seconds=0.2),
     )
-    return Commands(source, encoder), folder, reference, time.monotonic() - began
+    return Commands(source, encoder), folder, reference
 
 
-@pytest.mark.parametrize("moment", [0.05, 0.4, 0.8])
-def test_a_killed_process_is_followed_by_one_that_makes_the_rest(job, tmp_path, moment):
-    commands, _, reference, seconds = job
-    run = disturbed(commands, "process", tmp_path / "t.lance", moment * seconds)
+@pytest.mark.long
+@pytest.mark.parametrize("rows", [1, 400, 800])
+def test_a_killed_process_is_followed_by_one_that_makes_the_rest(job, tmp_path, rows):
+    commands, _, reference = job
+    run = disturbed(commands, "process", tmp_path / "t.lance", Moment(rows))
     assert run["killed"] == 1
+    assert rows <= run["rows before"] < 1500
     assert commands.wait_gone()
     assert differences(tmp_path / "t.lance", reference) == []
 
 
+def test_moments_lie_between_the_first_and_the_last_commit():
+    commits, rng = [(0.0, 16), (0.5, 64), (0.7, 100)], random.Random(0)
+    moments = [draw(commits, rng) for _ in range(100)]
+    assert {moment.rows for moment in moments} == {16, 64}
+    assert max(moment.pause for moment in moments if moment.rows == 16) < 0.5
+    assert max(moment.pause for moment in moments if moment.rows == 64) < 0.2 + 1e-9
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["worker", "both"])
 def test_over_ray_a_killed_worker_or_driver_loses_nothing(job, tmp_path, kind):
     pytest.importorskip("ray")
-    commands, _, reference, seconds = job
-    run = disturbed(commands, kind, tmp_path / "t.lance", 0.3 * seconds)
+    commands, _, reference = job
+    run = disturbed(commands, kind, tmp_path / "t.lance", Moment(1))
     assert run["killed"] == (1 if kind == "worker" else 2)
     assert run["runs"] == (1 if kind == "worker" else 2)
     assert differences(tmp_path / "t.lance", reference) == []
 
 
+@pytest.mark.slow
 def test_without_ray_installed_the_table_is_the_same(job, tmp_path):
-    _, folder, reference, _ = job
+    _, folder, reference = job
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [
         sys.executable, "-c", BLOCKED, "embed", str(folder / "pictures"), "--encoder",
@@ -81,11 +90,12 @@ def test_without_ray_installed_the_table_is_the_same(job, tmp_path):
     assert "several workers need Ray" in more.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_of_two_nodes_outlives_one_of_them_and_builds_the_index(job, tmp_path):
     """Two raylets; one is removed while its worker is in the middle of a chunk."""
     pytest.importorskip("ray")
     pytest.importorskip("lance_ray")
-    _, folder, reference, _ = job
+    _, folder, reference = job
     out = tmp_path / "t.lance"
     done = subprocess.run(
         [
@@ -109,13 +119,15 @@ def test_a_cluster_of_two_nodes_outlives_one_of_them_and_builds_the_index(job, t
         assert recall.share == 1  # every list is looked at
 
 
+@pytest.mark.slow
 def test_an_address_where_nobody_listens_is_refused_at_once(job, tmp_path):
     pytest.importorskip("ray")
-    _, folder, _, _ = job
+    _, folder, _ = job
     with pytest.raises(AureoleError, match="no Ray cluster responds"):
         embed(folder / "pictures", folder / "encoder", tmp_path / "n.lance", address="127.0.0.1:1")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_rows(head, tmp_path):
     """Peak memory of processes that embed 4,000 and 64,000 vectors."""
     import pyarrow as pa

@@ -10,6 +10,7 @@ from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.retrieval import CredibleIndex, open_table, table_exists
 from aureole.scale import EmbedOptions, SourceSpec, embed
 from benchmarks.engines import moto_program, s3_server, upload
+from benchmarks.object_store import colliding
 from tests.cli.conftest import columns
 from tests.scale.conftest import assert_same, rows
 
@@ -107,3 +108,10 @@ def test_a_store_that_fails_ends_the_job_and_blames_no_input(
             embed("s3://bucket/p", encoder, tmp_path / "t.lance")
     assert not isinstance(caught.value, InvalidInputError)
     assert embed("s3://bucket/p", encoder, tmp_path / "t.lance").errors == 0
+
+
+@pytest.mark.long
+def test_colliding_appends_of_two_processes_store_each_id_once(store):
+    found = colliding("s3://bucket/gallery.lance", rounds=4)
+    assert (found["stored"], found["refused"], found["failed"]) == (4, 4, 0)
+    assert (found["doubled"], found["lost"], found["extra"]) == (0, 0, 0)

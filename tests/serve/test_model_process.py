@@ -181,6 +181,14 @@ def test_a_start_that_fails_leaves_no_process(hosted, made, monkeypatch):
     assert gone(pids[-1])
 
 
+def test_the_timeout_of_batches_does_not_apply_to_loading(made):
+    hosted = SubprocessEmbedder(made[0] / "encoder", timeout=0.01)  # no process starts that fast
+    try:
+        assert hosted.pid is not None
+    finally:
+        hosted.close()
+
+
 def test_a_process_that_is_stuck_is_killed(made):
     hosted = SubprocessEmbedder(made[0] / "encoder", timeout=20.0)
     hosted._timeout = 0.3

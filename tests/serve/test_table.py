@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from urllib.parse import quote
 
 import numpy as np
@@ -18,6 +19,7 @@ from aureole.serve._response_models import (
     TableNumbersAnswer,
     TableRowsAnswer,
 )
+from benchmarks.served import serving
 from tests.serve.conftest import NASTY, N, ask, error_of, names, running
 
 
@@ -216,3 +218,60 @@ def test_an_item_that_was_deleted_is_null(tmp_path):
                 assert [item.id for item in found.items] == ["a", "c"]
         finally:
             service.close()
+
+
+def rows_become(place, count):
+    """Wait until the table has this many rows."""
+    end = time.monotonic() + 60
+    while get(place, "/v1/table")["rows"] != count:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def lance_gallery(tmp_path):
+    """The address of a gallery of three rows, which other processes may change."""
+    pytest.importorskip("lance")
+    where = tmp_path / "g.lance"
+    CredibleIndex.create(where, VonMisesFisher(torch.eye(4)[:3], 5.0), list("abc")).close()
+    return where
+
+
+def add_row(where, name):
+    with CredibleIndex.open(where) as index:
+        index.append(VonMisesFisher(torch.eye(4)[3:], 5.0), [name])
+
+
+def test_refresh_lists_new_rows_at_its_interval(lance_gallery, tmp_path):
+    options = ("--refresh", "0.1")
+    with serving(lance_gallery, None, *options, log=tmp_path / "log", label=None) as served:
+        place = (served.host, served.port)
+        assert get(place, "/v1/table")["rows"] == 3
+        for count, name in ((4, "d"), (5, "e")):
+            add_row(lance_gallery, name)
+            rows_become(place, count)
+
+
+def test_a_look_that_fails_is_logged_and_the_next_one_finds_the_rows(
+    lance_gallery, monkeypatch, caplog
+):
+    with CredibleIndex.open(lance_gallery) as index:
+        service = Service(index)
+        failures, refresh = iter([OSError("the disk is away")]), service.refresh
+
+        def look(where):
+            for failure in failures:
+                raise failure
+            refresh(where)
+
+        monkeypatch.setattr(service, "refresh", look)
+        try:
+            with running(service) as place:
+                add_row(lance_gallery, "d")
+                service.follow(str(lance_gallery), 0.05)
+                rows_become(place, 4)
+        finally:
+            service.close()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "looking for changed rows failed"
+    ]
