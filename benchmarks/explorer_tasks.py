@@ -289,8 +289,11 @@ def two_encoders(visit: TaskVisit, camera: Camera) -> dict[str, Any]:
     visit.link("Compare")
     panel = visit.page.locator(".compare")
     panel.locator(".panel").last.locator(".tile").first.wait_for()
-    facts = dict(row.split("\t", 1) for row in panel.locator("tbody tr").all_inner_texts())
-    shares = panel.locator(".lead strong").all_inner_texts()
+    rows, shares = [
+        [text.replace("\u00a0", " ") for text in panel.locator(where).all_inner_texts()]
+        for where in ("tbody tr", ".lead strong")
+    ]
+    facts = dict(row.split("\t", 1) for row in rows)
     plot = panel.locator(".scatter canvas")
     visit.show(panel.locator(".scatter"))
     visit.drag(plot.bounding_box(), (0.13, 0.03), (0.6, 0.3))
