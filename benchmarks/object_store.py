@@ -145,7 +145,7 @@ def _posteriors(n: int) -> au.VonMisesFisher:
 def killed_jobs(
     commands: Commands, place: str, reference: Path, kills: int, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Jobs that are killed once and run again, each into a table of its own below ``place``: the results so far."""
+    """Kill jobs once each and run them again, each with its own table below ``place``; yield the results so far."""
     rng = random.Random(seed)
     commits = undisturbed(commands, "process", f"{place}/undisturbed.lance")
     whole = {

@@ -2,12 +2,11 @@
 
 ``python -m benchmarks.promises [--slow-start 125] [--out results/serve/promises.json]`` writes a record. Each result
 has the figure before the protection existed, as it was reported then. ``MB`` is the growth of the peak memory of the
-service and its encoder, and ``longest wait`` that of a client which requests /healthz all the time.
+service and its encoder, and ``longest wait`` that of a client that polls /healthz.
 """
 
 import argparse
 import base64
-import http.client
 import json
 import os
 import resource
@@ -35,7 +34,7 @@ from aureole.records import Record, write_record
 from aureole.retrieval import CredibleIndex
 from benchmarks.object_store import environment
 from benchmarks.pictures import bomb
-from benchmarks.served import Served, make_encoder, make_gallery, serving
+from benchmarks.served import Served, ask, make_encoder, make_gallery, serving
 
 DIM, ROWS = 16, 2_000
 BEFORE = {
@@ -70,24 +69,9 @@ if any("_model_process" in word for word in sys.orig_argv): time.sleep({})
 Result = dict[str, Any]
 
 
-def ask(
-    served: Served, method: str, path: str, body: bytes | None = None, **headers: str
-) -> tuple[int, bytes]:
-    """(Status, body) of a request; status 0 if the connection was closed."""
-    connection = http.client.HTTPConnection(served.host, served.port, timeout=120)
-    try:
-        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        return 0, repr(error).encode()
-    finally:
-        connection.close()
-
-
 @contextmanager
 def waits(served: Served) -> Iterator[list[float]]:
-    """The seconds of requests for /healthz that a client makes all the time."""
+    """How long each request of a client that polls /healthz takes."""
     found: list[float] = []
     stop = threading.Event()
 
@@ -292,7 +276,7 @@ def error_of(work: Callable[[], Any]) -> str:
 
 
 def posteriors(n: int) -> au.VonMisesFisher:
-    """Posteriors that all look one way."""
+    """Posteriors with the same direction."""
     return au.VonMisesFisher(torch.eye(DIM)[:1].repeat(n, 1), 5.0)
 
 
@@ -318,7 +302,10 @@ def measure(folder: Path, slow: float) -> Iterator[tuple[str, Result]]:
     with serving(gallery, encoder, log=folder / "log") as served:
         for name, attack in attacks.items():
             yield name, attacked(served, partial(attack, served))
-        yield "host", {"status": ask(served, "GET", "/v1/about", Host="evil.example")[0]}
+        yield (
+            "host",
+            {"status": ask(served, "GET", "/v1/about", headers={"Host": "evil.example"})[0]},
+        )
         yield "killed encoder", killed_encoder(served)
         yield "stuck encoder", stuck_encoder(served)
     yield "slow start", slow_start(gallery, encoder, folder, slow)

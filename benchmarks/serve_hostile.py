@@ -11,7 +11,6 @@ clients use it (``benchmarks/hostile_load.py``).
 
 import argparse
 import base64
-import http.client
 import json
 import os
 import signal
@@ -19,7 +18,6 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +25,10 @@ from aureole.records import Record, write_record
 from benchmarks.fuzzing import fuzz, prepared_requests
 from benchmarks.hostile_load import attack_costs, siege
 from benchmarks.pictures import bomb
-from benchmarks.served import Served, make_encoder, make_gallery, serving
+from benchmarks.served import Served, ask, make_encoder, make_gallery, serving
 
 DIM, ROWS = 16, 2_000
 GIGABYTE = 2**30
-
-
-def ask(
-    served: Served, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-) -> tuple[int, bytes]:
-    """(Status, body); (0, reason) if the connection was closed instead."""
-    connection = http.client.HTTPConnection(served.host, served.port, timeout=60)
-    sent = {"Content-Type": "application/json", **(headers or {})}
-    # the response may have arrived although the service no longer listens
-    with suppress(BrokenPipeError, ConnectionResetError):
-        connection.request(method, path, body=body, headers=sent)
-    try:
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        return 0, repr(error).encode()
-    finally:
-        connection.close()
 
 
 def megabytes(count: int) -> Any:

@@ -1,11 +1,12 @@
 """Services for benchmarks: a gallery with its encoder, the command that serves it, and the resources it uses."""
 
+import http.client
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
 from benchmarks.engines import clustered
 
-__all__ = ["Served", "make_encoder", "make_gallery", "serving"]
+__all__ = ["Served", "ask", "make_encoder", "make_gallery", "serving"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -122,3 +123,21 @@ def serving(
         finally:
             process.kill()
             process.communicate()
+
+
+def ask(
+    served: Served, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+) -> tuple[int, bytes]:
+    """(Status, body); (0, reason) if the connection was closed instead."""
+    connection = http.client.HTTPConnection(served.host, served.port, timeout=60)
+    sent = {"Content-Type": "application/json", **(headers or {})}
+    # the response may have arrived although the service no longer listens
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, path, body=body, headers=sent)
+    try:
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        return 0, repr(error).encode()
+    finally:
+        connection.close()

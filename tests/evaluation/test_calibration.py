@@ -187,3 +187,11 @@ def test_one_pass_is_enough_for_wide_posteriors():
     values = values.clamp(min=0)
     found = _partner_probability(cosine, query.kappa, kappa, 10.0, 4)
     assert torch.equal(found, values / values.sum(-1, keepdim=True))
+
+
+def test_a_partner_without_probability_is_only_in_the_cap_of_mass_one():
+    kappa = torch.full((2,), torch.inf, dtype=torch.float64)
+    gallery = au.VonMisesFisher(torch.eye(2, dtype=torch.float64), kappa)
+    query = au.VonMisesFisher(gallery.mu[:1], kappa[:1])
+    covered = partner_coverage(query, gallery, torch.tensor([1]), kappa_pos=1e4, masses=(0.5, 1.0))
+    assert covered == {0.5: 0.0, 1.0: 1.0}

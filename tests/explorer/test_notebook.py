@@ -210,7 +210,9 @@ def test_the_words_about_a_missing_map_fit_a_file(tmp_path):
         page = chrome.new_context(offline=True).new_page()
         page.goto(f"{saved.as_uri()}#/map")
         words = page.locator(".atlas").inner_text()
-    assert "This page was made without a map. For one, call au.explore with map=True." in words
+    assert (
+        "This page was made without a map. To include one, call au.explore with map=True." in words
+    )
     assert "eload" not in words
     assert "aureole index map" not in words
 

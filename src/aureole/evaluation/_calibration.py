@@ -78,7 +78,8 @@ def partner_coverage(
         before = torch.where(cosine > own, probability, 0.0).sum(-1)
         weight = torch.where(cosine == own, probability, 0.0).sum(-1)
         for mass in masses:
-            totals[mass] += ((mass - before) / weight).clamp(0, 1).sum().item()
+            share = torch.where(weight > 0, (mass - before) / weight, (before <= mass).double())
+            totals[mass] += share.clamp(0, 1).sum().item()
     return {mass: total / len(partner) for mass, total in totals.items()}
 
 

@@ -135,7 +135,7 @@ def _table(
                 "none of its ids exists here" if same else "its directions have another dimension"
             )
             raise InvalidInputError(
-                f"the map is of another gallery: {what}. Make one of this gallery with fit_map."
+                f"the map belongs to another gallery: {what}. Make one of this gallery with fit_map."
             )
         table.add_map(given)
     elif table.map["reason"] == NO_MAP:

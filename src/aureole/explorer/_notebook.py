@@ -127,14 +127,17 @@ def explore(
 def _map_of(
     index: CredibleIndex, n: int, wanted: GalleryMap | bool | None
 ) -> tuple[GalleryMap | None, str]:
-    """(The map or None, the reason if it is None)."""
+    """(The map and an empty text, or None and why the page has no map)."""
     if isinstance(wanted, GalleryMap):
         return wanted, ""
     if wanted is False:
-        return None, "this page was made without a map. For one, call au.explore with map=True."
+        return (
+            None,
+            "this page was made without a map. To include one, call au.explore with map=True.",
+        )
     if wanted is None and n > _QUICK:
         return None, (
-            f"a map of more than {_QUICK:,} items takes a while. For one, call au.explore with map=True."
+            f"fitting a map of more than {_QUICK:,} items takes a while. To include one, call au.explore with map=True."
         )
     try:
         with _map_progress() as observer:

@@ -267,7 +267,7 @@ def limited(faiss: Any, path: Path) -> Iterator[None]:
 
 
 def lists_problem(faiss: Any, index: Any, coarse: Any, code_size: int) -> str | None:
-    """What is wrong with the lists of an IVF index, with so many bytes per code: each position must occur once."""
+    """What is wrong with the lists of an IVF index: each position must occur once, with ``code_size`` bytes."""
     lists = faiss.downcast_InvertedLists(index.invlists)
     whole = type(lists) is faiss.ArrayInvertedLists and index.is_trained
     if not whole or not 1 <= index.nlist == lists.nlist == coarse.ntotal:

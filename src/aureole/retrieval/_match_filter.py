@@ -48,7 +48,7 @@ class LevelWindow:
         self._queries, self._warned = 0, False
 
     def add(self, level: float) -> None:
-        """Add the level of a query, and compare from time to time."""
+        """Add the level of a query; every 30 queries, compare the recent ones with the calibrator's."""
         self._levels.append(level)
         self._queries += 1
         if not self._warned and self._queries % _CHECK_EVERY == 0:

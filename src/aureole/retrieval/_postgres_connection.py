@@ -142,7 +142,7 @@ class Connection:
 def walk(
     connection: Any, index: dict[str, Any], statement: Any, values: list[Any], reach: float
 ) -> list[tuple[Any, ...]]:
-    """The records within reach, from a cursor over an approximate index until one is beyond.
+    """The records within reach, read from a cursor over an approximate index up to the first one that is farther.
 
     The statement returns the nearest first, with the distance as the last column.
     """
@@ -160,13 +160,13 @@ def walk(
 
 
 def tune(connection: Any, index: dict[str, Any] | None, k: int) -> None:
-    """Set, for this transaction, how a search for k rows uses an approximate index, or that it uses none."""
+    """Make searches for k rows in this transaction use an approximate index, or none."""
     for name, value in settings(index, k):
         connection.execute("SELECT set_config(%s, %s, true)", [name, value])
 
 
 def decode_vectors(sent: Sequence[bytes], dim: int) -> Float[np.ndarray, "n dim"]:
-    """Vectors from ``vector_send``, which are two int16 and big-endian float32; ValueError for another dimension."""
+    """Vectors from ``vector_send`` (two int16, then big-endian float32); ValueError if the dimension is another one."""
     content = np.frombuffer(b"".join(sent), np.uint8).reshape(len(sent), 4 + 4 * dim)
     return np.ascontiguousarray(content[:, 4:]).view(">f4").astype(np.float32)
 

@@ -113,7 +113,7 @@ class Listing:
         return {"version": table.version, "rows": rows}
 
     def ids(self, rows: list[int], version: str | None) -> dict[str, Any]:
-        """The ids of rows; the version is that of the table with these numbers, if the client has stated it."""
+        """The ids of rows; raise if the client has another ``version`` of the table."""
         self._check_version(version)
         return {"version": self.table.version, "ids": _ids(self.table, rows)}
 

@@ -132,7 +132,7 @@ class QuestionAnswers:
     def inspect(
         self, where: str, label_column: str | None, done: Callable[[], None] | None = None
     ) -> None:
-        """Start a thread that inspects a small gallery, then calls ``done``; its own handle does not delay searches."""
+        """Inspect a small gallery in a thread with its own handle, so that searches do not wait, then call ``done``."""
         self._reason, self._progress = "the gallery is being inspected.", 0.0
 
         def watch(_: str, done: int, total: int) -> None:

@@ -306,7 +306,7 @@ class TableRowsRequest(RequestModel):
 
 
 class TableIdsRequest(RequestModel):
-    """Row numbers of items whose ids are wanted: as many as can be tagged at once."""
+    """Row numbers of items whose ids to return, at most as many as can be tagged at once."""
 
     rows: Annotated[list[RowNumber], Field(max_length=10_000, fail_fast=True)]
     version: TableVersion = None

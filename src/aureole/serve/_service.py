@@ -407,7 +407,7 @@ class Service:
         return self.listing.version.rpartition(" ")[0]
 
     def _add_answers(self, *, stamp: bool = False) -> None:
-        """Add how suspicious each label and how remote each item is to the table, unless its rows have changed since.
+        """Add the columns of suspicious labels and of outliers to the table, unless its rows have changed since.
 
         With a stamp, the table gets a new version: answers from a file may differ from those of the last start.
         """
