@@ -76,7 +76,6 @@ SOFT = {
 ALLOWED = (
     (r".", r"know how sure (they are|it is)"),  # the project's tagline
     (r".", r"ma(k|d)(e|es|ing) sure"),
-    (r"docs/migration\.md", r"told_error.told."),  # names of 0.1
     # sentences that a tutorial embeds: other words would change its numbers
     (r"finished_encoder\.md$", r"beside a red barn|as far as one can tell"),
     # a key in the records of credible retrieval

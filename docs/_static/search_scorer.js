@@ -1,10 +1,10 @@
 // The order of search results. Sphinx sorts pages with the same score by name, and puts members of classes above pages.
-// Here pages that answer questions come first, and the API reference, licences and migration notes last.
+// Here pages that answer questions come first, and the API reference and licences last.
 var Scorer = {
   score: ([page, , , , score, , kind]) => {
     if (kind === "index") return score; // words that a page declares as its own, and terms of the glossary
     const answers = ["faq", "glossary", "troubleshooting", "thresholds", "installation"];
-    const late = ["licences", "migration", "architecture", "reproducibility", "reference_code"];
+    const late = ["licences", "architecture", "reproducibility", "reference_code"];
     if (answers.includes(page)) return score + 3;
     if (late.includes(page)) return score - 3;
     return page.startsWith("reference/") || kind === "object" ? score - 2 : score;

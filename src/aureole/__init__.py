@@ -1,10 +1,7 @@
 """Embeddings that know how sure they are."""
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from aureole._deprecated import MovedModules
 
 if TYPE_CHECKING:
     from aureole import (
@@ -107,9 +104,6 @@ _NAMES = {
     "training": ("FrozenHead",),
 }
 _OWNERS = {name: package for package, names in _NAMES.items() for name in names}
-
-
-sys.meta_path.append(MovedModules())  # old paths of modules, looked up when no file has them
 
 
 def __getattr__(name: str) -> Any:

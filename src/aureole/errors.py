@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from aureole._deprecated import moved_names
-
 __all__ = [
     "AureoleError",
     "AureoleWarning",
@@ -98,8 +96,4 @@ _KINDS = (
     ShardUnavailableError,
     WriteError,
     MissingPackageError,
-)
-
-__getattr__ = moved_names(
-    __name__, {"tell_error": "error_to_dict", "told_error": "error_from_dict"}
 )

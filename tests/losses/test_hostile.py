@@ -177,29 +177,19 @@ def test_a_bad_grid_of_kappa_pos_is_refused_before_anything_is_computed(grid):
 
 
 @pytest.mark.parametrize("make", [au.InfoNCE, au.ELK])
-def test_the_temperature_replaces_kappa_pos(make):
-    with pytest.warns(DeprecationWarning, match=r"temperature=0\.05.*removed in 0\.3"):
-        old = make(20.0)
-    new = make(temperature=0.05)
-    anchor, positive = good(), good()
-    assert old(anchor, positive) == new(anchor, positive)
-    assert new.temperature == pytest.approx(0.05)
-    assert "temperature=0.05" in repr(new)
-    assert list(make(temperature=0.05, learn_temperature=True).state_dict()) == [
-        "inverse_temperature"
-    ]
-    for wrong in ({}, {"temperature": 0.0}, {"temperature": float("nan")}):
+def test_a_temperature_is_positive_and_finite(make):
+    assert "temperature=0.05" in repr(make(temperature=0.05))
+    learned = make(temperature=0.05, learn_temperature=True)
+    assert list(learned.state_dict()) == ["inverse_temperature"]
+    assert learned.temperature == pytest.approx(0.05)
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InvalidInputError, match="temperature"):
-            make(**wrong)
+            make(temperature=wrong)
 
 
-def test_hedged_instance_has_no_parameter_and_takes_keywords_alone():
+def test_hedged_instance_has_no_parameter():
     loss = au.HedgedInstance(n_samples=4)
     assert not [*loss.parameters(), *loss.buffers()]
-    with pytest.warns(DeprecationWarning, match="write a="):
-        assert au.HedgedInstance(20.0).a == 20.0
-    with pytest.raises(TypeError):
-        au.HedgedInstance(learn_kappa_pos=True)
 
 
 def test_elk_refuses_points():

@@ -1,11 +1,10 @@
-"""FAISS: snapshots that survive a killed writer, galleries of 0.1.0, damaged folders, readers that follow."""
+"""FAISS: snapshots that survive a killed writer, damaged folders, readers that follow."""
 
 import json
 import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +13,8 @@ import torch
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.retrieval import (
-    ConformalMass,
     CredibleIndex,
-    Origin,
     Rows,
-    SearchOptions,
     _faiss,
 )
 from aureole.retrieval._faiss import FaissStore
@@ -26,47 +22,9 @@ from aureole.retrieval._schema import object_array
 from tests.retrieval import dying_writer
 from tests.retrieval.conftest import assert_exact, brute_force, everything, names, posteriors
 
-SAMPLES = Path(__file__).parent / "samples"
 NOBODY = au.VonMisesFisher(torch.zeros(0, 4), torch.zeros(0))
 
 pytest.importorskip("faiss")
-
-
-def test_a_gallery_of_0_1_0_opens_and_is_converted_by_the_first_change(tmp_path):
-    where = tmp_path / "gallery.faiss"
-    shutil.copytree(SAMPLES / "v0_1_0.faiss", where)
-    expected = json.loads((SAMPLES / "v0_1_0_hits.json").read_text())
-    query = au.VonMisesFisher(torch.tensor(expected["query_mu"]), expected["query_kappa"])
-    columns = list(expected["payload"])
-
-    def check(index, count):
-        assert index.count() == count
-        assert index.approximate == {"kind": "ivf", "lists": 4, "probes": 4}
-        assert index.origin == Origin(16.0, "abc")
-        assert index.conformal == ConformalMass([0.1, 0.5, 0.9], 16.0, 20.0)
-        for exact in (True, False):
-            kind = SearchOptions(kind="credible")
-            hits = index.search(query, expected["mass"], columns=columns, exact=exact, options=kind)
-            assert hits.ids == expected["ids"]
-            assert hits.cosine.tolist() == expected["cosine"]
-            assert hits.kappa.tolist() == expected["kappa"]
-            assert hits.payload == expected["payload"]
-
-    with CredibleIndex.open(where) as index:
-        check(index, expected["count"])
-        far = au.VonMisesFisher(-query.mu[None], 9.0)
-        payload = {"shop": ["new"], "price": [1.0], "stock": [1], "new": [True]}
-        index.append(far, ["new"], payload)
-        check(index, expected["count"] + 1)
-    manifest = json.loads((where / "manifest.json").read_text())
-    assert [list(entry) for entry in manifest["log"]] == [["rows"], ["deleted"]]
-    assert len(list(where.glob("*.safetensors"))) == 2
-    with CredibleIndex.open(where) as index:
-        check(index, expected["count"] + 1)
-        assert "row 3" not in everything(index)
-        index.build("ivf", lists=4, probes=4)  # drops the deleted rows
-        check(index, expected["count"] + 1)
-    assert len(list(where.glob("*.safetensors"))) == 1
 
 
 @pytest.mark.parametrize("file", dying_writer.FILES)

@@ -109,12 +109,6 @@ def test_predictive_caps_and_positivity(small):
         gallery, ids, query, 0.5, kind="predictive", kappa_pos=15.0, kappa_other=index.schema.typical_kappa
     )  # fmt: skip
     assert_exact(typical, expected)
-    with pytest.warns(
-        DeprecationWarning, match=r"SearchOptions\(kind='predictive', kappa_pos=15.0"
-    ):
-        assert index.search(query, 0.5, **cap).ids == hits.ids
-    with pytest.warns(DeprecationWarning, match=r"options=SearchOptions"):
-        assert index.check_recall(query, 0.5, **cap).share == 1
     assert index.check_recall(query, 0.5, options=SearchOptions(**cap)).members == len(hits)
     assert repr(hits).startswith(f"Hits({len(hits)} items, threshold=[")
     assert "dim=8, columns=['shop', 'price', 'stock', 'new']" in repr(index)

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole._deprecated import keyword_only
 from aureole._validation import first_index
 from aureole.errors import InvalidInputError
 
@@ -56,7 +55,6 @@ class Triplets:
         return f"Triplets(anchor={tuple(self.anchor.shape)}, negative={negative})"
 
 
-@keyword_only("generator")
 def poisson_pairs(
     rate: Float[Tensor, "n n"], n_pairs: float | int, *, generator: Rng = None
 ) -> Int[Tensor, "p 2"]:
@@ -131,7 +129,6 @@ def partner_chances(
     return query[:, seen] @ (gallery[:, seen] / total[seen]).T
 
 
-@keyword_only("generator")
 def disjoint_pairs(
     rate: Float[Tensor, "n n"], n_pairs: int, *, generator: Rng = None
 ) -> Int[Tensor, "p 2"]:

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aureole._deprecated import keyword_only
 from aureole.data._pairs import Rng
 from aureole.distributions import VonMisesFisher
 from aureole.sphere import (
@@ -53,12 +52,10 @@ class VMF(_NamedFamily):
 
     name = "vmf"
 
-    @keyword_only("n", "generator")
     def sample(self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None) -> Tensor:
         """Samples of the latent."""
         return VonMisesFisher(mu, kappa, validate_args=False).sample((n,), generator=generator)
 
-    @keyword_only("count")
     def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
         """The ratios A_l(kappa) of Bessel functions."""
         return bessel_ratios(dim / 2 - 1, kappa.double(), count)
@@ -73,12 +70,10 @@ class Dirac(_NamedFamily):
 
     name = "dirac"
 
-    @keyword_only("n", "generator")
     def sample(self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None) -> Tensor:
         """The latent mu, n times."""
         return mu.expand(n, *mu.shape)
 
-    @keyword_only("count")
     def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
         """All 1."""
         return torch.ones(*kappa.shape, count, dtype=torch.float64)
@@ -93,13 +88,11 @@ class Gaussian(_NamedFamily):
 
     name = "gaussian"
 
-    @keyword_only("n", "generator")
     def sample(self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None) -> Tensor:
         """Samples of the latent."""
         noise = torch.randn(n, *mu.shape, generator=generator)
         return normalize(mu + noise / kappa.sqrt().unsqueeze(-1))
 
-    @keyword_only("count")
     def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
         """E[G_l] by quadrature at Chebyshev nodes in log kappa, interpolated: to 1e-9 for kappa in [2, 4096]."""
         return _interpolate(_gaussian_table(dim, count), kappa.double())
@@ -115,14 +108,12 @@ class Laplace(_NamedFamily):
 
     name = "laplace"
 
-    @keyword_only("n", "generator")
     def sample(self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None) -> Tensor:
         """Samples of the latent."""
         uniform = torch.rand(n, *mu.shape, generator=generator, dtype=torch.float64) - 0.5
         noise = -uniform.sign() * torch.log1p(-2 * uniform.abs())
         return normalize((mu + noise / kappa.unsqueeze(-1)).to(mu.dtype))
 
-    @keyword_only("count")
     def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
         """None: the family is not zonal."""
         return None

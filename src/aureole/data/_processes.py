@@ -21,7 +21,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from aureole._deprecated import keyword_only
 from aureole.data._pairs import PairBatch, Rng, poisson_pairs
 from aureole.data._posterior_families import VMF, Family
 from aureole.distributions import MixtureVMF
@@ -211,7 +210,6 @@ class ControlledProcess:
         """Inputs of the marginal P(x)."""
         return self.generator.inputs(n, generator)
 
-    @keyword_only("generator")
     def batch(
         self,
         n: int,
@@ -302,7 +300,6 @@ class ControlledProcess:
         chosen = torch.multinomial(weights, 1, generator=generator).squeeze(1)
         return x, candidates[chosen]
 
-    @keyword_only("generator")
     def intensity(
         self,
         first: Float[Tensor, "n d"],
@@ -347,7 +344,6 @@ class ControlledProcess:
         log_peak = self.kappa_pos + self._log_constant
         return (self.self_intensity(x, generator=generator) * math.exp(-log_peak)).clamp(max=1.0)
 
-    @keyword_only("generator")
     def latents(
         self, x: Float[Tensor, "n d"], n: int, *, generator: Rng = None
     ) -> Float[Tensor, "k n d"]:
@@ -515,7 +511,6 @@ class BimodalProcess:
         values = values.view(len(first), 2, len(second), 2).sum((1, 3))
         return values.clamp(min=0) * math.exp(scale)  # cancelling terms can round below 0
 
-    @keyword_only("generator")
     def batch(self, n: int, n_pairs: float | int, *, generator: Rng = None) -> PairBatch:
         """N inputs and, on average, ``n_pairs`` pairs among them."""
         x = self.inputs(n, generator)

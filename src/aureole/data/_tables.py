@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from aureole._deprecated import adapted
 from aureole._io import atomic_file
 from aureole.data import _arrow_columns as arrow, _table_files as files
 from aureole.data._addresses import RemotePath, resolve
@@ -170,19 +169,6 @@ def read_groups(path: Any, column: str | None = None) -> np.ndarray:
     return codes
 
 
-def _two_columns(args: list[Any], kwargs: dict[str, Any], _: list[str]) -> str | None:
-    """``read_pairs(path, left, right)`` of 0.1 as ``read_pairs(path, (left, right))``."""
-    left = args[1] if len(args) > 1 else kwargs.get("left")
-    right = args[2] if len(args) == 3 else kwargs.get("right")
-    if not (isinstance(left, str) and isinstance(right, str)):
-        return None
-    for name in ("left", "right"):
-        kwargs.pop(name, None)
-    args[1:] = [(left, right)]
-    return f"columns=({left!r}, {right!r})"
-
-
-@adapted(_two_columns)
 def read_pairs(
     path: Any, columns: tuple[str, str], *, ids: tuple[Any, str] | None = None
 ) -> np.ndarray:

@@ -6,14 +6,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole._deprecated import renamed
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation._rank_correlation import spearman
 from aureole.sphere import align, mean_resultant_complement
 
 
-@renamed(found="posterior")
 def recovery(
     posterior: VonMisesFisher,
     mu: Float[Tensor, "n dim"],

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from aureole._deprecated import keyword_only
 from aureole._validation import first_index
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
@@ -28,7 +27,6 @@ from aureole.evaluation._retrieval_metrics import nearest_label_matches
 SAMPLED = 2000  # items that callers pass to ``kappa_rejection``; the cost grows with their square
 
 
-@keyword_only("points")
 def rejection_curve(
     uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."], *, points: int = 101
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"]]:

@@ -4,7 +4,6 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from aureole._deprecated import renamed
 from aureole.errors import InvalidInputError
 from aureole.sphere import normalize
 
@@ -115,7 +114,6 @@ def _by_descending_score(score: Tensor, other: Tensor) -> Tensor:
     return torch.sort(score, dim=-1, descending=True, stable=True).indices
 
 
-@renamed(chance="probability")
 def set_coverage(
     inside: Bool[Tensor, "q g"], probability: Float[Tensor, "q g"]
 ) -> Float[Tensor, " q"]:

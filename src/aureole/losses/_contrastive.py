@@ -4,13 +4,12 @@ import functools
 import math
 import warnings
 from collections.abc import Iterable
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aureole._deprecated import renamed, warn_deprecated
 from aureole._validation import first_index
 from aureole.distributions import MixtureVMF, VonMisesFisher, check_kappa, check_unit
 from aureole.errors import AureoleWarning, InvalidInputError
@@ -256,13 +255,6 @@ class ContrastiveLoss(nn.Module):
             negatives = resolve_negatives(anchor, positive, negative, in_batch=self.in_batch)
             return self.per_anchor(own, partner, negatives.of_anchors(anchors)).sum()
 
-    def check_kappa_pos(self) -> None:
-        """The name of ``check_parameters`` in 0.1."""
-        warn_deprecated(
-            "check_kappa_pos() is now check_parameters(); the old name will be removed in 0.3."
-        )
-        self.check_parameters()
-
     def check_parameters(self) -> None:
         """Raise an error if a learned parameter has left its range; a loss without one has nothing to check."""
 
@@ -341,41 +333,25 @@ class TemperatureLoss(ContrastiveLoss):
         Make the temperature learnable. The parameter is ``inverse_temperature``.
     in_batch, gather, reduction
         See ``ContrastiveLoss``.
-    kappa_pos
-        The inverse temperature: the name of version 0.1, deprecated.
     """
 
     inverse_temperature: Tensor
 
-    @renamed(learn_kappa_pos="learn_temperature")
     def __init__(
         self,
-        kappa_pos: float | None = None,
         *,
-        temperature: float | None = None,
+        temperature: float,
         learn_temperature: bool = False,
         in_batch: InBatch = "both",
         gather: bool = False,
         reduction: Literal["mean", "none"] = "mean",
     ) -> None:
         super().__init__(in_batch=in_batch, gather=gather, reduction=reduction)
-        name = type(self).__name__
-        if (kappa_pos is None) == (temperature is None):
+        if not 0 < temperature < math.inf:
             raise InvalidInputError(
-                f"{name} needs a temperature, such as {name}(temperature=0.05)."
+                f"temperature must be positive and finite, but is {temperature!r}."
             )
-        given = ("kappa_pos", kappa_pos) if temperature is None else ("temperature", temperature)
-        if not 0 < cast(float, given[1]) < math.inf:
-            raise InvalidInputError(f"{given[0]} must be positive and finite, but is {given[1]!r}.")
-        if kappa_pos is not None:
-            warnings.warn(
-                f"{name}(kappa_pos) is now {name}(temperature=1 / kappa_pos), here "
-                f"{name}(temperature={1 / kappa_pos:g}); kappa_pos will be removed in 0.3.",
-                DeprecationWarning,
-                stacklevel=3,
-            )
-        inverse = 1 / temperature if temperature is not None else cast(float, kappa_pos)
-        register_scalar(self, "inverse_temperature", inverse, learned=learn_temperature)
+        register_scalar(self, "inverse_temperature", 1 / temperature, learned=learn_temperature)
 
     @property
     def temperature(self) -> float:

@@ -8,7 +8,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from aureole._deprecated import keyword_only
 from aureole.distributions import VonMisesFisher
 from aureole.losses._contrastive import ContrastiveLoss
 from aureole.losses._draws import check_samples, draw, log_mean_exp_over_draws
@@ -85,7 +84,6 @@ class HedgedInstance(ContrastiveLoss):
     tensor(True)
     """
 
-    @keyword_only("a", "b", "n_samples")
     def __init__(
         self,
         *,

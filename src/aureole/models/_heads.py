@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aureole._deprecated import keyword_only
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.models._networks import at_least_float32, hold_statistics, whiten_last_layer
@@ -232,7 +231,6 @@ class MixtureHead(nn.Module):
     MixtureVMF(batch_shape=(5,), k=2, dim=16, kappa 10)
     """
 
-    @keyword_only("n_components")
     def __init__(self, n_in: int, dim: int, *, n_components: int = 2, kappa: float = 10.0) -> None:
         super().__init__()
         if n_components < 1 or not 0 < kappa < math.inf:

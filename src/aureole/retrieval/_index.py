@@ -29,7 +29,6 @@ from aureole.retrieval._search_options import (
     SearchOptions,
     checked_query,
     one_query,
-    with_deprecated,
 )
 from aureole.retrieval._shards import ShardedStore
 from aureole.retrieval._store import Approximate, Selection, Store
@@ -441,7 +440,6 @@ class CredibleIndex:
         columns: Sequence[str] = (),
         exact: bool = False,
         options: SearchOptions | None = None,
-        **deprecated: float | str | None,
     ) -> Hits | list[Hits]:
         """The items in each query's cap: one ``Hits`` for one posterior, a list of them for a batch.
 
@@ -462,10 +460,8 @@ class CredibleIndex:
         options
             How caps are built and hits are scored (default: predictive caps if the ``origin`` of the index has a
             ``kappa_pos``, else credible ones; ranked by cosine).
-        **deprecated
-            The fields of ``SearchOptions`` as keywords, as in 0.1.0.
         """
-        options = with_deprecated(options, deprecated)
+        options = SearchOptions() if options is None else options
         schema = self.schema
         selection = Selection(check_filter(filter, schema), tuple(columns), exact)
         posterior = checked_query(posterior, schema.dim)
@@ -503,13 +499,11 @@ class CredibleIndex:
         least: float = 1.0,
         filter: Mapping[str, Any] | None = None,
         options: SearchOptions | None = None,
-        **deprecated: float | str | None,
     ) -> Recall:
         """Measure how many members of these queries' caps the approximate index finds; warn below ``least``.
 
         ``Recall.by_size`` has the same for small and large caps.
         """
-        options = with_deprecated(options, deprecated)
         if not posterior.batch_shape:
             posterior = posterior.expand(torch.Size([1]))
         caps: list[tuple[int, int]] = []

@@ -8,7 +8,7 @@ process) may lose the last seconds.
 
 Writers on one machine are serialised by a lock file next to the table. Elsewhere Lance itself decides: ``id`` is
 declared as the primary key, so that of two writers of the same id that commit at once, the second one starts again and
-finds the first one's row. Tables of earlier versions do not declare it; let only one machine write to them at a time.
+finds the first one's row.
 
 Ids are looked up by a scan at first, and by an index once there are 50,000 rows; at most 50,000 rows, or 2 %, are
 not in it yet and are scanned.

@@ -1,9 +1,7 @@
 """What a search takes: its options, and the posteriors that it searches for."""
 
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -59,9 +57,6 @@ class SearchOptions:
             raise InvalidInputError("the positivity of a hit and P(positive) need kappa_pos.")
 
 
-_DEFAULTS = SearchOptions()
-
-
 def checked_query(posterior: Posterior, dim: int) -> Posterior:
     """The query without gradients, with which its cap would be solved for; raise if it is not valid."""
     if not isinstance(posterior, (VonMisesFisher, MixtureVMF)):
@@ -82,23 +77,6 @@ def checked_query(posterior: Posterior, dim: int) -> Posterior:
     if isinstance(posterior, MixtureVMF) or not posterior.kappa.requires_grad:
         return posterior
     return VonMisesFisher(posterior.mu.detach(), posterior.kappa.detach(), validate_args=False)
-
-
-def with_deprecated(options: SearchOptions | None, deprecated: Mapping[str, Any]) -> SearchOptions:
-    """The options, updated by the keywords of 0.1.0."""
-    options = _DEFAULTS if options is None else options
-    if not deprecated:
-        return options
-    unknown = deprecated.keys() - {field.name for field in fields(SearchOptions)}
-    if unknown:
-        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-    given = ", ".join(f"{name}={value!r}" for name, value in deprecated.items())
-    warnings.warn(
-        f"these keywords are fields of SearchOptions now: write options=SearchOptions({given}).",
-        DeprecationWarning,
-        stacklevel=4,  # past the methods of CredibleIndex and their wrapper
-    )
-    return replace(options, **deprecated)
 
 
 def one_query(posterior: Posterior, row: int) -> Posterior:

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from aureole._deprecated import fields_of, renamed
 from aureole.data import full_address
 from aureole.errors import InvalidInputError
 from aureole.retrieval import Origin, is_local, shown_address
@@ -90,12 +89,6 @@ class EmbedReport:
     rows_per_second: float
 
 
-@renamed(encoder="model")
-@fields_of("options", EmbedOptions, "batch", "decoders", "commit_seconds")
-@fields_of(
-    *("source", SourceSpec, "modality", "column", "id_column", "rows_per_chunk"), first=full_address
-)
-@fields_of("model", ModelSpec, "normalized")
 def embed(
     source: str | Path | SourceSpec,
     model: Any,

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from aureole._deprecated import renamed
 from aureole.data import is_remote, local_folder
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.encoders import (
@@ -183,7 +182,6 @@ class ModelSpec:
         return replace(self, encoder=encoder, head=head)
 
 
-@renamed(folder="encoder")
 def load_embedder(
     encoder: Any,
     modality: Modality | None = None,
@@ -253,7 +251,7 @@ def fit_to_head(encoder: Encoder, folder: Path, normalized: bool | None = None) 
         encoder.normalized = normalized
     elif encoder.normalizes:
         encoder.normalized = head.takes_unit_vectors
-    elif head.square_length_ is not None and abs(head.square_length_ - 1) < 1e-3:
+    elif abs(head.square_length_ - 1) < 1e-3:
         encoder.normalized = True
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.polynomial import Chebyshev
 
-from aureole._deprecated import warn_deprecated
 from aureole.errors import InvalidInputError
 from aureole.evaluation import (
     area_under_rejection,
@@ -79,13 +78,6 @@ class Assessment:
             f"Assessment(rows={len(self.kappa)}, groups={self.groups}, information={self.information:.3f}, "
             f"recall={self.recall:.3f}, area={self.area:.3f})"
         )
-
-    def figures(self) -> dict[str, Any]:
-        """The name of ``to_dict`` in 0.1."""
-        warn_deprecated(
-            "Assessment.figures() is now Assessment.to_dict(); the old name will be removed in 0.3."
-        )
-        return self.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
         """All metrics as JSON values, with quantiles and a histogram in place of the kappa of each row."""

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from aureole._deprecated import fields_of
 from aureole._io import atomic_file
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleError, AureoleWarning, InvalidInputError, MissingPackageError
@@ -117,10 +116,6 @@ class Observer(Protocol):
         ...
 
 
-@fields_of(
-    *("options", FitOptions, "seed", "betas", "average", "clip", "precision", "checkpoint_seconds"),
-    *("evaluate_every", "select"),
-)
 def fit(
     encoder: nn.Module,
     loss: ContrastiveLoss,

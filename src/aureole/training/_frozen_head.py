@@ -27,7 +27,6 @@ from aureole.evaluation import (
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import (
     Card,
-    IndependentEncoder,
     check_weights,
     find_model,
     load_folder,
@@ -243,7 +242,7 @@ class FrozenHead:
         self.fit_ = train(self.dim_, self.steps, checkpoint)
         self.encoder_: nn.Module = self.fit_.encoder
         self.n_features_in_ = int(vectors.shape[1])
-        self.square_length_: float | None = float(probe.inputs.double().square().sum(1).mean())
+        self.square_length_ = float(probe.inputs.double().square().sum(1).mean())
         self.information_ = best_information(self.fit_)
         self.profile_ = {
             value: information(self.encoder_, ClosedFormInfoNCE(value), probe)
@@ -340,18 +339,9 @@ class FrozenHead:
 
     @property
     def takes_unit_vectors(self) -> bool:
-        """Whether the head was fitted on unit vectors, judged by their mean squared length.
-
-        Heads saved without that length use the squares of the stored centre and scale.
-        """
+        """Return True if the head was fitted on unit vectors, judged by their mean squared length."""
         self._require_fit()
-        if self.square_length_ is not None:
-            return 0.8 < self.square_length_ < 1.25
-        assert isinstance(self.encoder_, IndependentEncoder)
-        scale = self.encoder_.scale
-        live = scale[scale < scale.max()].square().sum() + scale.max().square()
-        square = self.encoder_.centre.square().sum() + live  # dead features have the largest scale
-        return 0.8 < float(square) < 1.25
+        return 0.8 < self.square_length_ < 1.25
 
     def summary(self) -> str:
         """A readable summary of the fit in a few lines."""
@@ -474,13 +464,11 @@ def read_head(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
     config, weights = load_folder(find_model(folder), format=HEAD_FORMAT)
     try:
         parameters = dict(config["parameters"])
-        parameters.pop("calibrate", None)  # a parameter of heads saved by 0.1
-        square = config.get("square_length")  # missing in older heads
         fitted: dict[str, Any] = {
             "dim_": int(config["dim"]),
             "kappa_pos_": float(config["kappa_pos"]),
             "n_features_in_": int(config["n_features_in"]),
-            "square_length_": None if square is None else float(square),
+            "square_length_": float(config["square_length"]),
             "fingerprint_": config.get("encoder"),  # compared, never loaded
             "information_": float(config["information"]),
             "calibration_": Calibration(**config["calibration"]),
