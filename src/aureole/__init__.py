@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         scale,
         serve,
         sphere,
+        synthetic,
         training,
     )
     from aureole.distributions import (
@@ -77,6 +78,7 @@ __all__ = [
     "scale",
     "serve",
     "sphere",
+    "synthetic",
     "training",
 ]
 
@@ -101,6 +103,7 @@ _NAMES = {
     "scale": (),
     "serve": (),
     "sphere": (),
+    "synthetic": (),
     "training": ("FrozenHead",),
 }
 _OWNERS = {name: package for package, names in _NAMES.items() for name in names}

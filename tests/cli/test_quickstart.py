@@ -63,7 +63,7 @@ def test_the_encoder_makes_the_gallery_again(finished):
         made = encoder(read_picture(out / "pictures" / "shape-007.png")[None])
     assert torch.allclose(made.mu, stored.mu, atol=1e-5)
     assert torch.allclose(made.kappa, stored.kappa, rtol=1e-4)
-    from aureole.data import drawn_shapes
+    from aureole.synthetic import drawn_shapes
 
     shapes = drawn_shapes(8, seed=1)
     assert payload["label"] == [shapes.names[int(shapes.labels[7])]]

@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from aureole.data import drawn_shapes
 from aureole.errors import InvalidInputError
 from aureole.explorer import QuickstartSetting
 from aureole.explorer._figures import count_labels, two_caps_figure
@@ -20,6 +19,7 @@ from aureole.explorer._quickstart import (
     write_gallery,
 )
 from aureole.records import file_hash, read_record
+from aureole.synthetic import drawn_shapes
 
 SMALL = QuickstartSetting(pictures=200, held_out=160, gallery=40, steps=3, items=32)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.data import draw_generator
+from aureole.synthetic import draw_generator
 
 KAPPA_POS = 20.0
 N = 128

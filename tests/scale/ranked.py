@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 import aureole as au
-from aureole.data import ControlledProcess, draw_generator
 from aureole.errors import MissingInputError, MissingPackageError
 from aureole.models import IndependentEncoder, ResidualMLP
+from aureole.synthetic import ControlledProcess, draw_generator
 from aureole.training import FitOptions, Phase, fit
 
 DIM, STEPS, FATAL = 4, 20, 12

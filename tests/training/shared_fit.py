@@ -8,9 +8,10 @@ import torch.distributed as dist
 from torch import nn
 
 import aureole as au
-from aureole.data import ControlledProcess, PairBatch, Triplets, draw_generator
+from aureole.data import PairBatch, Triplets
 from aureole.losses import n_ranks
 from aureole.models import IndependentEncoder, ResidualMLP
+from aureole.synthetic import ControlledProcess, draw_generator
 from aureole.training import FitOptions, Phase, fit, joined, three_phases
 from aureole.training._distributed import objective, seeded, shared_objective
 

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 import aureole as au
-from aureole.data import ControlledProcess, PairBatch, Triplets, draw_generator
+from aureole.data import PairBatch, Triplets
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.models import IndependentEncoder, ResidualMLP
+from aureole.synthetic import ControlledProcess, draw_generator
 from aureole.training import (
     DivergenceError,
     FitOptions,

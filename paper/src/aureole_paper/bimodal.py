@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from aureole.data import BimodalProcess
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.evaluation import align_mixtures, divergence, mode_recovery, rotate_mixture
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, MixtureEncoder, ResidualMLP
+from aureole.synthetic import BimodalProcess
 from aureole.training import Fit, FitOptions, Observer, Phase, fit
 from aureole_paper.settings import RunSetting, rounded
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aureole.data import ControlledProcess, PairBatch, Triplets
+from aureole.data import PairBatch, Triplets
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import CAP_MASSES, latent_coverage, partner_coverage, recovery
 from aureole.models import IndependentEncoder, PaperEncoder
 from aureole.sphere import align
+from aureole.synthetic import ControlledProcess
 from aureole.training import Fit, FitOptions, Observer, Phase, best_start, diagnose, fit, keyed
 from aureole_paper.settings import Setting, rounded
 

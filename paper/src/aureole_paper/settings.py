@@ -6,17 +6,6 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from aureole.data import (
-    VMF,
-    ControlledProcess,
-    Dirac,
-    Family,
-    Gaussian,
-    Kind,
-    Laplace,
-    Rule,
-    draw_generator,
-)
 from aureole.errors import InvalidInputError
 from aureole.losses import (
     ELK,
@@ -27,6 +16,17 @@ from aureole.losses import (
     MCInfoNCE,
 )
 from aureole.models import IndependentEncoder, PaperEncoder, ResidualMLP, SharedEncoder, paper_mlp
+from aureole.synthetic import (
+    VMF,
+    ControlledProcess,
+    Dirac,
+    Family,
+    Gaussian,
+    Kind,
+    Laplace,
+    Rule,
+    draw_generator,
+)
 from aureole.training import Phase, paper_phases, three_phases, two_phases
 from aureole_paper.names import LossName
 

@@ -1,4 +1,4 @@
-"""Data: positive pairs, tables of vectors, image files, and synthetic data whose truth is known."""
+"""Data: positive pairs, groups and votes, and readers of tables, arrays and image files."""
 
 from aureole.data._addresses import (
     RemotePath,
@@ -41,17 +41,7 @@ from aureole.data._pairs import (
     partner_chances,
     poisson_pairs,
 )
-from aureole.data._posterior_families import VMF, Dirac, Family, Gaussian, Laplace
-from aureole.data._processes import (
-    BimodalProcess,
-    ControlledProcess,
-    Generator,
-    Kind,
-    Rule,
-    draw_generator,
-)
 from aureole.data._small_edits import TextEditor, edit_picture, words_of
-from aureole.data._synthetic_shapes import KINDS, DrawnShapes, drawn_shapes
 from aureole.data._table_files import (
     FILES,
     PARQUET,
@@ -86,26 +76,13 @@ from aureole.data._vote_files import read_vote_counts, read_votes
 from aureole.data._votes import Votes
 
 __all__ = [
-    "KINDS",
-    "VMF",
-    "BimodalProcess",
-    "ControlledProcess",
-    "Dirac",
-    "DrawnShapes",
-    "Family",
-    "Gaussian",
-    "Generator",
     "Groups",
-    "Laplace",
     "PairBatch",
-    "Rule",
     "Triplets",
     "Votes",
     "blur_pictures",
     "deteriorate",
     "disjoint_pairs",
-    "draw_generator",
-    "drawn_shapes",
     "label_rates",
     "partner_chances",
     "poisson_pairs",

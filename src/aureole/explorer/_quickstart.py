@@ -20,13 +20,10 @@ from torch import Tensor
 
 from aureole._io import check_local
 from aureole.data import (
-    KINDS,
-    DrawnShapes,
     PairBatch,
     augment,
     blur_pictures,
     deteriorate,
-    drawn_shapes,
     label_rates,
     poisson_pairs,
     write_picture,
@@ -48,6 +45,7 @@ from aureole.models import (
 from aureole.plot import as_file
 from aureole.records import Record, file_hash, read_record, write_record
 from aureole.retrieval import CredibleIndex, Origin, SearchOptions
+from aureole.synthetic import KINDS, DrawnShapes, drawn_shapes
 from aureole.training import FitOptions, Observer, Phase, fit
 
 EXTRAS = "pip install 'aureole[train,reports,images,retrieval]'"
@@ -161,7 +159,7 @@ def _new_encoder(setting: QuickstartSetting, shapes: DrawnShapes) -> PosteriorEn
     head.initialise(features, kappa=setting.kappa_start)
     card = Card(
         name="Drawn shapes",
-        data=f"{len(shapes):,} pictures of data.drawn_shapes with the votes of {setting.annotators} annotators each",
+        data=f"{len(shapes):,} pictures of drawn_shapes with the votes of {setting.annotators} annotators each",
         kappa_pos=setting.kappa_pos,
         licence="apache-2.0",
         notes="Trained by aureole quickstart, on eight shapes of 32 pixels only.",

@@ -11,13 +11,14 @@ import numpy as np
 from torch import Tensor
 
 from aureole._io import atomic_write
-from aureole.data import KINDS, DrawnShapes, write_picture
+from aureole.data import write_picture
 from aureole.explorer import _figures as figures
 from aureole.explorer._figures import CapSearch, two_caps_figure
 from aureole.explorer._head import extremes
 from aureole.explorer._page import Gallery, Item, Picture, Section, format_share, render
 from aureole.plot import BLUE, COLOURS, MARKERS, canvas
 from aureole.records import Record
+from aureole.synthetic import KINDS, DrawnShapes
 
 _SHOWN = 12
 _SEEN = {"blur": "seen in training", "crop": "not seen in training"}

@@ -21,11 +21,9 @@ from torch import Tensor, nn
 from aureole._io import atomic_file
 from aureole.data import (
     ARRAYS,
-    ControlledProcess,
     Groups,
     PairBatch,
     RemotePath,
-    draw_generator,
     list_pictures,
     read_column,
     read_groups,
@@ -50,6 +48,7 @@ from aureole.models import (
     whiten_last_layer,
 )
 from aureole.records import file_hash
+from aureole.synthetic import ControlledProcess, draw_generator
 from aureole.training._config import Config
 from aureole.training._distributed import from_first
 from aureole.training._fit import Fit, FitOptions, Observer, fit

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from aureole.data._pairs import PairBatch, Rng, poisson_pairs
-from aureole.data._posterior_families import VMF, Family
 from aureole.distributions import MixtureVMF
 from aureole.errors import InvalidInputError
 from aureole.sphere import (
@@ -33,6 +32,7 @@ from aureole.sphere import (
     pairwise_from_ratios,
     positive_terms,
 )
+from aureole.synthetic._posterior_families import VMF, Family
 
 Kind = Literal["paper", "whitened"]
 Rule = Literal["exact", "paper"]
@@ -238,7 +238,7 @@ class ControlledProcess:
 
         Examples
         --------
-        >>> from aureole.data import draw_generator
+        >>> from aureole.synthetic import draw_generator
         >>> process = ControlledProcess(draw_generator(10, (16.0, 32.0), kind="whitened", seed=4))
         >>> batch = process.batch(256, 500, generator=torch.Generator().manual_seed(0))
         >>> batch.inputs.shape, batch.pairs.shape[-1], 300 < len(batch.pairs) < 700
@@ -276,7 +276,7 @@ class ControlledProcess:
 
         Examples
         --------
-        >>> from aureole.data import draw_generator
+        >>> from aureole.synthetic import draw_generator
         >>> for dim in (10, 64):
         ...     process = ControlledProcess(draw_generator(dim, (16.0, 32.0), kind="whitened", seed=4))
         ...     print(dim, round(process.balanced_self_weight(512)))

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from aureole.data import KINDS, drawn_shapes
-from aureole.data._synthetic_shapes import SHAPES
 from aureole.errors import InvalidInputError
+from aureole.synthetic import KINDS, drawn_shapes
+from aureole.synthetic._shapes import SHAPES
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_labels_have_the_most_votes(shapes):
 
 
 def test_the_ink_has_the_area_of_the_outline():
-    from aureole.data._synthetic_shapes import _cover, _outlines, _Plan
+    from aureole.synthetic._shapes import _cover, _outlines, _Plan
 
     plan = _Plan.of(np.random.default_rng(0).random((400, _Plan.NUMBERS)))
     cover = _cover(plan, slice(None), 64)

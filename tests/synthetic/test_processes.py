@@ -6,7 +6,10 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.data import (
+from aureole.data import poisson_pairs
+from aureole.errors import InvalidInputError
+from aureole.sphere import zonal_basis
+from aureole.synthetic import (
     VMF,
     BimodalProcess,
     ControlledProcess,
@@ -14,10 +17,7 @@ from aureole.data import (
     Gaussian,
     Laplace,
     draw_generator,
-    poisson_pairs,
 )
-from aureole.errors import InvalidInputError
-from aureole.sphere import zonal_basis
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +291,7 @@ def test_networks_of_deficient_rank_are_drawn_again():
 
 @pytest.mark.parametrize("kind", ["paper", "whitened"])
 def test_a_shared_truth_spans_its_range_with_a_head_on_mus_network(kind, monkeypatch):
-    monkeypatch.setattr("aureole.data._processes._SHAPING_STEPS", 20)
+    monkeypatch.setattr("aureole.synthetic._processes._SHAPING_STEPS", 20)
     generator = draw_generator(5, (8.0, 32.0), kind=kind, shared=True, seed=4)
     x = generator.inputs(4000)
     _, kappa = generator(x)

@@ -1,0 +1,19 @@
+"""Synthetic data whose truth is known: processes with known posteriors, and pictures with known label distributions."""
+
+from aureole.synthetic._posterior_families import VMF, Dirac, Family, Gaussian, Laplace
+from aureole.synthetic._processes import BimodalProcess, ControlledProcess, draw_generator
+from aureole.synthetic._shapes import KINDS, DrawnShapes, drawn_shapes
+
+__all__ = [
+    "KINDS",
+    "VMF",
+    "BimodalProcess",
+    "ControlledProcess",
+    "Dirac",
+    "DrawnShapes",
+    "Family",
+    "Gaussian",
+    "Laplace",
+    "draw_generator",
+    "drawn_shapes",
+]
