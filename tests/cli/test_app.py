@@ -92,7 +92,6 @@ MISSING = [
     (("serve", "--index", "g.faiss", "--images", "no"), "no"),
     (("serve", "--index", "g.faiss", "--api-key-file", "no.txt"), "no.txt"),
     (("train", "no.toml", "--out", "new"), "no.toml"),
-    (("results", "no"), "no"),
     (("report", "no"), "no"),
     (("report", "g.faiss", "--pictures", "no"), "no"),
     (("reproduce", "cifar10h", "--data-dir", "no", "--seeds", "1"), "the data folder no"),
@@ -381,9 +380,7 @@ def start(*arguments, place, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments", [("--help",), ("train", "--example", "vectors"), ("results", "records")]
-)
+@pytest.mark.parametrize("arguments", [("--help",), ("train", "--example", "vectors")])
 def test_a_reader_who_goes_away_is_no_error(place, arguments):
     reading, writing = os.pipe()
     os.close(reading)

@@ -446,8 +446,6 @@ def test_wrong_options_of_matches_are_named(gallery, calibrator, tmp_path):
     ):
         done = run(*asked, *options)
         assert done.exit_code == 2, options
-    server = ("search", "--server", "http://127.0.0.1:9", "--id", "a")
-    assert run(*server, "--calibrator", calibrator).exit_code == 2
     (tmp_path / "match.json").write_text('{"format": "aureole-match-1", "ids": [[]]}')
     for options, match in (
         (("--calibrator", tmp_path / "none"), "match.json not found"),

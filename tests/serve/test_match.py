@@ -164,21 +164,6 @@ def test_requests_that_make_no_sense(calibrated, rest):
     assert len(answer[2]) < 2000
 
 
-def test_the_command_asks_the_service(calibrated, made, calibrator, tmp_path):
-    url = f"http://{calibrated[0]}:{calibrated[1]}"
-    calibrator.save(tmp_path)
-    for options in (("--threshold", 0.0, "--limit", 3), ("--abstain", 0.0), ("--recall", 0.9)):
-        asked = ("--id", "item-003", "--filter", "number=0..40", *options)
-        theirs = run("search", "--server", url, *asked, "--json")
-        local = run("search", made[0] / "gallery.faiss", "--calibrator", tmp_path, *asked, "--json")
-        assert theirs.exit_code == local.exit_code == 0, (theirs.exception, local.exception)
-        found, wanted = json.loads(theirs.stdout), json.loads(local.stdout)
-        assert found.keys() == wanted.keys()
-        assert [hit["id"] for hit in found["hits"]] == [hit["id"] for hit in wanted["hits"]]
-        assert found["reason"] == wanted["reason"]
-        assert found["p_value"] == pytest.approx(wanted["p_value"])
-
-
 def test_unknown_items_are_not_found(calibrated):
     answer = ask(calibrated, "POST", "/v1/match", {"query": {"id": "<nobody>"}})
     assert "not found" in error_of(answer, 404, "not_found")

@@ -135,41 +135,17 @@ def request_on(sock):
 
 
 @pytest.mark.slow
-def test_the_key_and_the_command_that_asks(made, tmp_path, monkeypatch):
+def test_the_key(made, tmp_path, monkeypatch):
     key = tmp_path / "key"
     key.write_text("a-very-secret-key\n")
     monkeypatch.delenv("AUREOLE_API_KEY", raising=False)
     with served(made, "--api-key-file", key, "--json-logs") as (process, place):
         url = f"http://{place[0]}:{place[1]}"
         error_of(ask(place, "GET", "/v1/about"), 401, "unauthorized")
+        with Client(url, key="another-secret-key") as client, pytest.raises(ServiceError):
+            client.search(id="item-003")
         with Client(url, key="a-very-secret-key") as client:
-            wanted = client.search(id="item-003", mass=0.9, explain=True)
-        refused = run("search", "--server", url, "--id", "item-003")
-        assert isinstance(refused.exception, ServiceError)
-        monkeypatch.setenv("AUREOLE_API_KEY", "a-very-secret-key")
-        options = ("--server", url, "--id", "item-003", "--mass", 0.9, "--explain")
-        done = run("search", *options, "--json")
-        assert done.exit_code == 0, done.exception
-        found = json.loads(done.stdout)
-        assert [hit["id"] for hit in found["hits"]] == wanted.hits.ids
-        assert [hit["latent_in_cap"] for hit in found["hits"]] == pytest.approx(
-            wanted.latent_in_cap
-        )
-        assert found["cap"]["cosine"] == pytest.approx(wanted.hits.threshold.tolist())
-        local = run("search", made[0] / "gallery.faiss", *options[2:], "--json")
-        theirs = json.loads(local.stdout)
-        assert theirs.keys() == found.keys()
-        assert theirs["cap"].keys() == found["cap"].keys()
-        for ours, other in zip(found["hits"], theirs["hits"], strict=True):
-            assert ours.pop("payload") == other.pop("payload")
-            assert ours == pytest.approx(other)
-        shown = run("search", *options)
-        assert shown.exit_code == 0
-        assert "its own latent is inside the cap" in shown.stdout
-        conformal = run("search", *options, "--guarantee", "conformal")
-        assert "99 held-out pairs" in conformal.stdout
-        some = run("search", *options, "--filter", "number=10..30", "--limit", 2, "--json")
-        assert all(10 <= h["payload"]["number"] <= 30 for h in json.loads(some.stdout)["hits"])
+            assert len(client.search(id="item-003", mass=0.9).hits)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
         said = [json.loads(line) for line in process.stderr.read().splitlines()]
@@ -195,13 +171,6 @@ def test_options_that_make_no_service(made, tmp_path, monkeypatch):
         assert done.exit_code == 1, options
         assert match in str(done.exception)
     assert "other machines can reach" in done.output
-    for options in (
-        ("--server", "http://127.0.0.1:9", "x.lance", "--id", "a"),
-        ("--id", "a"),
-        ("--server", "http://127.0.0.1:9", "--text", "a", "--head", tmp_path),
-        ("--server", "http://127.0.0.1:9", "--id", "a", "--kappa-pos", 3),
-    ):
-        assert run("search", *options).exit_code == 2, options
 
 
 def test_importing_the_library_imports_no_server():

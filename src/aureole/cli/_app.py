@@ -82,7 +82,6 @@ _COMMANDS = {
     "serve": _Listed(_SEARCH, "Serve a gallery over HTTP, with a page.", ("_serve",)),
     "tags": _Listed(_SEARCH, "Tags, notes and items to relabel.", ("_tags",)),
     "report": _Listed(_PAGES, "Write a page about a table or a gallery.", ("_report",)),
-    "results": _Listed(_PAGES, "Collect records in one table.", ("_results",)),
 }
 
 

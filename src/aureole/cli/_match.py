@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,15 @@ import typer
 
 import aureole as au
 from aureole.cli._lazy import rich
-from aureole.cli._options import KEY, option
-from aureole.cli._output import (
-    add_row,
-    print_json,
-    print_table,
-    print_text,
-    printable,
-    table,
-)
+from aureole.cli._options import option
+from aureole.cli._output import add_row, print_json, print_table, print_text, printable, table
 from aureole.cli._queries import (
     CapOptions,
     ModelOptions,
+    Query,
     QueryOptions,
     ResultOptions,
     build_query,
-    service_query,
     short_value,
 )
 
@@ -49,14 +41,12 @@ class MatchingOptions:
 
     @property
     def given(self) -> bool:
-        """Whether any of them is set."""
+        """Return whether any of them is set."""
         return any(value is not None for value in vars(self).values())
 
-    def check(self, cap: CapOptions, results: ResultOptions, server: str | None) -> None:
+    def check(self, cap: CapOptions, results: ResultOptions) -> None:
         """Raise if these options contradict others."""
-        if self.calibrator is not None and server is not None:
-            raise typer.BadParameter("--calibrator is set by the service.")
-        if self.calibrator is None and server is None:
+        if self.calibrator is None:
             raise typer.BadParameter(
                 "--threshold, --precision, --recall and --abstain need --calibrator."
             )
@@ -71,7 +61,7 @@ class MatchingOptions:
                     )
 
     def aim(self) -> str:
-        """How the threshold was chosen, in words."""
+        """Return how the threshold was chosen, in words."""
         for name in ("precision", "recall"):
             value = getattr(self, name)
             if value is not None:
@@ -79,24 +69,54 @@ class MatchingOptions:
         return "" if self.threshold is not None else ", the best F1 on held-out queries"
 
 
-@dataclass(frozen=True)
-class Matched:
-    """The matches of a query with its description and kappa, from a gallery or from a service."""
-
-    about: str
-    kappa: float
-    found: au.retrieval.GalleryMatches | au.serve.MatchResult
-
-
-def match_in_gallery(
+def print_matches(
     gallery: str,
     query: QueryOptions,
     model: ModelOptions,
     results: ResultOptions,
     matching: MatchingOptions,
-) -> Matched:
-    """The matches of a query in a gallery; the calibrator is checked before a model is loaded."""
-    assert matching.calibrator is not None
+    *,
+    as_json: bool,
+) -> None:
+    """Print the matches of a query as a table or as JSON; an empty result is its reason in one line."""
+    built, found = _match(gallery, query, model, results, matching)
+    if as_json:
+        print_json(_as_json(au.retrieval.shown_address(gallery), built, found))
+        return
+    kappa = float(built.posterior.kappa)
+    print_text(
+        printable(f"query: {built.about}, κ {kappa:.4g}"),
+        f"matches with probability at least {found.threshold:.3g}{matching.aim()}; p-value that nothing matches: "
+        f"{found.p_value:.3g}",
+    )
+    if found.reason is None:
+        hits = found.hits
+        rows = table("results", "id", "probability", "cosine", "κ", *hits.payload)
+        for i, name in enumerate(hits.ids):
+            numbers = (
+                f"{found.probabilities[i]:.3f}",
+                f"{hits.cosine[i]:.4f}",
+                f"{hits.kappa[i]:.4g}",
+            )
+            payload = [short_value(column[i]) for column in hits.payload.values()]
+            add_row(rows, name, *numbers, *payload)
+        print_table(rows)
+    count = len(found)
+    print_text(printable(found.reason or f"{count:,} {'match' if count == 1 else 'matches'}"))
+    if found.note is not None:
+        notes = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
+        notes.print(f"note: {printable(found.note)}", markup=False)
+
+
+def _match(
+    gallery: str,
+    query: QueryOptions,
+    model: ModelOptions,
+    results: ResultOptions,
+    matching: MatchingOptions,
+) -> tuple[Query, au.retrieval.GalleryMatches]:
+    """Return the query and its matches; the calibrator is checked before a model is loaded."""
+    assert matching.calibrator is not None  # the options were checked
     calibrator = au.MatchCalibrator.load(matching.calibrator)
     options = au.retrieval.MatchOptions(
         matching.threshold, matching.precision, matching.recall, results.limit, matching.abstain
@@ -114,71 +134,14 @@ def match_in_gallery(
             columns=list(index.schema.columns),
             exact=results.exact,
         )
-    return Matched(built.about, float(built.posterior.kappa), found)
+    return built, found
 
 
-def match_in_service(
-    url: str,
-    query: QueryOptions,
-    model: ModelOptions,
-    results: ResultOptions,
-    matching: MatchingOptions,
-) -> Matched:
-    """The matches that a service returns; its API key comes from the environment."""
-    with au.serve.Client(url, key=os.environ.get(KEY)) as client:
-        about = client.about()
-        filter = au.retrieval.parse_filter(
-            results.filters or [], au.retrieval.Schema(about["dim"], about["columns"])
-        )
-        found = client.match(
-            **service_query(query, model),
-            filter=filter,
-            threshold=matching.threshold,
-            precision=matching.precision,
-            recall=matching.recall,
-            abstain=matching.abstain,
-            limit=results.limit,
-            exact=results.exact,
-        )
-    return Matched(found.about, found.kappa, found)
-
-
-def print_matches(
-    matched: Matched, matching: MatchingOptions, where: str, *, as_json: bool
-) -> None:
-    """Print matches as a table or as JSON; an empty result is its reason in one line."""
-    found = matched.found
-    if as_json:
-        print_json(_as_json(matched, au.retrieval.shown_address(where)))
-        return
-    lines = [
-        f"query: {matched.about}, κ {matched.kappa:.4g}",
-        f"matches with probability at least {found.threshold:.3g}{matching.aim()}; p-value that nothing matches: "
-        f"{found.p_value:.3g}",
-    ]
-    for line in lines:
-        print_text(printable(line))
-    if found.reason is None:
-        hits = found.hits
-        rows = table("results", "id", "probability", "cosine", "κ", *hits.payload)
-        for i, name in enumerate(hits.ids):
-            numbers = (f"{found.probabilities[i]:.3f}", f"{hits.cosine[i]:.4f}")
-            payload = [short_value(column[i]) for column in hits.payload.values()]
-            add_row(rows, name, *numbers, f"{hits.kappa[i]:.4g}", *payload)
-        print_table(rows)
-    count = len(found)
-    last = found.reason or f"{count:,} {'match' if count == 1 else 'matches'}"
-    print_text(printable(last))
-    if found.note is not None:
-        notes = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
-        notes.print(f"note: {printable(found.note)}", markup=False)
-
-
-def _as_json(matched: Matched, where: str) -> dict[str, Any]:
-    found, hits = matched.found, matched.found.hits
+def _as_json(gallery: str, built: Query, found: au.retrieval.GalleryMatches) -> dict[str, Any]:
+    hits = found.hits
     return {
-        "gallery": where,
-        "query": {"about": matched.about, "kappa": matched.kappa},
+        "gallery": gallery,
+        "query": {"about": built.about, "kappa": float(built.posterior.kappa)},
         "threshold": found.threshold,
         "p_value": found.p_value,
         "abstained": found.abstained,

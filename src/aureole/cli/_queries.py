@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,11 +9,10 @@ from typing import Any, Literal
 import aureole as au
 from aureole.cli._inputs import EncoderSpec
 from aureole.cli._lazy import torch
-from aureole.cli._options import KEY, KappaPos, Normalized, OptionalHead, option
+from aureole.cli._options import KappaPos, Normalized, OptionalHead, option
 from aureole.cli._output import printable
 from aureole.errors import InvalidInputError
 
-_MAX_SERVED = 1000  # hits that a service returns at most
 _WIDTH = 40  # characters of a value
 
 
@@ -94,58 +92,39 @@ class Query:
     item: str | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The result of a search: the query, the hits, their explanation, the cap, and warnings."""
-
-    query: Query
-    hits: au.retrieval.Hits
-    why: au.retrieval.Explanation
-    cap: dict[str, Any]
-    notes: list[str]
-
-
 def build_query(index: au.CredibleIndex, query: QueryOptions, model: ModelOptions) -> Query:
-    """The posterior of a query to a gallery."""
+    """Return the posterior of a query to a gallery; inputs are checked before a model is loaded."""
+    column = model.text_column or model.image_column
+    path, row = query.vector_from, query.row or 0
+    kind: Any = "vector"
     if query.item is not None:
         stored, _ = index.fetch([query.item])
         return Query(_single(stored), f"item {query.item[:60]!r}", item=query.item)
-    about, kind, raw = _raw_query(query, model)
-    if kind is None:
-        assert query.vector_from is not None
-        return Query(_row_posterior(query.vector_from, query.row or 0, model), about)
-    spec = au.scale.ModelSpec(model.encoder, model.head, model.normalized)
-    embedder = spec.load(kind)
-    names = (name for name in (model.encoder, model.head) if name is not None)
-    who = f"the model {' with '.join(map(str, names))}"
+    if query.text is not None:
+        kind, raw = "text", au.encoders.check_text(query.text)
+        about = f"text {query.text[:60]!r}"
+    elif query.image is not None:
+        au.data.read_rgb(query.image)
+        kind, raw, about = "image", query.image, f"picture {query.image}"
+    else:
+        assert path is not None  # the options were checked
+        about = f"row {row} of {path}"
+        if column is not None:
+            kind = "text" if model.text_column else "image"
+            raw = au.data.pick_inputs(path, column, kind, [row])[row]
+        elif model.head is not None:
+            raw = au.data.pick_vector(path, model.vector_column, row)
+        else:
+            return Query(_row_posterior(path, row, model), about)
+    embedder = au.scale.ModelSpec(model.encoder, model.head, model.normalized).load(kind)
+    names = (str(name) for name in (model.encoder, model.head) if name is not None)
+    who = f"the model {' with '.join(names)}"
     index.origin.check_same(embedder.weights, who, encoder=embedder.fingerprint)
     return Query(_single(embedder.posterior(raw)), about, embedder.kappa_pos)
 
 
-def _raw_query(
-    query: QueryOptions, model: ModelOptions
-) -> tuple[str, au.scale.Modality | None, Any]:
-    """(A description, the modality, the input) of a query; without modality, its table has mu and kappa."""
-    if query.text is not None:
-        text = au.encoders.check_text(query.text)  # before a model is loaded
-        return f"text {text[:60]!r}", "text", text
-    if query.image is not None:
-        au.data.read_rgb(query.image)  # raises before a model is loaded
-        return f"picture {query.image}", "image", query.image
-    assert query.vector_from is not None  # the options were checked
-    path, row = query.vector_from, query.row or 0
-    about = f"row {row} of {path}"
-    column = model.text_column or model.image_column
-    if column is not None:
-        kind: Any = "text" if model.text_column else "image"
-        return about, kind, au.data.pick_inputs(path, column, kind, [row])[row]
-    if model.head is None:
-        return about, None, None
-    return about, "vector", au.data.pick_vector(path, model.vector_column, row)
-
-
 def _row_posterior(path: Path, row: int, model: ModelOptions) -> au.VonMisesFisher:
-    """The posterior in the columns of mu and kappa of a row."""
+    """Return the posterior in the columns of mu and kappa of a row."""
     mu = torch.from_numpy(au.data.pick_vector(path, model.mu_column, row).copy())
     kappa = au.data.pick_rows(path, model.kappa_column, [row])[row]
     if not isinstance(kappa, int | float):
@@ -154,67 +133,16 @@ def _row_posterior(path: Path, row: int, model: ModelOptions) -> au.VonMisesFish
     return au.VonMisesFisher(mu, torch.tensor(float(kappa)))
 
 
-def _single(
-    posterior: au.VonMisesFisher | au.MixtureVMF,
-) -> au.VonMisesFisher | au.MixtureVMF:
-    """The only posterior of a batch of one."""
+def _single(posterior: au.VonMisesFisher | au.MixtureVMF) -> au.VonMisesFisher | au.MixtureVMF:
+    """Return the only posterior of a batch of one."""
+    parts = [posterior.mu[0].clone(), posterior.kappa[0].clone()]
     if isinstance(posterior, au.MixtureVMF):
-        parts = (posterior.weights[0], posterior.mu[0], posterior.kappa[0])
-        return au.MixtureVMF(*(part.clone() for part in parts), validate_args=False)
-    return au.VonMisesFisher(
-        posterior.mu[0].clone(), posterior.kappa[0].clone(), validate_args=False
-    )
-
-
-def service_query(query: QueryOptions, model: ModelOptions) -> dict[str, Any]:
-    """A query as arguments of ``Client.search`` and ``Client.match``."""
-    asked: dict[str, Any] = {"id": query.item, "text": query.text, "image": query.image}
-    if query.vector_from is not None:
-        path, row, column = query.vector_from, query.row or 0, model.vector_column
-        if column is None:
-            asked["posterior"] = _row_posterior(path, row, model)
-        else:
-            asked["vector"] = au.data.pick_vector(path, column, row)
-    return asked
-
-
-def ask_service(
-    url: str, query: QueryOptions, model: ModelOptions, cap: CapOptions, results: ResultOptions
-) -> Answer:
-    """The answer of the service at a URL; its API key comes from the environment."""
-    with au.serve.Client(url, key=os.environ.get(KEY)) as client:
-        about = client.about()
-        schema = au.retrieval.Schema(about["dim"], about["columns"])
-        answer = client.search(
-            **service_query(query, model),
-            filter=au.retrieval.parse_filter(results.filters or [], schema),
-            limit=results.limit or _MAX_SERVED,
-            mass=cap.mass,
-            kind=cap.kind,
-            prior=results.prior,
-            rank=results.rank,
-            guarantee=cap.guarantee or "model",
-            widest=cap.widest,
-            exact=results.exact,
-            explain=results.explain,
-        )
-    # the query's direction is not shown, so any will do
-    axis = torch.eye(schema.dim)[0]
-    posterior = au.VonMisesFisher(axis, torch.tensor(answer.kappa), validate_args=False)
-    why = au.retrieval.explain_hits(answer.hits, posterior, latent=False)
-    if answer.latent_in_cap is not None:
-        chance = torch.tensor(answer.latent_in_cap, dtype=torch.float64)
-        why = au.retrieval.Explanation(why.degrees, why.cap_degrees, chance)
-    notes = []
-    if answer.truncated and results.limit is None:
-        count = f"{'' if answer.count_exact else 'at least '}{answer.count:,}"
-        notes.append(f"a service returns at most {_MAX_SERVED:,} hits; the cap has {count}.")
-    shown = {**answer.cap, "conformal": cap.guarantee is not None}
-    return Answer(Query(posterior, answer.about), answer.hits, why, shown, notes)
+        return au.MixtureVMF(posterior.weights[0].clone(), *parts, validate_args=False)
+    return au.VonMisesFisher(*parts, validate_args=False)
 
 
 def short_value(value: Any) -> str:
-    """A value of the gallery for a table: printable, at most 40 characters, and shortened between words."""
+    """Return a value of the gallery for a table: printable, at most 40 characters, shortened between words."""
     text = printable(f"{value:g}" if isinstance(value, float) else str(value))
     if len(text) <= _WIDTH:
         return text

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
 import typer
-from typer import Argument, Option
 
 import aureole as au
 from aureole.cli._lazy import rich
-from aureole.cli._match import (
-    MatchingOptions,
-    match_in_gallery,
-    match_in_service,
-    print_matches,
-)
-from aureole.cli._options import AsJson, expanded
+from aureole.cli._match import MatchingOptions, print_matches
+from aureole.cli._options import AsJson, Gallery, expanded
 from aureole.cli._output import (
     add_row,
     print_json,
@@ -27,12 +22,11 @@ from aureole.cli._output import (
     table,
 )
 from aureole.cli._queries import (
-    Answer,
     CapOptions,
     ModelOptions,
+    Query,
     QueryOptions,
     ResultOptions,
-    ask_service,
     build_query,
     short_value,
 )
@@ -55,24 +49,24 @@ Examples:
       --filter colour=red,blue --json
     aureole search gallery.lance --id "shoe 17" --calibrator calibrator \
       --precision 0.8 --abstain 0.05
-    aureole search --server http://127.0.0.1:8765 --text "red shoes"
 """
 _SHOWN = 20  # hits in the text output without --limit
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The result of a search: the query, the hits, their explanation, the cap, and warnings."""
+
+    query: Query
+    hits: au.retrieval.Hits
+    why: au.retrieval.Explanation
+    cap: dict[str, Any]
+    notes: list[str]
+
+
 @expanded
 def search(
-    *,
-    gallery: Annotated[
-        str | None, Argument(help="Address of the gallery.", metavar="ADDRESS")
-    ] = None,
-    server: Annotated[
-        str | None,
-        Option(
-            help="Query the service at this URL instead; its API key is in AUREOLE_API_KEY.",
-            metavar="URL",
-        ),
-    ] = None,
+    gallery: Gallery,
     query: QueryOptions,
     model: ModelOptions,
     cap: CapOptions,
@@ -81,32 +75,20 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search and print; ``HELP`` is the text users see."""
-    _check_query(query, model, server)
-    if (gallery is None) == (server is None):
-        raise typer.BadParameter("use either the address of a gallery or --server.")
+    _check_query(query, model)
     if not 0 <= cap.mass <= 1:
         raise typer.BadParameter(f"--mass must be between 0 and 1, not {cap.mass}.")
     if matching.given:
-        matching.check(cap, results, server)
-        where, find = gallery or "", match_in_gallery
-        if server is not None:
-            where, find = server, match_in_service
-        matched = find(where, query, model, results, matching)
-        print_matches(matched, matching, where, as_json=as_json)
+        matching.check(cap, results)
+        print_matches(gallery, query, model, results, matching, as_json=as_json)
         return
     shown = None if as_json else results.limit or _SHOWN
-    if server is not None:
-        if cap.kappa_pos is not None:
-            raise typer.BadParameter("--kappa-pos is set by the service.")
-        answer = ask_service(server, query, model, cap, results)
-    else:
-        assert gallery is not None
-        answer = _search(gallery, query, model, cap, results, shown=shown)
+    answer = _search(gallery, query, model, cap, results, shown=shown)
     answer.cap["cosine"] = answer.hits.threshold.tolist()
     answer.cap["degrees"] = answer.why.cap_degrees.tolist()
     answer.cap["widest_degrees"] = cap.widest
     if as_json:
-        print_json(_as_json(answer, au.retrieval.shown_address(server or gallery or "")))
+        print_json(_as_json(answer, au.retrieval.shown_address(gallery)))
         return
     _show(answer, limit=results.limit, shown=shown or _SHOWN, explain=results.explain)
     for note in answer.notes:
@@ -115,17 +97,13 @@ def search(
         )
 
 
-def _check_query(query: QueryOptions, model: ModelOptions, server: str | None) -> None:
+def _check_query(query: QueryOptions, model: ModelOptions) -> None:
     """Raise unless the options define exactly one query."""
     given = (query.item, query.vector_from, query.text, query.image)
     if sum(value is not None for value in given) != 1:
         raise typer.BadParameter("give exactly one query: --id, --vector-from, --text or --image.")
     if (query.vector_from is None) != (query.row is None):
         raise typer.BadParameter("--vector-from and --row must be used together.")
-    if server is not None:
-        if model.head is not None or model.encoder is not None:
-            raise typer.BadParameter("--head and --encoder are set by the service.")
-        return
     if model.text_column and model.image_column:
         raise typer.BadParameter("use either --text-column or --image-column, not both.")
     column = model.text_column or model.image_column

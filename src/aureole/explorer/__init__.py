@@ -80,7 +80,6 @@ from aureole.explorer._quickstart import (
     next_steps,
     run_quickstart,
 )
-from aureole.explorer._record_table import record_rows, write_record_table
 
 __all__ = [
     "Comparison",
@@ -99,10 +98,8 @@ __all__ = [
     "load_questions",
     "outlier_p_values",
     "read_map",
-    "record_rows",
     "write_explorer",
     "write_head_report",
     "write_map",
     "write_match_report",
-    "write_record_table",
 ]
