@@ -1,10 +1,12 @@
 # make check: what CI runs, in the current environment, except .ci/readme; .ci/pages runs every page. make quick: three minutes, while you work.
+# ROTATION: the number of the run. Tests with many cases run a quarter of them, another quarter for each number.
+ROTATION ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 export OMP_NUM_THREADS ?= 1
-PYTEST = python -m pytest -q -n 2 --dist worksteal
+PYTEST = python -m pytest -q -n 2 --dist worksteal --rotation $(ROTATION)
 
 QUICK = tests/sphere tests/distributions tests/losses tests/data tests/evaluation tests/models
 
-.PHONY: check quick core-quick fast again native timm slow sweeps lint types contracts test docs accuracy benchmarks
+.PHONY: check quick core-quick fast native timm slow sweeps lint types contracts test docs accuracy benchmarks
 
 check: lint types contracts docs test
 
@@ -17,10 +19,6 @@ core-quick:
 
 fast:
 	$(PYTEST) -m "not slow" --durations=15
-
-# The tests that failed last, one at a time.
-again:
-	python -m pytest -q -n 0 -m "not slow" --last-failed --last-failed-no-failures none
 
 # The losses with the compiled library, which has to be installed: pip install ./native
 native:
@@ -45,7 +43,6 @@ sweeps:
 lint:
 	ruff check .
 	ruff format --check .
-	python tools/voice.py --check
 
 types:
 	pyright
@@ -67,19 +64,12 @@ benchmarks:
 	OMP_NUM_THREADS=2 python -m benchmarks.sampling
 	python -m benchmarks.import_time
 
-# About the code itself: sizes and import cycles, a sample of its English, phrases to replace, duplicated code.
-.PHONY: stats voice voice-check clones core install install-newest install-lowest wheels lock sbom audit licences
-SEED ?= 0
+# About the code itself: sizes against their budgets, import cycles, duplicated code.
+.PHONY: stats clones core install install-newest install-lowest wheels lock sbom audit
 SOURCES = $(wildcard src/aureole paper/src)
 
 stats:
-	python tools/stats.py $(SOURCES)
-
-voice:
-	python tools/voice.py --seed $(SEED)
-
-voice-check:
-	python tools/voice.py --check
+	python tools/stats.py
 
 clones:
 	pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --ignore-imports=y \
@@ -132,10 +122,6 @@ lock:
 audit:
 	pip-audit --require-hashes --disable-pip -r requirements.lock
 	pip-audit --no-deps --disable-pip -r constraints.txt
-
-# The table of licences in docs/licences.md.
-licences:
-	python tools/licences.py --write
 
 # The software bill of materials of an environment; by default, the one that runs `python`.
 SBOM_PYTHON ?= $(shell command -v python)

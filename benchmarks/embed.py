@@ -42,8 +42,8 @@ from aureole.scale import (
 from aureole_paper.cifar import load_cifar10
 from aureole_paper.data_folder import data_folder
 from aureole_paper.text_data import load_captions
-from benchmarks.pictures import make_pictures
 from benchmarks.retrieval import size_of
+from tests.made_pictures import make_pictures
 
 PARTS = ("images", "captions", "memory")
 IMAGE_BATCH, TEXT_BATCH = 128, 32

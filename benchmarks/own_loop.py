@@ -103,7 +103,7 @@ def main() -> None:
     arguments = parser.parse_args()
     metrics = read_record(arguments.out).metrics if arguments.out.exists() else {}
     if arguments.part == "libraries":
-        from benchmarks.own_loop_libraries import library_ranks
+        from tests.training.library_loops import library_ranks
 
         metrics["libraries"] = metrics.get("libraries", {}) | library_ranks(SEEDS)
     elif arguments.part == "limits":

@@ -34,7 +34,7 @@ from aureole.retrieval import CredibleIndex, SearchOptions
 from aureole.scale import load_embedder
 from benchmarks.engines import clustered
 from benchmarks.retrieval import bare_faiss, bare_lance
-from benchmarks.served import Served, make_encoder, make_gallery, serving
+from tests.serve.served import Served, make_encoder, make_gallery, serving
 
 DIM, MASS, LIMIT, BATCH, QUERIES = 128, 0.95, 100, 32, 256
 KAPPAS = (280.0, 380.0)

@@ -67,18 +67,22 @@ def pytest_addoption(parser):
     parser.addoption("--write-accuracy", help="write the worst errors as a record to this file")
     parser.addoption("--sweeps", action="store_true", help="run every case of every test")
     parser.addoption("--quick", action="store_true", help="run one case of every test")
+    parser.addoption(
+        "--rotation", type=int, default=0, help="number of the run: which cases are left out"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
     """Leave out tests marked ``sweep``, and three of four cases of a test that has more than six, unless --sweeps.
 
-    With --quick, only the first case of each test runs. The pages of the docs are all checked. A test that is named
-    on the command line runs with all its cases, and so do those that write the accuracy table.
+    Which cases run depends on ``--rotation``: four runs with consecutive numbers run them all. With --quick, one case
+    of each test runs. Pages of the docs, tests named on the command line and the accuracy table are always complete.
     """
     if config.getoption("--sweeps") or config.getoption("--write-accuracy"):
         return
     if any("::" in argument for argument in config.args):
         return
+    rotation = config.getoption("--rotation")
     cases: dict[str, int] = {}
     for item in items:
         name = item.nodeid.partition("[")[0]
@@ -88,8 +92,9 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         name = item.nodeid.partition("[")[0]
         place = seen[name] = seen.get(name, -1) + 1
-        sampled = cases[name] > 6 and place % 4 and not name.startswith("tests/docs/")
-        sampled = sampled or (place and config.getoption("--quick"))
+        sampled = cases[name] > 6 and (place + rotation) % 4 and not name.startswith("tests/docs/")
+        if config.getoption("--quick"):
+            sampled = place != rotation % cases[name]
         if sampled or item.get_closest_marker("sweep"):
             left_out.add(item)
     if left_out:
@@ -116,5 +121,5 @@ def shared_data():
     beside = Path(__file__).parents[2] / "shared" / "data"
     folder = Path(os.environ.get("AUREOLE_DATA") or beside)
     if not folder.is_dir():
-        pytest.skip(f"no real data: {folder} is not there; set AUREOLE_DATA to a folder with it")
+        pytest.skip(f"no real data: {folder} does not exist; set AUREOLE_DATA to its folder")
     return folder

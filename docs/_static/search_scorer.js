@@ -4,7 +4,7 @@ var Scorer = {
   score: ([page, , , , score, , kind]) => {
     if (kind === "index") return score; // words that a page declares as its own, and terms of the glossary
     const answers = ["faq", "glossary", "troubleshooting", "thresholds", "installation"];
-    const late = ["licences", "architecture", "reproducibility", "reference_code"];
+    const late = ["architecture", "reproducibility", "reference_code"];
     if (answers.includes(page)) return score + 3;
     if (late.includes(page)) return score - 3;
     return page.startsWith("reference/") || kind === "object" ? score - 2 : score;

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aureole.errors import AureoleError, InvalidInputError
-from benchmarks.pictures import make_corrupt, make_pictures
+from tests.made_pictures import make_corrupt, make_pictures
 from tests.cli.conftest import run
 from tests.scale.conftest import save_encoder
 

@@ -31,7 +31,7 @@ from aureole.data import (
 from aureole.data._addresses import _contacted
 from aureole.errors import InvalidInputError, MissingInputError
 from benchmarks.engines import moto_program, s3_server, upload
-from benchmarks.pictures import make_pictures
+from tests.made_pictures import make_pictures
 
 pa = pytest.importorskip("pyarrow")
 needs_server = pytest.mark.skipif(moto_program() is None, reason="needs moto_server")

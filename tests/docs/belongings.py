@@ -14,7 +14,7 @@ from aureole.records import file_hash
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
 from aureole.training import minilm
-from benchmarks.pictures import make_pictures
+from tests.made_pictures import make_pictures
 
 __all__ = ["make_belongings"]
 

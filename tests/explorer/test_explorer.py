@@ -29,7 +29,7 @@ from aureole.retrieval import (
     SearchOptions,
 )
 from aureole.sphere import normalize
-from benchmarks.explorer_visit import Visit, browser, chromium
+from tests.web.visit import Visit, browser, chromium
 
 ROWS, DIM = 200, 6
 

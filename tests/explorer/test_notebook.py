@@ -16,7 +16,7 @@ import aureole as au
 from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
 from aureole.explorer import explorer_data, fit_map
 from aureole.explorer._notebook import _ESM
-from benchmarks.explorer_visit import browser, chromium
+from tests.web.visit import browser, chromium
 
 CELL = """
 import torch, numpy as np

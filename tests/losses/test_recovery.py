@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import toy_recovery
+from tests.losses import toy_recovery
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import aureole as au
 from aureole.errors import AureoleError, DamagedGalleryError, InvalidInputError, WriteError
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.retrieval._integrity import LARGEST_NOTE, parse_index_note, parse_note
-from benchmarks import gallery_damage
-from benchmarks.damaged_galleries import run
+from tests.retrieval import gallery_damage
+from tests.retrieval.damaged_galleries import run
 from tests.retrieval.conftest import names, posteriors
 
 pytest.importorskip("faiss")

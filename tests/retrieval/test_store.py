@@ -9,7 +9,7 @@ import aureole as au
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import CredibleIndex, check_build, default_lists, shown_address
 from aureole.retrieval._store import probes_of, width_of
-from benchmarks.killed_writers import OPERATIONS, killed, writers
+from tests.retrieval.killed_writers import OPERATIONS, killed, writers
 from tests.retrieval.conftest import address, everything, names, posteriors
 
 SECRET = "hunter2"

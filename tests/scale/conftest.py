@@ -8,7 +8,7 @@ import aureole as au
 from aureole.models import CifarResNet
 from aureole.retrieval import lance_package
 from aureole.training import FrozenHead
-from benchmarks.pictures import make_pictures
+from tests.made_pictures import make_pictures
 from tests.cli.conftest import columns
 
 pytest.importorskip("lance")

@@ -25,7 +25,7 @@ from aureole.retrieval import CredibleIndex, Schema
 from aureole.scale import EmbedOptions, ModelSpec, SourceSpec, embed, load_embedder
 from aureole.scale._posterior_table import PosteriorTable, exclusive, lower_median
 from aureole.scale._worker import WorkOrder
-from benchmarks.pictures import make_corrupt, make_pictures
+from tests.made_pictures import make_corrupt, make_pictures
 from tests.scale.conftest import assert_same, by_id, rows, save_encoder
 
 CHUNK = 50

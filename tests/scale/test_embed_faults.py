@@ -12,7 +12,7 @@ import pytest
 from aureole.errors import AureoleError
 from aureole.retrieval import CredibleIndex
 from aureole.scale import EmbedOptions, SourceSpec, embed
-from benchmarks.embed_faults import Commands, Moment, differences, disturbed, draw, make_job
+from tests.scale.embed_faults import Commands, Moment, differences, disturbed, draw, make_job
 from tests.scale.conftest import assert_same, by_id
 
 BLOCKED = """

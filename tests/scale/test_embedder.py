@@ -11,7 +11,7 @@ from aureole.errors import EncoderError, InvalidInputError
 from aureole.models import MINILM_CAPTIONS
 from aureole.scale import load_embedder
 from aureole.training import FrozenHead, minilm
-from benchmarks.pictures import bomb
+from tests.made_pictures import bomb
 
 
 def png(pixels, kind="PNG"):

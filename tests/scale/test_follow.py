@@ -18,7 +18,7 @@ from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.retrieval import CredibleIndex
 from aureole.scale import FollowOptions, ModelSpec, SourceSpec, embed, follow
 from aureole.training import FrozenHead
-from benchmarks.pictures import make_pictures
+from tests.made_pictures import make_pictures
 from tests.cli.conftest import run
 from tests.retrieval.conftest import server  # noqa: F401
 from tests.scale.conftest import assert_same, by_id

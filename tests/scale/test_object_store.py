@@ -10,7 +10,7 @@ from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.retrieval import CredibleIndex, open_table, table_exists
 from aureole.scale import EmbedOptions, SourceSpec, embed
 from benchmarks.engines import moto_program, s3_server, upload
-from benchmarks.object_store import colliding
+from tests.scale.object_store import colliding
 from tests.cli.conftest import columns
 from tests.scale.conftest import assert_same, rows
 

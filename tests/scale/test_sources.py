@@ -15,7 +15,7 @@ from pyarrow import ipc, parquet
 from aureole.errors import InvalidInputError
 from aureole.retrieval import lance_package
 from aureole.scale._sources import Broken, Chunk, SourceSpec, guess_modality, open_source
-from benchmarks.pictures import make_pictures
+from tests.made_pictures import make_pictures
 
 
 def everything(source):

@@ -12,7 +12,7 @@ pytest.importorskip("lance")
 from aureole.distributions import VonMisesFisher
 from aureole.retrieval import ConformalMass, CredibleIndex, Origin, SearchOptions, coverage_curve
 from aureole.sphere import normalize
-from benchmarks.explorer_visit import Visit, browser, chromium, serving
+from tests.web.visit import Visit, browser, chromium, serving
 
 PAGE = pytest.mark.skipif(chromium() is None, reason="needs Chromium")
 KAPPA_POS = 20.0

@@ -11,7 +11,7 @@ from aureole.explorer import explorer_data, inspect_gallery, write_explorer, wri
 from aureole.retrieval import CredibleIndex, Tags
 from aureole.scale import load_embedder
 from aureole.serve import Pictures, Service, TagService
-from benchmarks.explorer_visit import Visit, asks_for_members, browser, chromium
+from tests.web.visit import Visit, asks_for_members, browser, chromium
 from tests.serve.axe import violations
 from tests.serve.conftest import running
 

@@ -9,7 +9,7 @@ from tests.serve.conftest import running
 
 pytest.importorskip("schemathesis")
 
-from benchmarks.fuzzing import fuzz
+from tests.serve.fuzzing import fuzz
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from aureole.models import (
 )
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
-from benchmarks.explorer_visit import Visit, asks_for_members, browser, chromium, serving
+from tests.web.visit import Visit, asks_for_members, browser, chromium, serving
 
 pytest.importorskip("playwright")
 pytest.importorskip("fastapi")

@@ -14,7 +14,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.explorer import read_map, write_map
 from aureole.retrieval import CredibleIndex
 from aureole.sphere import normalize
-from benchmarks.explorer_visit import Visit, browser, chromium, serving
+from tests.web.visit import Visit, browser, chromium, serving
 from tests.serve.axe import violations
 from tests.serve.test_page import draw, environment
 

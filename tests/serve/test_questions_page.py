@@ -10,7 +10,7 @@ from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import compare_galleries, inspect_gallery, read_map, write_map
 from aureole.retrieval import CredibleIndex, Origin
-from benchmarks.explorer_visit import Visit, browser, chromium, serving
+from tests.web.visit import Visit, browser, chromium, serving
 from tests.serve.axe import violations
 
 pytest.importorskip("playwright")

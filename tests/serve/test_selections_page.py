@@ -11,7 +11,7 @@ from aureole.explorer import inspect_gallery
 from aureole.retrieval import CredibleIndex, Tags
 from aureole.serve import Service, TagService
 from aureole.sphere import normalize
-from benchmarks.explorer_visit import Visit, browser, chromium
+from tests.web.visit import Visit, browser, chromium
 from tests.serve.conftest import running
 
 pytest.importorskip("playwright")

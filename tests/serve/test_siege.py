@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.hostile_load import Load, siege
-from benchmarks.served import make_encoder, make_gallery, serving
+from tests.serve.hostile_load import Load, siege
+from tests.serve.served import make_encoder, make_gallery, serving
 
 
 @pytest.mark.slow

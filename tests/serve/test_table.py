@@ -19,7 +19,7 @@ from aureole.serve._response_models import (
     TableNumbersAnswer,
     TableRowsAnswer,
 )
-from benchmarks.served import serving
+from tests.serve.served import serving
 from tests.serve.conftest import NASTY, N, ask, error_of, names, running
 
 

@@ -291,7 +291,7 @@ window.done = (async () => {
 @pytest.mark.slow
 def test_a_real_page_of_another_site_changes_nothing(tagged):
     pytest.importorskip("playwright")
-    from benchmarks.explorer_visit import browser, chromium
+    from tests.web.visit import browser, chromium
 
     if chromium() is None:
         pytest.skip("Chromium is not installed")

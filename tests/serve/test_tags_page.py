@@ -8,7 +8,7 @@ import pytest
 from aureole.explorer import explorer_data, write_explorer
 from aureole.retrieval import Tags, read_tag_table
 from aureole.serve import TagService
-from benchmarks.explorer_visit import Visit, browser, chromium
+from tests.web.visit import Visit, browser, chromium
 from tests.serve.conftest import names, running
 
 pytest.importorskip("playwright")

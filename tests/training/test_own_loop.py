@@ -10,7 +10,7 @@ import aureole as au
 from aureole.errors import AureoleWarning
 from aureole.training import LightlyLoss
 from benchmarks import own_loop
-from benchmarks.own_loop_libraries import lightly, metric_learning, sentences
+from tests.training.library_loops import lightly, metric_learning, sentences
 
 
 @pytest.mark.parametrize("design", ["added", "missing"])

@@ -1,6 +1,6 @@
 """Bulk embedding under SIGKILL: every id once and the same posteriors, whichever process is killed, at any moment.
 
-``python -m benchmarks.embed_faults [--moments 20] [--kinds process worker driver both] [--out FILE]`` writes a
+``python -m tests.scale.embed_faults [--moments 20] [--kinds process worker driver both] [--out FILE]`` writes a
 record. A folder of pictures, one in a hundred of them corrupt, is embedded by the real command; at random
 moments a process is killed: the only one, one of two Ray workers, the driver, or driver and worker together. A killed
 command is run again immediately, while processes it had started may still be running. The table is then compared with
@@ -31,7 +31,7 @@ from aureole.models import CifarResNet
 from aureole.records import Record, write_record
 from aureole.retrieval import open_table
 from aureole.scale import errors_address
-from benchmarks.pictures import make_corrupt, make_pictures
+from tests.made_pictures import make_corrupt, make_pictures
 
 __all__ = [
     "Commands",
@@ -226,7 +226,7 @@ def main() -> None:
     options = parser.parse_args()
     metrics: dict[str, Any] = {}
     settings = {"pictures": options.pictures, "corrupt": max(1, options.pictures // 100)}
-    command = f"python -m benchmarks.embed_faults --moments {options.moments}"
+    command = f"python -m tests.scale.embed_faults --moments {options.moments}"
     command += f" --kinds {' '.join(options.kinds)} --pictures {options.pictures}"
     with tempfile.TemporaryDirectory(prefix="faults-") as place:
         folder = Path(place)

@@ -1,6 +1,6 @@
 """Writers under SIGKILL: nothing acknowledged is lost, nothing is doubled, and no change is half done.
 
-``python -m benchmarks.killed_writers [--moments 20] [--engines lance postgres faiss] [--out FILE]`` writes a record. A
+``python -m tests.retrieval.killed_writers [--moments 20] [--engines lance postgres faiss] [--out FILE]`` writes a record. A
 process changes a gallery by appends, upserts, deletes or builds of an approximate index until it is killed at a random
 moment; then the gallery is opened and compared with what the process had acknowledged.
 """
@@ -40,7 +40,7 @@ _LONGEST = 0.15  # seconds from the first acknowledgement to the kill
 def writers() -> Iterator[subprocess.Popen[str]]:
     """A process that forks a writer for each line of its input, so that Python is started once."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.killed_writers", "--writers"],
+        [sys.executable, "-m", "tests.retrieval.killed_writers", "--writers"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
     )  # fmt: skip
     with process:
@@ -159,7 +159,7 @@ def main() -> None:
         _serve()
         return
     metrics: dict[str, Any] = {}
-    command = f"python -m benchmarks.killed_writers --moments {options.moments}"
+    command = f"python -m tests.retrieval.killed_writers --moments {options.moments}"
     command += f" --engines {' '.join(options.engines)}"
     with ExitStack() as stack:
         process = stack.enter_context(writers())

@@ -1,4 +1,4 @@
-"""Ways to damage a gallery: bytes, files, notes, indexes and values. Used by ``benchmarks.damaged_galleries``.
+"""Ways to damage a gallery: bytes, files, notes, indexes and values. Used by ``tests.retrieval.damaged_galleries``.
 
 ``make_gallery`` creates a valid gallery; ``damage`` changes it by one randomly chosen kind of damage of its engine.
 """

@@ -1,10 +1,10 @@
 """Damaged galleries: each opens right or raises a typed error, in limited time and memory.
 
-``python -m benchmarks.damaged_galleries [--count 500] [--engines faiss lance postgres] [--seed 0]
+``python -m tests.retrieval.damaged_galleries [--count 500] [--engines faiss lance postgres] [--seed 0]
 [--out results/benchmarks]`` writes a record for each engine, such as ``damaged_faiss.json``.
 
 Each case is a copy of a small valid gallery (300 rows in R^8, exact or with an approximate index, with deleted rows,
-provenance and calibration) with one random damage of ``benchmarks.gallery_damage``. A process opens it, searches it
+provenance and calibration) with one random damage of ``tests.retrieval.gallery_damage``. A process opens it, searches it
 with and without the approximate index, fetches rows, and checks it. The outcomes:
 
 - right: every answer is that of the undamaged gallery;
@@ -37,7 +37,7 @@ from aureole.errors import AureoleError
 from aureole.records import Record, write_record
 from aureole.retrieval import CredibleIndex, SearchOptions
 from benchmarks.engines import postgres_server
-from benchmarks.gallery_damage import DIM, KINDS, damage, make_gallery, rows_of
+from tests.retrieval.gallery_damage import DIM, KINDS, damage, make_gallery, rows_of
 
 ENGINES = ("faiss", "lance", "postgres")
 OUTCOMES = ("right", "typed", "found by check", "other values", "wrong")
@@ -155,7 +155,7 @@ class Worker:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")  # imports once, also after a crash
-        context.set_forkserver_preload(["benchmarks.damaged_galleries"])
+        context.set_forkserver_preload(["tests.retrieval.damaged_galleries"])
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=work, args=(*self._arguments, other), daemon=True)
         self._process.start()
@@ -233,7 +233,7 @@ def main() -> None:
                 print(f"  {case.number} {case.outcome}: {case.damage}: {case.detail[:300]}")
         if given.out is not None:
             command = (
-                f"python -m benchmarks.damaged_galleries --count {given.count} --engines {engine}"
+                f"python -m tests.retrieval.damaged_galleries --count {given.count} --engines {engine}"
             )
             command += f" --seed {given.seed}"
             settings = {"count": given.count, "seconds": SECONDS, "megabytes": MEGABYTES}

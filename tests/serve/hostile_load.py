@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the processes of clients start faster without torch
-    from benchmarks.served import Served
+    from tests.serve.served import Served
 
 __all__ = ["Generated", "Load", "attack_costs", "honest_load", "siege"]
 
@@ -207,7 +207,7 @@ def _attack(where: tuple[str, int], plan: _Plan, results: Any) -> None:
 
 def _contents() -> dict[str, bytes]:
     """The bodies of the attacks by kind."""
-    from benchmarks.pictures import bomb
+    from tests.made_pictures import bomb
 
     keys = ",".join(f'"k{i}":{i}' for i in range(200_000))
     picture = base64.b64encode(bomb(9_400)).decode()

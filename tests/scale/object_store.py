@@ -28,7 +28,7 @@ from aureole import sphere
 from aureole.errors import InvalidInputError
 from aureole.records import Record, write_record
 from aureole.retrieval import CredibleIndex
-from benchmarks.embed_faults import (
+from tests.scale.embed_faults import (
     Commands,
     differences,
     disturbed,
