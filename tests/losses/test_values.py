@@ -234,3 +234,23 @@ def test_chance_level_is_log_m_plus_one():
 def test_negatives_know_whether_they_are_shared(batch):
     _, positive, _ = batch()
     assert Negatives(positive).shared
+
+
+@pytest.mark.parametrize("make", [au.InfoNCE, au.ELK])
+def test_a_large_batch_agrees_with_float64(make):
+    torch.manual_seed(0)
+    mu = au.sphere.normalize(torch.randn(96, 12))
+    near = au.sphere.normalize(mu + 0.2 * torch.randn(96, 12))
+    kappas = [16 + 16 * torch.rand(96) for _ in range(2)]
+    loss = make(temperature=0.5, in_batch="all", reduction="none")
+    values, grads = [], []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [x.to(dtype).requires_grad_() for x in (mu, near, *kappas)]
+        unit = [au.sphere.normalize(x) for x in leaves[:2]]
+        posteriors = [au.VonMisesFisher(m, k) for m, k in zip(unit, leaves[2:], strict=True)]
+        values.append(loss(*posteriors))
+        grads.append(torch.autograd.grad(values[-1].sum(), leaves, allow_unused=True))
+    torch.testing.assert_close(values[0].double(), values[1], rtol=2e-5, atol=1e-9)
+    for single, double in zip(*grads, strict=True):
+        if double is not None:
+            assert (single - double).abs().max() <= 1e-5 * double.abs().max()

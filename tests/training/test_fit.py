@@ -238,8 +238,8 @@ def test_separate_pairs_with_shared_own_and_no_negatives(process):
 
 def test_divergence_names_the_step(process):
     class Broken(au.InfoNCE):
-        def per_pair(self, posterior, pairs):
-            return super().per_pair(posterior, pairs) * float("nan")
+        def per_pairs(self, posterior, pairs, anchors, self_weight):
+            return super().per_pairs(posterior, pairs, anchors, self_weight) * float("nan")
 
     with pytest.raises(DivergenceError, match="step 0"):
         fit(

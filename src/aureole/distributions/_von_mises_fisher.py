@@ -34,7 +34,7 @@ class VonMisesFisher(BatchValue):
         least float32. Where that widens mu it is normalised again, since its rounding takes it off the sphere.
     validate_args
         Whether to check mu, kappa and the arguments of ``log_prob``; by default as torch.distributions does. With
-        False, ``log_prob`` and ``rsample`` never wait for the device, and both work under ``vmap`` and ``torch.func``.
+        False, ``log_prob`` and ``rsample`` never wait for the device.
 
     Examples
     --------

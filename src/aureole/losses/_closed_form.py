@@ -227,30 +227,22 @@ class ClosedFormInfoNCE(PositivityLoss):
         pool = negatives.posterior if negatives.pool is None else negatives.pool
         return self._centred(value, pool)
 
-    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
-        """The loss of each pair among the posteriors, all others its negatives."""
-        value = closed_form_among(posterior, pairs, kappa_pos=self.kappa_pos)
-        return self._centred(value, posterior)
-
-    def per_pair_of_anchors(
-        self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"], anchors: slice
-    ) -> Float[Tensor, " p"]:
-        """The loss of each pair, whose anchors are all among some items: those items' positivities alone."""
-        value = closed_form_among(posterior, pairs, kappa_pos=self.kappa_pos, anchors=anchors)
-        return self._centred(value, posterior)
-
-    def per_pair_with_itself(
+    def per_pairs(
         self,
-        posterior: VonMisesFisher,
+        posterior: VonMisesFisher | MixtureVMF,
         pairs: Int[Tensor, "p 2"],
         anchors: slice,
         self_weight: float,
     ) -> Float[Tensor, " p"]:
-        """The loss of each pair, with copies of the anchor itself among the candidates."""
+        """The loss of each pair among the items, of which only the anchors' positivities are computed."""
+        if isinstance(posterior, MixtureVMF) and not self_weight:
+            value = mixture_among(posterior, pairs, kappa_pos=self.kappa_pos)
+            return self._centred(value, posterior.components)
+        q = self.single(posterior)
         value = closed_form_among(
-            posterior, pairs, kappa_pos=self.kappa_pos, anchors=anchors, self_weight=self_weight
+            q, pairs, kappa_pos=self.kappa_pos, anchors=anchors, self_weight=self_weight
         )
-        return self._centred(value, posterior)
+        return self._centred(value, q)
 
     def agreement_term(
         self, posterior: VonMisesFisher | MixtureVMF, agreement: Float[Tensor, " n"]
@@ -259,19 +251,9 @@ class ClosedFormInfoNCE(PositivityLoss):
 
         p is the chance that two draws of an item match, see ``log_self_match``: annotators who disagree are data too.
         """
-        if isinstance(posterior, MixtureVMF):
-            raise InvalidInputError("agreement needs single vMF posteriors, not mixtures.")
-        value = agreement_loss(
-            posterior.kappa, agreement, kappa_pos=self.kappa_pos, dim=posterior.dim
-        )
-        return (self.agreement_weight * value).to(posterior.mu.dtype)
-
-    def per_pair_of_mixtures(
-        self, posterior: MixtureVMF, pairs: Int[Tensor, "p 2"]
-    ) -> Float[Tensor, " p"]:
-        """The loss of each pair among mixtures, all others its negatives."""
-        value = mixture_among(posterior, pairs, kappa_pos=self.kappa_pos)
-        return self._centred(value, posterior.components)
+        q = self.single(posterior)
+        value = agreement_loss(q.kappa, agreement, kappa_pos=self.kappa_pos, dim=q.dim)
+        return (self.agreement_weight * value).to(q.mu.dtype)
 
     def unchecked(self) -> bool:
         """Whether the loss is to read nothing back from the device."""

@@ -67,7 +67,7 @@ class ContrastiveLoss(nn.Module):
         return value.mean() if self.reduction == "mean" else value
 
     def unchecked(self) -> bool:
-        """Whether inputs are taken as they are, without a look at their values."""
+        """Return True if inputs are taken as they are, without a look at their values."""
         return False
 
     def per_anchor(
@@ -118,49 +118,77 @@ class ContrastiveLoss(nn.Module):
         >>> loss.among(q, torch.tensor([[0, 0], [1, 2]]), self_weight=1.0)
         tensor(2.1705)
         """
-        self.check_parameters()
-        n = check_items(posterior)
-        pairs, weights = listed_pairs(pairs, weights, n)
-        check_pairs(pairs, n, with_itself=check_self_weight(self_weight))
-        with torch.autocast(posterior.mu.device.type, enabled=False):
-            value = self._of_pairs(posterior, pairs, slice(0, n), self_weight)
-            if weights is not None:
-                value = weights.to(value) * value
-            if self.reduction == "mean":
-                value = value.mean() if weights is None else value.sum() / weights.to(value).sum()
-            if agreement is not None:
+        value, weights = self._of_pairs(posterior, pairs, slice(None), weights, self_weight)
+        if self.reduction == "mean":
+            value = value.mean() if weights is None else value.sum() / weights.sum()
+        if agreement is not None:
+            with torch.autocast(posterior.mu.device.type, enabled=False):
                 value = value + self.agreement_term(posterior, agreement)
         return value
 
     def _of_pairs(
         self,
         posterior: VonMisesFisher | MixtureVMF,
-        pairs: Int[Tensor, "p 2"],
+        pairs: Tensor,
         anchors: slice,
+        weights: Float[Tensor, " p"] | None,
+        self_weight: float,
+    ) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"] | None]:
+        """The (weighted) losses of the pairs whose anchor is one of some items, and their weights."""
+        self.check_parameters()
+        n = check_items(posterior)
+        pairs, weights = listed_pairs(pairs, weights, n)
+        check_pairs(pairs, n, with_itself=check_self_weight(self_weight))
+        first, last, _ = anchors.indices(n)
+        if (first, last) != (0, n):
+            chosen = (pairs[:, 0] >= first) & (pairs[:, 0] < last)
+            pairs, weights = pairs[chosen], None if weights is None else weights[chosen]
+        if not len(pairs):  # a graph all the same: other ranks wait for this one's gradient
+            return posterior.kappa.flatten()[:0] + posterior.mu[:0].sum(), None
+        with torch.autocast(posterior.mu.device.type, enabled=False):
+            value = self.per_pairs(posterior, pairs, slice(first, last), self_weight)
+        if weights is None:
+            return value, None
+        weights = weights.to(value)
+        return weights * value, weights
+
+    def per_pairs(
+        self,
+        posterior: VonMisesFisher | MixtureVMF,
+        pairs: Int[Tensor, "p 2"],
+        anchors: slice,  # noqa: ARG002
         self_weight: float,
     ) -> Float[Tensor, " p"]:
-        """The loss of each pair, by the method for these posteriors."""
-        if isinstance(posterior, MixtureVMF):
-            if self_weight:
-                raise InvalidInputError("self-pairs need single vMF posteriors, not mixtures.")
-            return self.per_pair_of_mixtures(posterior, pairs)
-        if self_weight:
-            return self.per_pair_with_itself(posterior, pairs, anchors, self_weight)
-        if anchors.stop - anchors.start == posterior.batch_shape[0]:
-            return self.per_pair(posterior, pairs)
-        return self.per_pair_of_anchors(posterior, pairs, anchors)
+        """The loss of each pair (i, j) among the items, all others its negatives: the hook of ``among``.
 
-    def per_pair_with_itself(
-        self,
-        posterior: VonMisesFisher,  # noqa: ARG002
-        pairs: Int[Tensor, "p 2"],  # noqa: ARG002
-        anchors: slice,  # noqa: ARG002
-        self_weight: float,  # noqa: ARG002
-    ) -> Float[Tensor, " p"]:
-        """The loss of each pair, with copies of the anchor itself among the candidates."""
-        raise InvalidInputError(
-            f"{type(self).__name__} does not take self-pairs: ClosedFormInfoNCE and MCInfoNCE do."
+        By default ``per_anchor``, at P N pairs; a subclass may do better. All anchors i lie in the slice ``anchors``,
+        so that a loss can leave out the work for others. A loss that takes no mixtures or no ``self_weight`` gets its
+        posteriors through ``single``.
+        """
+        q = self.single(posterior, self_weight)
+        i, j = pairs.unbind(-1)
+        anchor, positive = (
+            VonMisesFisher(q.mu[k], q.kappa[k], validate_args=False) for k in (i, j)
         )
+        items = torch.arange(len(q.kappa), device=pairs.device)
+        own = (items == i.unsqueeze(-1)) | (items == j.unsqueeze(-1))
+        return self.per_anchor(anchor, positive, Negatives(q, own))
+
+    def single(
+        self, posterior: VonMisesFisher | MixtureVMF, self_weight: float = 0.0
+    ) -> VonMisesFisher:
+        """Return the posteriors of a loss that takes no mixtures and, if a ``self_weight`` is passed, no self-pairs."""
+        name = type(self).__name__
+        if self_weight:
+            raise InvalidInputError(
+                f"{name} does not take self-pairs: ClosedFormInfoNCE and MCInfoNCE do."
+            )
+        if isinstance(posterior, MixtureVMF):
+            raise InvalidInputError(
+                f"{name} needs single vMF posteriors here, but got {len(posterior.kappa)} mixtures: ClosedFormInfoNCE "
+                "takes mixtures, without self-pairs and agreement."
+            )
+        return posterior
 
     def agreement_term(
         self,
@@ -171,34 +199,6 @@ class ContrastiveLoss(nn.Module):
         raise InvalidInputError(
             f"{type(self).__name__} does not take agreement: ClosedFormInfoNCE does."
         )
-
-    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
-        """The loss of each pair among the posteriors, all others its negatives."""
-        i, j = pairs.unbind(-1)
-        anchor, positive = (
-            VonMisesFisher(posterior.mu[k], posterior.kappa[k], validate_args=False) for k in (i, j)
-        )
-        items = torch.arange(posterior.batch_shape[0], device=pairs.device)
-        own = (items == i.unsqueeze(-1)) | (items == j.unsqueeze(-1))
-        return self.per_anchor(anchor, positive, Negatives(posterior, own))
-
-    def per_pair_of_mixtures(
-        self, posterior: MixtureVMF, pairs: Int[Tensor, "p 2"]
-    ) -> Float[Tensor, " p"]:
-        """The loss of each pair among mixtures, for losses that are defined on them."""
-        raise InvalidInputError(
-            f"{type(self).__name__} takes single vMF posteriors, but got {len(posterior.kappa)} mixtures with "
-            f"{len(pairs)} pairs; ClosedFormInfoNCE takes mixtures."
-        )
-
-    def per_pair_of_anchors(
-        self,
-        posterior: VonMisesFisher,
-        pairs: Int[Tensor, "p 2"],
-        anchors: slice,  # noqa: ARG002
-    ) -> Float[Tensor, " p"]:
-        """The loss of each pair, whose anchors are all among some items; a loss may save the work for others."""
-        return self.per_pair(posterior, pairs)
 
     def share_among(
         self,
@@ -221,18 +221,7 @@ class ContrastiveLoss(nn.Module):
         >>> [ClosedFormInfoNCE(20.0).share_among(q, pairs, s) for s in (slice(0, 2), slice(2, 4))]
         [tensor(2.1972), tensor(1.0986)]
         """
-        self.check_parameters()
-        n = check_items(posterior)
-        pairs, weights = listed_pairs(pairs, weights, n)
-        check_pairs(pairs, n, with_itself=check_self_weight(self_weight))
-        first, last, _ = anchors.indices(n)
-        chosen = (pairs[:, 0] >= first) & (pairs[:, 0] < last)
-        own = pairs[chosen]
-        if not len(own):  # 0, and a graph all the same: other ranks wait for this one's gradient
-            return posterior.mu[:0].sum() + posterior.kappa[:0].sum()
-        with torch.autocast(posterior.mu.device.type, enabled=False):
-            value = self._of_pairs(posterior, own, slice(first, last), self_weight)
-        return (value if weights is None else weights[chosen].to(value) * value).sum()
+        return self._of_pairs(posterior, pairs, anchors, weights, self_weight)[0].sum()
 
     def share(
         self,
@@ -483,7 +472,12 @@ def pair_cosines(
         others = anchor.mu @ negatives.posterior.mu.T
     else:
         others = torch.einsum("bd,bmd->bm", anchor.mu, negatives.posterior.mu)
-    return pairs.clamp(-1, 1), others.clamp(-1, 1)
+    return clamped(pairs), clamped(others)
+
+
+def clamped(cosine: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """Return the cosines within [-1, 1]: only rounding is removed, so the gradient passes through."""
+    return cosine + (cosine.clamp(-1, 1) - cosine).detach()
 
 
 def profile_kappa_pos(

@@ -5,16 +5,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from aureole._validation import first_index
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.losses._contrastive import TemperatureLoss, pair_cosines
-from aureole.losses._cross_entropy import (
-    cross_entropy,
-    cross_entropy_among,
-    cross_entropy_of_column,
-)
+from aureole.losses._contrastive import TemperatureLoss, clamped, pair_cosines
+from aureole.losses._cross_entropy import cross_entropy, cross_entropy_among
 from aureole.losses._negatives import Negatives
-from aureole.losses._pair_scores import pair_scores
 from aureole.sphere import log_pair_likelihood
 
 
@@ -30,16 +25,10 @@ def elk(
     T is the temperature. Points, kappa = inf, are refused: two of them have no finite score.
     """
     _check_finite(anchor, positive, negatives.posterior)
-    dim, rest = anchor.dim, negatives.posterior
-    if negatives.partner is not None:  # the partner is one of the columns
-        scores = pair_scores(anchor.mu @ rest.mu.T, anchor.kappa, rest.kappa, dim)
-        return cross_entropy_of_column(scores, negatives.partner, inverse_temperature)
     pairs, others = pair_cosines(anchor, positive, negatives)
+    rest, dim = negatives.posterior.kappa, anchor.dim
     log_pairs = log_pair_likelihood(pairs, anchor.kappa, positive.kappa, dim)
-    if negatives.shared:
-        log_others = pair_scores(others, anchor.kappa, rest.kappa, dim)
-    else:
-        log_others = log_pair_likelihood(others, anchor.kappa.unsqueeze(1), rest.kappa, dim)
+    log_others = log_pair_likelihood(others, anchor.kappa.unsqueeze(1), rest, dim)
     if negatives.excluded is not None:
         log_others = log_others.masked_fill(negatives.excluded, -torch.inf)
     return cross_entropy(inverse_temperature * log_pairs, inverse_temperature * log_others)
@@ -78,9 +67,16 @@ class ELK(TemperatureLoss):
             inverse_temperature=self.inverse_temperature.to(anchor.mu.dtype),
         )
 
-    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
-        """The loss of each pair among the posteriors, all others its negatives. Cost N^2 D."""
-        _check_finite(posterior)
-        kappa = posterior.kappa
-        scores = pair_scores(posterior.mu @ posterior.mu.T, kappa, kappa, posterior.dim)
+    def per_pairs(
+        self,
+        posterior: VonMisesFisher | MixtureVMF,
+        pairs: Int[Tensor, "p 2"],
+        anchors: slice,  # noqa: ARG002
+        self_weight: float,
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair among the items. Cost N^2 D."""
+        q = self.single(posterior, self_weight)
+        _check_finite(q)
+        cosine = clamped(q.mu @ q.mu.T)
+        scores = log_pair_likelihood(cosine, q.kappa.unsqueeze(1), q.kappa, q.dim)
         return cross_entropy_among(self.inverse_temperature.to(scores.dtype) * scores, pairs)

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.losses._contrastive import ContrastiveLoss
 from aureole.losses._draws import check_samples, draw, log_mean_exp_over_draws
 from aureole.losses._negatives import InBatch, Negatives
@@ -105,6 +105,13 @@ class HedgedInstance(ContrastiveLoss):
             anchor, positive, negatives, a=self.a, b=self.b, n_samples=self.n_samples
         )
 
-    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
-        """The loss of each pair among the posteriors, all others its negatives."""
-        return hedged_instance_among(posterior, pairs, a=self.a, b=self.b, n_samples=self.n_samples)
+    def per_pairs(
+        self,
+        posterior: VonMisesFisher | MixtureVMF,
+        pairs: Int[Tensor, "p 2"],
+        anchors: slice,  # noqa: ARG002
+        self_weight: float,
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair among the items. Cost K N^2 D."""
+        q = self.single(posterior, self_weight)
+        return hedged_instance_among(q, pairs, a=self.a, b=self.b, n_samples=self.n_samples)

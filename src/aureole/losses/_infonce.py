@@ -4,13 +4,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.losses._contrastive import TemperatureLoss, pair_cosines
-from aureole.losses._cross_entropy import (
-    cross_entropy,
-    cross_entropy_among,
-    cross_entropy_of_column,
-)
+from aureole.losses._cross_entropy import cross_entropy, cross_entropy_among
 from aureole.losses._negatives import Negatives
 
 
@@ -25,9 +21,6 @@ def infonce(
 
     T is the temperature; kappa does not enter and gets no gradient.
     """
-    if negatives.partner is not None:  # the partner is one of the columns
-        scores = (inverse_temperature * anchor.mu) @ negatives.posterior.mu.T
-        return cross_entropy_of_column(scores, negatives.partner)
     pairs, others = pair_cosines(anchor, positive, negatives)
     if negatives.excluded is not None:
         others = others.masked_fill(negatives.excluded, -torch.inf)
@@ -55,7 +48,13 @@ class InfoNCE(TemperatureLoss):
             inverse_temperature=self.inverse_temperature.to(anchor.mu.dtype),
         )
 
-    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
-        """The loss of each pair among the posteriors, all others its negatives. Cost N^2 D."""
-        cosines = (posterior.mu @ posterior.mu.T).clamp(-1, 1)
-        return cross_entropy_among(self.inverse_temperature.to(cosines.dtype) * cosines, pairs)
+    def per_pairs(
+        self,
+        posterior: VonMisesFisher | MixtureVMF,
+        pairs: Int[Tensor, "p 2"],
+        anchors: slice,  # noqa: ARG002
+        self_weight: float,
+    ) -> Float[Tensor, " p"]:
+        """The loss of each pair among the items. Cost N^2 D."""
+        mu = self.single(posterior, self_weight).mu
+        return cross_entropy_among(self.inverse_temperature.to(mu.dtype) * (mu @ mu.T), pairs)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole.distributions import VonMisesFisher
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.losses._contrastive import PositivityLoss
 from aureole.losses._draws import check_samples, draw, log_mean_exp_over_draws
 from aureole.losses._negatives import InBatch, Negatives
@@ -131,22 +131,19 @@ class MCInfoNCE(PositivityLoss):
             quasi=self.quasi,
         )
 
-    def per_pair(self, posterior: VonMisesFisher, pairs: Int[Tensor, "p 2"]) -> Float[Tensor, " p"]:
-        """The loss of each pair among the posteriors, all others its negatives."""
-        return self.per_pair_with_itself(posterior, pairs, slice(None), 0.0)
-
-    def per_pair_with_itself(
+    def per_pairs(
         self,
-        posterior: VonMisesFisher,
+        posterior: VonMisesFisher | MixtureVMF,
         pairs: Int[Tensor, "p 2"],
         anchors: slice,  # noqa: ARG002
         self_weight: float,
     ) -> Float[Tensor, " p"]:
-        """The loss of each pair, with copies of the anchor itself among the candidates."""
+        """The loss of each pair among the items. Cost K N^2 D."""
+        q = self.single(posterior)
         return mcinfonce_among(
-            posterior,
+            q,
             pairs,
-            kappa_pos=self.kappa_pos.to(posterior.mu.dtype),
+            kappa_pos=self.kappa_pos.to(q.mu.dtype),
             n_samples=self.n_samples,
             quasi=self.quasi,
             self_weight=self_weight,

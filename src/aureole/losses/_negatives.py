@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
@@ -19,8 +19,7 @@ Posterior = TypeVar("Posterior", VonMisesFisher, MixtureVMF)
 class Negatives:
     """Posteriors of negatives: batch shape [M], shared by all anchors, or [B, M].
 
-    ``excluded`` marks pairs to leave out; ``pool`` is the population they were taken from, if larger. ``partner`` is
-    set where the only pair to leave out is each anchor with its own partner: the partner's column.
+    ``excluded`` marks pairs to leave out; ``pool`` is the population they were taken from, if larger.
 
     Fresh negatives should be drawn from the marginal of the data. The partners of other anchors follow another law, and
     the encoder absorbs the difference into kappa.
@@ -29,7 +28,6 @@ class Negatives:
     posterior: VonMisesFisher
     excluded: Bool[Tensor, "b m"] | None = None
     pool: VonMisesFisher | None = None
-    partner: Int[Tensor, " b"] | None = None
 
     @property
     def shared(self) -> bool:
@@ -43,8 +41,7 @@ class Negatives:
             mu, kappa = posterior.mu[anchors], posterior.kappa[anchors]
             posterior = VonMisesFisher(mu, kappa, validate_args=False)
         excluded = None if self.excluded is None else self.excluded[anchors]
-        partner = None if self.partner is None else self.partner[anchors]
-        return Negatives(posterior, excluded, self.pool, partner)
+        return Negatives(posterior, excluded, self.pool)
 
 
 def resolve_negatives(
@@ -80,7 +77,7 @@ def resolve_negatives(
     excluded = torch.zeros(n, total, dtype=torch.bool, device=own.device)
     excluded.scatter_(1, own.unsqueeze(1), True)
     if in_batch == "all":
-        return Negatives(everyone, excluded, partner=own)
+        return Negatives(everyone, excluded)
     anchors = gather_posteriors(anchor) if gather else anchor
     mu, kappa = torch.cat([anchors.mu, everyone.mu]), torch.cat([anchors.kappa, everyone.kappa])
     return Negatives(VonMisesFisher(mu, kappa, validate_args=False), excluded.repeat(1, 2))

@@ -51,7 +51,7 @@ def log_hyp0f1(order: float, k: Float[Tensor, "*batch"]) -> Float[Tensor, "*batc
     tensor(0.5952, dtype=torch.float64)
     """
     infinite, safe = split_infinite(k)
-    value, _ = _log_hyp0f1(safe, float(order), False)
+    value, _ = _LogHyp0F1.apply(safe, float(order), False)
     return torch.where(infinite, torch.inf, value).to(k.dtype)
 
 
@@ -64,7 +64,7 @@ def log_hyp0f1_scaled(order: float, k: Float[Tensor, "*batch"]) -> Float[Tensor,
     tensor(-14.5087, dtype=torch.float64)
     """
     infinite, safe = split_infinite(k)
-    value, _ = _log_hyp0f1(safe, float(order), True)
+    value, _ = _LogHyp0F1.apply(safe, float(order), True)
     return torch.where(infinite, -torch.inf, value).to(k.dtype)
 
 
@@ -77,7 +77,7 @@ def bessel_ratio(order: float, k: Float[Tensor, "*batch"]) -> Float[Tensor, "*ba
     tensor(0.5373, dtype=torch.float64)
     """
     infinite, safe = split_infinite(k)
-    _, ratio = _log_hyp0f1(safe, float(order), False)
+    _, ratio = _LogHyp0F1.apply(safe, float(order), False)
     return torch.where(infinite, 1.0, ratio).to(k.dtype)
 
 
@@ -90,7 +90,7 @@ def bessel_ratio_complement(order: float, k: Float[Tensor, "*batch"]) -> Float[T
     tensor(1.0000e-12, dtype=torch.float64)
     """
     infinite, safe = split_infinite(k)
-    _, minus_complement = _log_hyp0f1(safe, float(order), True)
+    _, minus_complement = _LogHyp0F1.apply(safe, float(order), True)
     return torch.where(infinite, 0.0, -minus_complement).to(k.dtype)
 
 
@@ -152,16 +152,8 @@ def log_hyp0f1_of_square(order: float, square: Float[Tensor, "*batch"]) -> Float
     return _LogHyp0F1OfSquare.apply(square.double(), float(order)).to(square.dtype)
 
 
-def _log_hyp0f1(k: Tensor, order: float, scaled: bool) -> tuple[Tensor, Tensor]:
-    # torch.compile cannot trace a Function with a jvp
-    function = _LogHyp0F1 if torch.compiler.is_compiling() else _ForwardLogHyp0F1
-    return function.apply(k, order, scaled)
-
-
 class _LogHyp0F1(torch.autograd.Function):
     """(log F, its derivative), both less k and 1 respectively when scaled."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(k: Tensor, order: float, scaled: bool) -> tuple[Tensor, Tensor]:
@@ -189,24 +181,8 @@ class _LogHyp0F1(torch.autograd.Function):
         return grad_value * slope + grad_slope * _slopes(ctx.order, k, 0)[-1], None, None
 
 
-class _ForwardLogHyp0F1(_LogHyp0F1):
-    """The same with forward-mode derivatives."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _LogHyp0F1.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(inputs[0], output[1])
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor]:
-        k, slope = ctx.saved_tensors
-        return tangents[0] * slope, tangents[0] * _slopes(ctx.order, k, 0)[-1]
-
-
 class _BesselSteps(torch.autograd.Function):
     """All r_(v+l) at once, from one run down the recurrence; the slopes by another."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(k: Tensor, order: float, n_steps: int) -> Tensor:
@@ -232,8 +208,6 @@ class _BesselSteps(torch.autograd.Function):
 class _LogHyp0F1OfSquare(torch.autograd.Function):
     """log F as a function of the square of its argument, whose derivative is rho / 2."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(square: Tensor, order: float) -> Tensor:
         return _LogHyp0F1.forward(torch.sqrt(square), order, False)[0]
@@ -251,8 +225,6 @@ class _LogHyp0F1OfSquare(torch.autograd.Function):
 
 class _RhoOfSquare(torch.autograd.Function):
     """rho_v as a function of the square, whose derivative is rho_v (rho_(v+1) - rho_v) / 2."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(square: Tensor, order: float) -> Tensor:

@@ -21,7 +21,6 @@ from torch import Tensor
 from aureole._validation import check_dim
 from aureole.sphere import _angle as angle
 from aureole.sphere._bessel import split_infinite
-from aureole.sphere._geometry import batches_first
 
 _ROWS = 1024  # kappas inverted at a time on a CPU: their tables fit the cache
 
@@ -84,9 +83,7 @@ def cap_mass(
     """
     height64, kappa64 = torch.broadcast_tensors(height.double(), kappa.double())
     infinite, safe = split_infinite(kappa64)
-    # torch.compile cannot trace a Function with a jvp
-    function = _CapMass if torch.compiler.is_compiling() else _ForwardCapMass
-    mass = function.apply(height64, safe, check_dim(dim))
+    mass = _CapMass.apply(height64, safe, check_dim(dim))
     point = torch.where(torch.isnan(height64), height64, (height64 >= 0).double())
     return torch.where(infinite, point, mass).to(height.dtype)
 
@@ -139,15 +136,12 @@ def cap_angle(
     mass64 = mass.double()
     infinite, safe = split_infinite(kappa.double())
     with_slope = torch.is_grad_enabled() and kappa.requires_grad
-    function = _CapAngle if torch.compiler.is_compiling() else _ForwardCapAngle
-    theta, _ = function.apply(mass64, safe, dim, with_slope)
+    theta, _ = _CapAngle.apply(mass64, safe, dim, with_slope)
     return torch.where(infinite, 0.0, theta).to(mass.dtype)
 
 
 class _CapMass(torch.autograd.Function):
     """Mass of a cap; its derivatives are the density and ``cap_mass_slope``."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(height: Tensor, kappa: Tensor, dim: int) -> Tensor:
@@ -167,21 +161,6 @@ class _CapMass(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_kappa = grads[0] * cap_mass_slope(height, kappa, ctx.dim)
         return grad_height, grad_kappa, None
-
-
-class _ForwardCapMass(_CapMass):
-    """The same with forward-mode derivatives."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _CapMass.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[:2])
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        height, kappa = ctx.saved_tensors
-        along = tangents[0] * _log_pdf(height, kappa, ctx.dim).exp()
-        return along + tangents[1] * cap_mass_slope(height, kappa, ctx.dim)
 
 
 class _CapAngle(torch.autograd.Function):
@@ -223,29 +202,6 @@ class _CapAngle(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_kappa = _sum_to(grads[0] * slope, kappa.shape)
         return grad_mass, grad_kappa, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        mass, kappa = batches_first(info, in_dims, inputs[:2])
-        axes = max(mass.dim(), kappa.dim())
-        wide = (x.reshape(len(x), *[1] * (axes - x.dim()), *x.shape[1:]) for x in (mass, kappa))
-        return _ForwardCapAngle.apply(*wide, *inputs[2:]), (0, 0 if inputs[3] else None)
-
-
-class _ForwardCapAngle(_CapAngle):
-    """The same with forward-mode derivatives."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _CapAngle.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[:2], *output)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
-        mass, kappa, theta, _ = ctx.saved_tensors
-        rate = _angle_rate(mass, kappa, theta, ctx.dim)
-        slope = _angle_slope(theta, kappa, rate, ctx.dim)
-        return rate * tangents[0] + slope * tangents[1], None
 
 
 def _angle_rate(mass: Tensor, kappa: Tensor, theta: Tensor, dim: int) -> Tensor:

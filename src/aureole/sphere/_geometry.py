@@ -1,7 +1,6 @@
 r"""Unit vectors: normalising, tangents turned to a pole, and two point sets aligned up to an orthogonal map."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -121,9 +120,7 @@ def wrap(
             f"mu of shape {tuple(mu.shape)} does not broadcast to the angles of shape {tuple(angle.shape)}."
         )
     # broadcast here, where autograd sums the gradient back
-    # torch.compile cannot trace a Function with a jvp
-    function = _Wrap if torch.compiler.is_compiling() else _ForwardWrap
-    return function.apply(normals, angle, mu.expand(*batch, mu.shape[-1]))[0]
+    return _Wrap.apply(normals, angle, mu.expand(*batch, mu.shape[-1]))[0]
 
 
 def place(
@@ -224,50 +221,6 @@ class _Wrap(torch.autograd.Function):
             return None, *_plain_wrap_gradient(normals, angle, mu, norm, empty, grads[0])
         with torch.autocast(mu.device.type, enabled=False):
             return None, *_wrap_gradient(normals, angle, mu, norm, inner, empty, grads[0])
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        normals, angle, mu = batches_first(info, in_dims, inputs)
-        mu = mu.reshape(len(mu), *[1] * (angle.dim() + 1 - mu.dim()), *mu.shape[1:])
-        mu = mu.expand(*angle.shape, mu.shape[-1])
-        return _ForwardWrap.apply(normals, angle, mu), (0, 0, 0, 0)
-
-
-class _ForwardWrap(_Wrap):
-    """The same with forward-mode derivatives."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _Wrap.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(*inputs, *output[1:])
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None, None, None]:
-        normals, angle, mu, norm, _, empty = ctx.saved_tensors
-        g = _filled(normals, empty)
-        first, rest, d_angle, d_mu = mu[..., 0], mu[..., 1:], tangents[1], tangents[2]
-        sign = torch.where(first < 0, -1.0, 1.0).to(mu.dtype)
-        b = sign / (1 + first.abs())
-        d_b = -d_mu[..., 0] * b.square()
-        a, d_a = torch.sin(angle) / norm, torch.cos(angle) / norm * d_angle
-        m, d_m = (g * rest).sum(-1), (g * d_mu[..., 1:]).sum(-1)
-        cosine, d_cosine = torch.cos(angle), -torch.sin(angle) * d_angle
-        along = cosine + b * a * m
-        d_along = d_cosine + d_b * a * m + b * (d_a * m + a * d_m)
-        top = d_mu[..., 0] * cosine + first * d_cosine + d_a * m + a * d_m
-        tail = d_along.unsqueeze(-1) * rest + along.unsqueeze(-1) * d_mu[..., 1:]
-        tail = tail - (sign * d_a).unsqueeze(-1) * g
-        return torch.cat([top.unsqueeze(-1), tail], -1), None, None, None
-
-
-def batches_first(
-    info: Any, in_dims: Sequence[int | None], inputs: Sequence[Tensor]
-) -> list[Tensor]:
-    """The inputs of a vmap rule with their batch dimension in front."""
-    return [
-        x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
-        for x, axis in zip(inputs, in_dims, strict=False)
-    ]
 
 
 def _filled(normals: Tensor, empty: Tensor) -> Tensor:

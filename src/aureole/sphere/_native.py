@@ -9,12 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as forward_ad
 from jaxtyping import Float
 from torch import Tensor
-from torch._C._functorch import (
-    is_functorch_wrapped_tensor,
-)
 
 from aureole.sphere._bessel import bessel_steps, top_ratio
 from aureole.sphere._zonal import zonal_basis
@@ -39,11 +35,9 @@ def native_instructions() -> str | None:
 
 
 def has_native(tensor: Tensor) -> bool:
-    """Whether the compiled library can be used for this tensor: on a CPU, with reverse mode alone and not compiled."""
+    """Return True if the compiled library is installed and takes this tensor: on a CPU, outside torch.compile."""
     usable = tensor.device.type == "cpu" and tensor.dtype in _SUFFIX
-    usable = usable and not torch.compiler.is_compiling() and native_library() is not None
-    usable = usable and not is_functorch_wrapped_tensor(tensor)
-    return usable and forward_ad._current_level < 0
+    return usable and not torch.compiler.is_compiling() and native_library() is not None
 
 
 def row_moments(

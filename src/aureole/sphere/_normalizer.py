@@ -165,8 +165,6 @@ def information(kappa: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*bat
 class _InverseRatio(torch.autograd.Function):
     """kappa from A(kappa) or from 1 - A(kappa), with d kappa / d A = 1 / A'(kappa)."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(value: Tensor, dim: int, complement: bool) -> Tensor:
         order = dim / 2 - 1

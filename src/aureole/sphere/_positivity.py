@@ -44,7 +44,6 @@ from aureole.sphere._bessel import (
     log_hyp0f1_scaled,
 )
 from aureole.sphere._native import has_native, native_log_ratios, native_series
-from aureole.sphere._opaque import in_transform, opaque
 from aureole.sphere._zonal import log_zonal_weights, zonal_basis, zonal_sum
 
 MAX_TERMS = 1024  # beyond, the integral is cheaper than the series
@@ -83,10 +82,10 @@ def log_positivity(
 ) -> Float[Tensor, "..."]:
     r"""The log of the expected positivity ratio, :math:`\log S\,h(c, \kappa_1, \kappa_2)`, entry by entry.
 
-    All four arguments broadcast and are differentiable, also under ``vmap`` and the other transforms of ``torch.func``
-    (twice there). -inf only where three points do not coincide. A negative or NaN concentration raises an error that
-    names it, since it has no positivity; a NaN cosine gives NaN. With ``rough`` the absolute error is 1e-6, and an
-    integral needs about half of the evaluations.
+    All four arguments broadcast and are differentiable; ``torch.func`` transforms are not supported. -inf only where
+    three points do not coincide. A negative or NaN concentration raises an error that names it, since it has no
+    positivity; a NaN cosine gives NaN. With ``rough`` the absolute error is 1e-6, and an integral needs about half of
+    the evaluations.
 
     Examples
     --------
@@ -123,11 +122,6 @@ def _by_region(
 ) -> Tensor:
     """The log, where all three concentrations are finite and positive by the given function."""
     dim = check_dim(dim)
-    if in_transform():
-        wide = (torch.as_tensor(x, dtype=torch.float64, device=cosine.device) for x in named)
-        inputs = torch.broadcast_tensors(cosine.double(), *wide)
-        value = opaque(lambda c, *kappas: _by_region(c, [*kappas], dim, finite), inputs)
-        return value.to(cosine.dtype)
     kappa1, kappa2, kappa_pos = (
         torch.as_tensor(k, dtype=torch.float64, device=cosine.device) for k in named
     )

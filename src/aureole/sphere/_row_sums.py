@@ -1,4 +1,4 @@
-"""Row sums of zonal series by compiled kernels: ``aureole-native`` on a CPU, Triton on a CUDA device."""
+"""Row sums of zonal series by the compiled kernels of ``aureole-native``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from aureole.sphere import _native, _triton
+from aureole.sphere import _native
 from aureole.sphere._zonal import zonal_sum
 
 
 def has_row_sums(cosine: Float[Tensor, "..."]) -> bool:
-    """Whether there are compiled kernels for these cosines."""
-    return _native.has_native(cosine) or _triton.has_triton(cosine)
+    """Return True if the compiled kernels take these cosines."""
+    return _native.has_native(cosine)
 
 
 def row_sums(
@@ -29,8 +29,7 @@ def row_sums(
     first. Second derivatives run on ``zonal_sum``, which gives the same to rounding. Cost n m terms; memory n m for the
     gradient of the cosines.
     """
-    kernels = _native if _native.has_native(cosine) else _triton
-    total, sizes = _RowSums.apply(cosine, left, right, dim, excluded, kernels)
+    total, sizes = _RowSums.apply(cosine, left, right, dim, excluded)
     return total, sizes
 
 
@@ -43,13 +42,12 @@ class _RowSums(torch.autograd.Function):
         right: Tensor,
         dim: int,
         excluded: Tensor | None,
-        kernels: Any,
     ) -> tuple[Tensor, Tensor]:
         cosine, left, right = (x.contiguous() for x in (cosine, left, right))
         excluded = None if excluded is None else excluded.contiguous()
-        moments, sizes = kernels.row_moments(cosine, left, right, dim, excluded)
+        moments, sizes = _native.row_moments(cosine, left, right, dim, excluded)
         ctx.save_for_backward(cosine, left, right, excluded, moments)
-        ctx.dim, ctx.kernels = dim, kernels
+        ctx.dim = dim
         ctx.mark_non_differentiable(sizes)
         return (left.double() * moments).sum(-1), sizes
 
@@ -58,13 +56,13 @@ class _RowSums(torch.autograd.Function):
         cosine, left, right, excluded, moments = ctx.saved_tensors
         if torch.is_grad_enabled():  # a graph of the gradient is wanted
             found = _gradients_with_graph([cosine, left, right], ctx.dim, excluded, grads[0])
-            return (*found, None, None, None)
+            return (*found, None, None)
         grad = grads[0].to(cosine.dtype).contiguous()
-        into_cosine, into_right = ctx.kernels.row_gradients(
+        into_cosine, into_right = _native.row_gradients(
             cosine, left, right, ctx.dim, excluded, grad
         )
         into_left = (moments * grads[0].unsqueeze(-1)).to(left.dtype)
-        return into_cosine, into_left, into_right, None, None, None
+        return into_cosine, into_left, into_right, None, None
 
 
 def _gradients_with_graph(
