@@ -11,7 +11,6 @@ __all__ = [
     "InvalidInputError",
     "MissingInputError",
     "MissingPackageError",
-    "ShardUnavailableError",
     "WriteError",
     "error_from_dict",
     "error_to_dict",
@@ -38,10 +37,6 @@ class EncoderError(InvalidInputError):
 
 class DamagedGalleryError(InvalidInputError):
     """A gallery is incomplete or holds impossible values; the message names the file and the problem."""
-
-
-class ShardUnavailableError(AureoleError):
-    """The process of a shard does not respond in time, so its rows cannot be searched; the message names the shard."""
 
 
 class WriteError(AureoleError, OSError):
@@ -93,7 +88,6 @@ _KINDS = (
     MissingInputError,
     EncoderError,
     DamagedGalleryError,
-    ShardUnavailableError,
     WriteError,
     MissingPackageError,
 )

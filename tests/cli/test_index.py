@@ -274,32 +274,18 @@ def test_a_build_at_an_address_that_the_engine_cannot_write(table, fitted, tmp_p
     assert not (tmp_path / "s3:").exists()
 
 
-def test_copy_to_shards_rebalance_and_back(table, fitted, tmp_path):
-    whole, shards, back = (tmp_path / name for name in ("g.faiss", "g.shards", "g.lance"))
+def test_copy_to_another_engine(table, fitted, tmp_path):
+    whole, copy = tmp_path / "g.faiss", tmp_path / "g.lance"
     assert build(table, fitted, whole, "--id-column", "id", "--payload-column", "g").exit_code == 0
-    done = run("index", "copy", whole, shards, "--shards", "3")
+    done = run("index", "copy", whole, copy)
     assert done.exit_code == 0, done.exception
     assert "320 rows in R^4" in done.stdout
-    assert "3 shards with" in done.stdout
-    done = run("index", "rebalance", shards, "--shards", "2", "--json")
-    told = json.loads(done.stdout)
-    assert sum(told["shards"].values()) == told["rows"] == 320
-    assert len(told["shards"]) == 2
-    assert run("index", "copy", shards, back).exit_code == 0
-    assert run("index", "check", shards).exit_code == 0
-    with CredibleIndex.open(whole) as one, CredibleIndex.open(back) as other:
+    assert run("index", "check", copy).exit_code == 0
+    with CredibleIndex.open(whole) as one, CredibleIndex.open(copy) as other:
         assert one.origin == other.origin
         names = columns()["id"].tolist()
         assert torch.equal(one.fetch(names)[0].mu, other.fetch(names)[0].mu)
-    refused = run("index", "rebalance", back, "--shards", "2")
-    assert isinstance(refused.exception, InvalidInputError)
-    refused = run("index", "copy", whole, back)
+    refused = run("index", "copy", whole, copy)
     assert "already exists" in str(refused.exception)
 
 
-def test_a_gallery_is_built_in_shards(table, fitted, tmp_path):
-    out = tmp_path / "gallery.shards"
-    done = build(table, fitted, out, "--id-column", "id", "--json")
-    assert done.exit_code == 0, done.exception
-    assert len(json.loads(done.stdout)["shards"]) == 4
-    assert [path.name for path in tmp_path.iterdir() if "gallery" in path.name] == [out.name]

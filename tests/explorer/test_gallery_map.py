@@ -74,7 +74,7 @@ def test_the_quality_is_the_share_of_a_loop(posterior):
     assert found.note.neighbours_kept == pytest.approx(kept / 400)
 
 
-@pytest.mark.parametrize("engine", ["faiss", "lance", "shards"])
+@pytest.mark.parametrize("engine", ["faiss", "lance"])
 def test_new_rows_are_placed_and_old_ones_stay(tmp_path, posterior, engine):
     where = tmp_path / f"gallery.{engine}"
     with CredibleIndex.create(where, part(posterior, slice(0, 45)), ids(0, 45)) as index:

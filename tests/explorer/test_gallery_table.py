@@ -196,7 +196,7 @@ def test_a_part_has_the_values_of_its_rows(table):
     json.dumps(part, allow_nan=False)
 
 
-@pytest.mark.parametrize("engine", ["faiss", "lance", "shards"])
+@pytest.mark.parametrize("engine", ["faiss", "lance"])
 def test_every_engine_gives_the_same_table(tmp_path, rows, order, engine):
     pytest.importorskip("faiss")
     pytest.importorskip("lance")

@@ -73,7 +73,7 @@ _COMMANDS = {
     "index": _Listed(
         _SEARCH,
         "Build, extend and inspect galleries.",
-        ("_index", "_galleries", "_map", "_releases"),
+        ("_index", "_galleries", "_map"),
     ),
     "search": _Listed(_SEARCH, "Search a gallery.", ("_search",)),
     "inspect": _Listed(_SEARCH, "Suspicious labels, outliers, copies.", ("_inspect",)),

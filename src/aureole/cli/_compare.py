@@ -38,8 +38,8 @@ def compare(
     """Compare two galleries; ``HELP`` is the text users see."""
     started, shown = time.monotonic(), not is_quiet(as_json=as_json)
     with (
-        au.CredibleIndex.open(first, follow=False) as one,
-        au.CredibleIndex.open(second, follow=False) as two,
+        au.CredibleIndex.open(first) as one,
+        au.CredibleIndex.open(second) as two,
         rows_bar("comparing", one.count(), shown=shown) as bar,
     ):
         label, _ = au.explorer.choose_columns(one.schema.columns, label_column, None)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -35,9 +32,6 @@ Writes one row per input (id, mu, kappa, hashes of the input and of the model) t
 Run the same command again to resume: only missing rows are computed. The rows of another model go to a separate table.
 Inputs that cannot be read are listed with the reason in `….errors.lance`. Several workers, or a cluster, need Ray.
 
-With --follow it keeps running, embeds new inputs, and replaces the rows of those that change; Ctrl-C or SIGTERM ends
-it. The source may then also be a table of PostgreSQL, postgresql://user@host/database#table.
-
 Examples:
 
     aureole embed photos/ --encoder encoder --out photos.lance
@@ -47,11 +41,6 @@ Examples:
     aureole embed vectors.parquet --head head --out vectors.lance --workers 4
     aureole embed mounted/shards/ --encoder timm:resnet50 --head head \
       --out photos.lance --workers 64 --ray-address 10.0.0.1:6379
-    aureole embed photos/ --encoder encoder --out photos.lance --follow
-    aureole embed postgresql://me@localhost/shop#items --follow \
-      --text-column title --id-column id --updated-column updated_at \
-      --encoder sentence-transformers:all-MiniLM-L6-v2 --head head \
-      --out items.lance
 """
 
 
@@ -99,32 +88,17 @@ class WorkOptions:
     commit_seconds: float = option("Seconds between commits to the table.", 2.0, min=0)
 
 
-@dataclass(frozen=True)
-class FollowFlags:
-    """Following a source."""
-
-    follow: bool = option(
-        "Keep running: embed new inputs, and replace the rows of changed ones.", False, "--follow"
-    )
-    every: float = option("Seconds between two looks at the source.", 2.0, min=0.01, max=86_400)
-    updated_column: str | None = option(
-        "PostgreSQL: column with the time of the last change (default: the id, which must grow)."
-    )
-
-
 @expanded
 def embed(
     source: Annotated[
         str,
         Argument(
-            help="Folder of pictures, table (.csv, .jsonl, .parquet, .lance, ...), .tar file, or a folder of these; "
-            "with --follow, also a table of PostgreSQL."
+            help="Folder of pictures, table (.csv, .jsonl, .parquet, .lance, ...), .tar file, or a folder of these."
         ),
     ],
     out: Annotated[str, Option(help="Table to write, NAME.lance.", metavar="ADDRESS")],
     inputs: InputOptions,
     work: WorkOptions,
-    following: FollowFlags,
     encoder: EncoderSpec = None,
     head: OptionalHead = None,
     as_json: AsJson = False,
@@ -133,27 +107,7 @@ def embed(
     if encoder is None and head is None:
         raise typer.BadParameter("name an --encoder, a --head, or both.")
     spec, model = inputs.source(source), au.scale.ModelSpec(encoder, head, inputs.normalized)
-    if not following.follow:
-        if au.scale.is_database(source):
-            raise typer.BadParameter("a table of PostgreSQL needs --follow.")
-        if following.updated_column is not None:
-            raise typer.BadParameter("--updated-column needs --follow.")
-        _embed(spec, model, out, work, as_json=as_json)
-        return
-    stop = threading.Event()
-    with _ending_cleanly(stop) as begin_rounds:
-        if not au.scale.is_database(source):
-            _embed(spec, model, out, work, as_json=as_json)
-        begin_rounds()
-        au.scale.follow(
-            spec,
-            model,
-            out,
-            options=au.scale.FollowOptions(following.every, following.updated_column),
-            work=au.scale.EmbedOptions(work.batch, work.decoders, work.commit_seconds),
-            stop=stop,
-            observer=lambda round_: _show_round(round_, as_json=as_json),
-        )
+    _embed(spec, model, out, work, as_json=as_json)
 
 
 def _embed(
@@ -195,41 +149,3 @@ def _embed(
         raise AureoleError(
             f"none of the {report.errors:,} inputs could be read; see the reasons in {report.errors_table}."
         )
-
-
-@contextmanager
-def _ending_cleanly(stop: threading.Event) -> Iterator[Callable[[], None]]:
-    """A block that SIGINT and SIGTERM end after a commit: by ``stop``, once the function that it yields was called."""
-    rounds = threading.Event()
-
-    def end(*_: object) -> None:
-        stop.set()
-        if not rounds.is_set():
-            raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield rounds.set
-    except KeyboardInterrupt:
-        if not stop.is_set():
-            raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _show_round(round_: au.scale.FollowRound, *, as_json: bool) -> None:
-    """Print one line about a look at the source that did something."""
-    if as_json:
-        print_json(asdict(round_))
-    else:
-        text = (
-            f"{round_.added:,} rows added, {round_.replaced:,} replaced in {round_.seconds:.1f} s; "
-        )
-        text += f"{round_.rows:,} rows"
-        if round_.errors:
-            text += f"; {round_.errors:,} inputs could not be read ({round_.reason})"
-        elif round_.reason is not None:
-            text += f"; the source could not be read: {round_.reason}"
-        print_text(text)
-    sys.stdout.flush()

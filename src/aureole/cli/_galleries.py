@@ -1,4 +1,4 @@
-"""``aureole index info``, ``check``, ``copy`` and ``rebalance``: commands for galleries that exist."""
+"""``aureole index info``, ``check`` and ``copy``: commands for galleries that exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 import aureole as au
 from aureole.cli._gallery_facts import gallery_facts, show_facts
@@ -37,33 +37,21 @@ Examples:
     aureole index check gallery.lance
     aureole index check gallery.faiss --json
 """
-COPY = """Copy a gallery to another address: to another engine, to shards, or from shards to one table.
+COPY = """Copy a gallery to another address, such as one of another engine.
 
-If the new address ends in .shards, the rows go to several Lance tables that are searched in parallel. The original does
-not change. Approximate indexes are not copied: run `aureole index approximate` on the copy.
+The original does not change. Approximate indexes are not copied: run `aureole index approximate` on the copy.
 
 Examples:
 
-    aureole index copy gallery.lance gallery.shards --shards 8
-    aureole index copy gallery.shards merged.lance
+    aureole index copy gallery.lance gallery.faiss
     aureole index copy gallery.faiss postgresql://me@localhost/shop#gallery
 """
-REBALANCE = """Distribute the rows of a gallery with shards to another number of shards.
-
-Searches use the old shards until the new ones are complete. If you interrupt it, nothing changes; run it again. It
-needs twice the disk space while it runs. Rebuild approximate indexes afterwards.
-
-Examples:
-
-    aureole index rebalance gallery.shards --shards 16
-"""
-_Shards = Option(min=1, max=1024, help="Number of tables.")
 
 
 @index.command("info", help=INFO)
 def info(gallery: Gallery, as_json: AsJson = False) -> None:
     """Print facts about a gallery; ``INFO`` is the text users see."""
-    with au.CredibleIndex.open(gallery, follow=False) as opened:
+    with au.CredibleIndex.open(gallery) as opened:
         show_facts(gallery_facts(opened, gallery), as_json=as_json)
 
 
@@ -77,7 +65,7 @@ def check(gallery: Gallery, as_json: AsJson = False) -> None:
         "rows": None,
     }
     try:
-        with au.CredibleIndex.open(gallery, follow=False) as opened:
+        with au.CredibleIndex.open(gallery) as opened:
             facts |= {"engine": opened.engine, "rows": opened.count()}
             with _bar("checking", opened, as_json) as observer:
                 problems = opened.check(observer=observer)
@@ -97,26 +85,16 @@ def check(gallery: Gallery, as_json: AsJson = False) -> None:
 def copy(
     gallery: Gallery,
     to: Annotated[str, Argument(help="Address of the copy.", metavar="TO")],
-    shards: Annotated[int | None, _Shards] = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy a gallery; ``COPY`` is the text users see."""
     with (
-        au.CredibleIndex.open(gallery, follow=False) as opened,
+        au.CredibleIndex.open(gallery) as opened,
         _bar("copying", opened, as_json) as observer,
     ):
-        copied = opened.copy(to, shards=shards, observer=observer)
+        copied = opened.copy(to, observer=observer)
     with copied:
         show_facts(gallery_facts(copied, to), as_json=as_json)
-
-
-@index.command("rebalance", help=REBALANCE)
-def rebalance(gallery: Gallery, shards: Annotated[int, _Shards], as_json: AsJson = False) -> None:
-    """Change the number of shards; ``REBALANCE`` is the text users see."""
-    with au.CredibleIndex.open(gallery, follow=False) as opened:
-        with _bar("moving", opened, as_json) as observer:
-            opened.rebalance(shards, observer=observer)
-        show_facts(gallery_facts(opened, gallery), as_json=as_json)
 
 
 def _bar(

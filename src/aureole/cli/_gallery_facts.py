@@ -23,7 +23,6 @@ def gallery_facts(index: au.CredibleIndex, where: str) -> dict[str, Any]:
         "gallery": au.retrieval.shown_address(where),
         "engine": index.engine,
         "rows": index.count(),
-        "shards": index.shards,
         "dim": schema.dim,
         "typical_kappa": schema.typical_kappa,
         "columns": dict(schema.columns),
@@ -32,16 +31,7 @@ def gallery_facts(index: au.CredibleIndex, where: str) -> dict[str, Any]:
         "kappa_pos": origin.kappa_pos,
         "head": origin.weights,
         "encoder": origin.encoder,
-        "live": None if index.live is None else _live_facts(index.live),
     }
-
-
-def _live_facts(live: au.retrieval.Live) -> dict[str, Any]:
-    versions = {"current": live.current, "previous": live.previous}
-    shown = {
-        name: each and au.retrieval.shown_address(each.gallery) for name, each in versions.items()
-    }
-    return {"number": live.number, **shown}
 
 
 def recall_facts(recall: au.retrieval.Recall) -> dict[str, Any]:
@@ -65,13 +55,6 @@ def show_facts(result: dict[str, Any], *, as_json: bool) -> None:
         f"typical κ {result['typical_kappa']:.4g}{kappa_pos}",
         f"payload: {columns or 'none'}",
     )
-    if result["live"] is not None:
-        live = result["live"]
-        before = "" if live["previous"] is None else f"; before: {live['previous']}"
-        print_text(f"release {live['number']}: {live['current']}{before}")
-    if result["shards"] is not None:
-        rows = ", ".join(f"{count:,}" for count in result["shards"].values())
-        print_text(f"{len(result['shards'])} shards with {rows} rows")
     approximate = result["approximate"]
     if approximate is None:
         print_text("every search is exact")

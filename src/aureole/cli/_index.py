@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,7 +28,6 @@ from aureole.cli._options import (
     KappaPos,
     Normalized,
     OptionalHead,
-    RayAddress,
     VectorColumn,
     expanded,
     option,
@@ -40,9 +38,7 @@ from aureole.records import file_hash
 
 HELP = """Build a gallery for `aureole search`, append to it, or inspect it.
 
-Its address selects the engine: a path that ends in .lance or .faiss, or postgresql://user@host/database#table. A path
-that ends in .shards holds several Lance tables that are searched in parallel, and a path that ends in .live is the
-version that is in service.
+Its address selects the engine: a path that ends in .lance or .faiss, or postgresql://user@host/database#table.
 
 Examples:
 
@@ -83,17 +79,14 @@ Examples:
 """
 APPROXIMATE = r"""Build an approximate index on a gallery: searches are faster, but may miss members of a cap.
 
-Prints the recall for 20 rows of the gallery. With several workers, or a cluster, Ray builds the index: one task per
-shard of a gallery with shards, and one per part of the rows of a Lance table.
+Prints the recall for 20 rows of the gallery.
 
 Examples:
 
     aureole index approximate photos.lance
-    aureole index approximate photos.lance --probes 64 --workers 8 \
-      --ray-address 10.0.0.1:6379
+    aureole index approximate photos.lance --probes 64
     aureole index approximate gallery.faiss --kind hnsw --width 256
     aureole index approximate photos.lance --compress
-    aureole index approximate many.shards --compress --workers 4
 """
 CHUNK = 65_536  # rows per append
 
@@ -292,7 +285,7 @@ def append(
     started = time.monotonic()
     shown = not is_quiet(as_json=as_json)
     columns.check(table)
-    with au.CredibleIndex.open(gallery, follow=False) as opened:
+    with au.CredibleIndex.open(gallery) as opened:
         encoder = columns.inputs.load(columns.head)
         if columns.head is not None:
             own = _head_origin(columns.head)
@@ -325,44 +318,15 @@ def approximate(
     kind: Annotated[Literal["ivf", "hnsw"], Option(help="Inverted lists, or a graph.")] = "ivf",
     compress: Compress = False,
     sizes: IndexSizes,
-    workers: Annotated[int, Option(min=1, help="Number of processes.")] = 1,
-    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Build an approximate index; ``APPROXIMATE`` is the text users see."""
     started = time.monotonic()
     given = sizes.given(_kind(kind, compress=compress))
-    parallel = workers > 1 or ray_address is not None
-    if parallel and kind != "ivf":
-        raise typer.BadParameter("several workers can only build --kind ivf.")
-    if (
-        parallel
-        and compress
-        and not au.retrieval.is_live(gallery)
-        and au.retrieval.engine_of(gallery) is not au.retrieval.ShardedStore
-    ):
-        raise typer.BadParameter(
-            "several workers can only compress a gallery with shards; omit --workers."
-        )
-    with au.CredibleIndex.open(gallery, follow=False) as opened:
+    with au.CredibleIndex.open(gallery) as opened:
         if not opened.count():
             raise InvalidInputError(f"{au.retrieval.shown_address(gallery)} has no rows to index.")
-        if parallel:
-            place = gallery
-            if opened.live is not None:
-                place = au.retrieval.resolve(Path(gallery), opened.live.current.gallery)
-            bar = rows_bar("indexing", opened.count(), shown=not is_quiet(as_json=as_json))
-            with redirect_stdout(sys.stderr), bar as observer:  # Ray prints warnings there
-                au.scale.build_index(
-                    place,
-                    workers=workers,
-                    address=ray_address,
-                    compressed=compress,
-                    observer=observer,
-                    **given,
-                )
-        else:
-            opened.build(kind, compressed=compress, **given)
+        opened.build(kind, compressed=compress, **given)
         seconds = time.monotonic() - started
         posteriors, _ = opened.fetch(_sample_ids(opened))
         recall = opened.check_recall(posteriors, least=0.0)
@@ -479,8 +443,6 @@ def _staged(where: str) -> Iterator[str]:
     Databases and object stores are written in place.
     """
     au.retrieval.engine_of(where)  # raises for an unknown engine before anything is read
-    if au.retrieval.is_live(where):
-        raise au.retrieval.not_a_gallery(where)
     if not au.retrieval.is_local(where):
         yield where
         return

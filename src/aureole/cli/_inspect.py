@@ -76,7 +76,7 @@ def inspect(
     if pictures is not None and not pictures.is_dir():
         raise typer.BadParameter(f"the folder of pictures {pictures} does not exist.")
     partial = path.with_name(path.name + ".partial")
-    with au.CredibleIndex.open(gallery, follow=False) as index:
+    with au.CredibleIndex.open(gallery) as index:
         given = (columns.label_column, columns.text_column)
         label, text = au.explorer.choose_columns(index.schema.columns, *given)
         if copying.given and text is None and pictures is None:

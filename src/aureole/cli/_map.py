@@ -41,7 +41,7 @@ def map_(
 
     started = time.monotonic()
     with (
-        au.CredibleIndex.open(gallery, follow=False) as opened,
+        au.CredibleIndex.open(gallery) as opened,
         training_bar("mapping", shown=not is_quiet(as_json=as_json)) as bar,
     ):
         made = write_map(opened, refit=refit, sample=sample, seed=seed, observer=bar.part)

@@ -121,7 +121,7 @@ def _match(
     options = au.retrieval.MatchOptions(
         matching.threshold, matching.precision, matching.recall, results.limit, matching.abstain
     )
-    with au.CredibleIndex.open(gallery, follow=False) as index:
+    with au.CredibleIndex.open(gallery) as index:
         name = f"the calibrator in {matching.calibrator}"
         matcher = au.retrieval.GalleryMatcher(calibrator, index, name=name)
         matcher.threshold(options)  # raises before a model is loaded

@@ -149,7 +149,7 @@ def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
     out = out or Path(address).with_suffix(".html")
     if "calibrator" in given:
         given["calibrator"] = MatchCalibrator.load(given["calibrator"])
-    with CredibleIndex.open(address, follow=False) as index:
+    with CredibleIndex.open(address) as index:
         names = (given.get("label_column"), given.get("text_column"))
         label, text = choose_columns(index.schema.columns, *names)
         given |= {"label_column": label, "text_column": text}

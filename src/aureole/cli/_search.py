@@ -135,7 +135,7 @@ def _search(
     limit = results.limit
     with (
         warnings.catch_warnings(record=True) as caught,
-        au.CredibleIndex.open(gallery, follow=False) as index,
+        au.CredibleIndex.open(gallery) as index,
     ):
         warnings.simplefilter("always", AureoleWarning)
         conditions = au.retrieval.parse_filter(results.filters or [], index.schema)

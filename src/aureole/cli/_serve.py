@@ -15,12 +15,12 @@ import typer
 from typer import Option
 
 import aureole as au
-from aureole.cli._inputs import EncoderSpec, parse_spec
+from aureole.cli._inputs import EncoderSpec
 from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
 from aureole.errors import InvalidInputError, MissingPackageError
 
 if TYPE_CHECKING:
-    from aureole.serve import ApiKeys, LiveService, Service, TagService, Tracing
+    from aureole.serve import ApiKeys, Service, TagService, Tracing
 
 _LOG = logging.getLogger("aureole.serve")
 
@@ -38,7 +38,6 @@ Examples:
     aureole serve --index gallery.lance --head head --calibrator calibrator
     aureole serve --index gallery.faiss --host 0.0.0.0 \
       --api-key-file key.txt --rate 20
-    aureole serve --index gallery.shards --replicas 2
     aureole serve --index new.lance --compare-with old.lance
 """
 
@@ -53,11 +52,6 @@ class EncoderOptions:
         "Kind of query (default: what the encoder takes; vectors for a head alone)."
     )
     normalized: Normalized = None
-    allow_encoder: list[str] | None = option(
-        "Encoder that a new version of a .live gallery may name; repeatable (always allowed: --encoder, and folders "
-        "saved by aureole train).",
-        metavar="SPEC",
-    )
 
 
 @dataclass(frozen=True)
@@ -82,8 +76,7 @@ class ItemOptions:
     )
     read_only_tags: bool = option("Do not let the page and clients change tags.", False)
     refresh: float = option(
-        "Seconds between looks for changed rows, which searches find at once but lists do not, and for a new version "
-        "of a .live gallery; 0 never looks.",
+        "Seconds between looks for changed rows, which searches find at once but lists do not; 0 never looks.",
         10.0,
         min=0,
         max=86_400,
@@ -132,37 +125,6 @@ class AddressOptions:
 
 
 @dataclass(frozen=True)
-class ShardOptions:
-    """Processes that search the shards of a gallery."""
-
-    replicas: int | None = option(
-        "Processes per shard, started by Ray Serve, for an index that ends in .shards (default: threads of this "
-        "process).",
-        min=1,
-        max=1024,
-    )
-    shard_timeout: float = option(
-        "Seconds to wait for a shard; then the result is that of the others, and marked as partial.",
-        2.0,
-        min=0.01,
-        max=600,
-    )
-    ray_address: str | None = option(
-        "Ray cluster that runs the replicas (default: this machine).", metavar="HOST:PORT"
-    )
-
-    def open(self, where: str) -> au.CredibleIndex:
-        """Open a gallery, in this process or with replicas."""
-        if self.replicas is None:
-            return au.CredibleIndex.open(where)
-        from aureole.scale import open_shards
-
-        return open_shards(
-            where, replicas=self.replicas, timeout=self.shard_timeout, address=self.ray_address
-        )
-
-
-@dataclass(frozen=True)
 class LimitOptions:
     """Limits on requests."""
 
@@ -187,7 +149,6 @@ def serve(
     items: ItemOptions,
     address: AddressOptions,
     limits: LimitOptions,
-    shards: ShardOptions,
     calibrator: Annotated[
         Path | None,
         Option(help="Folder of a calibrator fitted on this gallery's directions, for /v1/match."),
@@ -210,10 +171,6 @@ def serve(
         raise InvalidInputError(
             f"--writable needs an API key: set {KEY}, or pass --api-key-file or --keys."
         )
-    if shards.replicas is not None and au.retrieval.is_live(index):
-        raise InvalidInputError(
-            "--replicas cannot follow releases: name the gallery with shards itself, or omit --replicas."
-        )
     if not address.is_loopback and keys is None:
         _LOG.warning("other machines can reach %s, and no API key is set.", address.host)
     tracing = Tracing() if trace else None
@@ -227,22 +184,15 @@ def serve(
             "writable": items.writable,
             "batches": BatchOptions(limits.batch, limits.queue),
         }
-        if au.retrieval.is_live(index) and (items.questions or items.compare_with):
-            raise InvalidInputError(
-                "--questions and --compare-with cannot follow releases: name the gallery of the version itself."
-            )
-        if au.retrieval.is_live(index):
-            service = _live_service(stack, index, model, calibrator, settings, items.refresh)
-        else:
-            opened = stack.enter_context(shards.open(index))
-            settings["questions"] = _questions(index, items.questions)
-            service = _service(stack, opened, model, calibrator, settings)
-            if opened.engine in ("FAISS", "Lance"):
-                service.inspect(index)
-            if items.compare_with is not None:
-                service.answers.compare(index, items.compare_with, items.label_column)
-            if items.refresh:
-                service.follow(index, items.refresh)
+        opened = stack.enter_context(au.CredibleIndex.open(index))
+        settings["questions"] = _questions(index, items.questions)
+        service = _service(stack, opened, model, calibrator, settings)
+        if opened.engine in ("FAISS", "Lance"):
+            service.inspect(index)
+        if items.compare_with is not None:
+            service.answers.compare(index, items.compare_with, items.label_column)
+        if items.refresh:
+            service.follow(index, items.refresh)
         tags = _tags(stack, index, items, address.tag_refusal(has_key=keys is not None))
         _listen(service, address, limits, keys=keys, tags=tags, tracing=tracing)
 
@@ -278,27 +228,6 @@ def _service(
     return service
 
 
-def _live_service(
-    stack: ExitStack,
-    index: str,
-    model: EncoderOptions,
-    calibrator: Path | None,
-    settings: dict[str, Any],
-    refresh: float,
-) -> LiveService:
-    """The service of a live gallery, which follows releases; the stack closes it."""
-    from aureole.serve import LiveService, QueryModel
-
-    spec = au.scale.ModelSpec(model.encoder, model.head, model.normalized)
-    allowed = [parse_spec(text) for text in model.allow_encoder or ()]
-    query_model = QueryModel(spec, model.modality, allowed)
-    service = LiveService(index, query_model, calibrator=calibrator, settings=settings)
-    stack.callback(service.close)
-    if refresh:
-        service.follow(refresh)
-    return service
-
-
 def _tags(stack: ExitStack, index: str, items: ItemOptions, refusal: str | None) -> TagService:
     """The tags of a gallery; the stack closes them."""
     from aureole.serve import TagService
@@ -313,7 +242,7 @@ def _tags(stack: ExitStack, index: str, items: ItemOptions, refusal: str | None)
 
 
 def _listen(
-    service: Service | LiveService,
+    service: Service,
     address: AddressOptions,
     limits: LimitOptions,
     *,

@@ -191,7 +191,7 @@ def add(
     names, (kind, value) = items.names(), entry.kind_and_value()
     with (
         _open(gallery, file) as opened,
-        au.retrieval.CredibleIndex.open(gallery, follow=False) as index,
+        au.retrieval.CredibleIndex.open(gallery) as index,
     ):
         index.fetch(list(dict.fromkeys([*names, value])) if kind == "duplicate" else names)
         _show_change(opened, opened.add(names, kind, value, author=author), as_json=as_json)
@@ -248,7 +248,7 @@ def export(
     with _open(gallery, file, read_only=True) as opened:
         if queue:
             with (
-                au.retrieval.CredibleIndex.open(gallery, follow=False) as index,
+                au.retrieval.CredibleIndex.open(gallery) as index,
                 rows_bar("searching", shown=not is_quiet(as_json=as_json)) as observer,
             ):
                 index.schema.check_columns(label_column, text_column)
@@ -287,7 +287,7 @@ def import_(
     found = au.retrieval.read_tag_table(entries)
     with (
         _open(gallery, file) as opened,
-        au.retrieval.CredibleIndex.open(gallery, follow=False) as index,
+        au.retrieval.CredibleIndex.open(gallery) as index,
     ):
         known = _known(index, {name for entry in found for name in _ids_of(entry)})
         kept = [entry for entry in found if all(name in known for name in _ids_of(entry))]

@@ -37,8 +37,6 @@ from aureole.retrieval._lance_tables import (
     table_exists,
     to_arrow,
 )
-from aureole.retrieval._live import SwitchedGalleryError, not_a_gallery
-from aureole.retrieval._live_files import Live, LiveVersion, is_live, read_live, resolve
 from aureole.retrieval._match import MatchCalibrator
 from aureole.retrieval._match_filter import Matches, MatchFilter
 from aureole.retrieval._match_gallery import (
@@ -54,7 +52,7 @@ from aureole.retrieval._near_duplicates import FEWEST_EXAMPLES, NearDuplicates, 
 from aureole.retrieval._pair_closeness import Closeness
 from aureole.retrieval._postgres_connection import Connection, settings
 from aureole.retrieval._recall import Recall
-from aureole.retrieval._release import Release, ReleaseCheck, check_release, release, rollback
+from aureole.retrieval._release import ReleaseCheck, check_release
 from aureole.retrieval._schema import (
     MAX_ID_BYTES,
     Origin,
@@ -66,7 +64,6 @@ from aureole.retrieval._schema import (
     unpack_strings,
 )
 from aureole.retrieval._search_options import SearchOptions
-from aureole.retrieval._shards import ShardedStore, expect_part
 from aureole.retrieval._store import (
     Selection,
     check_address,
@@ -105,8 +102,6 @@ __all__ = [
     "GalleryMatches",
     "Hits",
     "LangChainMatchRetriever",
-    "Live",
-    "LiveVersion",
     "LlamaIndexMatchPostprocessor",
     "LlamaIndexMatchRetriever",
     "MatchCalibrator",
@@ -118,11 +113,9 @@ __all__ = [
     "Origin",
     "Recall",
     "RelabelQueue",
-    "Release",
     "ReleaseCheck",
     "SearchOptions",
     "SetSizes",
-    "SwitchedGalleryError",
     "Tag",
     "TagChange",
     "Tags",
@@ -137,8 +130,6 @@ __all__ = [
     "positive_probability",
     "read_tag_table",
     "relabel_queue",
-    "release",
-    "rollback",
     "tag_table",
     "too_wide",
     "union_cosines",

@@ -1,4 +1,4 @@
-"""Copies of a gallery at another address: another engine, or another number of tables."""
+"""Copies of a gallery at another address, such as one of another engine."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -9,39 +9,27 @@ from aureole._io import atomic_folder
 from aureole.errors import InvalidInputError
 from aureole.retrieval._engines import engine_of
 from aureole.retrieval._faiss import FaissStore
-from aureole.retrieval._live import not_a_gallery
-from aureole.retrieval._live_files import is_live
 from aureole.retrieval._schema import Rows, Schema, join_rows, no_rows
-from aureole.retrieval._shard_files import SUFFIX
-from aureole.retrieval._shards import SHARDS, ShardedStore, copy_notes
 from aureole.retrieval._store import Store, all_rows, is_local
 
+NOTES = ("origin", "conformal")
 
-def copy_rows(
-    source: Store, where: str, *, shards: int | None, observer: Callable[[int], None] | None
-) -> None:
+
+def copy_rows(source: Store, where: str, *, observer: Callable[[int], None] | None) -> None:
     """Copy all rows and notes of a gallery to a new one at an address."""
     engine = engine_of(where)
     if where == "faiss://":
         raise InvalidInputError(
             "'faiss://' exists in memory only, so it cannot be the address of a copy. Use a path that ends in .faiss."
         )
-    if is_live(where):
-        raise not_a_gallery(where)
-    if shards is not None and engine is not ShardedStore:
-        raise InvalidInputError(f"{where} is not an address of shards: it must end in {SUFFIX}.")
     if is_local(where) and Path(where).exists():
         raise InvalidInputError(f"{where} already exists. Choose another address, or delete it.")
     with atomic_folder(Path(where)) if is_local(where) else nullcontext(where) as part:
-        blocks = all_rows(source)
-        if engine is ShardedStore:
-            count = SHARDS if shards is None else shards
-            copy = ShardedStore.fill(
-                str(part), source.schema, blocks, shards=count, observer=observer
-            )
-        else:
-            copy = _fill_table(engine, str(part), source.schema, blocks, observer)
-        copy_notes(source, copy)
+        copy = _fill_table(engine, str(part), source.schema, all_rows(source), observer)
+        for key in NOTES:
+            text = source.read_note(key)
+            if text is not None:
+                copy.write_note(key, text)
         copy.close()
 
 

@@ -6,9 +6,7 @@ from aureole._io import check_local
 from aureole.errors import InvalidInputError
 from aureole.retrieval._faiss import FaissStore
 from aureole.retrieval._lance import LanceStore
-from aureole.retrieval._live_files import is_live
 from aureole.retrieval._postgres import PostgresStore
-from aureole.retrieval._shard_files import SUFFIX
 from aureole.retrieval._store import check_address, is_local, shown_address
 
 _LANCE_SCHEMES = ("s3", "s3+ddb", "gs", "az", "abfss", "oss", "hf", "file", "memory")
@@ -17,18 +15,6 @@ _LANCE_SCHEMES = ("s3", "s3+ddb", "gs", "az", "abfss", "oss", "hf", "file", "mem
 def engine_of(where: str) -> Any:
     """The class of the store that an address selects; raises if that engine cannot store a gallery there."""
     check_address(where)
-    if where.removesuffix("/").endswith(SUFFIX):
-        from aureole.retrieval._shards import (
-            ShardedStore,  # which opens its shards with this function
-        )
-
-        check_local(where)
-        return ShardedStore
-    if is_live(where):
-        from aureole.retrieval._live import LiveStore  # which opens versions with this function
-
-        check_local(where)
-        return LiveStore
     if where.startswith(("postgresql://", "postgres://")):
         return PostgresStore
     if where.removesuffix("/").endswith(".lance"):
@@ -50,7 +36,6 @@ def engine_of(where: str) -> Any:
             "(an address that ends in .lance, such as s3://bucket/name.lance) or PostgreSQL (postgresql://…)."
         )
     raise InvalidInputError(
-        f"{shown_address(where)!r} names no engine: use a path that ends in .lance (LanceDB), .faiss (FAISS), "
-        ".shards (several Lance tables) or .live (the version in service), 'faiss://' (FAISS in memory) or a "
-        "postgresql:// address (PostgreSQL with pgvector)."
+        f"{shown_address(where)!r} names no engine: use a path that ends in .lance (LanceDB) or .faiss (FAISS), "
+        "'faiss://' (FAISS in memory) or a postgresql:// address (PostgreSQL with pgvector)."
     )

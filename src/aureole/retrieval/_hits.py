@@ -51,9 +51,6 @@ class Hits:
         Values of the requested payload columns.
     asks_back
         True if the cap was wider than ``widest``. Nothing was searched then; ask the user for a better query.
-    missing_shards
-        Addresses of the shards that did not respond in time. Unless it is empty, the result is partial: it is that of
-        the other shards.
     """
 
     ids: list[Any]
@@ -64,7 +61,6 @@ class Hits:
     probability: Float[Tensor, " n"] | None = None
     payload: dict[str, list[Any]] = field(default_factory=dict)
     asks_back: bool = False
-    missing_shards: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -76,8 +72,7 @@ class Hits:
         )
         more = ", ..." if len(self) > 3 else ""
         caps = [round(t, 3) for t in self.threshold.tolist()]
-        partial = f", {len(self.missing_shards)} shards missing" if self.missing_shards else ""
-        return f"Hits({len(self)} items, threshold={caps}, cosine={{{best}{more}}}{partial})"
+        return f"Hits({len(self)} items, threshold={caps}, cosine={{{best}{more}}})"
 
 
 @dataclass(frozen=True)

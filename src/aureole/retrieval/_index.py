@@ -21,8 +21,6 @@ from aureole.retrieval._engines import engine_of
 from aureole.retrieval._filters import check_filter
 from aureole.retrieval._hits import Hits, Queries, find_members, raise_bounds, rank_hits
 from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
-from aureole.retrieval._live import LiveStore, one_version, plain_store, reads, updates
-from aureole.retrieval._live_files import Live, is_live
 from aureole.retrieval._recall import Recall, recall_of
 from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
 from aureole.retrieval._search_options import (
@@ -30,7 +28,6 @@ from aureole.retrieval._search_options import (
     checked_query,
     one_query,
 )
-from aureole.retrieval._shards import ShardedStore
 from aureole.retrieval._store import Approximate, Selection, Store
 from aureole.retrieval._wrap import Names, WrappedStore
 from aureole.retrieval._wrap_sources import wrapped_store
@@ -42,10 +39,9 @@ class CredibleIndex:
     """A gallery of posteriors on LanceDB, FAISS or PostgreSQL, searched by credible caps.
 
     The address selects the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory),
-    ``postgresql://…#table``, or a path that ends in ``.shards``: several Lance tables, searched in parallel. A path
-    that ends in ``.live`` is the version of a gallery that is in service, see :func:`release`. :meth:`wrap` searches an
-    index that you have already. In exact mode, the default until ``build`` is called, all engines return the same hits:
-    the items whose stored float32 mu has a float64 cosine at or above the threshold. Not thread-safe.
+    or ``postgresql://…#table``. :meth:`wrap` searches an index that you have already. In exact mode, the default until
+    ``build`` is called, all engines return the same hits: the items whose stored float32 mu has a float64 cosine at or
+    above the threshold. Not thread-safe.
 
     Ids are distinct strings of at most 1,024 bytes, stored verbatim. Payload columns hold str, int, float or bool, and
     searches can filter by them: ``{"shop": "north", "price": (10, None)}``.
@@ -89,15 +85,9 @@ class CredibleIndex:
         return cls(engine_of(where).create(where, schema, rows))
 
     @classmethod
-    def open(cls, where: str | os.PathLike[str], *, follow: bool = True) -> "CredibleIndex":
-        """Open the index at an address.
-
-        An index opened at an address that ends in ``.live`` uses a new version from the next call on. With
-        ``follow=False`` it stays with the version it was opened with, and refuses updates after a switch.
-        """
+    def open(cls, where: str | os.PathLike[str]) -> "CredibleIndex":
+        """Open the index at an address."""
         where = full_address(where)
-        if not follow and is_live(where):
-            return cls(LiveStore.open(where, follow=False))
         return cls(engine_of(where).open(where))
 
     @classmethod
@@ -166,7 +156,6 @@ class CredibleIndex:
         """The dimension, the payload columns and the typical kappa."""
         return self._store.schema
 
-    @updates
     def append(
         self,
         posteriors: VonMisesFisher,
@@ -180,7 +169,6 @@ class CredibleIndex:
         """
         self._store.append(check_rows(posteriors, ids, payload, self.schema))
 
-    @updates
     def upsert(
         self,
         posteriors: VonMisesFisher,
@@ -203,7 +191,6 @@ class CredibleIndex:
         """
         return self._store.upsert(check_rows(posteriors, ids, payload, self.schema))
 
-    @reads
     def fetch(
         self, ids: Sequence[Any], *, columns: Sequence[str] = ()
     ) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
@@ -227,10 +214,8 @@ class CredibleIndex:
 
         Cost: one pass over these columns; mu is not read.
         """
-        with one_version(self._store):
-            self._check_columns(columns)
-            blocks = self._store.scan(columns)
-        for rows in blocks:
+        self._check_columns(columns)
+        for rows in self._store.scan(columns):
             payload = {name: column.tolist() for name, column in rows.payload.items()}
             yield rows.ids.tolist(), rows.kappa, payload
 
@@ -248,10 +233,8 @@ class CredibleIndex:
         >>> [(ids, posterior.kappa.tolist()) for ids, posterior, _ in index.posteriors()]
         [(['ant', 'bee', 'cat'], [50.0, 20.0, 90.0])]
         """
-        with one_version(self._store):
-            self._check_columns(columns)
-            blocks = self._store.scan(columns, vectors=True)
-        for rows in blocks:
+        self._check_columns(columns)
+        for rows in self._store.scan(columns, vectors=True):
             payload = {name: column.tolist() for name, column in rows.payload.items()}
             mu, kappa = (
                 torch.from_numpy(np.require(values, requirements="W"))
@@ -271,7 +254,6 @@ class CredibleIndex:
         """A text that changes when rows are added, replaced or removed, by any process; cheap to ask for."""
         return self._store.version()
 
-    @reads
     def check(self, *, observer: Callable[[int], None] | None = None) -> list[str]:
         """What is wrong with the stored gallery, one sentence per problem; an empty list if everything is valid.
 
@@ -299,7 +281,6 @@ class CredibleIndex:
                 problems.append(str(error))
         return [*problems, *find_problems(self._store, observer)]
 
-    @updates
     def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
         """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``.
 
@@ -309,15 +290,13 @@ class CredibleIndex:
         """
         self._store.build(kind, compressed=compressed, **sizes)
 
-    @reads
     def copy(
         self,
         where: str | os.PathLike[str],
         *,
-        shards: int | None = None,
         observer: Callable[[int], None] | None = None,
     ) -> "CredibleIndex":
-        """Copy all rows and notes to another address: to another engine, to shards, or from shards to one table.
+        """Copy all rows and notes to another address: such as one of another engine.
 
         The copy has no approximate index. Cost: all rows are read and written once. A local copy that is interrupted
         leaves nothing behind.
@@ -326,8 +305,6 @@ class CredibleIndex:
         ----------
         where
             Address of the copy, where nothing may exist.
-        shards
-            How many tables an address that ends in ``.shards`` gets (default: 4).
         observer
             Called with the number of rows copied so far.
 
@@ -336,51 +313,17 @@ class CredibleIndex:
         >>> import tempfile
         >>> gallery = VonMisesFisher(torch.eye(3), torch.tensor([50.0, 20.0, 90.0]))
         >>> index = CredibleIndex.create("faiss://", gallery, ["ant", "bee", "cat"])
-        >>> index.copy(f"{tempfile.mkdtemp()}/animals.shards", shards=2).shards
-        {'1-0.lance': 1, '1-1.lance': 2}
+        >>> index.copy(f"{tempfile.mkdtemp()}/animals.lance").count()
+        3
         """
         where = full_address(where)
-        copy_rows(plain_store(self._store), where, shards=shards, observer=observer)
+        copy_rows(self._store, where, observer=observer)
         return CredibleIndex.open(where)
 
     @property
-    def shards(self) -> dict[str, int] | None:
-        """The number of rows of every shard, by its address; None for a gallery that has no shards."""
-        with one_version(self._store):
-            store = plain_store(self._store)
-            return store.counts() if isinstance(store, ShardedStore) else None
-
-    @property
-    def live(self) -> Live | None:
-        """The version in use of an address that ends in ``.live``, and the previous one; None for other addresses."""
-        with one_version(self._store):
-            return self._store.live if isinstance(self._store, LiveStore) else None
-
-    @property
-    def follows(self) -> bool:
-        """Whether the next call may use another version than the last one did."""
-        return isinstance(self._store, LiveStore) and self._store.follows
-
-    @updates
-    def rebalance(self, shards: int, *, observer: Callable[[int], None] | None = None) -> None:
-        """Distribute the rows of a sharded gallery to another number of shards.
-
-        Searches use the old shards until the new ones are complete, and then all of the new ones. If it is interrupted,
-        nothing has changed. Cost: all rows are read and written once, and need twice the disk space meanwhile.
-        Approximate indexes are not rebuilt. ``observer`` is called with the number of rows moved so far.
-        """
-        store = plain_store(self._store)
-        if not isinstance(store, ShardedStore):
-            raise InvalidInputError(
-                f"{self._store.where} has no shards. Copy it to an address that ends in .shards."
-            )
-        store.rebalance(shards, observer=observer)
-
-    @property
     def where(self) -> str:
-        """The address, without a password; that of the version in use for one that ends in ``.live``."""
-        with one_version(self._store):
-            return plain_store(self._store).where
+        """The address, without a password."""
+        return self._store.where
 
     @property
     def engine(self) -> str:
@@ -429,7 +372,6 @@ class CredibleIndex:
     def origin(self, origin: Origin) -> None:
         self._store.write_note(_ORIGIN, origin.to_json())
 
-    @reads
     def search(
         self,
         posterior: Posterior,
@@ -478,7 +420,6 @@ class CredibleIndex:
             posterior, mass, kind=kind, kappa_pos=kappa_pos, kappa_other=kappa_other
         )
         queries = Queries.of(posterior, threshold, options.widest)
-        self._take_missing()  # of a search that failed
         complete = {}
         if limit is not None and options.rank == "cosine":
             complete = raise_bounds(self._store, queries, limit, selection)
@@ -486,11 +427,8 @@ class CredibleIndex:
         hits = rank_hits(
             members, queries, kappa_pos, prior=options.prior, rank=options.rank, limit=limit
         )
-        if missing := self._take_missing():
-            hits = [replace(each, missing_shards=missing) for each in hits]
         return hits if posterior.batch_shape else hits[0]
 
-    @reads
     def check_recall(
         self,
         posterior: Posterior,
@@ -549,11 +487,6 @@ class CredibleIndex:
                 )
         kappas = {"kappa_pos": calibration.kappa_pos, "kappa_other": calibration.kappa_other}
         return calibration.level(mass), replace(options, kind="predictive", **kappas)
-
-    def _take_missing(self) -> tuple[str, ...]:
-        """The shards that did not respond since the last call."""
-        store = plain_store(self._store)
-        return store.take_missing() if isinstance(store, ShardedStore) else ()
 
     @contextmanager
     def _naming_gallery(self) -> Iterator[None]:

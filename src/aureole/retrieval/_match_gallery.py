@@ -124,10 +124,6 @@ class GalleryMatcher:
     def __init__(
         self, calibrator: MatchCalibrator, index: CredibleIndex, *, name: str = "the calibrator"
     ) -> None:
-        if index.follows:
-            raise InvalidInputError(
-                "a calibrator belongs to one version of a gallery: open the index with follow=False."
-            )
         self.calibrator, self.index, self._name = calibrator, index, name
         _check_same(calibrator, index.schema.dim, index.origin, name)
         ids = calibrator.ids_

@@ -8,7 +8,7 @@ from typing import Any
 
 from aureole.data import full_address
 from aureole.errors import InvalidInputError
-from aureole.retrieval import Origin, is_local, shown_address
+from aureole.retrieval import Origin, is_local
 from aureole.scale._embedder import Embedder, ModelSpec
 from aureole.scale._posterior_table import (
     Done,
@@ -20,7 +20,6 @@ from aureole.scale._posterior_table import (
 )
 from aureole.scale._ray import check_parallel, map_chunks
 from aureole.scale._sources import Chunk, Source, SourceSpec, check_source, open_source
-from aureole.scale._watch import is_database
 from aureole.scale._worker import ChunkWorker, WorkOrder
 
 
@@ -174,9 +173,8 @@ def origin_of(embedder: Embedder) -> Origin:
 
 
 def job_of(spec: SourceSpec, model: ModelSpec, embedder: Embedder) -> dict[str, Any]:
-    """What a later run must repeat to add rows to the same table; an address has no password."""
+    """What a later run must repeat to add rows to the same table."""
     path = str(Path(spec.path).resolve()) if is_local(spec.path) else spec.path
-    path = shown_address(path) if is_database(path) else path
     job = {**asdict(spec), "path": path, "normalized": model.normalized}
     if embedder.fingerprint is not None:
         job["encoder"] = embedder.fingerprint

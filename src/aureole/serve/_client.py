@@ -84,7 +84,6 @@ class SearchResult:
     count_exact: bool
     truncated: bool
     class_entropy: float | None
-    partial: bool = False
     explanations: list[str] | None = None
     latent_in_cap: list[float] | None = None
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -504,7 +503,6 @@ def _search_result(raw: Any) -> SearchResult:
             about=raw["query"]["about"],
             explanations=column("explanation"),
             latent_in_cap=column("latent_in_cap"),
-            partial=raw.get("partial", False),
             raw=raw,
             **{name: raw[name] for name in same},
         )

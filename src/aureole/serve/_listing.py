@@ -52,7 +52,7 @@ class Listing:
     ) -> None:
         self.version, self.table = read
         self._engine, self._pool, self._format = engine, pool, items
-        self._engine_name, self._live = index.engine, index.live
+        self._engine_name = index.engine
         self._dim, self.columns = index.schema.dim, dict(index.schema.columns)
 
     async def page(
@@ -163,8 +163,8 @@ class Listing:
         if self._engine_name == "FAISS":
             changed = asyncio.run(self._engine.call(read))
         else:
-            with CredibleIndex.open(where, follow=False) as index:
-                changed = read(index) if index.live == self._live else None
+            with CredibleIndex.open(where) as index:
+                changed = read(index)
         if changed is not None:
             self.version, self.table = changed
         return changed is not None

@@ -60,7 +60,6 @@ class Metrics:
         )
         self._waiting = Gauge("aureole_waiting", "Requests queued for a worker.", ["worker"], **own)
         self._rows = Gauge("aureole_rows", "Items of the gallery at startup.", **own)
-        self._partial = Counter("aureole_partial", "Results without the rows of a shard.", **own)
 
     def begin(self) -> None:
         """Count the start of a request."""
@@ -82,10 +81,6 @@ class Metrics:
 
         queue.on_batch = on_batch
         self._waiting.labels(name).set_function(queue.__len__)
-
-    def count_partial(self) -> None:
-        """Count a result in which a shard is missing."""
-        self._partial.inc()
 
     def set_rows(self, rows: int) -> None:
         """Export the size of the gallery."""

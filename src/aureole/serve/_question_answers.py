@@ -141,7 +141,7 @@ class QuestionAnswers:
 
         def run() -> None:
             try:
-                with CredibleIndex.open(where, follow=False) as index:
+                with CredibleIndex.open(where) as index:
                     self.questions = inspect_gallery(
                         index, label_column=label_column, observer=watch
                     )
@@ -162,8 +162,8 @@ class QuestionAnswers:
         def run() -> None:
             try:
                 with (
-                    CredibleIndex.open(where, follow=False) as one,
-                    CredibleIndex.open(other, follow=False) as two,
+                    CredibleIndex.open(where) as one,
+                    CredibleIndex.open(other) as two,
                 ):
                     self._background.check()
                     found = compare_galleries(

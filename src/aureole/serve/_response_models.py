@@ -195,7 +195,6 @@ class SearchAnswer(BaseModel):
     count: int
     count_exact: bool
     truncated: bool
-    partial: bool = False
     abstain: bool
     class_entropy: float | None
     classes: list[Class] | None
@@ -223,7 +222,6 @@ class MatchAnswer(BaseModel):
     abstained: bool
     reason: str | None
     note: str | None
-    partial: bool = False
     count: int
     matches: list[Match]
 
@@ -325,7 +323,6 @@ class AboutAnswer(BaseModel):
     classes: list[Class]
     conformal: bool
     calibrator: CalibratorAnswer | None
-    release: int | None
     prior: float
     version: str
 
@@ -386,15 +383,11 @@ class HealthAnswer(BaseModel):
 
 
 class ReadyAnswer(BaseModel):
-    """Whether the engine and the encoder answer; ``encoder`` is null without one.
-
-    ``rollout`` is set while a new version of the gallery is being loaded, or if it cannot be used.
-    """
+    """Whether the engine and the encoder answer; ``encoder`` is null without one."""
 
     status: str
     engine: str
     encoder: str | None
-    rollout: str | None
 
 
 class ItemFormatter:

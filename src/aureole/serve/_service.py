@@ -30,10 +30,8 @@ from aureole.explorer import (
 )
 from aureole.retrieval import (
     CredibleIndex,
-    Hits,
     MatchCalibrator,
     SearchOptions,
-    SwitchedGalleryError,
     cap_kind,
     class_entropy,
     coverage_curve,
@@ -96,8 +94,6 @@ class Service:
                 "PostgreSQL."
             )
         self.writable, self._engine_name = writable, index.engine
-        self.rollout: str | None = None
-        self._live = index.live
         schema, origin = index.schema, index.origin
         schema.check_columns(label_column, text_column)
         if embedder is not None:
@@ -147,7 +143,7 @@ class Service:
 
     @contextmanager
     def use(self) -> Iterator["Service"]:
-        """The service itself; ``LiveService`` yields that of the current version."""
+        """The service itself."""
         yield self
 
     def share_metrics(self, metrics: Metrics) -> None:
@@ -218,7 +214,6 @@ class Service:
             "count": outcome.count,
             "count_exact": outcome.exact,
             "truncated": outcome.truncated,
-            "partial": self._is_partial(hits),
             "abstain": hits.asks_back,
             "class_entropy": entropy,
             "classes": None if labels is None else class_counts(outcome.labels or labels),
@@ -232,8 +227,6 @@ class Service:
         def work(index: CredibleIndex) -> int:
             try:
                 return index.upsert(posteriors, request.ids, request.payload)
-            except SwitchedGalleryError as error:
-                raise _switched() from error
             except InvalidInputError as error:
                 raise ApiError("invalid_input", str(error)) from error
 
@@ -246,8 +239,6 @@ class Service:
         def work(index: CredibleIndex) -> int:
             try:
                 return index.delete([name])
-            except SwitchedGalleryError as error:
-                raise _switched() from error
             except InvalidInputError as error:
                 raise ApiError("invalid_input", str(error)) from error
 
@@ -274,7 +265,6 @@ class Service:
             "abstained": found.abstained,
             "reason": found.reason,
             "note": found.note,
-            "partial": self._is_partial(found.hits),
             "count": len(found),
             "matches": match_entries(found, self._format),
         }
@@ -454,16 +444,9 @@ class Service:
             "classes": [{"label": label, "count": n} for label, n in self.listing.table.classes],
             "conformal": self._calibration is not None,
             "calibrator": None if self._matching is None else self._matching.about(),
-            "release": None if self._live is None else self._live.number,
             "prior": match_prior(self.listing.table.labels(), self.rows),
             "version": aureole.__version__,
         }
-
-    def _is_partial(self, hits: Hits) -> bool:
-        """Whether shards are missing from the hits; counted in the metrics."""
-        if hits.missing_shards:
-            self.metrics.count_partial()
-        return bool(hits.missing_shards)
 
     def _query(self, about: str, posterior: VonMisesFisher) -> dict[str, Any]:
         kappa = float(posterior.kappa)
@@ -509,8 +492,3 @@ class Service:
         (embedding,) = await self._encode(kind, inputs, view)
         about = f"text {inputs[0][:60]!r}" if kind == "text" else f"a {kind}"
         return about, embedding.posterior, None
-
-
-def _switched() -> ApiError:
-    message = "another version of the gallery was released, which this service does not use yet. Try again."
-    return ApiError("unavailable", message, retry_after=5)
