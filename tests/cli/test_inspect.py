@@ -1,4 +1,4 @@
-"""``aureole inspect`` and ``aureole compare``: what they print and write, and what they refuse."""
+"""``aureole inspect``: what it prints and writes, and what it refuses."""
 
 import json
 
@@ -7,18 +7,18 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError
-from aureole.explorer import compare_galleries, inspect_gallery, load_questions, questions_path
+from aureole.explorer import inspect_gallery, load_questions, questions_path
 from aureole.retrieval import CredibleIndex, Origin
 from tests.cli.conftest import run
 
 
-def gallery(where, seed=0, kappa_seed=0):
-    rng = torch.Generator().manual_seed(seed)
+def gallery(where):
+    rng = torch.Generator().manual_seed(0)
     centres = torch.nn.functional.normalize(torch.randn(3, 6, generator=rng), dim=1)
     label = torch.arange(90) % 3
     mu = centres[label] + 0.3 * torch.randn(90, 6, generator=rng)
     mu = torch.nn.functional.normalize(mu, dim=1)
-    kappa = 5 + 60 * torch.rand(90, generator=torch.Generator().manual_seed(kappa_seed))
+    kappa = 5 + 60 * torch.rand(90, generator=rng)
     names = [f"class {code}" for code in label.tolist()]
     names[10] = "class 2"
     ids = [f"item-{i:02d}" for i in range(90)]
@@ -45,30 +45,13 @@ def test_inspect_prints_what_python_finds(tmp_path):
         assert facts["questions"][name]["count"] == counts[name]
         assert facts["questions"][name]["first"] == json.loads(json.dumps(first))
     assert facts["questions"]["labels"]["first"][0]["id"] == "item-10"
-    assert not facts["questions"]["duplicates"]["available"]
     assert facts["confusions"] == json.loads(json.dumps(expected.confusions(5)))
     saved = load_questions(questions_path(where))
     assert saved.answer("labels", 0, 90) == expected.answer("labels", 0, 90)
     text = printed("inspect", where, "--out", str(tmp_path / "answers"))
     assert "suspicious labels" in text
     assert "item-10" in text
-    assert "--encoder" in text
     assert not list(tmp_path.glob("*.partial"))
-
-
-def test_compare_prints_what_python_finds(tmp_path):
-    first = gallery(tmp_path / "first.faiss")
-    second = gallery(tmp_path / "second.faiss", kappa_seed=1)
-    facts = json.loads(printed("compare", first, second, "--json", "--by", "up", "--limit", "3"))
-    with CredibleIndex.open(first) as one, CredibleIndex.open(second) as two:
-        names = (first, second)
-        expected = compare_galleries(one, two, label_column="label", names=names)
-    assert facts["movers"] == json.loads(json.dumps(expected.movers("up", 3)))
-    assert facts["rank_correlation"] == expected.rank_correlation
-    assert facts["overlap"] == 1.0
-    text = printed("compare", first, second)
-    assert "moved most" in text
-    assert f"{expected.rank_correlation:.3f}" in text
 
 
 def test_ids_and_labels_are_text_and_not_markup(tmp_path):
@@ -78,25 +61,22 @@ def test_ids_and_labels_are_text_and_not_markup(tmp_path):
     rng = torch.Generator().manual_seed(0)
     mu = torch.nn.functional.normalize(torch.randn(30, 3, generator=rng), dim=1)
     payload = {"label": [labels[i % 3] for i in range(30)]}
-    wheres = [str(tmp_path / name) for name in ("one.faiss", "two.faiss")]
-    for where, kappa in zip(wheres, (5.0, torch.linspace(5, 50, 30)), strict=True):
-        index = CredibleIndex.create(where, VonMisesFisher(mu, kappa), ids, payload)
-        index.origin = Origin(kappa_pos=20.0)
-        index.close()
-    for text in (printed("inspect", wheres[0]), printed("compare", *wheres, "--limit", "30")):
-        assert "[/x]" in text
-        assert "[red]a" in text
-        assert "[/b]" in text
-        assert "\x1b" not in text
+    where = str(tmp_path / "gallery.faiss")
+    index = CredibleIndex.create(where, VonMisesFisher(mu, 5.0), ids, payload)
+    index.origin = Origin(kappa_pos=20.0)
+    index.close()
+    text = printed("inspect", where)
+    assert "[/x]" in text
+    assert "[red]a" in text
+    assert "[/b]" in text
+    assert "\x1b" not in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("inspect", "{gallery}", "--head", "minilm-captions"), "--text-column or --pictures"),
-        (("inspect", "{gallery}", "--pictures", "nowhere"), "does not exist"),
         (("inspect", "{gallery}", "--label-column", "colour"), "colour"),
-        (("compare", "{gallery}", "{gallery}", "--by", "size"), "size"),
+        (("inspect", "{gallery}", "--limit", "0"), "limit"),
     ],
 )
 def test_refusals_are_one_line(tmp_path, arguments, said):

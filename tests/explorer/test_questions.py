@@ -1,4 +1,4 @@
-"""Questions about a gallery and two galleries compared, each against a loop over all pairs."""
+"""Questions about a gallery, each against a loop over all pairs."""
 
 import math
 
@@ -8,19 +8,16 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
-from aureole.evaluation import recall_at_1, spearman
 from aureole.explorer import (
     QuestionOptions,
     _nearest_rows as nearest,
-    compare_galleries,
     inspect_gallery,
     load_questions,
     outlier_p_values,
     questions_path,
     save_questions,
 )
-from aureole.explorer._gallery_copies import gallery_duplicates
-from aureole.explorer._nearest_rows import GalleryRows, log_match_ratios, nearest_rows
+from aureole.explorer._nearest_rows import log_match_ratios, nearest_rows
 from aureole.retrieval import CredibleIndex, Origin, cap_cosine, log_hit_positivity
 
 KAPPA_POS = 20.0
@@ -290,93 +287,3 @@ def test_damaged_files_are_refused(asked, tmp_path):
         load_questions(tmp_path / "missing")
     with pytest.raises(InvalidInputError, match="not local"):
         questions_path("postgresql://host/db#table")
-
-
-def test_planted_copies_are_found():
-    rng = np.random.default_rng(0)
-    words = [f"word{i}" for i in range(400)]
-    texts = [" ".join(rng.choice(words, 12)) for _ in range(150)]
-    texts[149] = texts[3]
-
-    def encode(given):
-        table = {word: np.random.default_rng(i).standard_normal(16) for i, word in enumerate(words)}
-        zero = np.full(16, 0.01)
-        mu = np.stack(
-            [
-                np.sum([table.get(w.lower().strip(".,!?"), zero) for w in text.split()], 0)
-                for text in given
-            ]
-        )
-        mu = torch.nn.functional.normalize(torch.from_numpy(mu).float(), dim=1)
-        return VonMisesFisher(mu, torch.ones(len(mu)))
-
-    posterior = encode(texts)
-    index = gallery(posterior.mu, 10 + torch.rand(150), text=texts)
-    rows = GalleryRows.read(index, ["text"])
-    copies = gallery_duplicates(rows, encode, texts=rows.payload["text"])
-    found = inspect_gallery(index, rows=rows, duplicates=copies)
-    total, pairs = found.answer("duplicates")
-    assert total == 1
-    assert {pairs[0]["id"], pairs[0]["partner_id"]} == {"item-003", "item-149"}
-    assert pairs[0]["score"] == 1.0
-    assert {found.ids[row] for row in found.rows("duplicates")} == {"item-003", "item-149"}
-
-
-def test_comparison_is_that_of_loops():
-    mu, kappa, label = clouds()
-    other, _, _ = clouds(seed=1)
-    moved = kappa.clone()
-    moved[9] = 500.0
-    one, two = gallery(mu, kappa, label), gallery(other, moved, label)
-    two.delete(["item-000"])
-    found = compare_galleries(one, two, label_column="label", names=("a", "b"))
-    assert (len(found), found.only_first, found.only_second) == (N - 1, 1, 0)
-    ids = [f"item-{i:03d}" for i in range(1, N)]
-    order = sorted(range(1, N), key=lambda i: (kappa[i].item(), f"item-{i:03d}"))
-    assert found.ids == [f"item-{i:03d}" for i in order]
-    assert sorted(found.ids) == ids
-    a, b = kappa[order].double(), moved[order].double()
-    assert found.rank_correlation == pytest.approx(spearman(a, b))
-    for i in (0, 30, 118):
-        below = [(x < x[i]).sum().item() + ((x == x[i]).sum().item() - 1) / 2 for x in (a, b)]
-        assert found.rank_change[i] == pytest.approx((below[1] - below[0]) / (N - 1))
-    assert found.movers("up", 1)[0]["id"] == "item-009"
-    for side, directions in ((found.first, mu), (found.second, other)):
-        expected = recall_at_1(directions[order], label[order])
-        assert side.recall_at_1 == pytest.approx(expected, abs=1e-9)
-        cosine = (directions[order] @ directions[order].T).fill_diagonal_(-2).numpy()
-        assert (np.sort(side.near.rows[7]) == np.sort(np.argsort(-cosine[7])[:10])).all()
-    both = [
-        len(set(x) & set(y)) / 10
-        for x, y in zip(found.first.near.rows, found.second.near.rows, strict=True)
-    ]
-    np.testing.assert_allclose(found.overlap, both)
-
-
-def test_coverage_is_that_of_all_pairs():
-    mu, kappa, label = clouds(240)
-    index = gallery(mu, kappa, label)
-    found = compare_galleries(index, index, label_column="label")
-    cosine = (mu.double() @ mu.double().T).numpy()
-    same = (label[:, None] == label[None]).numpy() & ~np.eye(240, dtype=bool)
-    typical = index.schema.typical_kappa
-    for mass in (0.5, 0.9, 0.95):
-        query = VonMisesFisher(mu, kappa)
-        cap = cap_cosine(query, mass, kind="predictive", kappa_pos=KAPPA_POS, kappa_other=typical)
-        inside = cosine >= cap.numpy()[:, None]
-        # 2,400 drawn pairs of 19,000
-        assert found.first.coverage[mass] == pytest.approx(inside[same].mean(), abs=0.03)
-    assert found.rank_correlation == pytest.approx(1.0)
-    assert found.overlap.tolist() == [1.0] * 240
-    assert found.first.recall_at_1 == found.second.recall_at_1
-
-
-def test_comparison_refuses_other_galleries():
-    mu, kappa, _ = clouds(5)
-    other = CredibleIndex.create("faiss://", VonMisesFisher(mu, kappa), list("abcde"))
-    with pytest.raises(InvalidInputError, match="0 ids in common"):
-        compare_galleries(gallery(mu, kappa), other)
-    same = compare_galleries(other, other)
-    assert same.first.recall_at_1 is None
-    with pytest.raises(InvalidInputError, match="movers"):
-        same.movers("size")

@@ -48,28 +48,23 @@ def test_work_that_does_not_look_is_waited_for(monkeypatch):
     free.set()
 
 
-def test_a_closed_service_no_longer_inspects_or_compares(tmp_path):
+def test_a_closed_service_no_longer_inspects(tmp_path):
     """Such threads still ran compiled code as the interpreter ended, and the process aborted (status -6)."""
     pytest.importorskip("lance")
     rng = np.random.default_rng(0)
     ids, labels = [f"item {i}" for i in range(N)], [f"class {i % 7}" for i in range(N)]
-    for name in ("one", "two"):
-        mu = normalize(torch.from_numpy(rng.standard_normal((N, 16), np.float32)))
-        posterior = VonMisesFisher(mu, torch.full((N,), 50.0))
-        CredibleIndex.create(tmp_path / f"{name}.lance", posterior, ids, {"label": labels}).close()
-    one, two = (str(tmp_path / f"{name}.lance") for name in ("one", "two"))
+    mu = normalize(torch.from_numpy(rng.standard_normal((N, 16), np.float32)))
+    posterior = VonMisesFisher(mu, torch.full((N,), 50.0))
+    one = str(tmp_path / "one.lance")
+    CredibleIndex.create(one, posterior, ids, {"label": labels}).close()
     with CredibleIndex.open(one) as index:
         service = Service(index, None, label_column="label")
         service.inspect(one)
-        service.answers.compare(one, two, "label")
-        assert working() == {"aureole-inspect", "aureole-compare"}
+        assert working() == {"aureole-inspect"}
         service.close()
         assert working() == set()
 
 
 def working():
     """The names of the background threads that run."""
-    return {thread.name for thread in threading.enumerate()} & {
-        "aureole-inspect",
-        "aureole-compare",
-    }
+    return {thread.name for thread in threading.enumerate()} & {"aureole-inspect"}

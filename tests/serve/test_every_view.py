@@ -1,6 +1,5 @@
 """Every view of the page: no accessibility violation, no console error, and state that survives reload and Back."""
 
-import json
 import shutil
 import time
 import urllib.parse
@@ -8,12 +7,12 @@ import urllib.parse
 import pytest
 
 from aureole.explorer import explorer_data, inspect_gallery, write_explorer, write_map
-from aureole.retrieval import CredibleIndex, Tags
+from aureole.retrieval import CredibleIndex
 from aureole.scale import load_embedder
-from aureole.serve import Pictures, Service, TagService
-from tests.web.visit import Visit, asks_for_members, browser, chromium
+from aureole.serve import Pictures, Service
 from tests.serve.axe import violations
 from tests.serve.conftest import running
+from tests.web.visit import Visit, asks_for_members, browser, chromium
 
 pytest.importorskip("playwright")
 pytest.importorskip("openTSNE")
@@ -28,11 +27,8 @@ VIEWS = {
     "#/questions": ".question .tile",
     "#/threshold": ".rejection .grid .tile",
     "#/calibration": ".calibration .curve",
-    "#/compare": ".compare .panel:last-child .tile",
-    "#/tags": ".tag-list a",
 }
-IN_FILE = {view: VIEWS[view] for view in VIEWS if view not in ("#/ask", "#/questions", "#/compare")}
-IN_FILE["#/tags"] = ".tag-list .empty"  # a report has none until the reader adds some
+IN_FILE = {view: VIEWS[view] for view in VIEWS if view not in ("#/ask", "#/questions")}
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +44,7 @@ def work(made, tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(work):
     """The address of a service with everything that the page can show."""
-    where = str(work / "gallery.faiss")
-    with CredibleIndex.open(where) as index, Tags(work / "tags.sqlite") as tags:
-        tags.add(["item-001", "item-002"], "tag", "blurred")
-        tags.add(["item-001"], "relabel", "dog")
-        tags.add(["item-001"], "note", "two\nlines")
+    with CredibleIndex.open(str(work / "gallery.faiss")) as index:
         service = Service(
             index,
             load_embedder(work / "encoder"),
@@ -62,12 +54,11 @@ def address(work):
             questions=inspect_gallery(index, label_column="label"),
         )
         service.compute_rejection()
-        service.answers.compare(where, where, "label")
         for _ in range(600):
-            if service.answers.comparison is not None and service.rejection()["available"]:
+            if service.rejection()["available"]:
                 break
             time.sleep(0.05)
-        with running(service, tags=TagService(tags)) as place:
+        with running(service) as place:
             yield f"http://{place[0]}:{place[1]}/"
         service.close()
 
@@ -163,8 +154,8 @@ def test_the_gallery_keeps_its_order_and_class(visit):
     page.locator(".all .status", has_text="of 60").wait_for()
     page.go_back()
     check_state()
-    page.get_by_role("link", name="Tags", exact=True).click()
-    page.locator(".tag-list a").first.wait_for()
+    page.get_by_role("link", name="Questions", exact=True).click()
+    page.locator(".question .tile").first.wait_for()
     page.get_by_role("link", name="Gallery", exact=True).click()
     check_state()
     page.locator("a.brand").click()
@@ -184,8 +175,8 @@ def test_the_threshold_stays(visit):
     visit.page.wait_for_url("**/#/threshold?kappa=*")
     visit.page.reload()
     assert visit.threshold() == chosen
-    visit.go("#/tags")
-    visit.page.locator(".tag-list a").first.wait_for()
+    visit.go("#/questions")
+    visit.page.locator(".question .tile").first.wait_for()
     visit.page.go_back()
     assert visit.threshold() == chosen
 
@@ -210,50 +201,6 @@ def test_a_pair_of_classes_stays(visit):
     visit.page.go_back()
     chosen.wait_for(state="detached")
     assert query(visit) == {}
-
-
-def test_the_comparison_keeps_its_selection_colour_and_order(visit):
-    page = visit.page
-    visit.load()
-    visit.go("#/compare")
-    page.locator(".planes .legend span").first.wait_for()
-    page.get_by_label("Colour by").select_option("kappa")
-    page.get_by_text("Less certain", exact=True).click()
-    page.locator(".scatter canvas").scroll_into_view_if_needed()
-    box = page.locator(".scatter canvas").bounding_box()
-    page.mouse.move(box["x"] + 60, box["y"] + 20)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] - 60, box["y"] + box["height"] - 60, steps=4)
-    page.mouse.up()
-    status = page.locator(".scatter").get_by_role("status")
-    status.get_by_text("in the rectangle").wait_for()
-    page.wait_for_timeout(300)  # the last move is in the address
-    words = status.inner_text()
-    area = json.loads(query(visit)["sel"])
-    assert area["on"] == "plot"
-
-    def check_state() -> None:
-        status.get_by_text(words).wait_for()
-        page.locator(".planes .ramp").first.wait_for()
-        assert page.get_by_label("Colour by").input_value() == "kappa"
-        checked = page.locator(".panel:last-child .choice input:checked")
-        assert checked.get_attribute("value") == "down"
-        assert json.loads(query(visit)["sel"]) == area
-
-    page.reload()
-    check_state()
-    page.get_by_role("button", name="Select view, first map").click()
-    status.get_by_text("selected on the map of").wait_for()
-    page.go_back()
-    check_state()
-    n = int(words.split()[0])
-    page.get_by_role("link", name="on the map").click()
-    page.locator(f".linked .page[data-count='{n}']").wait_for()
-    page.locator(".chip", has_text="Area of the comparison").wait_for()
-    page.go_back()
-    check_state()
-    page.go_back()
-    status.get_by_text("Drag a rectangle").wait_for()
 
 
 def test_the_guarantee_stays(visit):

@@ -13,9 +13,9 @@ from aureole.retrieval import CredibleIndex, GalleryMatcher, MatchOptions
 from aureole.scale import load_embedder
 from aureole.serve import Client, MatchResult, Service, ServiceError
 from aureole.serve._response_models import AboutAnswer, MatchAnswer
-from tests.web.visit import Visit, browser, chromium
 from tests.cli.conftest import run
 from tests.serve.conftest import N, ask, calibrator_of, error_of, in_base64, names, running
+from tests.web.visit import Visit, browser, chromium
 
 
 @pytest.fixture

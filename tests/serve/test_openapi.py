@@ -2,9 +2,8 @@
 
 import pytest
 
-from aureole.retrieval import Tags
 from aureole.scale import load_embedder
-from aureole.serve import Pictures, Service, TagService
+from aureole.serve import Pictures, Service
 from tests.serve.conftest import running
 
 pytest.importorskip("schemathesis")
@@ -29,10 +28,9 @@ def calibrated(made, index, calibrator):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("which", ["service", "calibrated"])
-def test_answers_are_those_described(which, request, tmp_path):
+def test_answers_are_those_described(which, request):
     service = request.getfixturevalue(which)
-    tags = None if which == "service" else TagService(Tags(tmp_path / "tags.sqlite"))
-    with running(service, tags=tags) as place:
+    with running(service) as place:
         tally = fuzz(f"http://{place[0]}:{place[1]}", examples=20)
     assert tally.faults == []
     assert tally.requests >= 200

@@ -1,4 +1,4 @@
-"""Selections that are larger than an address and a request: linked views, tags, exports and the relabel queue."""
+"""Selections that are larger than an address and a request: linked views, and the export of their ids."""
 
 import csv
 import json
@@ -8,11 +8,11 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import inspect_gallery
-from aureole.retrieval import CredibleIndex, Tags
-from aureole.serve import Service, TagService
+from aureole.retrieval import CredibleIndex
+from aureole.serve import Service
 from aureole.sphere import normalize
-from tests.web.visit import Visit, browser, chromium
 from tests.serve.conftest import running
+from tests.web.visit import Visit, browser, chromium
 
 pytest.importorskip("playwright")
 pytestmark = [
@@ -32,48 +32,35 @@ def gallery(tmp_path_factory):
     wrong = torch.randperm(ROWS, generator=rng)[:WRONG]
     code[wrong] = (code[wrong] + 1) % 3
     labels = [("cat", "dog", "owl")[i] for i in code.tolist()]
-    ids = [f"item {i}" for i in range(ROWS)]
+    ids = [f"item {i}" for i in range(ROWS - 1)] + ['=HYPERLINK("x", 1)']
     where = tmp_path_factory.mktemp("large") / "gallery.faiss"
     with CredibleIndex.create(where, posterior, ids, {"label": labels}) as index:
         yield index, inspect_gallery(index, label_column="label", kappa_pos=100.0)
 
 
-@pytest.fixture(scope="module")
-def chrome():
-    with browser() as found:
-        yield found
-
-
 @pytest.fixture
-def tags(tmp_path):
-    with Tags(tmp_path / "tags.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture
-def visit(chrome, gallery, tags):
+def visit(gallery):
     service = Service(gallery[0], label_column="label", questions=gallery[1])
     with (
-        running(service, tags=TagService(tags)) as (host, port),
+        browser() as chrome,
+        running(service) as (host, port),
         Visit(chrome, f"http://{host}:{port}/") as found,
     ):
-        found.context.add_init_script("localStorage.setItem('aureole-author', 'Ann')")
         yield found
+        assert found.errors == []
     service.close()
 
 
-def answer_dialog(page, text):
-    page.locator("dialog #tag-value").fill(text)
-    page.locator("dialog button[type=submit]").click()
-
-
-def download(page, title, path):
+def exported(page, path):
+    """The ids in the file that the button saves."""
     with page.expect_download() as waiting:
-        page.get_by_role("button", name=title, exact=True).click()
+        page.get_by_role("button", name="Export ids (CSV)").click()
     waiting.value.save_as(path)
+    with path.open(newline="", encoding="utf-8") as lines:
+        return [row["id"] for row in csv.DictReader(lines)]
 
 
-def test_all_suspicious_labels_reach_the_relabel_queue(visit, gallery, tags, tmp_path):
+def test_all_suspicious_labels_are_exported(visit, gallery, tmp_path):
     page, found = visit.page, gallery[1]
     total, _ = found.answer("labels")
     assert total >= WRONG
@@ -87,70 +74,19 @@ def test_all_suspicious_labels_reach_the_relabel_queue(visit, gallery, tags, tmp
     page.locator(".chip", has_text="Suspicious labels").wait_for()
     page.reload()
     visit.wait_selected(total)
-    page.keyboard.press("r")
-    answer_dialog(page, "")
-    page.locator(".tagging .status", has_text=f"Saved: needs relabelling, {total} items").wait_for()
-    wanted = {found.ids[row] for row in found.rows("labels")}
-    assert set(tags.ids("relabel")) == wanted
-    page.locator(".export summary").click()
-    download(page, "Relabel queue, CSV", tmp_path / "queue.csv")
-    with (tmp_path / "queue.csv").open(newline="") as lines:
-        assert {row["id"] for row in csv.DictReader(lines)} == wanted
-    assert visit.errors == []
+    wanted = [found.ids[row] for row in found.rows("labels")]
+    assert exported(page, tmp_path / "ids.csv") == wanted
 
 
-def select_all(visit):
+def test_more_ids_than_a_request_may_have_are_exported(visit, gallery, tmp_path):
     visit.page.goto(f"{visit.base}#/map?s=" + json.dumps([{"c": "kappa", "min": 0}]))
     visit.wait_selected(ROWS)
-    visit.page.locator(".tag-target", has_text="12,001 items selected").wait_for()
+    ids = exported(visit.page, tmp_path / "ids.csv")
+    guarded = [f"'{name}" if name.startswith("=") else name for name in gallery[1].ids]
+    assert ids == guarded
+    visit.page.get_by_text("Saved 12,001 ids").wait_for()
 
 
-def test_more_items_than_a_request_may_have_are_tagged_and_exported(visit, tags, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    page = visit.page
-    select_all(visit)
-    page.keyboard.press("t")
-    answer_dialog(page, "seen")
-    page.locator(".tagging .status", has_text="Saved: tag “seen”, 12,001 items").wait_for()
-    assert len(tags.ids("tag", "seen")) == ROWS
-    page.keyboard.press("u")
-    page.locator(".tagging .status", has_text="Undone").wait_for()
-    assert tags.ids("tag", "seen") == []
-    page.locator(".export summary").click()
-    download(page, "Selected items, Parquet", tmp_path / "all.parquet")
-    table = parquet.read_table(tmp_path / "all.parquet")
-    assert table.column_names == ["id", "kappa", "label", "text"]
-    assert len(set(table["id"].to_pylist())) == ROWS
-    download(page, "Selected items, CSV", tmp_path / "all.csv")
-    with (tmp_path / "all.csv").open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    assert [row["id"] for row in rows] == table["id"].to_pylist()
-    assert [row["label"] for row in rows] == table["label"].to_pylist()
-    assert visit.errors == []
-
-
-def test_what_is_saved_before_a_failure_is_reported_and_can_be_undone(visit, tags):
-    page = visit.page
-    select_all(visit)
-    asked = []
-
-    def fail_second(route) -> None:
-        asked.append(len(route.request.post_data_json["ids"]))
-        if len(asked) == 2:
-            error = {"code": "unavailable", "message": "the tags are locked.", "field": None}
-            route.fulfill(status=503, json={"error": error})
-        else:
-            route.continue_()
-
-    page.route(
-        "**/v1/tags", lambda r: fail_second(r) if r.request.method == "POST" else r.continue_()
-    )
-    page.keyboard.press("t")
-    answer_dialog(page, "seen")
-    message = page.locator(".tagging .trouble")
-    message.get_by_text("the tags are locked. The first 10,000 items are saved").wait_for()
-    assert asked == [10_000, 2_001]
-    assert len(tags.ids("tag", "seen")) == 10_000
-    page.keyboard.press("u")
-    page.locator(".tagging .status", has_text="Undone").wait_for()
-    assert tags.ids("tag", "seen") == []
+def test_nothing_selected_cannot_be_exported(visit):
+    visit.open_map()
+    assert visit.page.get_by_role("button", name="Export ids (CSV)").is_disabled()

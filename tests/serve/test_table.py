@@ -16,11 +16,10 @@ from aureole.serve._response_models import (
     TableAnswer,
     TableFindAnswer,
     TableIdsAnswer,
-    TableNumbersAnswer,
     TableRowsAnswer,
 )
+from tests.serve.conftest import N, ask, error_of, names, running
 from tests.serve.served import serving
-from tests.serve.conftest import NASTY, N, ask, error_of, names, running
 
 
 def get(place, path, model=None):
@@ -71,7 +70,7 @@ def test_columns_are_those_of_the_gallery(place, made, order):
     assert [values[code] for code in data["label"]] == [("cat", "dog", "<b>")[i % 3] for i in order]
 
 
-def test_rows_and_numbers_are_inverse(place, order, client):
+def test_rows_are_items_in_the_order_of_kappa(place, order, client):
     rows = [N - 1, 0, 7, 7]
     found = post(place, "/v1/table/rows", {"rows": rows}, TableRowsAnswer)
     assert [item.id for item in found.items] == [names()[order[row]] for row in rows]
@@ -79,44 +78,14 @@ def test_rows_and_numbers_are_inverse(place, order, client):
     assert found.items[2].model_dump() == {
         name: item[name] for name in type(found.items[2]).model_fields
     }
-    body = {"ids": [*NASTY, "nobody", names()[0]]}
-    numbers = post(place, "/v1/table/numbers", body, TableNumbersAnswer)
-    assert numbers.rows == [
-        *(order.index(names().index(name)) for name in NASTY), None, order.index(0),
-    ]  # fmt: skip
-    assert numbers.version == found.version
     assert post(place, "/v1/table/rows", {"rows": []}, TableRowsAnswer).items == []
     ids = post(place, "/v1/table/ids", {"rows": rows, "version": found.version}, TableIdsAnswer)
     assert ids.ids == [item.id for item in found.items]
 
 
-def test_rows_are_exported_as_parquet(place, made, order, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    rows = [N - 1, 0, *range(7, N), 7]
-    status, headers, body = ask(place, "POST", "/v1/table/export", {"rows": rows})
-    assert (status, headers["content-type"]) == (200, "application/vnd.apache.parquet")
-    assert "attachment" in headers["content-disposition"]
-    (tmp_path / "rows.parquet").write_bytes(body)
-    found = parquet.read_table(tmp_path / "rows.parquet").to_pydict()
-    places = [order[row] for row in rows]
-    assert found == {
-        "id": [names()[i] for i in places],
-        "kappa": made[1].kappa[places].tolist(),
-        "label": [("cat", "dog", "<b>")[i % 3] for i in places],
-        "text": [f"picture {i} & more" for i in places],
-    }
-
-
 def test_row_numbers_of_another_version_are_rejected(place):
-    for path in ("ids", "export"):
-        answer = ask(place, "POST", f"/v1/table/{path}", {"rows": [0], "version": "old"})
-        assert "has changed" in error_of(answer, 409, "conflict")
-
-
-def test_an_export_of_too_much_text_is_refused(place, monkeypatch):
-    monkeypatch.setattr("aureole.serve._listing._EXPORT_CHARACTERS", 100)
-    answer = ask(place, "POST", "/v1/table/export", {"rows": list(range(N))})
-    assert "Select fewer" in error_of(answer, 422, "invalid_input")
+    answer = ask(place, "POST", "/v1/table/ids", {"rows": [0], "version": "old"})
+    assert "has changed" in error_of(answer, 409, "conflict")
 
 
 @pytest.mark.parametrize("text", ["PICTURE 1", "& more", "passwd", "<", "dog", "x" * 200, "nobody"])
@@ -174,17 +143,6 @@ def test_paths_and_searches_that_make_no_sense(place, path, status, code):
         ("ids", {"rows": [True]}),
         ("ids", {"rows": [0] * 10_001}),
         ("ids", {"rows": [0], "version": "a" * 65}),
-        ("export", {"rows": []}),
-        ("export", {"rows": [N]}),
-        ("export", {"rows": ["0"]}),
-        ("export", {"rows": [0] * 100_001}),
-        ("export", {"rows": [0], "format": "csv"}),
-        ("numbers", {"ids": [0]}),
-        ("numbers", {"ids": ["a"] * 100_001}),
-        ("numbers", {"ids": ["a" * 1025]}),
-        ("numbers", {"ids": ["\ud800"]}),
-        ("numbers", {"ids": "item-000"}),
-        ("numbers", {}),
     ],
 )
 def test_bodies_that_make_no_sense(place, path, body):

@@ -18,8 +18,8 @@ from aureole.explorer import explorer_data, write_explorer
 from aureole.explorer._notebook import _ESM
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.sphere import normalize
-from tests.web.visit import Visit, browser, chromium, serving
 from tests.explorer.test_notebook import HOST, escaped
+from tests.web.visit import Visit, browser, chromium, serving
 
 pytest.importorskip("playwright")
 pytest.importorskip("fastapi")

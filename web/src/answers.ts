@@ -1,14 +1,13 @@
-// The answers to questions about the gallery, and its comparison with another one, as the service sends them.
+// The answers to questions about the gallery, as the service sends them.
 
 import type { Item } from "./api";
 
-export type QuestionName = "labels" | "ambiguous" | "duplicates" | "outliers";
+export type QuestionName = "labels" | "ambiguous" | "outliers";
 
 /** The questions as headings. */
 export const TITLES: Record<QuestionName, string> = {
   labels: "Suspicious labels",
   ambiguous: "Confused classes",
-  duplicates: "Near duplicates",
   outliers: "Outliers",
 };
 
@@ -36,7 +35,6 @@ export interface Questions {
   stale: boolean;
   questions: QuestionSummary[];
   confusions: ConfusedClasses[];
-  comparison: boolean;
   settings: Record<string, unknown>;
 }
 
@@ -52,7 +50,6 @@ export interface AnswerEntry {
   angle?: number | null;
   p_value?: number | null;
   beyond?: boolean | null;
-  partner?: Item | null;
 }
 
 export interface Answer {
@@ -60,48 +57,4 @@ export interface Answer {
   total: number;
   offset: number;
   entries: AnswerEntry[];
-}
-
-export interface ComparedGallery {
-  name: string;
-  dim: number;
-  kappa_pos: number | null;
-  /** The quantiles of 5, 50 and 95 %. */
-  kappa: [number, number, number];
-  recall_at_1: number | null;
-  coverage: Record<string, number> | null;
-}
-
-export interface Comparison {
-  available: boolean;
-  reason: string | null;
-  summary: {
-    items: number;
-    only: [number, number];
-    rank_correlation: number | null;
-    overlap: number | null;
-    galleries: [ComparedGallery, ComparedGallery];
-  } | null;
-  ids: string[];
-  /** Base64 of float32 pairs: both kappas of each id. */
-  points: string;
-  /** Base64 of float32 pairs: the coordinates of each id on the map of each gallery, NaN if it is not on it; null without a map. */
-  maps: [string | null, string | null];
-}
-
-export type MovedBy = "kappa" | "up" | "down" | "neighbours";
-
-export interface Mover {
-  id: string;
-  item: Item;
-  kappa: [number | null, number | null];
-  rank_change: number;
-  overlap: number;
-}
-
-export interface Movers {
-  by: MovedBy;
-  total: number;
-  offset: number;
-  entries: Mover[];
 }

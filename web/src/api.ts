@@ -1,7 +1,6 @@
 // The data of a gallery and its source: the service, or data embedded in the file.
 
-import type { Answer, Comparison, MovedBy, Movers, QuestionName, Questions } from "./answers";
-import type { TagStore } from "./tag_store";
+import type { Answer, QuestionName, Questions } from "./answers";
 
 export interface Item {
   id: string;
@@ -33,10 +32,10 @@ export interface About {
   pictures: boolean;
   kappa: { quantiles: [number, number][]; median: number };
   classes: { label: unknown; count: number }[];
-  /** The calibrator of match probabilities; files of earlier versions do not have the field. */
-  /** Whether the gallery has a conformal calibration; files of earlier versions do not have the field. */
-  conformal?: boolean;
-  calibrator?: { threshold: number; limit: number; queries: number } | null;
+  /** Whether the gallery has a conformal calibration. */
+  conformal: boolean;
+  /** The calibrator of match probabilities. */
+  calibrator: { threshold: number; limit: number; queries: number } | null;
   /** The prior probability that two items match. */
   prior: number;
   version: string;
@@ -181,7 +180,6 @@ export interface Match {
 export interface Source {
   /** Whether new pictures and sentences can be embedded. */
   readonly live: boolean;
-  readonly tags: TagStore;
   about(): Promise<About>;
   items(order: Order, label: unknown, offset: number, limit: number, signal?: AbortSignal): Promise<Page>;
   /** The items on both sides of a kappa threshold, and how many of them lie below it. */
@@ -203,18 +201,13 @@ export interface Source {
   rows(numbers: number[], signal?: AbortSignal): Promise<(Item | null)[]>;
   /** The rows whose id or text contains a text, ignoring case. */
   find(text: string, column: string | null, signal?: AbortSignal): Promise<Match>;
-  numbers(ids: string[]): Promise<(number | null)[]>;
   /** The ids of at most 10,000 rows of this version of the table. */
   ids(numbers: number[], version: string): Promise<string[]>;
-  /** A Parquet file of at most 100,000 rows of this version of the table; a page that is a file cannot write one. */
-  parquet?(numbers: number[], version: string): Promise<Blob>;
   questions(): Promise<Questions>;
   /** The items that a question found; `classes` are codes of a pair of confused classes. */
   question(name: QuestionName, offset: number, limit: number, classes: [number, number] | null, signal?: AbortSignal): Promise<Answer>;
-  /** The rows of all items that a question found; of near duplicates, both of each pair. */
+  /** The rows of all items that a question found. */
   questionRows(name: QuestionName, classes: [number, number] | null): Promise<Match>;
-  comparison(): Promise<Comparison>;
-  movers(by: MovedBy, offset: number, limit: number, signal?: AbortSignal): Promise<Movers>;
 }
 
 export function numbersOf(type: string, buffer: ArrayBuffer): Numbers {

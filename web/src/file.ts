@@ -27,8 +27,7 @@ import {
   type Source,
   type TableInfo,
 } from "./api";
-import type { Answer, Comparison, Movers, Questions } from "./answers";
-import { BrowserTags, fingerprint } from "./tag_store";
+import type { Answer, Questions } from "./answers";
 import { labelOf } from "./words";
 
 const NO_ANSWERS = "this file has no answers: open the gallery with aureole serve.";
@@ -82,8 +81,7 @@ export interface Stored {
   format: "aureole-explorer-2";
   about: About;
   rejection: Rejection;
-  /** Files of earlier versions do not have it. */
-  calibration?: Calibration;
+  calibration: Calibration;
   masses: number[];
   /** In the order of kappa. */
   items: StoredItem[];
@@ -105,12 +103,10 @@ export function storedData(): Stored | null {
 
 export class StoredFile implements Source {
   readonly live = false;
-  readonly tags: BrowserTags;
   private readonly places: Map<string, number>;
   private unpacked: Promise<Sets> | null = null;
 
   constructor(private readonly data: Stored) {
-    this.tags = new BrowserTags(`aureole-tags-${fingerprint(data.items.map(({ id }) => id))}`);
     this.places = new Map(data.items.map((item, i) => [item.id, i]));
   }
 
@@ -202,7 +198,7 @@ export class StoredFile implements Source {
   }
 
   async calibration(): Promise<Calibration> {
-    return this.data.calibration ?? { available: false, pairs: 0, curve: [] };
+    return this.data.calibration;
   }
 
   async rejection(): Promise<Rejection> {
@@ -237,18 +233,10 @@ export class StoredFile implements Source {
   }
 
   async questions(): Promise<Questions> {
-    return { available: false, reason: NO_ANSWERS, progress: null, stale: false, questions: [], confusions: [], comparison: false, settings: {} };
+    return { available: false, reason: NO_ANSWERS, progress: null, stale: false, questions: [], confusions: [], settings: {} };
   }
 
   async question(): Promise<Answer> {
-    throw new Failure(NO_ANSWERS, "not_found");
-  }
-
-  async comparison(): Promise<Comparison> {
-    return { available: false, reason: NO_ANSWERS, summary: null, ids: [], points: "", maps: [null, null] };
-  }
-
-  async movers(): Promise<Movers> {
     throw new Failure(NO_ANSWERS, "not_found");
   }
 
@@ -258,10 +246,6 @@ export class StoredFile implements Source {
 
   async ids(numbers: number[]): Promise<string[]> {
     return numbers.map((row) => this.at(row).id);
-  }
-
-  async numbers(ids: string[]): Promise<(number | null)[]> {
-    return ids.map((id) => this.places.get(id) ?? null);
   }
 
   private place(id: string | undefined): number {

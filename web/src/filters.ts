@@ -29,8 +29,6 @@ function sentence(filter: Filter, table: TableInfo): string {
   if ("lasso" in filter) return "Area on the map";
   if ("find" in filter) return `Contains “${filter.find}”`;
   if ("rows" in filter) return `${count(filter.rows.length)} listed items`;
-  if ("tag" in filter) return `Tag: ${filter.tag}`;
-  if ("compared" in filter) return "Area of the comparison";
   if ("question" in filter) return filter.classes === undefined ? TITLES[filter.question] : `${TITLES[filter.question]}, one pair`;
   const name = columnName(filter.c);
   if ("in" in filter) {

@@ -8,7 +8,6 @@ import { storedData, StoredFile } from "./file";
 import { type Gallery, galleryView, type Held } from "./gallery";
 import { itemView, type View } from "./item";
 import { askKey } from "./key";
-import { compareView } from "./compare";
 import { type Overview, overviewView } from "./overview";
 import { queryView } from "./query";
 import { questionsView } from "./questions";
@@ -17,7 +16,6 @@ import { readRoute } from "./route";
 import { Selection } from "./selection";
 import { Service } from "./service";
 import { Table } from "./table";
-import { itemTags, selectionTags, Tagging, tagsView } from "./tags";
 import { themeButton } from "./theme";
 import type { Context } from "./tile";
 import { colours, shapeOf, sorted } from "./words";
@@ -51,9 +49,8 @@ async function start(): Promise<void> {
     for (const href of dead) links.querySelector(`a[href="${href}"]`)?.remove();
   }
   const selection = new Selection(table);
-  const context: Context = { source, colour: colours(about), shape: shapeOf(about), table, selection, actions: [] };
+  const context: Context = { source, colour: colours(about), shape: shapeOf(about), table, selection };
   new Pages(main, links, context, about, held).show();
-  if (stored === null) void showCompare(source, links);
 }
 
 /** Requests the map's columns together with the description of the gallery; errors are reported where the columns are used. */
@@ -63,13 +60,6 @@ function prefetch(table: Table): void {
     if (map.available) for (const name of ["map.x", "map.y"]) table.column(name).catch(ignored);
   };
   table.info().then(columns, ignored);
-}
-
-/** Shows the link to the comparison, if the service has one. */
-async function showCompare(source: Source, links: HTMLElement): Promise<void> {
-  const link = links.querySelector<HTMLElement>('a[href^="#/compare"]');
-  const { comparison } = await source.questions().catch(() => ({ comparison: false }));
-  if (link !== null) link.hidden = !comparison;
 }
 
 /** Shows the view that the URL names; the gallery keeps its state. */
@@ -82,7 +72,6 @@ class Pages {
   private scrolled = 0;
   private scrolledMap = 0;
   private first = true;
-  private readonly tagging: Tagging;
 
   constructor(
     private readonly main: HTMLElement,
@@ -91,11 +80,9 @@ class Pages {
     private readonly about: About,
     private readonly held: Held | null,
   ) {
-    this.tagging = new Tagging(context, about);
-    context.actions.push((place) => place.append(selectionTags(this.tagging, context).element));
     addEventListener("hashchange", () => this.show());
     // these views keep their state while others are open
-    const own = new Map(["", "map", "questions", "compare", "threshold"].map((name) => [name, links.querySelector(`a[href="#/${name}"]`)]));
+    const own = new Map(["", "map", "questions", "threshold"].map((name) => [name, links.querySelector(`a[href="#/${name}"]`)]));
     const keep = (): void => own.get(readRoute().view)?.setAttribute("href", location.hash || "#/");
     keep();
     addEventListener("hashchange", keep);
@@ -131,13 +118,11 @@ class Pages {
       this.announce(shown);
       return;
     }
-    if (name === "item") this.view = withTags(itemView(this.context, this.about, rest), itemTags(this.tagging, rest));
+    if (name === "item") this.view = itemView(this.context, this.about, rest);
     else if (name === "ask") this.view = queryView(this.context, this.about);
     else if (name === "questions") this.view = questionsView(this.context, this.about);
-    else if (name === "compare") this.view = compareView(this.context, this.about);
     else if (name === "threshold") this.view = rejectionView(this.context, this.about);
     else if (name === "calibration") this.view = calibrationView(this.context, this.about);
-    else if (name === "tags") this.view = tagsView(this.tagging);
     if (this.view !== null) {
       const claims = name === "item" || name === "ask"; // views with sets of a claimed mass
       fill(this.main, [claims && calibrationBanner(this.about), this.view.element]);
@@ -163,18 +148,6 @@ class Pages {
   }
 }
 
-/** A view with the tags of its items below its first line. */
-function withTags(view: View, tags: View): View {
-  view.element.insertBefore(tags.element, view.element.children[1] ?? null);
-  return {
-    element: view.element,
-    leave() {
-      tags.leave?.();
-      view.leave?.();
-    },
-  };
-}
-
 function empty(): Gallery {
   const words = prose(" Add rows with `aureole index append`, then restart the service.");
   return { element: h("p", { class: "empty" }, h("strong", {}, "The gallery is empty."), ...words), follow: () => undefined };
@@ -188,10 +161,8 @@ function nav(): HTMLElement {
     h("a", { href: "#/map" }, "Map"),
     h("a", { href: "#/ask" }, "Query"),
     storedData() === null && h("a", { href: "#/questions" }, "Questions"),
-    storedData() === null && h("a", { href: "#/compare", hidden: true }, "Compare"),
     h("a", { href: "#/threshold" }, "Threshold"),
     h("a", { href: "#/calibration" }, "Calibration"),
-    h("a", { href: "#/tags" }, "Tags"),
   );
 }
 

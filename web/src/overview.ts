@@ -2,6 +2,7 @@
 
 import type { About, Item, TableInfo } from "./api";
 import { choice, debounced, fill, h, Latest, prose, trouble } from "./dom";
+import { exportButton } from "./export";
 import { categoryName, chips, Classes, columnName, Histogram, search } from "./filters";
 import { capital, type View } from "./item";
 import { type Look, lookOf } from "./look";
@@ -57,13 +58,11 @@ class Parts {
     this.classes = new Classes(context, table, about.label_column);
     this.map = new MapPanel(context, about, table);
     this.rows = new RowViews(context, about, table);
-    const actions = h("div", { class: "actions", role: "group", "aria-label": "Actions on the selection" });
-    for (const add of context.actions) add(actions);
     this.element = h(
       "div",
       {},
       h("div", { class: "bar filters" }, this.chips.element, this.search.element),
-      actions,
+      exportButton(context),
       this.problem,
       h("div", { class: "board" }, this.map.element, h("div", { class: "sides" }, this.histogram.element, this.classes.element)),
       this.rows.element,

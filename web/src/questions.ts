@@ -32,11 +32,6 @@ const WORDS: Record<QuestionName, Words> = {
     found: (n, noun) => `${count(n)} ${noun} between two classes, the most even first`,
     none: "No item lies between two classes.",
   },
-  duplicates: {
-    about: "Pairs that are equal or edited copies of each other, with the probability of each.",
-    found: (n) => `${count(n)} ${n === 1 ? "pair" : "pairs"}, the most probable first`,
-    none: "No copies were found.",
-  },
   outliers: {
     about: "Items that are isolated: the angle to the 10th nearest item, and how common such an angle is in this gallery.",
     found: (n, noun) => `${count(n)} ${noun} beyond what the gallery itself shows, the farthest first`,
@@ -149,7 +144,7 @@ class Entries {
       fill(this.element, [
         name === "ambiguous" && this.pairs(),
         h("p", { class: "status", role: "status" }, this.status(words, answer.total)),
-        h("ul", { class: name === "duplicates" ? "pairs" : "grid" }, ...answer.entries.map((entry) => this.entry(entry))),
+        h("ul", { class: "grid" }, ...answer.entries.map((entry) => this.entry(entry))),
         h(
           "p",
           { class: "offer" },
@@ -211,10 +206,6 @@ class Entries {
 
   private entry(entry: AnswerEntry): HTMLElement {
     const { name } = this.question;
-    if (name === "duplicates" && entry.partner) {
-      const score = entry.score === 1 ? "equal" : probability(entry.score ?? 0);
-      return h("li", {}, tile(this.context, entry.item), tile(this.context, entry.partner), h("span", { class: "facts" }, score));
-    }
     if (name === "outliers") {
       const angle = `${(((entry.angle ?? 0) * 180) / Math.PI).toFixed(0)}°`;
       return h("li", {}, tile(this.context, entry.item, h("span", { class: "kappa" }, angle), h("small", {}, `p ${probability(entry.p_value ?? 1)}`)));

@@ -1,8 +1,7 @@
 // The selection: a list of filters, the rows that pass all of them, and its form in the address (`s=`).
 
 import type { QuestionName } from "./answers";
-import { Failure, type TableInfo } from "./api";
-import { type Area, checkedArea, inside } from "./areas";
+import type { Numbers, TableInfo } from "./api";
 import { changeQuery, hrefTo, readRoute } from "./route";
 import type { Table } from "./table";
 
@@ -16,11 +15,8 @@ export type Filter =
   /** Ids and texts that contain the words; only in one column if it is given. */
   | { find: string; c?: string }
   | { rows: number[] }
-  | { tag: string }
   /** All items of a question, or its ambiguous items between two classes, by code: the service has their rows. */
-  | { question: QuestionName; classes?: [number, number] }
-  /** An area of the comparison with another gallery. */
-  | { compared: Area };
+  | { question: QuestionName; classes?: [number, number] };
 
 /** The rows that pass all filters, ascending, and a mask with 1 for each of them. */
 export interface Selected {
@@ -61,7 +57,7 @@ export function linkTo(view: string, filters: readonly Filter[], values: Record<
 
 function checked(value: unknown): Filter | null {
   if (typeof value !== "object" || value === null) return null;
-  const { c, in: codes, min, max, lasso, find, rows, tag, question, classes, compared } = value as Record<string, unknown>;
+  const { c, in: codes, min, max, lasso, find, rows, question, classes } = value as Record<string, unknown>;
   const number = (each: unknown): each is number => typeof each === "number" && Number.isFinite(each);
   if (typeof c === "string" && Array.isArray(codes)) return { c, in: codes.filter(number) };
   if (typeof find === "string") return typeof c === "string" ? { find, c } : { find };
@@ -73,13 +69,11 @@ function checked(value: unknown): Filter | null {
     return corners.length < 3 ? null : { lasso: corners.slice(0, MOST_CORNERS) };
   }
   if (Array.isArray(rows)) return { rows: rows.filter(number).slice(0, MOST_ROWS) };
-  if (typeof tag === "string") return { tag };
   if (isQuestion(question)) return isPair(classes) ? { question, classes } : { question };
-  const area = checkedArea(compared);
-  return area === null ? null : { compared: area };
+  return null;
 }
 
-const QUESTIONS: readonly unknown[] = ["labels", "ambiguous", "duplicates", "outliers"] satisfies QuestionName[];
+const QUESTIONS: readonly unknown[] = ["labels", "ambiguous", "outliers"] satisfies QuestionName[];
 
 function isQuestion(value: unknown): value is QuestionName {
   return QUESTIONS.includes(value);
@@ -95,7 +89,6 @@ type Listener = (selected: Selected) => void;
 export class Selection {
   private listeners = new Set<Listener>();
   private failed: ((error: unknown) => void) | null = null;
-  private tagged: ((tag: string) => Promise<ArrayLike<number>>) | null = null;
   private masks = new Map<string, Promise<{ mask: Uint8Array; truncated: boolean }>>();
   private last: Selected | null = null;
   private run = 0;
@@ -148,18 +141,6 @@ export class Selection {
   /** Sets who shows that the filters could not be evaluated. */
   onFailure(show: (error: unknown) => void): void {
     this.failed = show;
-  }
-
-  /** Sets how the rows of a tag are found. */
-  provideTags(rowsOf: (tag: string) => Promise<ArrayLike<number>>): void {
-    this.tagged = rowsOf;
-  }
-
-  /** Evaluates again, because tags or columns have changed. */
-  async refresh(): Promise<void> {
-    this.masks.clear();
-    this.last = null;
-    await this.take(this.now);
   }
 
   /** The rows that pass all filters but those of one kind: what a histogram counts that shows its own brush. */
@@ -223,13 +204,8 @@ export class Selection {
       const found = await this.table.ofQuestion(filter.question, filter.classes ?? null);
       for (const row of found.rows) if (row < mask.length) mask[row] = 1;
       return { mask, truncated: found.truncated };
-    } else if ("compared" in filter) {
-      for (const row of await this.table.compared(filter.compared)) if (row < mask.length) mask[row] = 1;
     } else if ("rows" in filter) {
       for (const row of filter.rows) if (row < mask.length) mask[row] = 1;
-    } else if ("tag" in filter) {
-      if (this.tagged === null) throw new Failure("Tags are not available here.", "unavailable");
-      for (const row of Array.from(await this.tagged(filter.tag))) mask[row] = 1;
     } else if ("in" in filter) {
       const { values, missing } = await this.table.column(filter.c);
       const wanted = new Set(filter.in.map((code) => (code < 0 ? missing : code)));
@@ -251,9 +227,7 @@ export function kindOf(filter: Filter): string {
   if ("lasso" in filter) return "lasso";
   if ("find" in filter) return "find";
   if ("rows" in filter) return "rows";
-  if ("tag" in filter) return `tag ${filter.tag}`;
   if ("question" in filter) return "question";
-  if ("compared" in filter) return "compared";
   return `column ${filter.c}`;
 }
 
@@ -264,4 +238,27 @@ function rowsOf(mask: Uint8Array): Uint32Array {
   let at = 0;
   for (let i = 0; i < mask.length; i += 1) if (mask[i] === 1) rows[at++] = i;
   return rows;
+}
+
+/** Sets the mask for points in a polygon, by the even-odd rule. */
+export function inside(polygon: [number, number][], x: Numbers, y: Numbers, mask: Uint8Array): void {
+  const xs = polygon.map(([value]) => value);
+  const ys = polygon.map(([, value]) => value);
+  const [left, right] = [Math.min(...xs), Math.max(...xs)];
+  const [low, high] = [Math.min(...ys), Math.max(...ys)];
+  const n = polygon.length;
+  for (let i = 0; i < mask.length; i += 1) {
+    const px = x[i] as number;
+    const py = y[i] as number;
+    if (!(px >= left && px <= right && py >= low && py <= high)) continue;
+    let odd = 0;
+    for (let a = 0, b = n - 1; a < n; b = a, a += 1) {
+      const ay = ys[a] as number;
+      const by = ys[b] as number;
+      if (ay > py === by > py) continue;
+      const ax = xs[a] as number;
+      if (px < ((xs[b] as number) - ax) * ((py - ay) / (by - ay)) + ax) odd ^= 1;
+    }
+    mask[i] = odd;
+  }
 }

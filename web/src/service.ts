@@ -1,6 +1,6 @@
 // The gallery, from the service.
 
-import type { Answer, Comparison, MovedBy, Movers, QuestionName, Questions } from "./answers";
+import type { Answer, QuestionName, Questions } from "./answers";
 import {
   type About,
   type Asked,
@@ -24,14 +24,12 @@ import {
   type Source,
   type TableInfo,
 } from "./api";
-import { ServiceTags } from "./tag_store";
 
 const KEY = "aureole-key";
 const MATCHES = 100; // nearest items with a probability
 
 export class Service implements Source {
   readonly live = true;
-  readonly tags = new ServiceTags((url, init) => this.call(url, init));
   private asked: Promise<string> | null = null;
   private readonly blobs = new Map<string, Promise<string | null>>();
 
@@ -103,13 +101,8 @@ export class Service implements Source {
     return this.get("v1/rejection");
   }
 
-  async table(): Promise<TableInfo> {
-    try {
-      return await this.get("v1/table");
-    } catch (error) {
-      if (!(error instanceof Failure) || error.code !== "not_found") throw error;
-      throw new Failure("This service does not offer the gallery as a table. Update `aureole` and restart it.", "unavailable");
-    }
+  table(): Promise<TableInfo> {
+    return this.get("v1/table");
   }
 
   async column(name: string): Promise<{ values: Numbers; version: string }> {
@@ -128,16 +121,8 @@ export class Service implements Source {
     return unpacked(await this.get(`v1/table/find?${asked}`, signal));
   }
 
-  async numbers(ids: string[]): Promise<(number | null)[]> {
-    return (await this.post<{ rows: (number | null)[] }>("v1/table/numbers", { ids })).rows;
-  }
-
   async ids(numbers: number[], version: string): Promise<string[]> {
     return (await this.post<{ ids: string[] }>("v1/table/ids", { rows: numbers, version })).ids;
-  }
-
-  async parquet(numbers: number[], version: string): Promise<Blob> {
-    return (await this.call("v1/table/export", sent({ rows: numbers, version }))).blob();
   }
 
   async questionRows(name: QuestionName, classes: [number, number] | null): Promise<Match> {
@@ -150,14 +135,6 @@ export class Service implements Source {
 
   question(name: QuestionName, offset: number, limit: number, classes: [number, number] | null, signal?: AbortSignal): Promise<Answer> {
     return this.get(`v1/questions/${name}?offset=${offset}&limit=${limit}&${pairOf(classes)}`, signal);
-  }
-
-  comparison(): Promise<Comparison> {
-    return this.get("v1/comparison");
-  }
-
-  movers(by: MovedBy, offset: number, limit: number, signal?: AbortSignal): Promise<Movers> {
-    return this.get(`v1/comparison/movers?by=${by}&offset=${offset}&limit=${limit}`, signal);
   }
 
   private async get<T>(url: string, signal?: AbortSignal): Promise<T> {

@@ -1,7 +1,6 @@
 // The gallery's table in the browser: columns as typed arrays, rows by number (the order of kappa), loaded when needed.
 
 import type { QuestionName } from "./answers";
-import { type Area, maskOf } from "./areas";
 import { type ColumnInfo, Failure, type Item, type Match, type Numbers, type Source, type TableInfo } from "./api";
 
 const CHUNK = 500; // rows of a request
@@ -71,30 +70,9 @@ export class Table {
     return this.source.ids(Array.from(rows), (await this.info()).version);
   }
 
-  /** A Parquet file of these rows; at most 100,000. */
-  async parquet(rows: ArrayLike<number>): Promise<Blob> {
-    const { version } = await this.info();
-    if (this.source.parquet === undefined) throw new Failure("This file cannot write Parquet: export CSV or JSON lines.", "unavailable");
-    return this.source.parquet(Array.from(rows), version);
-  }
-
   /** The rows of all items of a question. */
   ofQuestion(name: QuestionName, classes: [number, number] | null): Promise<Match> {
     return this.source.questionRows(name, classes);
-  }
-
-  /** The rows of the items in an area of the comparison. */
-  async compared(area: Area): Promise<number[]> {
-    const found = await this.source.comparison();
-    if (!found.available) throw new Failure(`The comparison is not available: ${found.reason ?? "there is no other gallery."}`, "unavailable");
-    const mask = maskOf(found, area);
-    const rows = await this.source.numbers(found.ids.filter((_, i) => mask[i] === 1));
-    return rows.filter((row): row is number => row !== null);
-  }
-
-  /** The row of each id; null if it does not exist. */
-  numbers(ids: string[]): Promise<(number | null)[]> {
-    return this.source.numbers(ids);
   }
 
   /** Forgets everything, because the rows have changed or a column was added. */

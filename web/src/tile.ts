@@ -13,8 +13,6 @@ export interface Context {
   shape: "picture" | "card" | "plain";
   table: Table;
   selection: Selection;
-  /** Add their buttons to the toolbar of the selection. */
-  actions: ((toolbar: HTMLElement) => void)[];
 }
 
 export function hrefOf(id: string): string {

@@ -76,11 +76,8 @@ _COMMANDS = {
         ("_index", "_galleries", "_map"),
     ),
     "search": _Listed(_SEARCH, "Search a gallery.", ("_search",)),
-    "inspect": _Listed(_SEARCH, "Suspicious labels, outliers, copies.", ("_inspect",)),
-    "compare": _Listed(_SEARCH, "Compare two galleries of the same ids.", ("_compare",)),
-    "near-duplicates": _Listed(_SEARCH, "Find edited copies.", ("_near_duplicates",)),
+    "inspect": _Listed(_SEARCH, "Suspicious labels, confused classes, outliers.", ("_inspect",)),
     "serve": _Listed(_SEARCH, "Serve a gallery over HTTP, with a page.", ("_serve",)),
-    "tags": _Listed(_SEARCH, "Tags, notes and items to relabel.", ("_tags",)),
     "report": _Listed(_PAGES, "Write a page about a table or a gallery.", ("_report",)),
 }
 

@@ -20,7 +20,7 @@ from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
 from aureole.errors import InvalidInputError, MissingPackageError
 
 if TYPE_CHECKING:
-    from aureole.serve import ApiKeys, Service, TagService, Tracing
+    from aureole.serve import ApiKeys, Service, Tracing
 
 _LOG = logging.getLogger("aureole.serve")
 
@@ -38,7 +38,6 @@ Examples:
     aureole serve --index gallery.lance --head head --calibrator calibrator
     aureole serve --index gallery.faiss --host 0.0.0.0 \
       --api-key-file key.txt --rate 20
-    aureole serve --index new.lance --compare-with old.lance
 """
 
 
@@ -64,17 +63,9 @@ class ItemOptions:
     questions: Path | None = option(
         "Answers of aureole inspect (default: those next to the gallery).", metavar="FILE"
     )
-    compare_with: str | None = option(
-        "Another gallery of the same ids to compare this one with.", metavar="ADDRESS"
-    )
     writable: bool = option(
         "Accept requests with an API key that store and delete items (Lance and PostgreSQL).", False
     )
-    tags: Path | None = option(
-        "File of tags and notes (default: GALLERY.tags.sqlite for a local gallery; others have none).",
-        metavar="FILE",
-    )
-    read_only_tags: bool = option("Do not let the page and clients change tags.", False)
     refresh: float = option(
         "Seconds between looks for changed rows, which searches find at once but lists do not; 0 never looks.",
         10.0,
@@ -116,12 +107,6 @@ class AddressOptions:
             return None
         local = {"localhost", "127.0.0.1", "::1", self.host.lower()} if self.is_loopback else set()
         return frozenset(names | local)
-
-    def tag_refusal(self, *, has_key: bool) -> str | None:
-        """Reason why changes of tags are refused; None with an API key, or if only this machine reaches the service."""
-        if has_key or (self.is_loopback and not self.allowed_host):
-            return None
-        return "changing tags needs an API key, because other machines can reach this service."
 
 
 @dataclass(frozen=True)
@@ -189,12 +174,9 @@ def serve(
         service = _service(stack, opened, model, calibrator, settings)
         if opened.engine in ("FAISS", "Lance"):
             service.inspect(index)
-        if items.compare_with is not None:
-            service.answers.compare(index, items.compare_with, items.label_column)
         if items.refresh:
             service.follow(index, items.refresh)
-        tags = _tags(stack, index, items, address.tag_refusal(has_key=keys is not None))
-        _listen(service, address, limits, keys=keys, tags=tags, tracing=tracing)
+        _listen(service, address, limits, keys=keys, tracing=tracing)
 
 
 def _questions(index: str, given: Path | None) -> au.explorer.Questions | None:
@@ -247,7 +229,6 @@ def _listen(
     limits: LimitOptions,
     *,
     keys: ApiKeys | None,
-    tags: TagService,
     tracing: Tracing | None,
 ) -> None:
     """Answer requests until a signal, and print the URL once the service is ready."""
@@ -274,7 +255,7 @@ def _listen(
         per_address=limits.per_address,
     )
     hosts = address.allowed_hosts()
-    app = create_app(service, limits=bounds, keys=keys, hosts=hosts, tags=tags, tracing=tracing)
+    app = create_app(service, limits=bounds, keys=keys, hosts=hosts, tracing=tracing)
     service.warm_up()
     service.compute_rejection()
     Server(app, ready).run([listening])

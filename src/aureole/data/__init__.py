@@ -41,7 +41,6 @@ from aureole.data._pairs import (
     partner_chances,
     poisson_pairs,
 )
-from aureole.data._small_edits import TextEditor, edit_picture, words_of
 from aureole.data._table_files import (
     FILES,
     PARQUET,

@@ -1,6 +1,5 @@
 """Pages and figures: the explorer of a gallery, the reports of a head and of a match calibrator, the quickstart."""
 
-from aureole.explorer._compare_galleries import Comparison, GallerySide, compare_galleries
 from aureole.explorer._explorer import (
     choose_columns,
     explorer_data,
@@ -8,7 +7,6 @@ from aureole.explorer._explorer import (
     write_explorer,
 )
 from aureole.explorer._figures import caps_figure
-from aureole.explorer._gallery_copies import gallery_duplicates
 from aureole.explorer._gallery_map import GalleryMap, fit_map, map_path, read_map, write_map
 from aureole.explorer._gallery_table import (
     MAX_HITS,
@@ -33,11 +31,6 @@ from aureole.explorer._match_report import (
     threshold_aims,
     usage_code,
     write_match_report,
-)
-from aureole.explorer._near_duplicates_page import (
-    DuplicatesContent,
-    shown_rows,
-    write_near_duplicates_page,
 )
 from aureole.explorer._nearest_rows import GalleryRows
 from aureole.explorer._neighbourhood_map import (
@@ -82,15 +75,12 @@ from aureole.explorer._quickstart import (
 )
 
 __all__ = [
-    "Comparison",
     "Exploration",
     "GalleryMap",
-    "GallerySide",
     "GalleryTable",
     "QuestionOptions",
     "Questions",
     "caps_figure",
-    "compare_galleries",
     "explore",
     "explorer_data",
     "fit_map",

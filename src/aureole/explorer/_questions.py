@@ -1,4 +1,4 @@
-"""Questions people have about their data: suspicious labels, confused classes, near duplicates and outliers.
+"""Questions people have about their data: suspicious labels, confused classes and outliers.
 
 All answers come from the gallery alone: the predictive cap of each item, the items in it, and how likely they match.
 """
@@ -17,14 +17,9 @@ from jaxtyping import Float
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.explorer._nearest_rows import GalleryRows, Neighbours, log_match_ratios, nearest_rows
-from aureole.retrieval import (
-    CredibleIndex,
-    NearDuplicates,
-    cap_cosine,
-)
+from aureole.retrieval import CredibleIndex, cap_cosine
 
-QUESTIONS = ("labels", "ambiguous", "duplicates", "outliers")
-NEAREST = 10  # neighbours that are kept, for comparisons
+QUESTIONS = ("labels", "ambiguous", "outliers")
 _MOST_PAIRS = 10_000  # pairs of classes that are kept
 _AMBIGUOUS = 0.25  # share that both classes of an ambiguous item have, at least
 _LARGEST_LOG = 500.0  # of a weight
@@ -110,10 +105,6 @@ class Questions:
         The angle to the 10th nearest other item, and the share of items for which it is at least as large.
     far
         The angle beyond which an item is far from everything; infinite in small galleries.
-    nearest
-        The rows of the 10 nearest other items.
-    duplicates, duplicate_probability
-        Pairs of rows that are likely copies, and the probability of each; None if they were not searched for.
     version
         Of the gallery, ``CredibleIndex.version()``.
     settings
@@ -129,9 +120,6 @@ class Questions:
     angle: Float[np.ndarray, " n"]
     p_value: Float[np.ndarray, " n"]
     far: float
-    nearest: np.ndarray
-    duplicates: np.ndarray | None = None
-    duplicate_probability: np.ndarray | None = None
     version: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -148,7 +136,7 @@ class Questions:
         return found | {"outlier": -np.log10(np.maximum(self.p_value, 1e-30))}
 
     def summary(self) -> list[dict[str, Any]]:
-        """Of each question: whether it is answered, the reason if it is not, and how many items (or pairs) it found."""
+        """Of each question: whether it is answered, the reason if it is not, and how many items it found."""
         entries = []
         for name in QUESTIONS:
             reason = self._reason(name)
@@ -172,7 +160,7 @@ class Questions:
         Parameters
         ----------
         name
-            "labels", "ambiguous", "duplicates" or "outliers".
+            "labels", "ambiguous" or "outliers".
         offset, limit
             The page.
         classes
@@ -185,13 +173,9 @@ class Questions:
         ]
 
     def rows(self, name: str, *, classes: tuple[int, int] | None = None) -> np.ndarray:
-        """All rows that ``answer`` lists, ascending; of near duplicates, both rows of each pair."""
+        """All rows that ``answer`` lists, ascending."""
         self._check_answered(name)
-        found = self._found(name, classes)
-        if name == "duplicates":
-            assert self.duplicates is not None
-            found = self.duplicates[found]
-        return np.unique(found)
+        return np.sort(self._found(name, classes))
 
     def confusions(self, limit: int = 20) -> list[dict[str, Any]]:
         """Pairs of classes that are confused most: the mean share of each in the caps of the other."""
@@ -230,19 +214,14 @@ class Questions:
         """Why a question has no answer; None if it has one."""
         if name in ("labels", "ambiguous") and self.shares is None:
             return "the gallery has no label column."
-        if name == "duplicates" and self.duplicates is None:
-            return "near duplicates were not searched for: run aureole inspect with --encoder."
         return None
 
     def _count(self, name: str) -> int:
-        """How many items (or pairs) a question found; of outliers, those beyond the fence."""
+        """How many items a question found; of outliers, those beyond the fence."""
         return int((self.angle > self.far).sum()) if name == "outliers" else len(self._found(name))
 
     def _found(self, name: str, classes: tuple[int, int] | None = None) -> np.ndarray:
-        """The rows (or pairs) that a question is about, the strongest first."""
-        if name == "duplicates":
-            assert self.duplicates is not None
-            return np.arange(len(self.duplicates))
+        """The rows that a question is about, the strongest first."""
         if name == "outliers":
             score, flagged = self.angle, self.angle > self.far
             if math.isfinite(self.far):
@@ -266,13 +245,6 @@ class Questions:
         return rows[np.lexsort((rows, -score[rows]))]
 
     def _entry(self, name: str, place: int) -> dict[str, Any]:
-        if name == "duplicates":
-            assert self.duplicates is not None
-            assert self.duplicate_probability is not None
-            one, two = self.duplicates[place].tolist()
-            score = float(self.duplicate_probability[place])
-            partner = {"partner": two, "partner_id": self.ids[two]}
-            return {"row": one, "id": self.ids[one], "score": score, **partner}
         entry: dict[str, Any] = {"row": place, "id": self.ids[place]}
         if name == "outliers":
             angle, p_value = float(self.angle[place]), float(self.p_value[place])
@@ -300,7 +272,6 @@ def inspect_gallery(
     kappa_pos: float | None = None,
     options: QuestionOptions | None = None,
     rows: GalleryRows | None = None,
-    duplicates: NearDuplicates | None = None,
     folder: Path | None = None,
     observer: Observer | None = None,
 ) -> Questions:
@@ -326,8 +297,6 @@ def inspect_gallery(
         Sizes and masses.
     rows
         All rows of the index, if they have been read already.
-    duplicates
-        The result of ``find_near_duplicates`` on ``rows.mu``.
     folder
         Where the nearest items are saved while they are computed, so that an interrupted run resumes.
     observer
@@ -351,7 +320,7 @@ def inspect_gallery(
     if kappa_pos is None:
         kappa_pos = index.origin.kappa_pos
     n = len(rows)
-    k = max(options.neighbours, options.outlier_rank, NEAREST)
+    k = max(options.neighbours, options.outlier_rank)
     watch = (lambda done: observer("comparing", done, n)) if observer else None
     near = nearest_rows(rows.mu, k, sample=options.sample, folder=folder, observer=watch)
     typical = index.schema.typical_kappa
@@ -364,7 +333,6 @@ def inspect_gallery(
         shares = cap_shares(near, weights, label)
         suspicion = label_suspicion(shares)
     angle = outlier_angles(near, options.outlier_rank)
-    pairs = None if duplicates is None else duplicates.pairs
     return Questions(
         rows.ids,
         rows.kappa,
@@ -375,9 +343,6 @@ def inspect_gallery(
         angle,
         outlier_p_values(angle),
         far_angle(angle),
-        near.rows[:, :NEAREST],
-        pairs,
-        None if duplicates is None else duplicates.probabilities,
         rows.version,
         {
             "label_column": label_column,

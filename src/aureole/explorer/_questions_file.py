@@ -43,7 +43,6 @@ def save_questions(questions: Questions, path: Path) -> Path:
         "kappa": questions.kappa.astype(np.float32),
         "angle": questions.angle,
         "p_value": questions.p_value,
-        "nearest": questions.nearest.astype(np.int32),
     }
     shares = questions.shares
     if shares is not None:
@@ -51,10 +50,6 @@ def save_questions(questions: Questions, path: Path) -> Path:
         assert questions.suspicion is not None
         arrays |= {"label": questions.label, "suspicion": questions.suspicion}
         arrays |= {name: getattr(shares, name) for name in CapShares.__dataclass_fields__}
-    if questions.duplicates is not None:
-        assert questions.duplicate_probability is not None
-        arrays["duplicates"] = questions.duplicates.astype(np.int32)
-        arrays["duplicate_probability"] = questions.duplicate_probability
     about = {
         "format": _FORMAT,
         "version": questions.version,
@@ -74,8 +69,7 @@ def load_questions(path: Path) -> Questions:
     >>> import tempfile
     >>> from aureole.explorer._questions import outlier_p_values
     >>> angle = np.array([0.1, 0.4])
-    >>> found = Questions(["a", "b"], np.ones(2), None, None, None, None, angle, outlier_p_values(angle), 1.0,
-    ...     np.array([[1], [0]]))
+    >>> found = Questions(["a", "b"], np.ones(2), None, None, None, None, angle, outlier_p_values(angle), 1.0)
     >>> load_questions(save_questions(found, Path(tempfile.mkdtemp()) / "questions.safetensors"))
     Questions(2 items, {'outliers': 0})
     """
@@ -102,13 +96,10 @@ def _questions(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> Question
     if "own" in arrays:
         shares = CapShares(**{name: arrays[name] for name in CapShares.__dataclass_fields__})
     classes = about["classes"]
-    by_item = ["kappa", "angle", "p_value", "nearest"]
+    by_item = ["kappa", "angle", "p_value"]
     by_item += ["label", "suspicion", "own", "other", "other_share", "weight"] if shares else []
     if any(len(arrays[name]) != n for name in by_item):
         raise ValueError("columns have different lengths")
-    rows = [arrays["nearest"], arrays.get("duplicates", np.zeros((0, 2), np.int32))]
-    if any(each.ndim != 2 or (each < 0).any() or (each >= n).any() for each in rows if each.size):
-        raise ValueError("a row does not exist")
     if shares is not None:
         codes = [arrays["label"], shares.other[shares.other >= 0], shares.pairs.ravel()]
         if any((each < 0).any() or (each >= len(classes)).any() for each in codes):
@@ -123,9 +114,6 @@ def _questions(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> Question
         arrays["angle"],
         arrays["p_value"],
         float(about["far"]),
-        arrays["nearest"],
-        arrays.get("duplicates"),
-        arrays.get("duplicate_probability"),
         str(about["version"]),
         dict(about["settings"]),
     )

@@ -48,8 +48,6 @@ from aureole.retrieval._match_gallery import (
 )
 from aureole.retrieval._match_quality import MatchQuality
 from aureole.retrieval._match_sets import RuleSizes, SetSizes, compare_set_sizes
-from aureole.retrieval._near_duplicates import FEWEST_EXAMPLES, NearDuplicates, find_near_duplicates
-from aureole.retrieval._pair_closeness import Closeness
 from aureole.retrieval._postgres_connection import Connection, settings
 from aureole.retrieval._recall import Recall
 from aureole.retrieval._release import ReleaseCheck, check_release
@@ -73,18 +71,6 @@ from aureole.retrieval._store import (
     shown_address,
     split_address,
 )
-from aureole.retrieval._tag_tables import (
-    RelabelQueue,
-    TagFormat,
-    encode_tag_table,
-    order_queue,
-    queue_rows,
-    read_tag_table,
-    relabel_queue,
-    tag_table,
-    write_tag_table,
-)
-from aureole.retrieval._tags import Tag, TagChange, TagKind, Tags, describe
 
 if TYPE_CHECKING:
     from aureole.retrieval._langchain import LangChainMatchRetriever
@@ -94,7 +80,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Closeness",
     "ConformalMass",
     "CredibleIndex",
     "Explanation",
@@ -109,31 +94,21 @@ __all__ = [
     "MatchOptions",
     "MatchQuality",
     "Matches",
-    "NearDuplicates",
     "Origin",
     "Recall",
-    "RelabelQueue",
     "ReleaseCheck",
     "SearchOptions",
     "SetSizes",
-    "Tag",
-    "TagChange",
-    "Tags",
     "cap_cosine",
     "check_release",
     "class_entropy",
     "compare_set_sizes",
     "explain_hits",
-    "find_near_duplicates",
     "latent_in_cap",
     "parse_filter",
     "positive_probability",
-    "read_tag_table",
-    "relabel_queue",
-    "tag_table",
     "too_wide",
     "union_cosines",
-    "write_tag_table",
 ]
 
 _LAZY = {

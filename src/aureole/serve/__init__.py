@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from aureole.serve._request_log import set_up_log
     from aureole.serve._server import Server, address_of, bound_socket
     from aureole.serve._service import Service
-    from aureole.serve._tagging import TagService
     from aureole.serve._tracing import Tracing
 
 __all__ = ["Client", "MatchResult", "SearchResult", "ServiceError"]
@@ -37,7 +36,6 @@ _LAZY = {
     "Server": "_server",
     "Service": "_service",
     "SubprocessEmbedder": "_model_process",
-    "TagService": "_tagging",
     "Tracing": "_tracing",
     "address_of": "_server",
     "bound_socket": "_server",

@@ -25,8 +25,8 @@ from aureole.serve._keys import ApiKeys
 from aureole.serve._limits import Limits
 from aureole.serve._middleware import LimitsMiddleware
 from aureole.serve._response_models import to_json
+from aureole.serve._same_site import check_same_site
 from aureole.serve._service import Service
-from aureole.serve._tagging import MEDIA_TYPES, TagService, check_same_site
 
 if TYPE_CHECKING:
     from aureole.serve._tracing import Tracing
@@ -40,13 +40,10 @@ Name = Annotated[str, Path(max_length=1024, description="Id of an item.")]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
 Count = Annotated[int, Query(ge=1, le=500)]
 Label = Annotated[str | None, Query(max_length=1000, description="Only items with this label.")]
-Question = Annotated[
-    Literal["labels", "ambiguous", "duplicates", "outliers"], Path(description="The question.")
-]
+Question = Annotated[Literal["labels", "ambiguous", "outliers"], Path(description="The question.")]
 Code = Annotated[
     int | None, Query(ge=0, le=2**31, description="Only ambiguous items of the class of this code.")
 ]
-TagValue = Annotated[str | None, Query(max_length=4_000)]
 IfNoneMatch = Annotated[str | None, Header()]
 
 
@@ -57,13 +54,12 @@ def create_app(
     key: str | None = None,
     keys: ApiKeys | None = None,
     hosts: frozenset[str] | None = None,
-    tags: TagService | None = None,
     tracing: "Tracing | None" = None,
 ) -> LimitsMiddleware:
     """The ASGI application of a service: FastAPI behind the limits middleware.
 
     Requests need ``key``, or one of ``keys``, and one of the ``hosts`` in their Host header; None allows all. Requests
-    that the limits reject have no span in the traces. Without ``tags``, the gallery has none.
+    that the limits reject have no span in the traces.
     """
     if key is not None:
         keys = ApiKeys({"default": key})
@@ -86,7 +82,6 @@ def create_app(
         if keys is None:
             raise InvalidInputError("a service that can be written to needs an API key.")
         _add_writes(app, service)
-    _add_tags(app, service, tags or TagService(None))
     _add_operations(app, service, secured=keys is not None)
     _add_page(app)
     inner = app if tracing is None else tracing.wrap(app)
@@ -193,28 +188,10 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         **_documented(responses.TableFindAnswer, "invalid_input", "not_found"),
     )
     async def question_rows(name: Question, one: Code = None, two: Code = None) -> Response:
-        """The numbers of all rows that a question found (of near duplicates, both of each pair); at most 200,000."""
+        """The numbers of all rows that a question found; at most 200,000."""
         classes = None if one is None or two is None else (one, two)
         with service.use() as current:
             return _json(await current.question_rows(name, classes))
-
-    @app.get("/v1/comparison", **_documented(answers.ComparisonAnswer))
-    async def comparison() -> Response:
-        """The comparison with another gallery, and points for a scatter plot of kappa."""
-        with service.use() as current:
-            return _json(current.compared())
-
-    @app.get(
-        "/v1/comparison/movers", **_documented(answers.MoversAnswer, "invalid_input", "not_found")
-    )
-    async def movers(
-        by: Literal["kappa", "up", "down", "neighbours"] = "kappa",
-        offset: Offset = 0,
-        limit: Count = 20,
-    ) -> Response:
-        """The items whose kappa or neighbours changed most."""
-        with service.use() as current:
-            return _json(await current.movers(by, offset, limit))
 
 
 def _add_table(app: FastAPI, service: Service) -> None:
@@ -262,27 +239,6 @@ def _add_table(app: FastAPI, service: Service) -> None:
         with service.use() as current:
             return _json(current.listing.ids(request.rows, request.version))
 
-    export = _documented(None, *numbered)
-    export["responses"][200] = {
-        "description": "A file with the columns id, kappa, label and text.",
-        "content": {MEDIA_TYPES["parquet"]: {}},
-    }
-
-    @app.post("/v1/table/export", response_class=Response, **export)
-    async def table_export(request: requests.TableExportRequest) -> Response:
-        """A Parquet file of items by their row numbers."""
-        with service.use() as current:
-            content = await current.listing.export(request.rows, request.version)
-        headers = {"Content-Disposition": 'attachment; filename="selection.parquet"'}
-        headers["Cache-Control"] = "no-store"
-        return Response(content, media_type=MEDIA_TYPES["parquet"], headers=headers)
-
-    @app.post("/v1/table/numbers", **_documented(responses.TableNumbersAnswer, "invalid_input"))
-    async def table_numbers(request: requests.TableNumbersRequest) -> Response:
-        """The row numbers of ids."""
-        with service.use() as current:
-            return _json(await current.listing.numbers(request.ids))
-
     @app.get("/v1/table/find", **_documented(responses.TableFindAnswer, "invalid_input"))
     async def table_find(
         text: Annotated[str, Query(min_length=1, max_length=200, description="In any case.")],
@@ -314,76 +270,6 @@ def _add_writes(app: FastAPI, service: Service) -> None:
         check_same_site(http.scope["headers"])
         with service.use() as current:
             return _json(await current.delete(id))
-
-
-def _add_tags(app: FastAPI, service: Service, tags: TagService) -> None:
-    """Routes of tags and notes. A change is stored completely or not at all, and can be undone by its number."""
-    export = _documented(None, "invalid_input")
-    export["responses"][200] = {
-        "description": "A file with all entries, or with the items to relabel.",
-        "content": {kind.partition(";")[0]: {} for kind in MEDIA_TYPES.values()},
-    }
-    writing = ("invalid_input", "forbidden")
-    change = _documented(responses.TagChangeAnswer, *writing)
-
-    @app.get("/v1/tags", **_documented(responses.TagsAnswer))
-    async def about_tags() -> Response:
-        """All tags and how many items have each."""
-        return _json(await tags.about())
-
-    @app.get("/v1/tags/entries", **_documented(responses.TagEntriesAnswer, "invalid_input"))
-    async def tag_entries(
-        id: Annotated[list[str] | None, Query(max_length=100)] = None,
-        kind: requests.TagKindName | None = None,
-        value: TagValue = None,
-    ) -> Response:
-        """The entries of up to 100 items, or all entries of a kind and value; at most 10,000."""
-        return _json(await tags.entries(id, kind, value))
-
-    @app.get("/v1/tags/ids", **_documented(responses.TagIdsAnswer, "invalid_input"))
-    async def tagged_ids(kind: requests.TagKindName, value: TagValue = None) -> Response:
-        """The ids of the items that have a tag; at most 200,000."""
-        return _json(await tags.ids(kind, value))
-
-    @app.get("/v1/tags/export", response_class=Response, **export)
-    async def export_tags(
-        what: Literal["entries", "queue"] = "entries",
-        format: Literal["csv", "jsonl", "parquet"] = "csv",
-    ) -> Response:
-        """A file with all entries, or with the items to relabel, most urgent first."""
-        with service.use() as current:
-            content = await tags.export(current, what, format)
-        name = "tags" if what == "entries" else "relabel"
-        headers = {"Content-Disposition": f'attachment; filename="{name}.{format}"'}
-        headers["Cache-Control"] = "no-store"
-        return Response(content, media_type=MEDIA_TYPES[format], headers=headers)
-
-    @app.post("/v1/tags", **change)
-    async def tag(request: requests.TagRequest, http: Request) -> Response:
-        """Add an entry to items of the gallery."""
-        check_same_site(http.scope["headers"])
-        author, kind = _author(http, request.author), request.kind
-        with service.use() as current:
-            return _json(await tags.add(current, request.ids, kind, request.value, author))
-
-    @app.post("/v1/tags/remove", **change)
-    async def untag(request: requests.UntagRequest, http: Request) -> Response:
-        """Remove entries of items."""
-        check_same_site(http.scope["headers"])
-        author = _author(http, request.author)
-        return _json(await tags.remove(request.ids, request.kind, request.value, author))
-
-    @app.delete("/v1/tags/changes/{number}", **change)
-    async def undo(number: Annotated[int, Path(ge=1, le=2**53)], http: Request) -> Response:
-        """Undo a change."""
-        check_same_site(http.scope["headers"])
-        return _json(await tags.undo(number, _author(http, "")))
-
-
-def _author(request: Request, given: str) -> str:
-    """Who makes a change: the name of the API key, or what the client says if the key has no name."""
-    name = request.scope.get("aureole.key", "default")
-    return given if name == "default" else name
 
 
 def _add_queries(app: FastAPI, service: Service) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError, MissingPackageError
+from aureole.errors import InvalidInputError
 from aureole.explorer import (
     MASSES,
     MAX_HITS,
@@ -20,14 +19,12 @@ from aureole.explorer import (
     map_caps,
     table_version,
 )
-from aureole.retrieval import CredibleIndex, encode_tag_table
+from aureole.retrieval import CredibleIndex
 from aureole.serve._batching import Engine, item_not_found
 from aureole.serve._errors import ApiError
 from aureole.serve._response_models import ItemFormatter, cap_entries
 
 _BATCH = 500  # items whose texts are fetched together
-_EXPORT_SECONDS = 15.0
-_EXPORT_CHARACTERS = 64 * 2**20  # of all texts of an export
 
 
 def read_table(index: CredibleIndex, items: ItemFormatter) -> tuple[str, GalleryTable]:
@@ -106,33 +103,10 @@ class Listing:
         items = {item["id"]: item for item in await self.items(list(dict.fromkeys(ids)))}
         return {"version": table.version, "items": [items.get(name) for name in ids]}
 
-    async def numbers(self, ids: list[str]) -> dict[str, Any]:
-        """The row numbers of ids; None for an id that does not exist."""
-        table, loop = self.table, asyncio.get_running_loop()
-        rows = await loop.run_in_executor(self._pool, table.numbers, ids)
-        return {"version": table.version, "rows": rows}
-
     def ids(self, rows: list[int], version: str | None) -> dict[str, Any]:
         """The ids of rows; raise if the client has another ``version`` of the table."""
         self._check_version(version)
         return {"version": self.table.version, "ids": _ids(self.table, rows)}
-
-    async def export(self, rows: list[int], version: str | None) -> bytes:
-        """A Parquet file of rows: id, kappa, label and text."""
-        self._check_version(version)
-        table, loop = self.table, asyncio.get_running_loop()
-        ids = await loop.run_in_executor(self._pool, _ids, table, rows)
-        labels = table.labels_of(rows) or [None] * len(rows)
-        columns = {
-            "id": np.array(ids, object),
-            "kappa": table.kappa[rows],
-            "label": np.array(["" if each is None else str(each) for each in labels], object),
-            "text": np.array(await self._texts(ids), object),
-        }
-        try:
-            return await loop.run_in_executor(self._pool, encode_tag_table, columns, "parquet")
-        except MissingPackageError as error:
-            raise ApiError("invalid_input", str(error)) from error
 
     async def numbers_of(self, ids: Sequence[str]) -> dict[str, Any]:
         """The row numbers of the ids that exist, ascending, as ``find`` returns them."""
@@ -172,24 +146,6 @@ class Listing:
     def _check_version(self, version: str | None) -> None:
         if version is not None and version != self.table.version:
             raise ApiError("conflict", "the gallery has changed. Reload the page.")
-
-    async def _texts(self, ids: list[str]) -> list[str]:
-        """The texts of items, fetched in batches between other requests."""
-        if self._format.text_column is None:
-            return [""] * len(ids)
-        texts: dict[str, str] = {}
-        size, start = 0, time.monotonic()
-        for i in range(0, len(ids), _BATCH):
-            for item in await self.items(list(dict.fromkeys(ids[i : i + _BATCH]))):
-                texts[item["id"]] = item["text"] or ""
-                size += len(texts[item["id"]])
-            if size > _EXPORT_CHARACTERS or time.monotonic() - start > _EXPORT_SECONDS:
-                message = (
-                    f"the texts of {len(ids):,} items are too large for one Parquet file. "
-                    "Select fewer items, or export CSV or JSON lines."
-                )
-                raise ApiError("invalid_input", message)
-        return [texts.get(name, "") for name in ids]
 
     def _fetch(self, index: CredibleIndex, ids: list[str]) -> list[dict[str, Any]]:
         """Items by id, without those deleted since the service started."""

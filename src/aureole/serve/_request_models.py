@@ -168,35 +168,6 @@ ItemIds = Annotated[
     list[Annotated[StrictStr, Field(min_length=1, max_length=1024)]],
     Field(min_length=1, max_length=10_000, fail_fast=True),
 ]
-TagKindName = Literal["tag", "note", "relabel", "duplicate"]
-TagValue = Annotated[
-    StrictStr,
-    Field(
-        max_length=4_000,
-        description="The tag, the text of the note, the suggested label (may be empty), or the id of the other item.",
-    ),
-]
-Author = Annotated[
-    StrictStr, Field(max_length=64, description="Ignored if the API key has a name.")
-]
-
-
-class TagRequest(RequestModel):
-    """An entry to add to each of some items."""
-
-    ids: ItemIds
-    kind: TagKindName
-    value: TagValue = ""
-    author: Author = ""
-
-
-class UntagRequest(RequestModel):
-    """The kind of entry to remove from each of some items."""
-
-    ids: ItemIds
-    kind: TagKindName
-    value: Annotated[TagValue | None, Field(description="Default: all of this kind.")] = None
-    author: Author = ""
 
 
 class Range(RequestModel):
@@ -306,26 +277,10 @@ class TableRowsRequest(RequestModel):
 
 
 class TableIdsRequest(RequestModel):
-    """Row numbers of items whose ids to return, at most as many as can be tagged at once."""
+    """Row numbers of items whose ids to return, at most 10,000."""
 
     rows: Annotated[list[RowNumber], Field(max_length=10_000, fail_fast=True)]
     version: TableVersion = None
-
-
-class TableExportRequest(RequestModel):
-    """Row numbers of items to export."""
-
-    rows: Annotated[list[RowNumber], Field(min_length=1, max_length=100_000, fail_fast=True)]
-    version: TableVersion = None
-
-
-class TableNumbersRequest(RequestModel):
-    """Ids of items whose row numbers are wanted."""
-
-    ids: Annotated[
-        list[Annotated[StrictStr, Field(max_length=1024)]],
-        Field(max_length=100_000, fail_fast=True),
-    ]
 
 
 def inputs_of(request: Any) -> tuple[str, list[Any], View | None]:

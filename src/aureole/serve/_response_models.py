@@ -101,13 +101,6 @@ class TableIdsAnswer(BaseModel):
     ids: list[str]
 
 
-class TableNumbersAnswer(BaseModel):
-    """The row number of each id; null for an id that does not exist."""
-
-    version: str
-    rows: list[int | None]
-
-
 class TableFindAnswer(BaseModel):
     """The numbers of the rows that were found, ascending: base64 of little-endian uint32."""
 
@@ -325,55 +318,6 @@ class AboutAnswer(BaseModel):
     calibrator: CalibratorAnswer | None
     prior: float
     version: str
-
-
-class TagCount(BaseModel):
-    """A tag or suggested label, or a kind of entry, and how many items have it."""
-
-    kind: str
-    value: str
-    count: int
-
-
-class TagsAnswer(BaseModel):
-    """All tags. ``reason`` explains why clients cannot write; ``change`` grows with every change."""
-
-    available: bool
-    writable: bool
-    reason: str | None
-    change: int
-    counts: list[TagCount]
-
-
-class TagEntry(BaseModel):
-    """What somebody noted about an item."""
-
-    id: str
-    kind: str
-    value: str
-    author: str
-    time: str
-
-
-class TagEntriesAnswer(BaseModel):
-    """Entries, ordered by item; ``truncated`` means that there are more."""
-
-    entries: list[TagEntry]
-    truncated: bool
-
-
-class TagIdsAnswer(BaseModel):
-    """The ids of the items that have a tag; ``truncated`` means that there are more."""
-
-    ids: list[str]
-    truncated: bool
-
-
-class TagChangeAnswer(BaseModel):
-    """The number of the change, for undo, and how many entries it changed."""
-
-    number: int
-    changed: int
 
 
 class HealthAnswer(BaseModel):

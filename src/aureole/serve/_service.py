@@ -360,14 +360,6 @@ class Service:
         """The row numbers of all items that a question found."""
         return await self.listing.numbers_of(self.answers.ids(name, classes))
 
-    def compared(self) -> dict[str, Any]:
-        """The comparison with another gallery."""
-        return self.answers.compared()
-
-    async def movers(self, by: str, offset: int, limit: int) -> dict[str, Any]:
-        """The items that moved most between two galleries."""
-        return await self.answers.movers(by, offset, limit, self.listing.items)
-
     def inspect(self, where: str) -> None:
         """Start a thread that answers questions about the gallery at an address, if it is small and has no answers."""
         if self.answers.questions is None and self.rows <= INSPECTED:
