@@ -163,7 +163,7 @@ def test_a_lone_item_is_the_outlier():
     assert total == len(first) == max(20, beyond)
     assert [entry["beyond"] for entry in first] == [True] * beyond + [False] * (total - beyond)
     assert [entry["angle"] for entry in first] == sorted(found.angle, reverse=True)[:total]
-    assert [each["available"] for each in found.summary()] == [False, False, False, True]
+    assert [each["available"] for each in found.summary()] == [False, False, True]
     with pytest.raises(InvalidInputError, match="no label column"):
         found.answer("labels")
     with pytest.raises(InvalidInputError, match="does not exist"):
