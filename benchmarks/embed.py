@@ -29,7 +29,8 @@ import torch
 
 import aureole as au
 from aureole.data import pyarrow_package, read_column, write_columns, write_picture
-from aureole.models import MINILM_CAPTIONS, CifarResNet
+from aureole.models import CifarResNet
+from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.records import Record, read_record, write_record
 from aureole.scale import (
     Embedder,

@@ -24,9 +24,9 @@ import torch
 import aureole as au
 from aureole import sphere
 from aureole.losses import ContrastiveLoss
-from aureole.models import paper_mlp
 from aureole.records import Record, write_record
 from aureole.sphere import _native
+from aureole_paper.paper_encoders import paper_mlp
 from benchmarks.timing import median_seconds
 
 BATCH = 512

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from aureole.evaluation import nearest_label_matches, r_auroc, spearman
+from aureole.evaluation import r_auroc, spearman
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.records import Record, write_record
 from aureole.training import FrozenHead
 from aureole_paper import uncertainty_baselines as baselines

@@ -15,7 +15,7 @@ class ConfigKeys(GeneratedDirective):
 
     def lines(self):
         """One table, from the keys that the command checks."""
-        from aureole.training import KEYS
+        from aureole.training._config import KEYS
 
         rows = []
         for name, key in KEYS[self.arguments[0]].items():

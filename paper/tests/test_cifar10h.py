@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
-from aureole.models import bfloat16_in_hardware
+from aureole.models._networks import bfloat16_in_hardware
 from aureole_paper import cifar10h
 from aureole_paper.catalogue import find_experiment
 from aureole_paper.cifar import Cifar10H, Fold, files_read

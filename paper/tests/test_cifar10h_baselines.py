@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from aureole.errors import InvalidInputError
-from aureole.models import MirroredViews
 from aureole_paper import cifar10h, cifar10h_baselines
 from aureole_paper.catalogue import find_experiment
 from aureole_paper.cifar import Cifar10H, Fold
@@ -25,6 +24,7 @@ from aureole_paper.cifar10h_baselines import (
     item_errors,
     ridge_inputs,
 )
+from aureole_paper.pooled import MirroredViews
 from aureole_paper.runs import run
 
 CLASSES = 10

@@ -7,10 +7,12 @@ __all__ = [
     "AureoleWarning",
     "ConvergenceWarning",
     "DamagedGalleryError",
+    "DivergenceError",
     "EncoderError",
     "InvalidInputError",
     "MissingInputError",
     "MissingPackageError",
+    "NotFittedError",
     "WriteError",
     "error_from_dict",
     "error_to_dict",
@@ -45,6 +47,14 @@ class WriteError(AureoleError, OSError):
 
 class MissingPackageError(AureoleError, ImportError):
     """An optional package is not installed; the message names the extra of aureole that installs it."""
+
+
+class DivergenceError(AureoleError):
+    """The loss of a training step became infinite or NaN."""
+
+
+class NotFittedError(AureoleError, ValueError):
+    """A head or calibrator is used before it was fitted."""
 
 
 class AureoleWarning(UserWarning):

@@ -19,9 +19,9 @@ import aureole as au
 from aureole.cli import _app, main
 from aureole.cli._output import print_table, table, wrapped
 from aureole.data import write_columns
-from aureole.models import MINILM_CAPTIONS
+from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.records import Record, write_record
-from aureole.training import EXAMPLES
+from aureole.training._config import EXAMPLES
 from tests.packaging.bare import HEAVY
 
 from .forked import Case, run_cases

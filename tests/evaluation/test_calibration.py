@@ -12,11 +12,10 @@ from aureole.evaluation import (
     _calibration,
     fit_calibration,
     latent_coverage,
-    partner_angle,
     partner_coverage,
     predictive_coverage,
 )
-from aureole.evaluation._calibration import _partner_probability
+from aureole.evaluation._calibration import _partner_probability, partner_angle
 
 DIM, KAPPA_POS, COUNT = 8, 40.0, 4000
 

@@ -10,7 +10,8 @@ import torch
 
 import aureole as au
 from aureole.errors import AureoleWarning, InvalidInputError
-from aureole.evaluation import CAP_MASSES, predictive_coverage, spearman
+from aureole.evaluation import predictive_coverage, spearman
+from aureole.evaluation._calibration import CAP_MASSES
 from aureole.sphere import normalize
 
 KAPPA_POS = 40.0

@@ -8,12 +8,12 @@ import torch
 from scipy.stats import rankdata, spearmanr
 
 from aureole.errors import InvalidInputError
-from aureole.evaluation import (
-    average_ranks,
+from aureole.evaluation import spearman
+from aureole.evaluation._rank_correlation import average_ranks
+from aureole_paper.statistics import (
     bootstrap,
     bootstrap_error,
     partial_spearman,
-    spearman,
     split_half_rank,
     vote_ceiling,
 )

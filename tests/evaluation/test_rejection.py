@@ -12,17 +12,9 @@ from scipy.stats import mannwhitneyu
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.evaluation import (
-    area_under_rejection,
-    augrc,
-    aurc,
-    average_ranks,
-    kappa_rejection,
-    oracle_area,
-    r_auroc,
-    rejection_curve,
-)
-from aureole.evaluation._rejection import _check
+from aureole.evaluation import augrc, aurc, r_auroc, rejection_curve
+from aureole.evaluation._rank_correlation import average_ranks
+from aureole.evaluation._rejection import _check, area_under_rejection, kappa_rejection, oracle_area
 
 FIGURES = (area_under_rejection, aurc, augrc, r_auroc)
 items = st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=6)

@@ -7,18 +7,17 @@ import torch
 
 from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.evaluation import (
-    _retrieval_metrics as retrieval_metrics,
+from aureole.evaluation import _retrieval_metrics as retrieval_metrics, recall_at_1
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
+from aureole.retrieval import class_entropy
+from aureole_paper.set_metrics import (
     average_precision,
-    nearest_label_matches,
     normalised_gain,
-    recall_at_1,
     set_class_entropy,
     set_coverage,
     set_share,
     thirds,
 )
-from aureole.retrieval import class_entropy
 
 
 def slow_matches(mu, labels):

@@ -17,7 +17,8 @@ with install_import_hook("aureole", "beartype.beartype"):
     from aureole.evaluation import _torchmetrics as metrics
 
 from aureole.errors import InvalidInputError
-from aureole.evaluation import area_under_rejection, augrc, aurc, r_auroc, recall_at_1, spearman
+from aureole.evaluation import augrc, aurc, r_auroc, recall_at_1, spearman
+from aureole.evaluation._rejection import area_under_rejection
 
 ROOT = Path(__file__).parents[2]
 PURE = {

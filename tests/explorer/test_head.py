@@ -12,7 +12,7 @@ from aureole.data import read_thumbnail, write_picture
 from aureole.errors import InvalidInputError
 from aureole.explorer import extremes, picture_items, text_items, write_head_report
 from aureole.explorer._head import head_page
-from aureole.training import Assessment
+from aureole.training._assessment import Assessment
 from tests.explorer.test_page import HOSTILE, Outline
 
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aureole.errors import InvalidInputError
-from aureole.models import Card, model_card
+from aureole.models import Card
+from aureole.models._card import model_card
 
 yaml = pytest.importorskip("yaml")
 markdown_it = pytest.importorskip("markdown_it")

@@ -9,15 +9,8 @@ from torch import nn
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.models import (
-    IndependentEncoder,
-    MixtureEncoder,
-    PaperEncoder,
-    ResidualMLP,
-    SharedEncoder,
-    paper_mlp,
-    whiten_last_layer,
-)
+from aureole.models import IndependentEncoder, ResidualMLP, whiten_last_layer
+from aureole_paper.paper_encoders import MixtureEncoder, PaperEncoder, SharedEncoder, paper_mlp
 
 
 def encoder(kind=IndependentEncoder, dim=4, n_in=6):

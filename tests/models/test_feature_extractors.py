@@ -9,7 +9,8 @@ from torch import nn
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.models import ImageFeatures, KappaFromNorm, PosteriorEncoder, TextFeatures, mean_pool
+from aureole.models import ImageFeatures, KappaFromNorm, PosteriorEncoder, TextFeatures
+from aureole.models._feature_extractors import mean_pool
 
 
 def pooled_by_a_loop(states, mask):

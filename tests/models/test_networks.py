@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
-from aureole.models import CifarResNet, ResNet18, hold_statistics
+from aureole.models import CifarResNet, ResNet18
+from aureole.models._networks import hold_statistics
 
 
 @pytest.mark.parametrize(("network", "features"), [(CifarResNet(8), 64), (ResNet18(), 512)])

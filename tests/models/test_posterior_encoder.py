@@ -7,14 +7,13 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.models import (
     CifarResNet,
-    Ensemble,
     KappaFromNorm,
     KappaFromPrototypes,
-    MirroredViews,
     MixtureHead,
     PosteriorEncoder,
 )
 from aureole.models._posterior_encoder import pool
+from aureole_paper.pooled import Ensemble, MirroredViews
 
 
 def test_an_encoder_trains_its_head_faster_and_both_parts_at_once():

@@ -21,12 +21,10 @@ from aureole.models import (
     PosteriorHead,
     ResidualMLP,
     ResNet18,
-    build,
-    describe,
-    hold_statistics,
-    load_classifier,
 )
-from aureole.models._saving import BACKBONES, HEADS
+from aureole.models._networks import hold_statistics
+from aureole.models._saving import BACKBONES, HEADS, build, describe
+from aureole_paper.classifier import load_classifier
 
 IMAGES, VECTORS = torch.rand(3, 3, 32, 32), torch.randn(3, 5)
 

@@ -8,7 +8,7 @@ import torch
 
 import aureole as au
 from aureole.data import write_columns
-from aureole.models import MINILM_CAPTIONS
+from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex
 from tests.cli.conftest import run
 from tests.retrieval.conftest import brute_force, posteriors

@@ -20,7 +20,7 @@ from aureole.errors import (
     MissingPackageError,
     error_from_dict,
 )
-from aureole.models import MINILM_CAPTIONS
+from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex, Schema
 from aureole.scale import EmbedOptions, ModelSpec, SourceSpec, embed, load_embedder
 from aureole.scale._posterior_table import PosteriorTable, exclusive, lower_median

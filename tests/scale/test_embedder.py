@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from aureole.errors import EncoderError, InvalidInputError
-from aureole.models import MINILM_CAPTIONS
+from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.scale import load_embedder
 from aureole.training import FrozenHead, minilm
 from tests.made_pictures import bomb

@@ -12,7 +12,7 @@ import torch
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.scale import Failure, launch, sweep
 from aureole.scale._parallel import _quiet_after
-from aureole.training import STORE
+from aureole.training._distributed import STORE
 from tests.scale import ranked
 
 ROOT = Path(__file__).parents[2]

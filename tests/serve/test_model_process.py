@@ -14,7 +14,7 @@ import torch
 
 from aureole.errors import InvalidInputError
 from aureole.explorer import SUMMARY_MASSES
-from aureole.models import MINILM_CAPTIONS
+from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.scale import load_embedder
 from aureole.serve import BatchOptions, Service, SubprocessEmbedder, _model_process
 from aureole.serve._model_process import (

@@ -9,13 +9,8 @@ import torch
 
 from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
-from aureole.models import (
-    MINILM_CAPTIONS,
-    CifarResNet,
-    KappaFromNorm,
-    PosteriorEncoder,
-    whiten_last_layer,
-)
+from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder, whiten_last_layer
+from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.scale import load_embedder
 from tests.web.visit import Visit, asks_for_members, browser, chromium, serving

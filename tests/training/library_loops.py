@@ -24,8 +24,8 @@ from aureole.training import (
     SentencePairLoss,
     SentencePosterior,
     encode_posterior,
-    pooling_pipeline,
 )
+from aureole.training._sentence_transformers import pooling_pipeline
 from benchmarks.own_loop import DIM, KAPPA_POS, PAIRS, RATE, STEPS, kappa_rank, things, view
 
 
@@ -121,7 +121,7 @@ def sentences(
         SentenceTransformerTrainingArguments,
     )
 
-    from aureole.training import minilm_folder
+    from aureole.training._sentence_transformers import minilm_folder
     from aureole_paper.text_data import load_captions
 
     torch.manual_seed(seed)

@@ -12,8 +12,9 @@ from aureole.data import PairBatch, Triplets
 from aureole.losses import n_ranks
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.synthetic import ControlledProcess, draw_generator
-from aureole.training import FitOptions, Phase, fit, joined, three_phases
-from aureole.training._distributed import objective, seeded, shared_objective
+from aureole.training import FitOptions, Phase, fit
+from aureole.training._distributed import joined, objective, seeded, shared_objective
+from aureole_paper.paper_encoders import three_phases
 
 DIM, ITEMS = 4, 37  # a number that neither two nor three ranks divide
 PROCESS = ControlledProcess(draw_generator(DIM, (8.0, 32.0), kind="whitened", seed=4))

@@ -12,8 +12,10 @@ with install_import_hook("aureole.training", "beartype.beartype"):
 
 from aureole import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.evaluation import area_under_rejection, nearest_label_matches
-from aureole.training import FrozenHead, assess, histogram, partner_cosines
+from aureole.evaluation._rejection import area_under_rejection
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
+from aureole.training import FrozenHead
+from aureole.training._assessment import assess, histogram, partner_cosines
 
 assert aureole.training._assessment
 

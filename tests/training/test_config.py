@@ -3,7 +3,7 @@
 import pytest
 
 from aureole.errors import InvalidInputError
-from aureole.training import EXAMPLES, KEYS, read_config
+from aureole.training._config import EXAMPLES, KEYS, read_config
 
 
 def write(folder, text):

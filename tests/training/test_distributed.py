@@ -12,7 +12,8 @@ from torch import nn
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.models import CifarResNet, hold_statistics
+from aureole.models import CifarResNet
+from aureole.models._networks import hold_statistics
 from aureole.training import _distributed as distributed
 from aureole.training._distributed import part_of
 

@@ -14,21 +14,14 @@ from torch import nn
 
 import aureole as au
 from aureole.data import PairBatch, Triplets
-from aureole.errors import AureoleWarning, InvalidInputError
+from aureole.errors import AureoleWarning, DivergenceError, InvalidInputError
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.synthetic import ControlledProcess, draw_generator
-from aureole.training import (
-    DivergenceError,
-    FitOptions,
-    Phase,
-    _fit as fitting,
-    best_start,
-    fit,
-    paper_phases,
-    three_phases,
-)
+from aureole.training import FitOptions, Phase, _fit as fitting, fit
 from aureole.training._fit import load_checkpoint, save_checkpoint, step_seed
 from aureole.training._schedule import locate
+from aureole_paper.paper_encoders import paper_phases, three_phases
+from aureole_paper.starts import best_start
 
 DIM = 4
 

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import aureole as au
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, NotFittedError
 from aureole.evaluation import Calibration, recall_at_1, spearman
-from aureole.models import MINILM_CAPTIONS
-from aureole.training import FrozenHead, NotFittedError, _frozen_head as frozen
+from aureole.models._pretrained import MINILM_CAPTIONS
+from aureole.training import FrozenHead, _frozen_head as frozen
 
 
 def draw(seed):

@@ -7,8 +7,9 @@ import pytest
 
 from aureole.data import write_columns
 from aureole.errors import InvalidInputError
-from aureole.training import _recipes as recipes, read_config, train
-from aureole.training._recipes import hashes
+from aureole.training import _recipes as recipes
+from aureole.training._config import read_config
+from aureole.training._recipes import hashes, train
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from aureole.training import (
     SentencePosterior,
     encode_posterior,
     load_pipeline,
-    posterior_of,
     save_pipeline,
 )
+from aureole.training._sentence_transformers import posterior_of
 from tests.training import gathered_sentences
 
 LOSSES = [au.ClosedFormInfoNCE(20.0), au.InfoNCE(temperature=0.05), au.ELK(temperature=0.05)]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, NotFittedError
 from aureole.evaluation import predictive_coverage, spearman
 from aureole.retrieval import CredibleIndex, Hits
-from aureole.training import FrozenHead, NotFittedError, TwoTowerHead, _two_towers as towers
+from aureole.training import FrozenHead, TwoTowerHead, _two_towers as towers
 from aureole.training._two_towers import cross_pairs
 from tests.training.test_frozen_head import OUT_OF_RANGE, with_parameters
 

@@ -11,7 +11,7 @@ import torch
 
 from aureole.errors import InvalidInputError
 from aureole.records import file_hash
-from aureole.training import minilm_folder
+from aureole.training._sentence_transformers import minilm_folder
 from aureole_paper.data_folder import require_file
 from aureole_paper.features import Progress, cached_features
 from aureole_paper.text_data import CAPTIONS, load_captions, read_json_lines

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.evaluation import align_mixtures, divergence, mode_recovery, rotate_mixture
 from aureole.losses import ClosedFormInfoNCE
-from aureole.models import IndependentEncoder, MixtureEncoder, ResidualMLP
+from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.synthetic import BimodalProcess
-from aureole.training import Fit, FitOptions, Observer, Phase, fit
+from aureole.training import Fit, FitOptions, Phase, fit
+from aureole.training._fit import Observer
+from aureole_paper.mixture_recovery import align_mixtures, divergence, mode_recovery, rotate_mixture
+from aureole_paper.paper_encoders import MixtureEncoder
 from aureole_paper.settings import RunSetting, rounded
 
 _EVALUATION, _INITIALISATION = 10_000_019, 20_000_003

@@ -15,32 +15,21 @@ from torch import Tensor, nn
 
 from aureole.data import PairBatch, augment, deteriorate, label_rates, poisson_pairs, write_picture
 from aureole.distributions import VonMisesFisher
-from aureole.evaluation import (
-    area_under_rejection,
-    augrc,
-    aurc,
-    nearest_label_matches,
-    oracle_area,
-    r_auroc,
-    rejection_curve,
-    spearman,
-    vote_ceiling,
-)
+from aureole.evaluation import augrc, aurc, r_auroc, rejection_curve, spearman
+from aureole.evaluation._rejection import area_under_rejection, oracle_area
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.models import (
     CifarResNet,
-    Ensemble,
     KappaFromNorm,
     KappaFromPrototypes,
-    MirroredViews,
     PosteriorEncoder,
     ResNet18,
-    bfloat16_in_hardware,
-    hold_statistics,
-    load_classifier,
     whiten_last_layer,
 )
+from aureole.models._networks import bfloat16_in_hardware, hold_statistics
 from aureole.records import file_hash
-from aureole.training import Fit, FitOptions, Observer, Phase, fit
+from aureole.training import Fit, FitOptions, Phase, fit
+from aureole.training._fit import Observer
 from aureole_paper.cifar import (
     Cifar10H,
     Fold,
@@ -49,8 +38,11 @@ from aureole_paper.cifar import (
     load_crop_sizes,
     load_fold,
 )
+from aureole_paper.classifier import load_classifier
 from aureole_paper.names import BackboneName, LabelName
+from aureole_paper.pooled import Ensemble, MirroredViews
 from aureole_paper.settings import LossName, RunSetting, objective, rounded
+from aureole_paper.statistics import vote_ceiling
 
 # seeds of random draws outside of training, far from the seeds of steps
 _INITIALISATION, _CROPS, _FOREIGN, _CEILING = 20_000_003, 30_000_001, 40_000_003, 50_000_017

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from aureole.data import Votes
 from aureole.errors import InvalidInputError
-from aureole.evaluation import bootstrap_error, nearest_label_matches, r_auroc, spearman
-from aureole.models import bfloat16_in_hardware
+from aureole.evaluation import r_auroc, spearman
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
+from aureole.models._networks import bfloat16_in_hardware
 from aureole.sphere import normalize
 from aureole_paper.cifar10h import (
     BackboneName,
@@ -35,6 +36,7 @@ from aureole_paper.cifar10h import (
     new_encoder,
 )
 from aureole_paper.settings import RunSetting
+from aureole_paper.statistics import bootstrap_error
 
 PENALTIES = tuple(10.0**power for power in range(-2, 6))
 _VOTES = 70_000_027  # seed of the choice of votes, far from the seeds of steps

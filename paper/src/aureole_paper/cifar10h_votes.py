@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from aureole.data import PairBatch, Votes, deteriorate, label_rates, poisson_pairs
 from aureole.distributions import VonMisesFisher
-from aureole.evaluation import augrc, aurc, nearest_label_matches, r_auroc, spearman
+from aureole.evaluation import augrc, aurc, r_auroc, spearman
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.sphere import normalize
-from aureole.training import Fit, FitOptions, Observer, Phase, fit
+from aureole.training import Fit, FitOptions, Phase, fit
+from aureole.training._fit import Observer
 from aureole_paper.cifar10h import BackboneName, Split, load_backbone
 from aureole_paper.cifar10h_baselines import both_views, choose_votes, item_errors, ridge_inputs
 from aureole_paper.settings import RunSetting, rounded

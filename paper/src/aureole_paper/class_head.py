@@ -14,7 +14,9 @@ from aureole.evaluation import Calibration, fit_calibration
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import KappaFromNorm
 from aureole.sphere import inverse_mean_resultant_length, mean_resultant_length
-from aureole.training import FitOptions, Observer, Phase, fit, pair_rows
+from aureole.training import FitOptions, Phase, fit
+from aureole.training._fit import Observer
+from aureole.training._frozen_head import pair_rows
 from aureole_paper.uncertainty_baselines import Probe, ProbeSetting, fit_probe
 
 _CHUNK, _PAIRS = 8192, 4096

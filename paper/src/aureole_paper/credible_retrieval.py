@@ -20,19 +20,8 @@ from torch import Tensor, nn
 
 from aureole.data import disjoint_pairs, label_rates, partner_chances
 from aureole.distributions import VonMisesFisher
-from aureole.evaluation import (
-    Calibration,
-    average_precision,
-    fit_calibration,
-    normalised_gain,
-    partner_angle,
-    set_class_entropy,
-    set_coverage,
-    set_share,
-    spearman,
-    thirds,
-)
-from aureole.models import MirroredViews
+from aureole.evaluation import Calibration, fit_calibration, spearman
+from aureole.evaluation._calibration import partner_angle
 from aureole.retrieval import (
     ConformalMass,
     CredibleIndex,
@@ -47,10 +36,20 @@ from aureole.sphere import (
     predictive_log_pdf,
     predictive_mass,
 )
-from aureole.training import Fit, Observer
+from aureole.training import Fit
+from aureole.training._fit import Observer
 from aureole_paper import cifar10h
 from aureole_paper.cifar import vote_entropy
 from aureole_paper.cifar10h import Cifar10HSetting, Split, encode
+from aureole_paper.pooled import MirroredViews
+from aureole_paper.set_metrics import (
+    average_precision,
+    normalised_gain,
+    set_class_entropy,
+    set_coverage,
+    set_share,
+    thirds,
+)
 from aureole_paper.settings import RunSetting
 
 PARTNERS = ("votes", "label")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from aureole._io import atomic_file
 from aureole.errors import InvalidInputError
-from aureole.models import bfloat16_in_hardware
+from aureole.models._networks import bfloat16_in_hardware
 from aureole.records import file_hash
-from aureole.training import minilm_folder, pooling_pipeline
+from aureole.training._sentence_transformers import minilm_folder, pooling_pipeline
 from aureole_paper.mobilenet import load_mobilenet
 
 Progress = Callable[[str, int, int], None]

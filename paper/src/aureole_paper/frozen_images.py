@@ -19,16 +19,14 @@ from torch import Tensor
 
 from aureole.data import Groups, deteriorate
 from aureole.distributions import VonMisesFisher
-from aureole.evaluation import (
-    area_under_rejection,
-    nearest_label_matches,
-    oracle_area,
-    predictive_coverage,
-    r_auroc,
-    spearman,
-)
+from aureole.evaluation import predictive_coverage, r_auroc, spearman
+from aureole.evaluation._rejection import area_under_rejection, oracle_area
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.records import file_hash
-from aureole.training import FrozenHead, Observer, keyed, pair_rows
+from aureole.training import FrozenHead
+from aureole.training._fit import Observer
+from aureole.training._frozen_head import pair_rows
+from aureole.training._recipes import keyed
 from aureole_paper import uncertainty_baselines as baselines
 from aureole_paper.cifar import load_cifar10
 from aureole_paper.cifar10h import Split, data_hashes

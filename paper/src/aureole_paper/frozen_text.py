@@ -16,11 +16,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from aureole.evaluation import bootstrap, partial_spearman, rejection_curve, spearman
+from aureole.evaluation import rejection_curve, spearman
 from aureole.records import file_hash
 from aureole.sphere import normalize
-from aureole.training import FrozenHead, Observer
+from aureole.training import FrozenHead
+from aureole.training._fit import Observer
 from aureole_paper.settings import RunSetting
+from aureole_paper.statistics import bootstrap, partial_spearman
 from aureole_paper.text_data import CAPTIONS, load_ambient, load_captions, load_chaos_nli, load_stsb
 
 Views = Literal["captions", "dropped", "stsb"]

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.models import MEAN, STD, check_weights
+from aureole.models._networks import MEAN, STD
+from aureole.models._saving import check_weights
 
 # of each stage: expansion, channels, blocks, stride of the first
 _STAGES = (

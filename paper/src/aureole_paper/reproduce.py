@@ -147,20 +147,23 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Run experiments and write one record per setting and seed; ``HELP`` is the text users see."""
+    from aureole.training._distributed import is_first, joined, launched
+    from aureole.training._fit import check_fabric
+
     workers, ranks = parallel.workers, parallel.ranks
-    if (ranks > 1 or au.training.launched() > 1) and (workers > 1 or parallel.address is not None):
+    if (ranks > 1 or launched() > 1) and (workers > 1 or parallel.address is not None):
         raise typer.BadParameter(
             "use either --ranks (processes per run), or --workers and --address (runs at a time)."
         )
     jobs = _jobs(_experiments(names, settings.given(), preset), preset, seeds)
     if ranks > 1:
-        au.training.check_fabric()
+        check_fabric()
     quiet = as_json or not sys.stderr.isatty()
     outcomes = _outcomes(jobs, parallel, places, quiet=quiet)
     results: list[tuple[AnySetting, int, Record]] = []
     failures, missing = [], []
     shown = not quiet and workers > 1
-    with au.training.joined(), sweep_bar("runs", len(jobs), shown=shown) as advance:
+    with joined(), sweep_bar("runs", len(jobs), shown=shown) as advance:
         for (setting, seed), outcome in outcomes:
             if isinstance(outcome, au.scale.Failure) and outcome.missing:
                 missing.append(outcome.error)
@@ -171,7 +174,7 @@ def reproduce(
                 results.append((setting, seed, outcome))
             if shown:
                 advance(f"{setting.name}, seed {seed}: done")
-    if au.training.is_first() and (results or as_json):
+    if is_first() and (results or as_json):
         _show(results, as_json=as_json)
     missing = list(dict.fromkeys(missing))  # many runs may lack the same file
     if failures:
@@ -184,14 +187,14 @@ def _outcomes(
     jobs: list[tuple[AnySetting, int]], parallel: ParallelOptions, places: Places, *, quiet: bool
 ) -> Iterator[tuple[tuple[AnySetting, int], Record | au.scale.Failure]]:
     """Run the jobs in this process, on several ranks, or over Ray."""
+    from aureole.training._distributed import launched
+
     command = _command(sys.argv[1:])
     if parallel.workers > 1 or parallel.address is not None:
         unwatched = partial(_run, places=places.resolved(), command=command, quiet=True)
         return au.scale.sweep(unwatched, jobs, workers=parallel.workers, address=parallel.address)
     watched = partial(_run, places=places, command=command, quiet=quiet)
-    if (
-        au.training.launched() > 1
-    ):  # a rank that fails must end instead of starting the next run alone
+    if launched() > 1:  # a rank that fails must end instead of starting the next run alone
         return ((job, watched(job)) for job in jobs)
     if parallel.ranks > 1:
         return au.scale.sweep(partial(au.scale.launch, watched, ranks=parallel.ranks), jobs)

@@ -9,9 +9,10 @@ from torch import nn
 
 from aureole.errors import InvalidInputError
 from aureole.losses import n_ranks, rank
-from aureole.models import MirroredViews, bfloat16_in_hardware
+from aureole.models._networks import bfloat16_in_hardware
 from aureole.records import Record, read_record, write_record
-from aureole.training import Fit, Observer
+from aureole.training import Fit
+from aureole.training._fit import Observer
 from aureole_paper import (
     adaptive_retrieval,
     bimodal,
@@ -35,6 +36,7 @@ from aureole_paper.data_folder import data_folder
 from aureole_paper.features import Progress, SentenceFeatures, cache_folder
 from aureole_paper.frozen_images import FrozenImagesSetting
 from aureole_paper.frozen_text import FrozenTextSetting
+from aureole_paper.pooled import MirroredViews
 from aureole_paper.settings import Setting
 
 ImageSetting = (

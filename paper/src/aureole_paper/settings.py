@@ -15,7 +15,7 @@ from aureole.losses import (
     InfoNCE,
     MCInfoNCE,
 )
-from aureole.models import IndependentEncoder, PaperEncoder, ResidualMLP, SharedEncoder, paper_mlp
+from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.synthetic import (
     VMF,
     ControlledProcess,
@@ -27,8 +27,16 @@ from aureole.synthetic import (
     Rule,
     draw_generator,
 )
-from aureole.training import Phase, paper_phases, three_phases, two_phases
+from aureole.training import Phase
 from aureole_paper.names import LossName
+from aureole_paper.paper_encoders import (
+    PaperEncoder,
+    SharedEncoder,
+    paper_mlp,
+    paper_phases,
+    three_phases,
+    two_phases,
+)
 
 SettingT = TypeVar("SettingT", bound="RunSetting")
 _FAMILIES: dict[str, type[Family]] = {

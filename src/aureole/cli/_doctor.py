@@ -127,6 +127,9 @@ def find_data(named: str | None) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Versions, processor, threads, memory and GPUs of this machine."""
+    from aureole.models._networks import bfloat16_in_hardware
+    from aureole.models._pretrained import PACKAGED_HEADS
+
     flags = set(_cpu_field("flags").split())
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     affinity = hasattr(os, "sched_getaffinity")
@@ -139,13 +142,13 @@ def machine() -> dict[str, Any]:
         "processor": _cpu_field("model name") or platform.processor() or "unknown",
         "features": [flag for flag in _FLAGS if flag in flags],
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "bfloat16": au.models.bfloat16_in_hardware(),
+        "bfloat16": bfloat16_in_hardware(),
         "cores": len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "memory": _memory(),
         "native": au.sphere.native_instructions(),
-        "heads": sorted(au.models.PACKAGED_HEADS),
+        "heads": sorted(PACKAGED_HEADS),
         "gpus": gpus + (["Apple MPS"] if torch.backends.mps.is_available() else []),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -21,6 +21,9 @@ from aureole.cli._output import (
     rows_bar,
     table,
 )
+
+if TYPE_CHECKING:
+    from aureole.training._assessment import Assessment
 
 HELP = r"""Evaluate a head on vectors, texts or pictures with known groups, and optionally write a page about it.
 
@@ -56,6 +59,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a head and write a page; ``HELP`` is the text users see."""
+    from aureole.training._assessment import assess
+
     others = columns.columns_from or vectors
     shown_from = others if inputs.encoder is None else vectors
     if inputs.encoder is None and inputs.column(others) and report is None:
@@ -68,7 +73,7 @@ def evaluate(
     work = report.parent if report else None
     rows = inputs.vectors(vectors, encoder, columns.vector_column, work=work, shown=shown)
     with rows_bar("scoring", len(rows), shown=shown) as observer:
-        result = au.training.assess(fitted, rows, groups, items=items, seed=seed, observer=observer)
+        result = assess(fitted, rows, groups, items=items, seed=seed, observer=observer)
     if report is not None:
         galleries = inputs.galleries(result.kappa, shown_from)
         au.explorer.write_head_report(result, report, source=vectors.name, galleries=galleries)
@@ -80,7 +85,7 @@ def evaluate(
         typer.echo(report)
 
 
-def _show(result: au.training.Assessment) -> None:
+def _show(result: Assessment) -> None:
     console = rich.console.Console(highlight=False)
     console.print(
         f"{len(result.kappa):,} rows in {result.groups:,} groups; information {result.information:.3f} nats"

@@ -116,7 +116,9 @@ class OutputOptions:
 
     def check(self, *, grouped: bool) -> None:
         """Raise for options that cannot be used together and for missing packages, before anything is computed."""
-        au.training.check_fabric()
+        from aureole.training._fit import check_fabric
+
+        check_fabric()
         if self.report is not None and not grouped:
             raise typer.BadParameter("--report needs groups: it measures the head on some of them.")
         if not 0 < self.test_share < 1:
@@ -308,7 +310,9 @@ def _write_report(
     table: Path,
 ) -> dict[str, Any]:
     """Write the page, and return its path and the metrics on it."""
-    result = replace(au.training.assess(head, rows, held.testing), groups=held.groups)
+    from aureole.training._assessment import assess
+
+    result = replace(assess(head, rows, held.testing), groups=held.groups)
     note = f"The metrics are from {held.rows:,} held-out rows; the head was fitted on the groups of the others."
     galleries = inputs.galleries(result.kappa, table)
     au.explorer.write_head_report(result, report, source=table.name, galleries=galleries, note=note)
@@ -329,11 +333,13 @@ def _write_scores(
     head: au.FrozenHead, rows: np.ndarray, out: Path, table: Path, id_column: str | None
 ) -> dict[str, Any]:
     """Write the kappa of every row, as ``aureole score`` does, and return the path."""
+    from aureole.training._assessment import kappas
+
     if id_column is None and is_pictures(table):
         id_column = IMAGE
     ids = row_numbers(len(rows)) if id_column is None else au.data.scan_column(table, id_column)
     with au.data.ColumnWriter(out) as writer:
-        for part in scored_columns(head, rows, au.training.kappas(head, rows), 0.9, ids=ids):
+        for part in scored_columns(head, rows, kappas(head, rows), 0.9, ids=ids):
             writer.write(part)
     return {"scores": str(out)}
 

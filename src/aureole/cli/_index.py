@@ -195,8 +195,10 @@ class TablePosteriors:
 
     def typical_kappa(self, observer: Callable[[int], None] | None = None) -> float:
         """The median kappa of all rows."""
+        from aureole.training._assessment import kappas
+
         if self._head is not None and not len(self.kappa):
-            self.kappa = au.training.kappas(self._head, self._vectors, observer=observer)
+            self.kappa = kappas(self._head, self._vectors, observer=observer)
         return float(np.median(self.kappa))
 
 
@@ -428,12 +430,12 @@ def _sample_ids(opened: au.CredibleIndex) -> list[str]:
 
 def _head_origin(folder: Path | None) -> au.retrieval.Origin:
     """The provenance of a gallery whose posteriors come from the head in a folder; unknown without one."""
+    from aureole.models._saving import WEIGHTS
+
     if folder is None:
         return au.retrieval.Origin()
     head = au.FrozenHead.load(folder)
-    return au.retrieval.Origin(
-        head.kappa_pos_, file_hash(folder / au.models.WEIGHTS), head.fingerprint_
-    )
+    return au.retrieval.Origin(head.kappa_pos_, file_hash(folder / WEIGHTS), head.fingerprint_)
 
 
 @contextmanager

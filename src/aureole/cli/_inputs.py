@@ -32,11 +32,9 @@ def parse_spec(text: str) -> str:
 
     Only the command line is parsed here: specifications are never read from data.
     """
-    return (
-        text
-        if au.encoders.is_spec(text) or au.data.is_remote(text)
-        else str(au.models.find_model(text))
-    )
+    from aureole.models._pretrained import find_model
+
+    return text if au.encoders.is_spec(text) or au.data.is_remote(text) else str(find_model(text))
 
 
 _ENCODER = spec_option(

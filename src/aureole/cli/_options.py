@@ -119,7 +119,9 @@ def model_option(help: str) -> Any:
 
 
 def _find_model(name: str) -> Path:
-    return au.models.find_model(name)
+    from aureole.models._pretrained import find_model
+
+    return find_model(name)
 
 
 _HEAD = model_option("Folder of a head saved by fit-head, or minilm-captions.")

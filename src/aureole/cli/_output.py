@@ -10,12 +10,16 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 import aureole as au
 from aureole.cli._lazy import np, rich
+
+if TYPE_CHECKING:
+    from aureole.evaluation._diagnosis import Diagnosis
+    from aureole.training import Phase
 
 
 def print_json(results: Mapping[str, Any]) -> None:
@@ -180,9 +184,9 @@ class TrainingBar:
         self,
         step: int,
         total: int,
-        phase: au.training.Phase,
+        phase: Phase,
         loss: float,
-        state: au.training.Diagnosis,
+        state: Diagnosis,
     ) -> None:
         """Show a training step."""
         kappa = f"{state.kappa_low:.3g}-{state.kappa_high:.3g}"

@@ -118,7 +118,8 @@ def _table_page(table: Path, rows: TableOptions, text_column: str | None, out: P
     """Write the page about a table with an existing head."""
     from aureole.data import check_columns, read_groups
     from aureole.explorer import check_page, write_head_report, write_kappa_report
-    from aureole.training import FrozenHead, assess, kappas
+    from aureole.training import FrozenHead
+    from aureole.training._assessment import assess, kappas
 
     inputs = InputOptions(rows.encoder, text_column, rows.image_column, rows.normalized)
     assert rows.head is not None  # the caller checked

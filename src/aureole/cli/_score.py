@@ -65,6 +65,8 @@ def score(
     as_json: Annotated[bool, Option("--json", help="Print a summary as one JSON object.")] = False,
 ) -> None:
     """Write id, kappa and the cosine of positives of each row; ``HELP`` is the text users see."""
+    from aureole.training._assessment import kappas
+
     started = time.monotonic()
     if not 0 < mass < 1:
         raise typer.BadParameter(f"--mass must be between 0 and 1, not {mass}.")
@@ -84,7 +86,7 @@ def score(
     shown = not is_quiet(as_json=as_json)
     rows = inputs.vectors(vectors, encoder, columns.vector_column, work=out.parent, shown=shown)
     with rows_bar("scoring", len(rows), shown=shown) as observer:
-        kappa = au.training.kappas(fitted, rows, observer=observer)
+        kappa = kappas(fitted, rows, observer=observer)
     in_array = columns.columns_from is not None and ids_from.suffix in au.data.ARRAYS
     named = id_column is not None or in_array
     ids = au.data.scan_column(ids_from, id_column) if named else row_numbers(len(rows))
@@ -113,8 +115,10 @@ def score(
 
 def row_numbers(rows: int) -> Iterator[np.ndarray]:
     """The numbers of rows from 0, in chunks."""
-    starts = range(0, rows, au.training.CHUNK)
-    return (np.arange(first, min(first + au.training.CHUNK, rows)) for first in starts)
+    from aureole.training._assessment import CHUNK
+
+    starts = range(0, rows, CHUNK)
+    return (np.arange(first, min(first + CHUNK, rows)) for first in starts)
 
 
 def scored_columns(
@@ -127,8 +131,10 @@ def scored_columns(
     with_mu: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """The columns to write, for as many rows at a time as there are ids in a part."""
+    from aureole.training._assessment import partner_cosines
+
     concentrations = {"kappa_other": float(np.median(kappa)), "kappa_pos": head.kappa_pos_}
-    cosines = au.training.partner_cosines(kappa, mass, dim=head.dim_, **concentrations)
+    cosines = partner_cosines(kappa, mass, dim=head.dim_, **concentrations)
     first = 0
     for part in ids:
         here = slice(first, first + len(part))

@@ -13,7 +13,7 @@ from aureole.data import read_rgb
 from aureole.encoders._encoder import Encoder, Kind
 from aureole.encoders._transformers import load_image_transform, load_tokenizer
 from aureole.errors import EncoderError, MissingInputError, MissingPackageError
-from aureole.models import mean_pool
+from aureole.models._feature_extractors import mean_pool
 from aureole.records import file_hash
 
 _TOKENIZER, _PROCESSOR, _POOLING = (

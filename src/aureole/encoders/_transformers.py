@@ -9,7 +9,7 @@ from torch import Tensor
 from aureole.data import read_rgb
 from aureole.encoders._encoder import Encoder, Kind, on_device, quiet, weights_fingerprint
 from aureole.errors import EncoderError
-from aureole.models import mean_pool
+from aureole.models._feature_extractors import mean_pool
 
 _MAX_TOKENS = 512  # where neither the model nor the tokenizer has a limit
 _GREY = np.full((64, 64, 3), 127, np.uint8)

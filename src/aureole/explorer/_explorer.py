@@ -19,7 +19,7 @@ from aureole._io import atomic_write
 from aureole.data import find_picture, read_thumbnail
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
-from aureole.evaluation import SAMPLED, kappa_rejection
+from aureole.evaluation._rejection import SAMPLED, kappa_rejection
 from aureole.explorer._gallery_map import GalleryMap
 from aureole.explorer._gallery_table import NO_MAP, GalleryTable
 from aureole.explorer._neighbourhood_map import MASSES, match_prior

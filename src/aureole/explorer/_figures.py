@@ -29,7 +29,7 @@ from aureole.plot import (
 )
 from aureole.retrieval import CredibleIndex, Hits
 from aureole.sphere import normalize
-from aureole.training import Assessment
+from aureole.training._assessment import Assessment
 
 _TURN = np.linspace(0, 2 * math.pi, 361)
 _KAPPAS = {"a confident query": 60.0, "a vague query": 8.0}

@@ -23,7 +23,7 @@ from aureole.explorer._page import (
     format_share,
     render,
 )
-from aureole.training import Assessment
+from aureole.training._assessment import Assessment
 
 _SHOWN = 12  # items of each gallery
 _MAX_TEXT = 300  # characters of a text

@@ -30,23 +30,19 @@ from aureole.data import (
 )
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
-from aureole.evaluation import nearest_label_matches, rejection_curve, spearman
+from aureole.evaluation import rejection_curve, spearman
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.explorer._figures import CapSearch, count_labels, two_caps_figure
 from aureole.explorer._quickstart_page import Findings, write_page
 from aureole.losses import ClosedFormInfoNCE
-from aureole.models import (
-    WEIGHTS,
-    Card,
-    CifarResNet,
-    KappaFromNorm,
-    PosteriorEncoder,
-    whiten_last_layer,
-)
+from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder, whiten_last_layer
+from aureole.models._saving import WEIGHTS
 from aureole.plot import as_file
 from aureole.records import Record, file_hash, read_record, write_record
 from aureole.retrieval import CredibleIndex, Origin, SearchOptions
 from aureole.synthetic import KINDS, DrawnShapes, drawn_shapes
-from aureole.training import FitOptions, Observer, Phase, fit
+from aureole.training import FitOptions, Phase, fit
+from aureole.training._fit import Observer
 
 EXTRAS = "pip install 'aureole[train,reports,images,retrieval]'"
 _PACKAGES = ("lightning_fabric", "matplotlib", "jinja2", "PIL")

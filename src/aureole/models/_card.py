@@ -1,9 +1,10 @@
-"""Model cards: the README.md of a saved model, with its data, its measured coverage and its limits."""
+"""Model cards: the README.md of a saved model, with its data, its measured coverage and its limits.
+
+Written by hand and not with ``huggingface_hub.ModelCard``, because heads are saved without the extra ``hub`` too.
+"""
 
 import json
 import math
-import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 from aureole.errors import InvalidInputError
 
 _LONGEST = 2000  # characters of a text
-_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 
 _TEMPLATE = """\
 ---
@@ -44,12 +44,14 @@ Returns von Mises-Fisher posteriors (mu, kappa) on the sphere in R^{dim}.
 - kappa is aleatoric: it measures how ambiguous an input of the training distribution is. It does not detect
   out-of-distribution inputs, for which it may be large.
 - Coverage was measured on the data named above. Measure it on your data before you rely on it.
-{notes}"""
+
+{notes}
+"""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What the authors of a model state about it; every field is optional and may hold any text.
+    """The statements of a model's authors; every field is optional. Texts are written as they are, on one line.
 
     Parameters
     ----------
@@ -80,44 +82,41 @@ class Card:
     notes: str = ""
 
     def __post_init__(self) -> None:
-        _check(vars(self))
+        for key in ("name", "data", "licence", "notes"):
+            value = getattr(self, key)
+            if not isinstance(value, str) or len(value) > _LONGEST:
+                raise InvalidInputError(
+                    f"{key} of a card must be a text of at most {_LONGEST} characters, but is {str(value)[:50]!r}."
+                )
+        if self.kappa_pos is not None and not _between(self.kappa_pos, 0.0, math.inf):
+            got = str(self.kappa_pos)[:50]
+            raise InvalidInputError(
+                f"kappa_pos of a card must be positive and finite, but is {got}."
+            )
+        for mass, share in self.coverage.items():
+            if not _between(mass, 0.0, 1.0) or not (share in (0, 1) or _between(share, 0.0, 1.0)):
+                raise InvalidInputError(
+                    "coverage of a card maps masses between 0 and 1 to measured shares, but has "
+                    f"{str(mass)[:50]}: {str(share)[:50]}."
+                )
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as plain data."""
-        coverage = [[float(mass), float(share)] for mass, share in self.coverage.items()]
-        return vars(self) | {"coverage": coverage}
+        """Return all fields as plain data."""
+        return vars(self) | {"coverage": [[float(m), float(s)] for m, s in self.coverage.items()]}
 
     @classmethod
     def from_json(cls, values: Any) -> "Card":
-        """The card from the output of ``as_json``; raises for anything else."""
-        if not isinstance(values, dict) or values.keys() != cls().as_json().keys():
-            raise InvalidInputError(f"a card must have the entries {', '.join(cls().as_json())}.")
+        """Return the card from the output of ``as_json``; raises for anything else."""
         try:
-            shares = dict(values["coverage"])
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError("coverage of a card must be pairs (mass, share).") from error
-        _check(values | {"coverage": shares})
-        coverage = {float(mass): float(share) for mass, share in shares.items()}
-        fields: dict[str, Any] = values | {"coverage": coverage}
-        return cls(**fields)
+            return cls(**values | {"coverage": dict(values["coverage"])})
+        except (TypeError, ValueError, KeyError) as error:
+            raise InvalidInputError(f"the card of a saved model is damaged: {error}") from error
 
 
 def model_card(card: Card, *, format: str, dim: int, usage: Sequence[str]) -> str:
-    """The card as markdown with YAML front matter: the README.md of a model repository.
+    """Return the card as markdown with YAML front matter: the README.md of a model repository.
 
-    Texts of the card are escaped, and line breaks and invisible characters become spaces, so that they cannot inject
-    markdown or YAML.
-
-    Parameters
-    ----------
-    card
-        What the authors state.
-    format
-        Format of the files, with its version.
-    dim
-        Ambient dimension D of the posteriors' sphere.
-    usage
-        Lines of Python that load and use the model. They are not escaped, so they must be trusted.
+    ``usage`` are the lines of Python that load and use the model.
 
     Examples
     --------
@@ -126,59 +125,26 @@ def model_card(card: Card, *, format: str, dim: int, usage: Sequence[str]) -> st
     >>> print(text.splitlines()[5])
     # Birds
     """
-    # a JSON string without control characters is a YAML string
-    licence, notes = json.dumps(_plain(card.licence), ensure_ascii=False), _escaped(card.notes)
-    return _TEMPLATE.format(
-        licence_entry=f"license: {licence}\n" if _plain(card.licence) else "",
-        name=_escaped(card.name) or "A posterior encoder",
-        dim=dim,
-        usage="\n".join(usage),
-        data=_escaped(card.data) or "not stated",
-        kappa_pos="not stated" if card.kappa_pos is None else f"{card.kappa_pos:g}",
-        licence=_escaped(card.licence) or "not stated",
-        format=format,
-        coverage=_coverage_table(card.coverage),
-        notes=f"\n## Notes\n\n{notes}\n" if notes else "",
+    name, data, licence, notes = (
+        " ".join(text.split()) for text in (card.name, card.data, card.licence, card.notes)
     )
-
-
-def _check(values: Mapping[str, Any]) -> None:
-    """Raise an error that names the first invalid entry."""
-    for key in ("name", "data", "licence", "notes"):
-        value = values[key]
-        if not isinstance(value, str) or len(value) > _LONGEST:
-            raise InvalidInputError(
-                f"{key} of a card must be a text of at most {_LONGEST} characters, but is {str(value)[:50]!r}."
-            )
-    kappa_pos = values["kappa_pos"]
-    if kappa_pos is not None and not _between(kappa_pos, 0.0, math.inf):
-        got = str(kappa_pos)[:50]
-        raise InvalidInputError(f"kappa_pos of a card must be positive and finite, but is {got}.")
-    for mass, share in values["coverage"].items():
-        if not _between(mass, 0.0, 1.0) or not (share in (0, 1) or _between(share, 0.0, 1.0)):
-            raise InvalidInputError(
-                "coverage of a card maps masses between 0 and 1 to measured shares, but has "
-                f"{str(mass)[:50]}: {str(share)[:50]}."
-            )
-
-
-def _coverage_table(coverage: Mapping[float, float]) -> str:
-    if not coverage:
-        return "Not measured."
-    head = ["| mass of the predictive cap | share of partners inside |", "|---|---|"]
-    rows = [f"| {mass:g} | {share:.3f} |" for mass, share in sorted(coverage.items())]
-    return "\n".join(head + rows)
-
-
-def _plain(text: str) -> str:
-    """The text on one line, without invisible characters."""
-    shown = (" " if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text)
-    return " ".join("".join(shown).split())
-
-
-def _escaped(text: str) -> str:
-    """The text as markdown that renders as exactly this text."""
-    return _PUNCTUATION.sub(r"\\\1", _plain(text))
+    table = ["| mass of the predictive cap | share of partners inside |", "|---|---|"]
+    table += [f"| {mass:g} | {share:.3f} |" for mass, share in sorted(card.coverage.items())]
+    return (
+        _TEMPLATE.format(
+            licence_entry=f"license: {json.dumps(licence)}\n" if licence else "",  # JSON is YAML
+            name=name or Card().name,
+            dim=dim,
+            usage="\n".join(usage),
+            data=data or "not stated",
+            kappa_pos="not stated" if card.kappa_pos is None else f"{card.kappa_pos:g}",
+            licence=licence or "not stated",
+            format=format,
+            coverage="\n".join(table) if card.coverage else "Not measured.",
+            notes=f"## Notes\n\n{notes}" if notes else "",
+        ).rstrip()
+        + "\n"
+    )
 
 
 def _between(value: Any, low: float, high: float) -> bool:

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.models._card import Card, model_card
-from aureole.models._heads import MAX_LOG_KAPPA, mixture_from
+from aureole.models._heads import MAX_LOG_KAPPA
 from aureole.models._networks import at_least_float32, last_linear, whiten_last_layer
 from aureole.models._saving import (
     BACKBONES,
@@ -175,65 +175,3 @@ class IndependentEncoder(nn.Module):
         encoder = assembled()
         encoder.load_state_dict(weights)
         return encoder.requires_grad_(False).eval()
-
-
-class SharedEncoder(IndependentEncoder):
-    """One backbone: mu is its output (on the sphere) and log kappa a head on that output (the paper's B.8)."""
-
-    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        embedding = self.location(x)
-        if self.part == "mu":
-            return embedding, x.new_zeros(*x.shape[:-1], 1)
-        return embedding, self.certainty(embedding)
-
-
-class PaperEncoder(IndependentEncoder):
-    """The paper's encoder: kappa = 1 + exp(g(x)), raw inputs, and g scaled to the true range before training."""
-
-    floor = 1.0
-
-    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.location(x), self.certainty(x)
-
-    @torch.no_grad()
-    def match_range(self, x: Float[Tensor, "n d"], kappa_range: tuple[float, float]) -> None:
-        """Scale g so that kappa spans the range on a sample of inputs."""
-        low, high = (math.log(kappa - self.floor) for kappa in kappa_range)
-        outputs = self.certainty(x)
-        smallest, largest = outputs.min(), outputs.max()
-        gain = (high - low) / (largest - smallest)
-        last = last_linear(self.certainty)
-        last.weight.mul_(gain)
-        last.bias.sub_(smallest).mul_(gain).add_(low)
-        self.log_kappa.zero_()
-
-
-class MixtureEncoder(IndependentEncoder):
-    """Posteriors of c components: mu from one network (c D outputs), log kappa and log weights from another (2 c).
-
-    While the part "mu" is trained, all components coincide. Then they separate: each but the first is the first plus an
-    offset. Components that start apart compete before any has found a mode, and training fails.
-    """
-
-    def __init__(
-        self,
-        location: nn.Module,
-        certainty: nn.Module,
-        *,
-        n_in: int,
-        n_components: int = 2,
-        kappa: float = 10.0,
-    ) -> None:
-        super().__init__(location, certainty, n_in=n_in, kappa=kappa)
-        self.n_components = n_components
-
-    def forward(self, x: Float[Tensor, "*batch n"]) -> MixtureVMF:  # type: ignore[override]
-        """The posteriors of inputs."""
-        x = (x - self.centre) / self.scale
-        raw = at_least_float32(self.location(x)).unflatten(-1, (self.n_components, -1))
-        if self.part == "mu":
-            deviation = scores = x.new_zeros(*x.shape[:-1], self.n_components)
-            raw = torch.cat([raw[..., :1, :], torch.zeros_like(raw[..., 1:, :])], -2)
-        else:
-            deviation, scores = at_least_float32(self.certainty(x)).chunk(2, -1)
-        return mixture_from(raw, self.log_kappa + deviation, scores)

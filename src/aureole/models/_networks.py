@@ -1,6 +1,5 @@
 """Networks: MLPs for vectors, residual networks for small images, and tools to prepare them for training."""
 
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,26 +13,6 @@ from aureole.errors import InvalidInputError
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Images = UInt8[Tensor, "n 3 h w"] | Float[Tensor, "n 3 h w"]
 _RIDGE = 0.01  # added to the eigenvalues when whitening, as a fraction of their mean
-
-
-def paper_mlp(n_in: int, n_out: int, *, dim: int | None = None, n_hidden: int = 6) -> nn.Sequential:
-    """The paper's encoder network (supplement B.1): widths 10 D, then 50 D, then 10 D, leaky ReLUs, default init.
-
-    ``dim`` is the D of the widths (default: ``n_in``). ``n_hidden`` counts the linear layers between the first and the
-    last; 0 leaves three layers of width 10 D in all.
-
-    Examples
-    --------
-    >>> [layer.out_features for layer in paper_mlp(10, 10) if isinstance(layer, nn.Linear)]
-    [100, 500, 500, 500, 500, 500, 100, 10]
-    """
-    dim = n_in if dim is None else dim
-    narrow, wide = 10 * dim, 50 * dim
-    widths = [n_in, narrow, *([wide] * (n_hidden - 1)), narrow, n_out]
-    layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.LeakyReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 class ResidualMLP(nn.Module):

@@ -1,17 +1,16 @@
-"""Posterior encoders: any backbone with a head, and encoders pooled over mirrored views or ensemble members."""
+"""Posterior encoders: any backbone with a head."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from aureole.distributions import MixtureVMF, VonMisesFisher, fuse
+from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.models._card import Card, model_card
 from aureole.models._heads import MixtureHead
+from aureole.models._pretrained import HubModel
 from aureole.models._saving import (
     BACKBONES,
     CUSTOM,
@@ -22,7 +21,6 @@ from aureole.models._saving import (
     load_folder,
     save_folder,
 )
-from aureole.sphere import align
 
 _FORMAT = "aureole-posterior-encoder-1"
 _USAGE = (
@@ -33,7 +31,7 @@ _USAGE = (
 )
 
 
-class PosteriorEncoder(nn.Module):
+class PosteriorEncoder(nn.Module, HubModel):
     """``head(backbone(inputs))``, a posterior per input.
 
     Parameters
@@ -50,6 +48,7 @@ class PosteriorEncoder(nn.Module):
 
     Examples
     --------
+    >>> import torch
     >>> from aureole.models import CifarResNet, KappaFromNorm
     >>> encoder = PosteriorEncoder(CifarResNet(20), KappaFromNorm(64, 16))
     >>> encoder(torch.zeros(2, 3, 32, 32)).mu.shape
@@ -105,7 +104,7 @@ class PosteriorEncoder(nn.Module):
 
         Examples
         --------
-        >>> import tempfile
+        >>> import tempfile, torch
         >>> from aureole.models import KappaFromNorm, ResidualMLP
         >>> card = Card(name="Toy", kappa_pos=20.0)
         >>> encoder = PosteriorEncoder(ResidualMLP(5, 8), KappaFromNorm(8, 3), card=card).eval()
@@ -184,58 +183,3 @@ def _dim(head: nn.Module) -> int:
             f"the head {type(head).__name__} needs an attribute dim, the dimension of its posteriors, to be saved."
         )
     return dim
-
-
-def pool(posteriors: list[VonMisesFisher]) -> VonMisesFisher:
-    r"""The vMF with the mean of the natural parameters, :math:`\kappa\mu = \frac1V \sum_v \kappa_v \mu_v`.
-
-    It is the normalised geometric mean of the densities: views that agree keep their kappa, views that disagree get a
-    smaller one. (Their product, ``distributions.fuse``, would count one input as V independent observations.)
-    """
-    if len(posteriors) == 1:
-        return posteriors[0]
-    product = fuse(*posteriors)
-    return VonMisesFisher(product.mu, product.kappa / len(posteriors), validate_args=False)
-
-
-class MirroredViews(nn.Module):
-    """An image encoder whose posteriors are pooled over each image and its mirror image. Twice the cost."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, images: Float[Tensor, "n c h w"] | Tensor) -> VonMisesFisher:
-        """The pooled posteriors."""
-        return pool([self.encoder(images), self.encoder(images.flip(-1))])
-
-
-class Ensemble(nn.Module):
-    """Several encoders of the same inputs, pooled.
-
-    Encoders trained independently agree only up to a rotation, so all but the first are rotated to match the first on
-    a sample of inputs.
-
-    Examples
-    --------
-    >>> from aureole.models import KappaFromNorm
-    >>> heads, features = [KappaFromNorm(6, 3), KappaFromNorm(6, 3)], torch.randn(50, 6)
-    >>> Ensemble(heads, features)(features).mu.shape
-    torch.Size([50, 3])
-    """
-
-    turns: Tensor
-
-    def __init__(self, encoders: Sequence[nn.Module], sample: Tensor) -> None:
-        super().__init__()
-        self.encoders = nn.ModuleList(encoders)
-        with torch.no_grad():
-            first, *others = (encoder(sample).mu for encoder in encoders)
-            turns = [align(mu, first) for mu in (first, *others)]
-        self.register_buffer("turns", torch.stack(turns))
-
-    def forward(self, inputs: Tensor) -> VonMisesFisher:
-        """The pooled posteriors."""
-        posteriors = (encoder(inputs) for encoder in self.encoders)
-        turned = ((q, q.mu @ turn.T) for q, turn in zip(posteriors, self.turns, strict=True))
-        return pool([VonMisesFisher(mu, q.kappa, validate_args=False) for q, mu in turned])

@@ -26,7 +26,6 @@ from aureole.models._heads import (
 )
 from aureole.models._networks import (
     CifarResNet,
-    ImageNetwork,
     ResidualMLP,
     ResNet18,
     hold_statistics,
@@ -41,8 +40,6 @@ PIPELINE_HEAD = (
 )
 PIPELINE_FORMAT = "aureole-sentence-posterior-1"
 _LARGEST_CONFIG = 1_000_000  # bytes
-_COUNTER = "num_batches_tracked"  # of a batch norm; files may omit it
-_CLASSIFIER = ("linear.weight", "linear.bias")  # the last layer of a classifier
 
 
 def save_folder(
@@ -112,31 +109,6 @@ def check_weights(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> No
             )
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InvalidInputError(f"{name} holds NaN or infinity. The file is damaged.")
-
-
-def load_classifier(backbone: ImageNetwork, path: Path | str) -> nn.Linear:
-    """Load a classifier's weights (safetensors) into the backbone and return its last layer, trained on the classes."""
-    if not Path(path).is_file():
-        raise MissingInputError(
-            f"weights not found: {path}. Train from scratch, or pass a data folder that contains them."
-        )
-    weights = read_weights(Path(path))
-    expected = {k: v for k, v in backbone.state_dict().items() if not k.endswith(_COUNTER)}
-    # the number of classes is the file's; the number of features is the backbone's
-    bias = weights.get(_CLASSIFIER[1], torch.empty(()))
-    classes = len(bias) if bias.dim() == 1 else 1
-    for name, shape in zip(_CLASSIFIER, ((classes, backbone.n_out), (classes,)), strict=True):
-        expected[name] = torch.empty(shape, device="meta")
-    try:
-        check_weights(weights, expected)
-    except InvalidInputError as error:
-        kind = type(backbone).__name__
-        raise InvalidInputError(f"the weights in {path} do not fit {kind}: {error}") from error
-    weight, bias = (weights.pop(name) for name in _CLASSIFIER)
-    backbone.load_state_dict(weights, strict=False)
-    last = nn.Linear(weight.shape[1], weight.shape[0])
-    last.load_state_dict({"weight": weight, "bias": bias})
-    return last
 
 
 @dataclass(frozen=True)

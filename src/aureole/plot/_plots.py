@@ -11,10 +11,11 @@ from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.evaluation import CAP_MASSES, predictive_coverage, rejection_curve
+from aureole.evaluation import predictive_coverage, rejection_curve
+from aureole.evaluation._calibration import CAP_MASSES
 from aureole.plot._palette import ACCENT, BAND, BLUE, COLOURS, GREY, INK, RULE
 from aureole.plot._style import axes_in_style
-from aureole.training import histogram
+from aureole.training._assessment import histogram
 
 _TURN = np.linspace(0, 2 * math.pi, 361)
 _CAPS = 12  # circles that stay distinct

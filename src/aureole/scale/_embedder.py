@@ -18,9 +18,11 @@ from aureole.encoders import (
     load as load_encoder,
 )
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
-from aureole.models import PACKAGED_HEADS, WEIGHTS, find_model, format_of
+from aureole.models._pretrained import PACKAGED_HEADS, find_model
+from aureole.models._saving import WEIGHTS, format_of
 from aureole.records import file_hash
-from aureole.training import HEAD_FORMAT, FrozenHead
+from aureole.training import FrozenHead
+from aureole.training._frozen_head import HEAD_FORMAT
 
 Modality = Literal["image", "text", "vector"]
 

@@ -24,7 +24,7 @@ from aureole.errors import (
     error_to_dict,
 )
 from aureole.scale._ray import run_tasks
-from aureole.training import STORE, joined
+from aureole.training._distributed import STORE, joined
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ import torch
 import aureole
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.evaluation import SAMPLED, kappa_rejection
+from aureole.evaluation._rejection import SAMPLED, kappa_rejection
 from aureole.explorer import (
     MASSES,
     MAX_COUNT,

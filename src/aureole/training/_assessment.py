@@ -10,13 +10,9 @@ import torch
 from numpy.polynomial import Chebyshev
 
 from aureole.errors import InvalidInputError
-from aureole.evaluation import (
-    area_under_rejection,
-    nearest_label_matches,
-    oracle_area,
-    r_auroc,
-    rejection_curve,
-)
+from aureole.evaluation import r_auroc, rejection_curve
+from aureole.evaluation._rejection import area_under_rejection, oracle_area
+from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.sphere import predictive_angle
 from aureole.training._frozen_head import FrozenHead
 

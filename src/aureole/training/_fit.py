@@ -24,10 +24,11 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from aureole._io import atomic_file
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.errors import AureoleError, AureoleWarning, InvalidInputError, MissingPackageError
-from aureole.evaluation import Diagnosis, diagnose
+from aureole.errors import AureoleWarning, DivergenceError, InvalidInputError, MissingPackageError
+from aureole.evaluation import diagnose
+from aureole.evaluation._diagnosis import Diagnosis
 from aureole.losses import ContrastiveLoss, InfoNCE, PositivityLoss, n_ranks, rank
-from aureole.models import bfloat16_in_hardware
+from aureole.models._networks import bfloat16_in_hardware
 from aureole.training._distributed import (
     Batch,
     average_over_ranks,
@@ -46,11 +47,6 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 DrawBatch = Callable[[int, torch.Generator], Batch]
 _FORMAT = "aureole-checkpoint-1"
 _MISSING = "training needs Lightning Fabric: pip install 'aureole[train]'."
-_COMPARED = 16  # batches by which starts are compared; all see the same ones
-
-
-class DivergenceError(AureoleError):
-    """The loss became infinite or NaN."""
 
 
 @dataclass(frozen=True)
@@ -198,55 +194,13 @@ def fit(
         run.loss.to(run.home)
 
 
-def best_start(
-    new_encoder: Callable[[int], nn.Module],
-    loss: ContrastiveLoss,
-    draw_batch: DrawBatch,
-    *,
-    starts: int,
-    phase: Phase,
-    seed: int,
-    checkpoint: Path | None = None,
-) -> tuple[nn.Module, list[float]]:
-    """Train several initialisations for a short phase; return the best one and the losses of all on fresh batches.
-
-    On the circle (D = 2), maps from inputs to latents have local minima of a topological kind: a part of the inputs is
-    mapped the wrong way round, and no small step corrects it. Such a start has a high loss early on, so a few short
-    runs avoid it without knowing the truth. In ten dimensions this was never needed.
-
-    ``new_encoder(k)`` returns the k-th initialisation. With a checkpoint, finished starts are not trained again. Cost:
-    ``starts`` times the phase.
-    """
-    trained: list[tuple[float, nn.Module]] = []
-    options = FitOptions(seed=seed, diagnose=False)
-    for k in range(starts):
-        path = None if checkpoint is None else checkpoint.with_suffix(f".{k}.safetensors")
-        start = fit(
-            new_encoder(k), loss, draw_batch, phases=[phase], options=options, checkpoint=path
-        )
-        encoder = start.encoder
-        device = next(encoder.parameters()).device
-        with torch.no_grad():
-            values = [
-                objective(encoder, loss, draw_batch(step, _generator(seed, step)), device)[0].item()
-                for step in range(-_COMPARED, 0)
-            ]
-        trained.append((sum(values) / _COMPARED, encoder))
-    best = min(trained, key=lambda pair: pair[0])[1].train()
-    best.requires_grad_(True)
-    if checkpoint is not None and rank() == 0:
-        for k in range(starts):
-            checkpoint.with_suffix(f".{k}.safetensors").unlink(missing_ok=True)
-    return best, [value for value, _ in trained]
-
-
 @torch.no_grad()
 def final_diagnosis(run: "_Run", encoder: nn.Module, draw_batch: DrawBatch) -> Diagnosis:
     """The diagnosis of the fitted encoder on a batch of another seed, with warnings.
 
     Cost: one batch without gradients, and six losses of at most 1,024 of its items.
     """
-    batch = draw_batch(run.step - 1, _generator(~run.seed, run.step))
+    batch = draw_batch(run.step - 1, step_generator(~run.seed, run.step))
     posterior, pairs = posterior_and_pairs(encoder, batch, run.home)
     loss, known = run.loss, isinstance(posterior, VonMisesFisher) and len(posterior) > 2
     if known and len(pairs) and isinstance(loss, PositivityLoss):
@@ -298,7 +252,7 @@ def step_seed(seed: int, step: int) -> int:
     return (mixed ^ (mixed >> 31)) % 2**63
 
 
-def _generator(seed: int, step: int) -> torch.Generator:
+def step_generator(seed: int, step: int) -> torch.Generator:
     return torch.Generator().manual_seed(step_seed(seed, step))
 
 
@@ -333,7 +287,7 @@ class _Run:
         phase, device = self.phases[index], self.fabric.device
         for group, lr in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = lr * phase.rate(within)
-        batch = draw_batch(self.step, _generator(self.seed, self.step))
+        batch = draw_batch(self.step, step_generator(self.seed, self.step))
         seed = step_seed(~self.seed, self.step)
         if n_ranks() == 1:
             with seeded(seed, device):

@@ -15,24 +15,15 @@ from torch import Tensor, nn
 
 from aureole.data import Groups, PairBatch, PairIndex, Votes, as_vectors
 from aureole.distributions import VonMisesFisher
-from aureole.errors import AureoleError, InvalidInputError
-from aureole.evaluation import (
-    CAP_MASSES,
-    Calibration,
-    Diagnosis,
-    diagnose,
-    fit_calibration,
-    predictive_coverage,
-)
+from aureole.errors import InvalidInputError, NotFittedError
+from aureole.evaluation import Calibration, diagnose, fit_calibration, predictive_coverage
+from aureole.evaluation._calibration import CAP_MASSES
+from aureole.evaluation._diagnosis import Diagnosis
 from aureole.losses import ClosedFormInfoNCE
-from aureole.models import (
-    Card,
-    check_weights,
-    find_model,
-    load_folder,
-    model_card,
-    save_folder,
-)
+from aureole.models import Card
+from aureole.models._card import model_card
+from aureole.models._pretrained import HubModel, find_model
+from aureole.models._saving import check_weights, load_folder, save_folder
 from aureole.training._fit import Fit, FitOptions, Observer, fit
 from aureole.training._head_network import (
     CHUNK,
@@ -67,11 +58,7 @@ _USAGE = (
 )
 
 
-class NotFittedError(AureoleError, ValueError):
-    """The head has not been fitted yet."""
-
-
-class FrozenHead:
+class FrozenHead(HubModel):
     r"""Posteriors :math:`\mathrm{vMF}(\hat\mu(v), \hat\kappa(v))` of vectors v, learned from matching pairs of vectors.
 
     :math:`\hat\mu` is a linear map to ``dim`` dimensions, initialised with the whitened principal directions of the

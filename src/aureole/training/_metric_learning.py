@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleWarning, InvalidInputError
-from aureole.evaluation import Diagnosis, diagnose
+from aureole.evaluation import diagnose
+from aureole.evaluation._diagnosis import Diagnosis
 from aureole.losses import ContrastiveLoss, Negatives, PositivityLoss, check_posteriors
 from aureole.sphere import normalize
 

@@ -43,10 +43,9 @@ from aureole.models import (
     PosteriorEncoder,
     ResidualMLP,
     ResNet18,
-    hold_statistics,
-    load_classifier,
     whiten_last_layer,
 )
+from aureole.models._networks import hold_statistics
 from aureole.records import file_hash
 from aureole.synthetic import ControlledProcess, draw_generator
 from aureole.training._config import Config
@@ -62,6 +61,7 @@ from aureole.training._frozen_head import (
 )
 from aureole.training._schedule import Phase
 from aureole.training._sentence_transformers import minilm_folder, pooling_pipeline
+from aureole_paper.classifier import load_classifier
 
 _BATCH, _LARGEST_HASHED = 64, 2**33  # texts per batch, bytes of a file
 _SIDE = 32  # pixels, the input size of the image networks

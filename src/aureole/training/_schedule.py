@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aureole.errors import InvalidInputError
-from aureole.models import Part
+from aureole.models._encoders import Part
 
 
 @dataclass(frozen=True)
@@ -39,48 +39,12 @@ class Phase:
         return (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm))) / 2
 
 
-def three_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
-    """First mu with a shared kappa (35 % of the steps), then kappa alone (20 %), then both at a third of the rate.
-
-    The closed form does not need this: a single joint phase was faster and more accurate.
-    """
-    first, second = round(0.35 * steps), round(0.2 * steps)
-    return [
-        Phase("mu", first, lr),
-        Phase("kappa", second, lr),
-        Phase("joint", steps - first - second, lr / 3),
-    ]
-
-
-def two_phases(steps: int, lr: float = 1e-3) -> list[Phase]:
-    """First mu, then kappa with mu frozen, half of the steps each: the phases of the paper with one-cycle rates.
-
-    Monte Carlo losses need this: if mu is trained again after kappa, they contract mu and kappa diverges.
-    """
-    return [Phase("mu", steps // 2, lr), Phase("kappa", steps - steps // 2, lr)]
-
-
-def paper_phases(steps: int, lr: float = 1e-4) -> list[Phase]:
-    """The schedule of the paper: mu, then kappa, half of the steps each; the rate drops tenfold after each quarter.
-
-    Examples
-    --------
-    >>> [(phase.part, phase.steps) for phase in paper_phases(10)]
-    [('mu', 2), ('mu', 3), ('kappa', 2), ('kappa', 3)]
-    """
-    ends = [steps * quarter // 4 for quarter in range(5)]
-    parts: tuple[Part, ...] = ("mu", "mu", "kappa", "kappa")
-    return [
-        Phase(part, ends[k + 1] - ends[k], lr * 0.1**k, "constant") for k, part in enumerate(parts)
-    ]
-
-
 def locate(phases: Sequence[Phase], step: int) -> tuple[int, int]:
     """The index of the phase and the step within it, for a step counted from the start.
 
     Examples
     --------
-    >>> locate(three_phases(100), 40)
+    >>> locate([Phase("mu", 35, 1e-3), Phase("joint", 65, 1e-3)], 40)
     (1, 5)
     """
     for index, phase in enumerate(phases):

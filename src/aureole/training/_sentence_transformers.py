@@ -17,17 +17,17 @@ from aureole.distributions import VonMisesFisher, cat
 from aureole.encoders import packaged_folder
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.losses import ContrastiveLoss, Negatives, check_posteriors, gather_posteriors, rank
-from aureole.models import (
+from aureole.models import Card
+from aureole.models._card import model_card
+from aureole.models._saving import (
     CARD,
     CONFIG,
     PIPELINE_FORMAT,
     PIPELINE_HEAD,
     PIPELINE_HEADS,
     WEIGHTS,
-    Card,
     describe,
     load_pipeline_head,
-    model_card,
     save_folder,
 )
 from aureole.training._metric_learning import WatchedLoss

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from aureole.data import Triplets, as_vectors
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError
-from aureole.evaluation import CAP_MASSES, Calibration, fit_calibration, predictive_coverage
+from aureole.errors import InvalidInputError, NotFittedError
+from aureole.evaluation import Calibration, fit_calibration, predictive_coverage
+from aureole.evaluation._calibration import CAP_MASSES
 from aureole.losses import ClosedFormInfoNCE, ContrastiveLoss
 from aureole.models import IndependentEncoder
 from aureole.training._fit import DrawBatch, Fit, FitOptions, Observer, fit
-from aureole.training._frozen_head import FrozenHead, NotFittedError
+from aureole.training._frozen_head import FrozenHead
 from aureole.training._head_network import (
     PATIENCE,
     Vectors,
