@@ -1,7 +1,6 @@
 """Encoders with two networks: shapes, parts, initialisation, saving."""
 
 import json
-import math
 
 import pytest
 import torch
@@ -10,17 +9,15 @@ from torch import nn
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.models import IndependentEncoder, ResidualMLP, whiten_last_layer
-from aureole_paper.paper_encoders import MixtureEncoder, PaperEncoder, SharedEncoder, paper_mlp
 
 
-def encoder(kind=IndependentEncoder, dim=4, n_in=6):
-    latent = dim if kind is SharedEncoder else n_in
-    return kind(ResidualMLP(n_in, dim, width=16), ResidualMLP(latent, 1, width=16), n_in=n_in)
+def encoder(dim=4, n_in=6):
+    networks = ResidualMLP(n_in, dim, width=16), ResidualMLP(n_in, 1, width=16)
+    return IndependentEncoder(*networks, n_in=n_in)
 
 
-@pytest.mark.parametrize("kind", [IndependentEncoder, SharedEncoder, PaperEncoder])
-def test_posteriors_are_valid_in_bfloat16_too(kind):
-    model = encoder(kind)
+def test_posteriors_are_valid_in_bfloat16_too():
+    model = encoder()
     x = torch.rand(32, 6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         q = model(x)
@@ -87,37 +84,9 @@ def test_kappa_stops_at_its_guard():
     assert model(torch.rand(3, 6)).kappa.tolist() == pytest.approx([1e8] * 3, rel=1e-5)
 
 
-def test_the_papers_encoder_spans_the_range_it_is_given():
-    model, x = PaperEncoder(paper_mlp(3, 3), paper_mlp(3, 1), n_in=3), torch.rand(1000, 3)
-    model.match_range(x, (16.0, 32.0))
-    kappa = model(x).kappa
-    assert kappa.min().item() == pytest.approx(16.0, rel=1e-3)
-    assert kappa.max().item() == pytest.approx(32.0, rel=1e-3)
-    widths = [layer.in_features for layer in paper_mlp(10, 10) if isinstance(layer, nn.Linear)]
-    assert widths == [10, 100, 500, 500, 500, 500, 500, 100]
-
-
-def test_mixtures_have_components_that_start_as_one():
-    model = MixtureEncoder(
-        ResidualMLP(6, 8, width=16), ResidualMLP(6, 4, width=16), n_in=6, n_components=2
-    )
-    x = torch.rand(512, 6)
-    model.initialise(x)
-    model.enter("mu")
-    q = model(x)
-    assert torch.equal(q.mu[:, 0], q.mu[:, 1])
-    assert q.kappa.unique().numel() == 1
-    model.enter("joint")
-    q = model(x)
-    assert isinstance(q, au.MixtureVMF)
-    assert not torch.equal(q.mu[:, 0], q.mu[:, 1])
-    assert q.mu.shape == (512, 2, 4)
-    assert q.kappa.log().mean().item() == pytest.approx(math.log(10), abs=0.5)
-
-
-def new_encoder(kind=IndependentEncoder):
+def new_encoder():
     torch.manual_seed(0)
-    return kind(ResidualMLP(5, 3, width=8), ResidualMLP(5, 1, width=8), n_in=5)
+    return IndependentEncoder(ResidualMLP(5, 3, width=8), ResidualMLP(5, 1, width=8), n_in=5)
 
 
 def test_it_comes_back_as_it_was(tmp_path):
@@ -132,9 +101,8 @@ def test_it_comes_back_as_it_was(tmp_path):
 
 def test_what_numbers_do_not_describe_is_refused(tmp_path):
     plain = IndependentEncoder(nn.Linear(5, 3), nn.Linear(5, 1), n_in=5)
-    for encoder in (plain, new_encoder(SharedEncoder)):
-        with pytest.raises(InvalidInputError, match="cannot be rebuilt from numbers"):
-            encoder.save(tmp_path)
+    with pytest.raises(InvalidInputError, match="cannot be rebuilt from numbers"):
+        plain.save(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from aureole.models import (
 )
 from aureole.models._networks import hold_statistics
 from aureole.models._saving import BACKBONES, HEADS, build, describe
-from aureole_paper.classifier import load_classifier
 
 IMAGES, VECTORS = torch.rand(3, 3, 32, 32), torch.randn(3, 5)
 
@@ -243,13 +242,13 @@ HOSTILE = {
     "no head": (lambda f: _drop(f, "head"), "no entry 'head'"),
     "an infinite rate": (lambda f: _change_config(f, head_rate=float("inf")), "positive number"),
     "no rate": (lambda f: _change_config(f, head_rate=None), "positive number"),
-    "a card that is none": (lambda f: _change_config(f, card=[]), "a card must have the entries"),
+    "a card that is none": (lambda f: _change_config(f, card=[]), "card of a saved model is damaged"),
     "a card's text": (_card(name=7), "name of a card"),
     "a long text": (_card(notes="a" * 10_000), "at most 2000"),
     "a card's kappa_pos": (_card(kappa_pos=-1), "positive and finite"),
     "a card's coverage": (_card(coverage=[[0.5, 7]]), "coverage of a card"),
-    "no coverage": (_card(coverage=[1, 2]), "list of"),
-    "coverage of lists": (_card(coverage=[[[], 0.5]]), "list of"),
+    "no coverage": (_card(coverage=[1, 2]), "card of a saved model"),
+    "coverage of lists": (_card(coverage=[[[], 0.5]]), "card of a saved model"),
     "another format": (lambda f: _change_config(f, format="aureole-frozen-head-1"), "frozen-head"),
     "deep JSON": (lambda f: (f / "config.json").write_text("[" * 200_000), "not JSON"),
     "no text": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "not JSON"),
@@ -295,65 +294,3 @@ def test_every_kind_is_built_as_it_is_described():
         description = describe(network, table)
         assert description["kind"] == name
         assert describe(build(json.loads(json.dumps(description)), table), table) == description
-
-
-def classifier_file(tmp_path, network, classes=10, **changes):
-    weights = {k: v.clone() for k, v in network.state_dict().items() if "tracked" not in k}
-    weights |= {"linear.weight": torch.randn(classes, 64), "linear.bias": torch.randn(classes)}
-    weights |= changes
-    path = tmp_path / "weights.safetensors"
-    save_file({k: v for k, v in weights.items() if v is not None}, path)
-    return path
-
-
-def test_a_classifier_is_loaded(tmp_path):
-    donor, backbone = CifarResNet(8), CifarResNet(8)
-    last = load_classifier(backbone, classifier_file(tmp_path, donor))
-    images = torch.rand(3, 3, 32, 32)
-    torch.testing.assert_close(backbone.eval()(images), donor.eval()(images))
-    assert last(backbone(images)).shape == (3, 10)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"conv1.weight": torch.zeros(3, 3)}, "conv1.weight"),
-        ({"bn1.weight": None}, "bn1.weight"),
-        ({"strange": torch.zeros(1)}, "strange"),
-        ({"linear.bias": None}, "linear"),
-        ({"linear.bias": torch.zeros(3)}, "linear"),
-        ({"linear.bias": torch.zeros(())}, "linear"),
-        ({"linear.weight": torch.zeros(10, 63)}, "linear.weight"),
-        ({"bn1.bias": torch.full((16,), float("nan"))}, "bn1.bias holds NaN"),
-        ({"bn1.bias": torch.zeros(16, dtype=torch.int64)}, "bn1.bias has .*int64"),
-        ({"linear.bias": torch.full((10,), float("inf"))}, "linear.bias holds NaN or infinity"),
-    ],
-)
-def test_weights_that_do_not_fit_are_named(tmp_path, changes, message):
-    path = classifier_file(tmp_path, CifarResNet(8), **changes)
-    with pytest.raises(InvalidInputError, match=message) as refused:
-        load_classifier(CifarResNet(8), path)
-    assert str(path) in str(refused.value)
-
-
-def test_weights_that_are_no_safetensors_are_named(tmp_path):
-    path = tmp_path / "weights.safetensors"
-    path.write_bytes(b"<html>not found</html>")
-    with pytest.raises(InvalidInputError, match=r"weights\.safetensors cannot be read"):
-        load_classifier(CifarResNet(8), path)
-
-
-def test_missing_weights_are_named(tmp_path):
-    with pytest.raises(InvalidInputError, match="weights not found"):
-        load_classifier(CifarResNet(8), tmp_path / "none.safetensors")
-
-
-def test_published_classifiers_classify(shared_data):
-    from aureole_paper.cifar import load_cifar10
-
-    images, labels = load_cifar10(shared_data, "test")
-    backbone = CifarResNet(20)
-    last = load_classifier(backbone, shared_data / "weights" / "cifar10_resnet20.safetensors")
-    with torch.no_grad():
-        found = last(backbone.eval()(images[:500])).argmax(-1)
-    assert (found == labels[:500]).float().mean() > 0.88

@@ -22,11 +22,10 @@ from aureole.synthetic import (
     Dirac,
     Family,
     Gaussian,
-    Kind,
     Laplace,
-    Rule,
     draw_generator,
 )
+from aureole.synthetic._processes import Kind, Rule
 from aureole.training import Phase
 from aureole_paper.names import LossName
 from aureole_paper.paper_encoders import (

@@ -108,7 +108,8 @@ class Card:
     def from_json(cls, values: Any) -> "Card":
         """Return the card from the output of ``as_json``; raises for anything else."""
         try:
-            return cls(**values | {"coverage": dict(values["coverage"])})
+            coverage = {float(mass): float(share) for mass, share in values["coverage"]}
+            return cls(**values | {"coverage": coverage})
         except (TypeError, ValueError, KeyError) as error:
             raise InvalidInputError(f"the card of a saved model is damaged: {error}") from error
 

@@ -6,7 +6,7 @@ would make it a dependency of every model.
 
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.models._saving import CARD, CONFIG, WEIGHTS
@@ -30,6 +30,9 @@ def find_model(name: Path | str) -> Path:
     """
     path = Path(name)
     return path if path.exists() else PACKAGED_HEADS.get(str(name), path)
+
+
+Model = TypeVar("Model", bound="HubModel")
 
 
 class HubModel:
@@ -65,14 +68,14 @@ class HubModel:
 
     @classmethod
     def from_pretrained(
-        cls,
+        cls: type[Model],
         repo_id: str,
         *,
         revision: str | None = None,
         token: str | None = None,
         cache_dir: Path | str | None = None,
         **networks: Any,
-    ) -> Self:
+    ) -> Model:
         """Return the model in the repository "owner/name", as ``load`` returns that of a folder.
 
         Only ``config.json`` and ``weights.safetensors`` are downloaded, and both are checked like those of a folder.
