@@ -6,9 +6,9 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from aureole._rank_correlation import average_ranks
 from aureole.errors import InvalidInputError
 from aureole.evaluation import spearman
-from aureole.evaluation._rank_correlation import average_ranks
 
 
 @pytest.mark.parametrize("ties", [False, True])

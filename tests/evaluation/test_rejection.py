@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 from scipy.stats import mannwhitneyu
 
 import aureole as au
+from aureole._rank_correlation import average_ranks
 from aureole.errors import InvalidInputError
 from aureole.evaluation import augrc, aurc, r_auroc, rejection_curve
-from aureole.evaluation._rank_correlation import average_ranks
 from aureole.evaluation._rejection import _check, area_under_rejection, kappa_rejection, oracle_area
 
 FIGURES = (area_under_rejection, aurc, augrc, r_auroc)

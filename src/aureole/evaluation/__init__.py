@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from aureole._rank_correlation import spearman
 from aureole.evaluation._calibration import (
     Calibration,
     fit_calibration,
@@ -10,10 +11,9 @@ from aureole.evaluation._calibration import (
     predictive_coverage,
 )
 from aureole.evaluation._diagnosis import diagnose
-from aureole.evaluation._rank_correlation import spearman
 from aureole.evaluation._recovery import recovery
 from aureole.evaluation._rejection import augrc, aurc, r_auroc, rejection_curve
-from aureole.evaluation._retrieval_metrics import recall_at_1
+from aureole.evaluation._retrieval_metrics import nearest_label_matches, recall_at_1
 
 if TYPE_CHECKING:
     from aureole.evaluation._torchmetrics import StreamingMetric
@@ -26,6 +26,7 @@ __all__ = [
     "diagnose",
     "fit_calibration",
     "latent_coverage",
+    "nearest_label_matches",
     "partner_coverage",
     "predictive_coverage",
     "r_auroc",

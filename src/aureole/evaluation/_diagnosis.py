@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from aureole._rank_correlation import spearman
 from aureole.data import Groups, PairIndex
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.evaluation._calibration import CAP_MASSES, predictive_coverage
-from aureole.evaluation._rank_correlation import spearman
 from aureole.losses import ClosedFormInfoNCE
 from aureole.sphere import information as posterior_information
 

@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from aureole._rank_correlation import spearman
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.evaluation._rank_correlation import spearman
 from aureole.sphere import mean_resultant_complement
 
 

@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from aureole._rank_correlation import average_ranks
 from aureole._validation import first_index
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.evaluation._rank_correlation import average_ranks
 from aureole.evaluation._retrieval_metrics import nearest_label_matches
 
 SAMPLED = 2000  # items that callers pass to ``kappa_rejection``; the cost grows with their square

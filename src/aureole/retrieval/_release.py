@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from aureole.evaluation import spearman
+from aureole._rank_correlation import spearman
 from aureole.retrieval._index import CredibleIndex
 
 Outcome = Literal["passed", "warning", "failed"]
