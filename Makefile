@@ -6,9 +6,9 @@ PYTEST = python -m pytest -q -n 2 --dist worksteal --rotation $(ROTATION)
 
 QUICK = tests/sphere tests/distributions tests/losses tests/data tests/evaluation tests/models
 
-.PHONY: check quick core-quick fast native timm slow sweeps lint types contracts test docs accuracy benchmarks
+.PHONY: check quick core-quick fast again native timm slow sweeps lint types contracts test pages docs accuracy benchmarks
 
-check: lint types contracts docs test
+check: lint types contracts stats pages page docs test
 
 quick:
 	$(MAKE) -j2 lint types contracts core-quick
@@ -19,6 +19,11 @@ core-quick:
 
 fast:
 	$(PYTEST) -m "not slow" --durations=15
+
+# Tests that failed in the last run, one at a time; those that pass now are written to .pytest_cache/flaky.json.
+again:
+	cp .pytest_cache/v/cache/lastfailed .pytest_cache/flaky.json
+	python -m pytest -q -n 0 --rotation $(ROTATION) --last-failed --last-failed-no-failures none
 
 # The losses with the compiled library, which has to be installed: pip install ./native
 native:
@@ -52,6 +57,10 @@ contracts:
 
 test:
 	$(PYTEST) --durations=15
+
+# Numbers and tables of the pages against their records; `python tools/pages.py --write` rewrites them.
+pages:
+	python tools/pages.py
 
 docs:
 	sphinx-build -W --keep-going -q -b html docs docs/_build/html

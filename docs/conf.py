@@ -8,7 +8,6 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
 from notebook_cache import fingerprint  # noqa: E402
-from outside_links import mapping  # noqa: E402
 
 from aureole.plot import DARK, LIGHT, STYLE  # noqa: E402
 
@@ -21,20 +20,17 @@ extensions = [
     "sphinx.ext.autosummary",
     "mathml",
     "sphinx.ext.napoleon",
-    "sphinx.ext.intersphinx",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "record_tables",
     "training_tables",
     "scale_tables",
     "facts",
-    "concept_figures",
     "api_reference",
     "quickstart_tables",
     "run_tables",
     "peer_tables",
     "notebook_figures",
-    "number_columns",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
@@ -68,7 +64,6 @@ exclude_patterns = ["_build"]
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
-intersphinx_mapping = mapping(HERE / "_build" / "inventories")
 # copied code has neither prompts nor output
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator
     from aureole.training import FrozenHead
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "ELK",
     "ClosedFormInfoNCE",

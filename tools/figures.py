@@ -1,13 +1,16 @@
-"""The figures of the concept pages, computed during the build of the docs: ``.. concept-figure:: NAME``."""
+"""Draw the figures of the docs as SVG files that follow light and dark mode: ``python tools/figures.py [NAME ...]``."""
 
 import json
 import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
-from docutils.parsers.rst import Directive
-from facts import ROOT
-from record_tables import card
+
+ROOT = Path(__file__).parents[1]
 
 
 def posterior():
@@ -189,65 +192,6 @@ def calibration():
     return drawing.svg
 
 
-def mc_bias():
-    """How far the loss of MCInfoNCE is from its limit, and the limit from the closed form, from the record."""
-    from aureole.plot import BLUE, GREEN, GREY, VERMILION, canvas
-
-    metrics = _bias_record()["metrics"]
-    with canvas("mc-bias", 2, height=3.4) as drawing:
-        left, right = drawing.axes
-        draws, bias = _by_number(metrics["bias in K"])
-        left.loglog(draws, bias, "o-", color=BLUE, label="measured")
-        slope = [bias[draws.index(16)] * 16 / k for k in draws]
-        left.loglog(draws, slope, "--", color=GREY, label="slope -1")
-        left.set(xlabel="samples K", ylabel="nats above the limit")
-        left.set_title("few samples: too high")
-        negatives, gaps = _by_number(metrics["gap in M"])
-        mean = [abs(gap["mean"]) for gap in gaps]
-        spread = [gap["spread"] for gap in gaps]
-        right.semilogx(negatives, mean, "s-", color=VERMILION, label="mean over pairs")
-        right.semilogx(negatives, spread, "^-", color=GREEN, label="spread over pairs")
-        right.set(xlabel="negatives M", ylabel="limit - closed form, nats", ylim=(0, None))
-        right.set_title("few negatives: another target")
-        drawing.legend(columns=4)
-    return drawing.svg
-
-
-def mc_bias_kappa():
-    """The kappa that each loss prefers when mu is right, from the record."""
-    from aureole.plot import BLUE, GREEN, INK, canvas
-
-    record = _bias_record()
-    truth, found = record["settings"]["kappa"], record["metrics"]["preferred kappa"]
-    end = truth * 1.25**8  # of the grid
-    with canvas("mc-bias-kappa", 1, height=3.2) as drawing:
-        axes = drawing.axes[0]
-        for row, (name, value) in enumerate(found.items()):
-            mean, error = value["mean"], value["standard error"]
-            colour = GREEN if name.startswith("closed") else BLUE
-            text = f"{mean:.1f}" if mean < end else "no minimum"
-            axes.barh(row, mean, xerr=error, color=colour, height=0.6, ecolor=INK)
-            axes.text(mean + error + 3, row, text, va="center")
-        axes.axvline(truth, color=INK, linewidth=1, linestyle=":")
-        axes.set_yticks(range(len(found)), list(found))
-        axes.invert_yaxis()
-        axes.set(
-            xlabel=f"κ that the loss prefers (truth: {truth:.0f}, dotted)", xlim=(0, 1.5 * end)
-        )
-    return drawing.svg
-
-
-def _bias_record():
-    """The record of ``python -m benchmarks.mc_bias``."""
-    return json.loads((ROOT / "paper/results/mc_bias.json").read_text())
-
-
-def _by_number(values):
-    """Keys as numbers in order, and their values."""
-    names = sorted(values, key=int)
-    return [int(name) for name in names], [values[name] for name in names]
-
-
 def _coverage(folder, keys):
     """Masses and the mean coverage over the seeds of a folder of records."""
     rows = []
@@ -299,79 +243,72 @@ def plotted(name):
     return draw
 
 
-FIGURES = {
-    "plot-histogram": (plotted("histogram"), "The kappas of 2,000 simulated posteriors."),
-    "plot-rejection": (
-        plotted("rejection"),
-        "Accuracy of the items that are kept; in the simulation it grows with kappa.",
-    ),
-    "plot-coverage": (
-        plotted("coverage"),
-        "Coverage of predictive caps on simulated pairs that follow the model.",
-    ),
-    "plot-caps": (
-        plotted("caps"),
-        "The caps of mass 0.9 of three posteriors; dotted lines are on the far side.",
-    ),
-    "posterior": (
-        posterior,
-        "Samples of three posteriors with the same mean direction (the star) on the sphere in three dimensions, seen "
-        "from the side. Pale points are on the far side.",
-    ),
-    "dimension": (
-        dimension,
-        "The same concentration gives a different spread in each dimension: in high dimensions most "
-        "directions are far from any given one, and a larger kappa is needed to keep the latent close.",
-    ),
-    "positivity": (
-        positivity,
-        "Left: the closed form over the angle between two mean directions; zero means as likely as "
-        "chance. Right: thirty Monte Carlo estimates of one value for each number of samples. With few samples they "
-        "scatter, and are more often too low than too high.",
-    ),
-    "identifiability": (
-        identifiability,
-        "A loss depends on log S h up to a constant. Left: on the circle, stretched angles with another "
-        "kappa give the same curve to the left of the grey line, and differ where the "
-        "circle closes. Right: means that all lean towards an unused direction, with a larger kappa, give "
-        "nearly the same curve over the cosines that occur in pairs.",
-    ),
-    "calibration": (
-        calibration,
-        "Left: the distributions of the latent and of a partner's mean direction, under the true posterior. "
-        "Right: coverage of caps against their mass: credible caps in the controlled experiment, "
-        "predictive caps on photos of CIFAR-10H with the model's own kappa and with a conformal mass "
-        "(means over seeds or folds).",
-    ),
-    "mc-bias": (
-        mc_bias,
-        "Left: the loss with K samples exceeds its own limit in proportion to 1/K. Right: that limit and the closed "
-        "form differ by more than a constant; the spread over pairs grows up to about sixteen negatives, then falls.",
-    ),
-    "mc-bias-kappa": (
-        mc_bias_kappa,
-        "The kappa that minimises each loss when mu is right (D = 10, kappa_pos = 20, true kappa 24); bars are the "
-        "standard error over five sets of 256 pairs.",
-    ),
+def quickstart(name: str) -> str:
+    """Draw a figure of the quickstart from the record of its first seed."""
+    from aureole.explorer import _quickstart_page
+
+    record = json.loads((ROOT / "results/quickstart/seed-0.json").read_text())
+    return getattr(_quickstart_page, f"{name}_figure")(record["metrics"])
+
+
+def caps() -> str:
+    """Draw two queries, their caps and the items in them, from searches of a small gallery."""
+    from aureole.explorer import caps_figure
+
+    return caps_figure()
+
+
+def reported(folder: str, anchor: str, number: int) -> str:
+    """Draw a figure of the report on a folder of the paper's records."""
+    from aureole_paper.report import read_report
+
+    sections = {s.anchor: s for s in read_report(ROOT / "paper/results" / folder).sections}
+    return sections[anchor].figures[number].svg
+
+
+FIGURES: dict[str, Callable[[], str]] = {
+    "plot-histogram": plotted("histogram"),
+    "plot-rejection": plotted("rejection"),
+    "plot-coverage": plotted("coverage"),
+    "plot-caps": plotted("caps"),
+    "posterior": posterior,
+    "dimension": dimension,
+    "positivity": positivity,
+    "identifiability": identifiability,
+    "calibration": calibration,
+    "quickstart-fading": partial(quickstart, "fading"),
+    "quickstart-rejection": partial(quickstart, "rejection"),
+    "caps-sphere": caps,
+}
+# from the report on a folder of records: folder, anchor of the section, number of the figure
+REPORTS = {
+    "controlled-recovery": ("controlled", "recovery", 0),
+    "controlled-coverage": ("controlled", "coverage", 0),
+    "controlled-high-dim": ("controlled", "high-dim", 0),
+    "controlled-self-pairs": ("controlled", "self-pairs", 0),
+    "controlled-mc-samples": ("controlled", "mc-samples", 0),
+    "controlled-bimodal": ("controlled", "bimodal", 0),
+    "thresholds-rules": ("adaptive", "rules", 0),
+    "cifar10h-rejection": ("cifar10h", "rejection", 0),
+    "cifar10h-gallery": ("cifar10h", "gallery", 0),
+    "cifar10h-retrieval": ("cifar10h", "retrieval", 0),
+    "frozen-captions": ("frozen", "captions", 0),
+    "frozen-fifths": ("frozen", "captions", 1),
+    "frozen-coverage": ("frozen", "coverage", 0),
+    "retrieval-coverage": ("retrieval", "coverage", 0),
 }
 
 
-class ConceptFigure(Directive):
-    """A figure by its name."""
+def main() -> None:
+    """Draw the figures named on the command line, or all of them."""
+    from aureole.plot import as_file
 
-    required_arguments = 1
-
-    def run(self):
-        """The figure and its caption."""
-        try:
-            draw, caption = FIGURES[self.arguments[0]]
-        except KeyError:
-            raise self.error(
-                f"unknown figure {self.arguments[0]}; known figures: {list(FIGURES)}"
-            ) from None
-        return [card(draw(), caption)]
+    known = {**FIGURES, **{name: partial(reported, *place) for name, place in REPORTS.items()}}
+    for name in sys.argv[1:] or known:
+        path = ROOT / "docs" / "pictures" / f"{name}.svg"
+        path.write_text(as_file(known[name]()), encoding="utf-8")
+        print(path.relative_to(ROOT))
 
 
-def setup(app):
-    app.add_directive("concept-figure", ConceptFigure)
-    return {"parallel_read_safe": True}
+if __name__ == "__main__":
+    main()
