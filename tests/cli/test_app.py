@@ -27,7 +27,7 @@ from tests.packaging.bare import HEAVY
 from .forked import Case, run_cases
 
 FIT = ("fit-head", "v.npy", "--columns-from", "g.npy")
-PAGE = ("evaluate", "v.npy", "--columns-from", "g.npy", "--head", "head")
+PAGE = ("score", "v.npy", "--columns-from", "g.npy", "--head", "head")
 MODEL = ("--encoder", "sentence-transformers:all-MiniLM-L6-v2", "--head", str(MINILM_CAPTIONS))
 TEXT = ("--text", "red shoes", *MODEL)
 CSV = ("c.csv", "--text-column", "text", "--head", str(MINILM_CAPTIONS), "--encoder")
@@ -65,7 +65,6 @@ MISSING = [
     (("fit-head", "v.npy", "--columns-from", "no.csv", "--group-column", "g", "--out", "new"), "no.csv"),
     (("score", "no.npy", "--head", "head", "--out", "o.csv"), "no.npy"),
     (("score", "v.npy", "--head", "no", "--out", "o.csv"), "no/config.json"),
-    (("evaluate", "v.npy", "--head", "no"), "no/config.json"),
     (("embed", "no", "--encoder", "head", "--out", "e.lance"), "no"),
     (("embed", "photos", "--encoder", "no", "--out", "e.lance"), "no does not exist"),
     (("score", *CSV, "python:no.py:f", "--out", "o.csv"), "no.py"),

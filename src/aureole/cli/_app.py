@@ -4,7 +4,6 @@ import errno
 import os
 import sys
 import warnings
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -13,10 +12,9 @@ from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 import aureole as au
-from aureole.cli._options import CommandGroup, hide_flag_types
 from aureole.errors import (
     AureoleError,
     AureoleWarning,
@@ -45,61 +43,47 @@ Examples:
 FAILED, USAGE, INTERRUPTED = 1, 2, 130  # exit statuses
 # the base class of usage errors: of click, or of the copy that newer versions of typer contain
 _UsageError: Any = typer.BadParameter.__mro__[2]
+_CANNOT_START = (MissingInputError, MissingPackageError, EncoderError, FileNotFoundError)
 _PYTHON_FORMAT = warnings.formatwarning
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """A command in the list of ``aureole --help``: its panel, one line about it, and its modules.
-
-    The modules are imported when the command is used. The first one has the function or group of the command's name.
-    """
-
-    panel: str
-    about: str
-    modules: tuple[str, ...]
-
-
 _START, _SCORE, _SEARCH, _PAGES = "Start", "Uncertainty", "Galleries and search", "Results"
+# The panel and the line of each command in ``aureole --help``. Its module has its name, and is imported when used.
 _COMMANDS = {
-    "quickstart": _Listed(_START, "See it work on synthetic shapes, offline.", ("_quickstart",)),
-    "doctor": _Listed(_START, "Check this machine and installation.", ("_doctor",)),
-    "fit-head": _Listed(_SCORE, "Learn the certainty of the vectors you have.", ("_fit_head",)),
-    "score": _Listed(_SCORE, "Write the certainty (kappa) of every row.", ("_score",)),
-    "evaluate": _Listed(_SCORE, "Measure a head on rows with known groups.", ("_evaluate",)),
-    "train": _Listed(_SCORE, "Train an encoder that predicts its certainty.", ("_train",)),
-    "embed": _Listed(_SCORE, "Embed pictures or tables of any size.", ("_embed",)),
-    "calibrate": _Listed(_SEARCH, "Learn which results are good enough.", ("_calibrate",)),
-    "index": _Listed(
-        _SEARCH,
-        "Build, extend and inspect galleries.",
-        ("_index", "_galleries", "_map"),
-    ),
-    "search": _Listed(_SEARCH, "Search a gallery.", ("_search",)),
-    "inspect": _Listed(_SEARCH, "Suspicious labels, confused classes, outliers.", ("_inspect",)),
-    "serve": _Listed(_SEARCH, "Serve a gallery over HTTP, with a page.", ("_serve",)),
-    "report": _Listed(_PAGES, "Write a page about a table or a gallery.", ("_report",)),
+    "quickstart": (_START, "See it work on synthetic shapes, offline."),
+    "doctor": (_START, "Check this machine and installation."),
+    "fit-head": (_SCORE, "Learn the certainty of the vectors you have."),
+    "score": (_SCORE, "Write the certainty of every row; measure a head."),
+    "train": (_SCORE, "Train an encoder that predicts its certainty."),
+    "embed": (_SCORE, "Embed pictures or tables of any size."),
+    "calibrate": (_SEARCH, "Learn which results are good enough."),
+    "index": (_SEARCH, "Build, extend and inspect galleries."),
+    "search": (_SEARCH, "Search a gallery."),
+    "inspect": (_SEARCH, "Suspicious labels, confused classes, outliers."),
+    "serve": (_SEARCH, "Serve a gallery over HTTP, with a page."),
+    "report": (_PAGES, "Write a page about a table or a gallery."),
 }
+_MORE = {"index": ("_galleries", "_map")}  # modules that add commands to a group
 
 
-class _Commands(CommandGroup):
+class _Commands(TyperGroup):
     """Our commands, and those (each a ``typer.Typer``) that packages register as entry points ``aureole.commands``."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """The names of all commands, ours first."""
+        """Return the names of all commands, ours first."""
         others = entry_points(group="aureole.commands").names | set(self.commands)
         return [*_COMMANDS, *sorted(others - set(_COMMANDS))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name, or None; imports its modules."""
+        """Return the command of this name, or None; imports its module."""
         if cmd_name in _COMMANDS:
             return _own_command(cmd_name)
         for entry in entry_points(group="aureole.commands", name=cmd_name):
-            return hide_flag_types(typer.main.get_command(entry.load()))
+            return typer.main.get_command(entry.load())
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that arguments start with; an unknown one raises an error that suggests similar names."""
+        """Return the command that arguments start with; an unknown one raises an error that suggests similar names."""
         try:
             return self._click_resolve_command(ctx, args)
         except _UsageError as error:
@@ -114,40 +98,38 @@ class _Commands(CommandGroup):
         self._listing().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The names that start with a text; no command is imported."""
+        """Return the names that start with a text; no command is imported."""
         return self._listing().shell_complete(ctx, incomplete)
 
-    def _listing(self) -> CommandGroup:
-        """The group with commands that have a name and a line, but no function."""
+    def _listing(self) -> TyperGroup:
+        """Return the group with commands that have a name and a line, but no function."""
         shown: dict[str, Any] = {}
         for name in self.list_commands(None):
-            listed = _COMMANDS.get(name)
-            panel = _PAGES if listed is None else listed.panel
-            about = self._about(name) if listed is None else listed.about
+            panel, about = _COMMANDS.get(name) or (_PAGES, self._about(name))
             shown[name] = TyperCommand(name=name, help=about, rich_help_panel=panel)
         same: Any = {"params": self.params, "rich_markup_mode": self.rich_markup_mode}
-        return CommandGroup(name=self.name, help=self.help, commands=shown, **same)
+        return TyperGroup(name=self.name, help=self.help, commands=shown, **same)
 
     def _about(self, name: str) -> str:
-        """What a command of another package is: the summary of its distribution."""
+        """Return the summary of the distribution that a command comes from."""
         for entry in entry_points(group="aureole.commands", name=name):
-            metadata = (entry.dist.read_text("METADATA") if entry.dist else None) or ""
-            lines = (line for line in metadata.splitlines() if line.startswith("Summary: "))
-            return next(lines, f"A command of {entry.module}.").removeprefix("Summary: ")
+            summary = entry.dist.metadata["Summary"] if entry.dist else None
+            return summary or f"A command of {entry.module}."
         return self.commands[name].help or ""
 
 
 @cache
 def _own_command(name: str) -> Any:
     """Import the modules of a command, and return it."""
-    module, *_ = [import_module(f"aureole.cli.{module}") for module in _COMMANDS[name].modules]
-    made = getattr(module, name.replace("-", "_"))
+    stem = name.replace("-", "_")
+    module, *_ = [import_module(f"aureole.cli.{m}") for m in (f"_{stem}", *_MORE.get(name, ()))]
+    made = getattr(module, stem)
     if not isinstance(made, typer.Typer):
         function, made = made, typer.Typer(add_completion=False, rich_markup_mode="markdown")
         made.command(name, help=module.HELP)(function)
     command = typer.main.get_command(made)
     command.name = name
-    return hide_flag_types(command)
+    return command
 
 
 app = typer.Typer(
@@ -189,28 +171,36 @@ def main() -> None:
     try:
         status = app(prog_name="aureole", standalone_mode=False)
         sys.stdout.flush()
-    except _UsageError as error:
-        if type(error).__name__ != "NoArgsIsHelpError":  # that error has printed the help
-            _print_line(_usage_message(error))
-        sys.exit(USAGE)
-    except (MissingInputError, MissingPackageError, EncoderError) as error:
-        _print_line(f"error: {error}")
-        sys.exit(USAGE)
-    except AureoleError as error:
-        _print_line(f"error: {error}")
-        sys.exit(FAILED)
-    except OSError as error:
-        sys.exit(_system_status(error))
     except SystemExit as end:  # typer exits by itself after a broken pipe
         cause = end.__context__
-        if isinstance(cause, OSError) and cause.errno == errno.EPIPE:
-            sys.exit(_system_status(cause))
-        raise
-    except (KeyboardInterrupt, typer.Abort):
-        status = INTERRUPTED
+        if not (isinstance(cause, OSError) and cause.errno == errno.EPIPE):
+            raise
+        status = _failed(cause)
+    except (Exception, KeyboardInterrupt) as error:
+        status = _failed(error)
     if status == INTERRUPTED:
         _print_line("interrupted; run the same command again to resume.")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _failed(error: BaseException) -> int:
+    """Print an error as one line and return the exit status; raises what is a bug."""
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return INTERRUPTED
+    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        # a reader that went away is not an error; the interpreter flushes stdout when it exits: discard the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    if isinstance(error, _UsageError):
+        if type(error).__name__ != "NoArgsIsHelpError":  # that error has printed the help
+            _print_line(_usage_message(error))
+        return USAGE
+    if not isinstance(error, (AureoleError, OSError)):
+        raise error
+    _print_line(
+        f"error: {error}{'. Check the name.' if isinstance(error, FileNotFoundError) else ''}"
+    )
+    return USAGE if isinstance(error, _CANNOT_START) else FAILED
 
 
 def _format_warning(message: Any, category: type[Warning], *place: Any) -> str:
@@ -242,19 +232,6 @@ def _command_words() -> str:
             break
         words.append(word)
     return " ".join(words)
-
-
-def _system_status(error: OSError) -> int:
-    """The exit status after an error of the disk or of a pipe; a closed pipe is not an error."""
-    if error.errno == errno.EPIPE:
-        # the interpreter flushes stdout when it exits: discard the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
-    if isinstance(error, FileNotFoundError):
-        _print_line(f"error: {error}. Check the name.")
-        return USAGE
-    _print_line(f"error: {error}")  # such as a full disk or missing permissions
-    return FAILED
 
 
 def _print_line(text: str) -> None:

@@ -12,8 +12,8 @@ import typer
 from typer import Option
 
 import aureole as au
-from aureole.cli._inputs import IMAGE, InputOptions, default_group, is_pictures, resumable
-from aureole.cli._lazy import np, rich, torch
+from aureole.cli._inputs import InputOptions, default_group, resumable
+from aureole.cli._lazy import assessment, np, torch
 from aureole.cli._options import (
     AsJson,
     GroupedVectors,
@@ -25,13 +25,13 @@ from aureole.cli._options import (
 )
 from aureole.cli._output import (
     coverage_table,
-    is_quiet,
     print_json,
+    print_table,
     print_text,
     table,
     training_bar,
 )
-from aureole.cli._score import row_numbers, scored_columns
+from aureole.cli._score import ScoreOptions, write_scores
 from aureole.cli._votes import VoteOptions, fit_rows, vote_facts, vote_line
 from aureole.errors import InvalidInputError
 
@@ -77,7 +77,7 @@ class PairOptions:
     )
 
     def read(self, table: Path) -> np.ndarray | None:
-        """The pairs of row numbers [p, 2]; None without --pairs."""
+        """Return the pairs of row numbers [p, 2]; None without --pairs."""
         ids = (table, self.id_column) if self.id_column else None
         return (
             au.data.read_pairs(self.pairs, (self.left, self.right), ids=ids) if self.pairs else None
@@ -97,9 +97,15 @@ class FitOptions:
     seed: int = option("Random seed.", 0, min=0)
 
     def head(self) -> au.FrozenHead:
-        """An unfitted head with the options that were given."""
-        given: dict[str, Any] = vars(self) | {"dim": None if self.dim is None else _dim(self.dim)}
-        return au.FrozenHead(**{name: value for name, value in given.items() if value is not None})
+        """Return an unfitted head with the options that were given."""
+        given: dict[str, Any] = {k: v for k, v in vars(self).items() if v is not None}
+        if self.dim not in (None, "auto"):
+            if not self.dim.isdecimal() or int(self.dim) < 2:
+                raise typer.BadParameter(
+                    f'--dim must be an integer of 2 or more, or "auto", not {self.dim!r}.'
+                )
+            given["dim"] = int(self.dim)
+        return au.FrozenHead(**given)
 
 
 @dataclass(frozen=True)
@@ -114,20 +120,21 @@ class OutputOptions:
     scores: Path | None = option("Kappa of every row: .parquet, .csv or .jsonl.")
     as_json: AsJson = False
 
-    def check(self, *, grouped: bool) -> None:
+    def check(self, inputs: tuple[Path, ...], *, grouped: bool) -> None:
         """Raise for options that cannot be used together and for missing packages, before anything is computed."""
         from aureole.training._fit import check_fabric
 
         check_fabric()
-        if self.report is not None and not grouped:
-            raise typer.BadParameter("--report needs groups: it measures the head on some of them.")
         if not 0 < self.test_share < 1:
             raise typer.BadParameter(
                 f"--test-share must be between 0 and 1, not {self.test_share}."
             )
-        if self.scores is not None:
-            au.data.ColumnWriter(self.scores)  # raises for an unknown ending
+        ScoreOptions(self.scores).check(inputs)
         if self.report is not None:
+            if not grouped:
+                raise typer.BadParameter(
+                    "--report needs groups: it measures the head on some of them."
+                )
             au.explorer.check_page()  # raises if its packages are missing
 
 
@@ -146,20 +153,17 @@ def fit_head(
     started = time.monotonic()
     check_out(out, "head", overwrite=reports.overwrite)
     others = columns.columns_from or vectors
+    group_column = default_group(others, columns.group_column)
     grouped = _is_grouped(others, columns, pairing, voting)
-    reports.check(grouped=grouped)
+    reports.check((vectors, others), grouped=grouped)
     shown_from = others if inputs.encoder is None else vectors
     inputs.check(shown_from, vector_column=columns.vector_column)
     au.data.check_columns(others, pairing.id_column)
-    head, shown = fit.head(), not is_quiet(as_json=reports.as_json)
-    group_column = default_group(others, columns.group_column)
-    positives = _Positives(
-        au.data.read_groups(others, group_column) if grouped else None,
-        pairing.read(others),
-        voting.read(others, pairing.id_column),
-    )
+    head, shown = fit.head(), not reports.as_json
+    groups = au.data.read_groups(others, group_column) if grouped else None
+    pairs, votes = pairing.read(others), voting.read(others, pairing.id_column)
     encoder = inputs.load()
-    held = _held_out(positives.groups, reports, fit.seed)
+    held = _held_out(groups, reports, fit.seed)
     paths = (vectors, others, pairing.pairs, voting.path)
     files = [file for path in paths if path for file in au.data.table_files(path)]
     settings = [vars(columns), vars(pairing), vars(voting), inputs.column(vectors)]
@@ -167,31 +171,42 @@ def fit_head(
     settings += [held and reports.test_share]
     partial = out.with_name(f"{out.name}.partial-{run_digest(settings, files)}")
     with resumable(partial):
-        rows = inputs.vectors(
-            vectors,
-            encoder,
-            columns.vector_column,
-            work=partial,
-            resume=partial / "vectors",
-            shown=shown,
-        )
-        positives = positives.for_rows(len(rows), pairing, voting)
-        _fit(head, rows, positives, held, partial / "checkpoint.safetensors", shown=shown)
-    if encoder is not None:
-        head.fingerprint_ = encoder.fingerprint
+        places = {"work": partial, "resume": partial / "vectors"}
+        rows = inputs.vectors(vectors, encoder, columns.vector_column, **places, shown=shown)
+        _check_rows(groups, pairs, pairing.pairs, len(rows))
+        if votes is not None:
+            by_number = voting.is_long and pairing.id_column is None
+            votes = fit_rows(votes, len(rows), by_number=by_number)
+        try:
+            with training_bar("fitting", shown=shown) as observer:
+                head.fit(
+                    rows,
+                    groups if held is None else held.training,
+                    pairs=pairs,
+                    votes=votes,
+                    checkpoint=partial / "checkpoint.safetensors",
+                    observer=observer,
+                )
+        except InvalidInputError as error:
+            if held is None:
+                raise
+            raise InvalidInputError(f"{error} {_HELD_OUT_ADVICE}") from error
+    head.fingerprint_ = head.fingerprint_ if encoder is None else encoder.fingerprint
     head.save(out)
     facts: dict[str, Any] = {"head": str(out), "rows": len(rows)}
     if held is not None and reports.report is not None:
         facts |= _write_report(head, rows, held, inputs, reports.report, shown_from)
     if reports.scores is not None:
-        facts |= _write_scores(head, rows, reports.scores, others, pairing.id_column)
+        scores = ScoreOptions(reports.scores, pairing.id_column)
+        write_scores(head, rows, assessment.kappas(head, rows), scores, others)
+        facts["scores"] = str(reports.scores)
     shutil.rmtree(partial, ignore_errors=True)
     if reports.as_json:
-        facts |= positives.facts() | _facts(head)
+        facts |= _positives(groups, pairs, votes) | _facts(head)
         print_json(facts | {"seconds": time.monotonic() - started})
         return
-    if positives.votes is not None:
-        print_text(vote_line(vote_facts(positives.votes)))
+    if votes is not None:
+        print_text(vote_line(vote_facts(votes)))
     _show(head, len(rows), out)
     for name in ("report", "scores"):
         if name in facts:
@@ -201,7 +216,7 @@ def fit_head(
 def _is_grouped(
     others: Path, columns: GroupedVectors, pairing: PairOptions, voting: VoteOptions
 ) -> bool:
-    """Whether positives are groups; raise unless exactly one of groups, pairs and votes is given."""
+    """Return whether positives are groups; raise unless exactly one of groups, pairs and votes is given."""
     voting.check()
     given = pairing.pairs is not None, voting.votes is not None
     column = columns.group_column if any(given) else default_group(others, columns.group_column)
@@ -212,66 +227,29 @@ def _is_grouped(
     return grouped
 
 
-def _fit(
-    head: au.FrozenHead,
-    rows: np.ndarray,
-    positives: _Positives,
-    held: _HeldOut | None,
-    checkpoint: Path,
-    *,
-    shown: bool,
+def _check_rows(
+    groups: np.ndarray | None, pairs: np.ndarray | None, pairs_from: Path | None, rows: int
 ) -> None:
-    """Fit the head, with a progress bar."""
-    labels = positives.groups if held is None else held.training
-    try:
-        with training_bar("fitting", shown=shown) as observer:
-            head.fit(
-                rows,
-                labels,
-                pairs=positives.pairs,
-                votes=positives.votes,
-                checkpoint=checkpoint,
-                observer=observer,
-            )
-    except InvalidInputError as error:
-        if held is None:
-            raise
-        raise InvalidInputError(f"{error} {_HELD_OUT_ADVICE}") from error
+    """Raise unless groups and pairs are of as many rows as there are vectors."""
+    if groups is not None and len(groups) != rows:
+        raise InvalidInputError(
+            f"there are {rows} vectors, but {len(groups)} groups: the files do not match row by row."
+        )
+    if pairs is not None and (pairs >= rows).any():
+        row = int((pairs >= rows).any(1).argmax())
+        raise InvalidInputError(
+            f"row {row} of {pairs_from} (counted from 0) refers to row {pairs[row].max()}, but there are {rows} "
+            "vectors."
+        )
 
 
-@dataclass(frozen=True)
-class _Positives:
-    """Which rows match: exactly one of groups [n], pairs [p, 2] and votes."""
-
-    groups: np.ndarray | None
-    pairs: np.ndarray | None
-    votes: au.data.Votes | None
-
-    def for_rows(self, rows: int, pairing: PairOptions, voting: VoteOptions) -> _Positives:
-        """The same with one row of votes per vector; raise unless groups, pairs and votes match the vectors."""
-        if self.groups is not None and len(self.groups) != rows:
-            raise InvalidInputError(
-                f"there are {rows} vectors, but {len(self.groups)} groups: the files do not match row by row."
-            )
-        if self.pairs is not None and (self.pairs >= rows).any():
-            row = int((self.pairs >= rows).any(1).argmax())
-            raise InvalidInputError(
-                f"row {row} of {pairing.pairs} (counted from 0) refers to row {self.pairs[row].max()}, but there are "
-                f"{rows} vectors."
-            )
-        if self.votes is None:
-            return self
-        by_number = voting.is_long and pairing.id_column is None
-        return replace(self, votes=fit_rows(self.votes, rows, by_number=by_number))
-
-    def facts(self) -> dict[str, Any]:
-        """Their numbers as JSON values."""
-        if self.votes is not None:
-            return {"votes": vote_facts(self.votes)}
-        if self.pairs is not None:
-            return {"pairs": len(self.pairs)}
-        assert self.groups is not None  # one of the three is given
-        return {"groups": len(np.unique(self.groups))}
+def _positives(
+    groups: np.ndarray | None, pairs: np.ndarray | None, votes: au.data.Votes | None
+) -> dict[str, Any]:
+    """Return the number of groups or pairs, or the facts about votes, as JSON values."""
+    if votes is not None:
+        return {"votes": vote_facts(votes)}
+    return {"groups": len(np.unique(groups))} if pairs is None else {"pairs": len(pairs)}
 
 
 @dataclass(frozen=True)
@@ -285,7 +263,7 @@ class _HeldOut:
 
 
 def _held_out(groups: np.ndarray | None, reports: OutputOptions, seed: int) -> _HeldOut | None:
-    """The split of the groups for a page; None without one."""
+    """Return the split of the groups for a page; None without one."""
     if groups is None or reports.report is None:
         return None
     rng = torch.Generator().manual_seed(seed)
@@ -293,12 +271,8 @@ def _held_out(groups: np.ndarray | None, reports: OutputOptions, seed: int) -> _
     chosen = np.zeros(len(groups), bool)
     chosen[held.members.numpy()] = True
     alone = groups.max() + 1 + np.arange(len(groups))  # rows without a partner are left out
-    return _HeldOut(
-        np.where(chosen, alone, groups),
-        np.where(chosen, groups, alone),
-        len(np.unique(groups)),
-        int(chosen.sum()),
-    )
+    parts = np.where(chosen, alone, groups), np.where(chosen, groups, alone)
+    return _HeldOut(*parts, len(np.unique(groups)), int(chosen.sum()))
 
 
 def _write_report(
@@ -310,42 +284,17 @@ def _write_report(
     table: Path,
 ) -> dict[str, Any]:
     """Write the page, and return its path and the metrics on it."""
-    from aureole.training._assessment import assess
-
-    result = replace(assess(head, rows, held.testing), groups=held.groups)
+    result = replace(assessment.assess(head, rows, held.testing), groups=held.groups)
     note = f"The metrics are from {held.rows:,} held-out rows; the head was fitted on the groups of the others."
     galleries = inputs.galleries(result.kappa, table)
     au.explorer.write_head_report(result, report, source=table.name, galleries=galleries, note=note)
-    return {
-        "report": str(report),
-        "test": {
-            "rows": held.rows,
-            "information": result.information,
-            "recall_at_1": result.recall,
-            "area": result.area,
-            "area_best": result.area_best,
-            "auroc": result.auroc,
-        },
-    }
-
-
-def _write_scores(
-    head: au.FrozenHead, rows: np.ndarray, out: Path, table: Path, id_column: str | None
-) -> dict[str, Any]:
-    """Write the kappa of every row, as ``aureole score`` does, and return the path."""
-    from aureole.training._assessment import kappas
-
-    if id_column is None and is_pictures(table):
-        id_column = IMAGE
-    ids = row_numbers(len(rows)) if id_column is None else au.data.scan_column(table, id_column)
-    with au.data.ColumnWriter(out) as writer:
-        for part in scored_columns(head, rows, kappas(head, rows), 0.9, ids=ids):
-            writer.write(part)
-    return {"scores": str(out)}
+    names = ("information", "area", "area_best", "auroc")
+    metrics = {name: getattr(result, name) for name in names} | {"recall_at_1": result.recall}
+    return {"report": str(report), "test": {"rows": held.rows, **metrics}}
 
 
 def _facts(head: au.FrozenHead) -> dict[str, Any]:
-    """Facts about a head as JSON values."""
+    """Return facts about a head as JSON values."""
     return {
         "dim": head.dim_,
         "kappa_pos": head.kappa_pos_,
@@ -356,28 +305,17 @@ def _facts(head: au.FrozenHead) -> dict[str, Any]:
     }
 
 
-def _dim(text: str) -> int | str:
-    if text == "auto":
-        return text
-    if not text.isdecimal() or int(text) < 2:
-        raise typer.BadParameter(f'--dim must be an integer of 2 or more, or "auto", not {text!r}.')
-    return int(text)
-
-
 def _show(head: au.FrozenHead, rows: int, out: Path) -> None:
-    console = rich.console.Console(highlight=False)
-    console.print(
+    print_text(
         f"{rows:,} rows; dim {head.dim_}; κ_pos {head.kappa_pos_:.4g}; "
         f"held-out information {head.information_:.3f} nats"
     )
-    if head.dims_:
-        dims = table("held-out information, short fits", "dim", "nats")
-        for dim, information in head.dims_.items():
-            dims.add_row(str(dim), f"{information:.3f}")
-        console.print(dims)
-    profile = table("held-out information", "κ_pos", "nats")
-    for kappa_pos, information in head.profile_.items():
-        profile.add_row(f"{kappa_pos:.4g}", f"{information:.3f}")
-    console.print(profile)
-    console.print(coverage_table(head.coverage_))
-    console.print(f"saved in {out}", markup=False, soft_wrap=True)
+    titles = ("held-out information, short fits", "dim"), ("held-out information", "κ_pos")
+    for (title, name), values in zip(titles, (head.dims_, head.profile_), strict=True):
+        rows_of = table(title, name, "nats")
+        for value, information in values.items():
+            rows_of.add_row(f"{value:.4g}", f"{information:.3f}")
+        if values:
+            print_table(rows_of)
+    print_table(coverage_table(head.coverage_))
+    print_text(f"saved in {out}", wrap=False)

@@ -20,7 +20,6 @@ from aureole.cli._lazy import np, torch
 from aureole.cli._options import (
     AsJson,
     ColumnsFrom,
-    CommandGroup,
     Compress,
     Gallery,
     IdColumn,
@@ -91,7 +90,6 @@ Examples:
 CHUNK = 65_536  # rows per append
 
 index = typer.Typer(
-    cls=CommandGroup,
     help=HELP,
     no_args_is_help=True,
     add_completion=False,

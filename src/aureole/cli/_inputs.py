@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +14,7 @@ import typer
 from typer import Option
 
 import aureole as au
-from aureole.cli._lazy import np
+from aureole.cli._lazy import np, pretrained
 from aureole.cli._options import Normalized, option
 from aureole.cli._output import rows_bar
 from aureole.errors import EncoderError, InvalidInputError
@@ -22,25 +22,18 @@ from aureole.errors import EncoderError, InvalidInputError
 IMAGE, LABEL = "image", "label"  # the columns of a folder of pictures
 
 
-def spec_option(help: str) -> object:
-    """An option that names an encoder: KIND:NAME or a folder."""
-    return Option(help=help, metavar="SPEC", parser=parse_spec)
-
-
 def parse_spec(text: str) -> str:
-    """A specification of an encoder; the name of a packaged head becomes its folder.
+    """Return a specification of an encoder; the name of a packaged head becomes its folder.
 
     Only the command line is parsed here: specifications are never read from data.
     """
-    from aureole.models._pretrained import find_model
+    if au.encoders.is_spec(text) or au.data.is_remote(text):
+        return text
+    return str(pretrained.find_model(text))
 
-    return text if au.encoders.is_spec(text) or au.data.is_remote(text) else str(find_model(text))
 
-
-_ENCODER = spec_option(
-    "Encoder of texts or pictures, such as sentence-transformers:NAME, timm:NAME or python:MODULE:FUNCTION."
-)
-EncoderSpec = Annotated[str | None, _ENCODER]
+_ENCODER = "Encoder of texts or pictures, such as sentence-transformers:NAME, timm:NAME or python:MODULE:FUNCTION."
+EncoderSpec = Annotated[str | None, Option(help=_ENCODER, metavar="SPEC", parser=parse_spec)]
 
 
 @dataclass(frozen=True)
@@ -65,19 +58,16 @@ class InputOptions:
             raise typer.BadParameter("--encoder needs --text-column or --image-column.")
 
     def column(self, table: Path) -> str | None:
-        """The column of texts or pictures, if any."""
-        named = self.text_column or self.image_column
-        if named is None and is_pictures(table):
-            return IMAGE
-        return named
+        """Return the column of texts or pictures, if any."""
+        return self.text_column or self.image_column or (IMAGE if is_pictures(table) else None)
 
     @property
     def kind(self) -> au.encoders.Kind:
-        """What the column holds."""
+        """Return what the column holds."""
         return "text" if self.text_column else "image"
 
     def load(self, head: Path | None = None) -> au.encoders.Encoder | None:
-        """The encoder, with vectors as the head takes them; None without --encoder."""
+        """Return the encoder, with vectors as the head takes them; None without --encoder."""
         if self.encoder is None:
             return None
         encoder = au.encoders.load(self.encoder, self.kind)
@@ -97,28 +87,24 @@ class InputOptions:
         resume: Path | None = None,
         shown: bool = False,
     ) -> np.ndarray:
-        """The vectors of a table [n, d], memory-mapped: its column of vectors, or a column that is encoded."""
-        if encoder is None:
-            with rows_bar("reading", shown=shown) as observer:
+        """Return the vectors of a table [n, d], memory-mapped: its column of vectors, or a column that is encoded."""
+        with rows_bar("reading" if encoder is None else "encoding", shown=shown) as observer:
+            if encoder is None:
                 return au.data.read_vectors(table, vector_column, work=work, observer=observer)
-        column = self.column(table)
-        assert column is not None  # checked
-        inputs = au.data.scan_inputs(table, column, self.kind)
-        with rows_bar("encoding", shown=shown) as observer:
-            return au.encoders.encode_all(
-                encoder, inputs, work=work, resume=resume, observer=observer
-            )
+            column = self.column(table)
+            assert column is not None  # checked
+            inputs = au.data.scan_inputs(table, column, self.kind)
+            options = {"work": work, "resume": resume, "observer": observer}
+            return au.encoders.encode_all(encoder, inputs, **options)
 
     def galleries(self, kappa: np.ndarray, table: Path) -> tuple[au.explorer.Gallery, ...]:
-        """The least and the most certain rows, if there is a column of texts or pictures to show."""
+        """Return the least and the most certain rows, if there is a column of texts or pictures to show."""
         column = self.column(table)
         if column is None:
             return ()
         rows = np.concatenate(au.explorer.extremes(kappa)).tolist()
         inputs = au.data.pick_inputs(table, column, self.kind, rows)
-        show: Callable[..., tuple[au.explorer.Gallery, ...]] = (
-            au.explorer.text_items if self.text_column else au.explorer.picture_items
-        )
+        show = au.explorer.text_items if self.text_column else au.explorer.picture_items
         return show(kappa, inputs)
 
 
@@ -143,10 +129,10 @@ def resumable(partial: Path) -> Iterator[None]:
 
 @lru_cache(maxsize=8)  # a folder may have millions of files
 def is_pictures(table: Path) -> bool:
-    """Whether a path is a folder of pictures; a path that does not exist is not."""
+    """Return whether a path is a folder of pictures; a path that does not exist is not."""
     return au.data.resolve(table).is_dir() and au.data.is_picture_folder(table)
 
 
 def default_group(table: Path, column: str | None) -> str | None:
-    """The column of groups: the named one, or the class folders of a folder of pictures."""
+    """Return the column of groups: the named one, or the class folders of a folder of pictures."""
     return LABEL if column is None and is_pictures(table) else column

@@ -1,4 +1,4 @@
-"""numpy, torch and rich, imported when a command first uses them: a version, an error or a completion needs none."""
+"""Modules that are imported when a command first uses them: a version, an error or a completion needs none."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import rich.table
     import rich.text
     import torch
+
+    from aureole.models import _pretrained as pretrained
+    from aureole.training import _assessment as assessment
 else:
 
     class _Lazy:
@@ -29,5 +32,7 @@ else:
             return getattr(module, name)
 
     np, rich, torch = _Lazy("numpy"), _Lazy("rich"), _Lazy("torch")
+    pretrained = _Lazy("aureole.models._pretrained")
+    assessment = _Lazy("aureole.training._assessment")
 
-__all__ = ["np", "rich", "torch"]
+__all__ = ["assessment", "np", "pretrained", "rich", "torch"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import wraps
@@ -14,7 +14,6 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperGroup
 
 import aureole as au
 from aureole._io import check_local
@@ -23,41 +22,11 @@ from aureole.errors import InvalidInputError
 KEY = "AUREOLE_API_KEY"  # environment variable: the API key of a service, for operator and client
 
 
-class CommandGroup(TyperGroup):
-    """A group of commands."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """The options before the command."""
-        params = super().get_params(ctx)
-        for option in params:
-            # a flag that is None instead of False makes typer import pydantic to check it
-            if option.default is None and getattr(option, "is_flag", False):
-                option.default = False
-        return _without_flag_types(params)
-
-
-def hide_flag_types(command: Any) -> Any:
-    """Let the help of a command, and of those below it, show no type for its flags: they take no value."""
-    for below in getattr(command, "commands", {}).values():
-        hide_flag_types(below)
-    listed = command.get_params
-    command.get_params = lambda ctx: _without_flag_types(listed(ctx))
-    return command
-
-
-def _without_flag_types(params: list[Any]) -> list[Any]:
-    for param in params:
-        if getattr(param, "is_flag", False):
-            param.metavar = ""
-    return params
-
-
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each dataclass parameter of a command by one option per field.
+    """Replace each dataclass parameter of a command by one option per field, as Typer reads flat signatures only.
 
-    Typer reads options from a flat signature and does not support dataclasses. The returned function has that flat
-    signature; when it is called, it builds the dataclasses and passes them on. The options of a dataclass share a panel
-    of the help, whose title is the first line of the docstring. Its fields are ``option(...)``, or annotated for Typer.
+    The options of a dataclass share a panel of the help, whose title is the first line of its docstring. Its fields
+    are ``option(...)``, or annotated for Typer.
 
     Examples
     --------
@@ -69,33 +38,20 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     >>> @expanded
     ... def build(name: str, sizes: Sizes) -> None:
     ...     print(name, sizes)
-    >>> print(inspect.signature(build).parameters["lists"].default)
-    4
     >>> build(name="a", lists=3)
     a Sizes(lists=3)
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    flat: dict[str, inspect.Parameter] = {}
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name not in groups:
-            flat[name] = parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY)
-            continue
-        annotations = get_type_hints(groups[name], include_extras=True)
-        title = (groups[name].__doc__ or "").partition("\n")[0].removesuffix(".")
-        for entry in fields(groups[name]):
-            kind, info = annotations[entry.name], entry.metadata.get("option")
-            if info is None:
-                kind, info = get_args(kind)
-            info = copy(info)
-            info.rich_help_panel = title
-            default = parameter.empty if entry.default is MISSING else entry.default
-            flat[entry.name] = inspect.Parameter(
-                entry.name,
-                parameter.KEYWORD_ONLY,
-                default=default,
-                annotation=Annotated[kind, info],
-            )
+    flat = [
+        parameter
+        for each in inspect.signature(command).parameters.values()
+        for parameter in (
+            _fields(groups[each.name])
+            if each.name in groups
+            else [each.replace(annotation=hints[each.name], kind=each.KEYWORD_ONLY)]
+        )
+    ]
 
     @wraps(command)
     def call(**values: Any) -> None:
@@ -103,19 +59,32 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
             values[name] = group(**{entry.name: values.pop(entry.name) for entry in fields(group)})
         command(**values)
 
-    call.__signature__ = inspect.Signature(list(flat.values()))  # pyright: ignore[reportAttributeAccessIssue]
-    call.__annotations__ = {name: parameter.annotation for name, parameter in flat.items()}
+    call.__signature__ = inspect.Signature(flat)  # pyright: ignore[reportAttributeAccessIssue]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return call
 
 
+def _fields(group: Any) -> Iterator[inspect.Parameter]:
+    """Yield the fields of a dataclass as parameters for Typer."""
+    hints = get_type_hints(group, include_extras=True)
+    for entry in fields(group):
+        kind, info = hints[entry.name], entry.metadata.get("option")
+        if info is None:
+            kind, info = get_args(kind)
+        info = copy(info)
+        info.rich_help_panel = (group.__doc__ or "").partition("\n")[0].removesuffix(".")
+        annotation = Annotated[kind, info]
+        yield inspect.Parameter(
+            entry.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if entry.default is MISSING else entry.default,
+            annotation=annotation,
+        )
+
+
 def option(help: str, default: Any = None, *flags: str, **settings: Any) -> Any:
-    """A field of a dataclass for ``expanded``; the settings are those of ``typer.Option``, such as ``min``."""
+    """Return a field of a dataclass for ``expanded``; the settings are those of ``typer.Option``, such as ``min``."""
     return field(default=default, metadata={"option": Option(*flags, help=help, **settings)})
-
-
-def model_option(help: str) -> Any:
-    """An option that names a model: its folder, or a head that comes with the package."""
-    return Option(help=help, metavar="DIR|NAME", parser=_find_model)
 
 
 def _find_model(name: str) -> Path:
@@ -124,7 +93,11 @@ def _find_model(name: str) -> Path:
     return find_model(name)
 
 
-_HEAD = model_option("Folder of a head saved by fit-head, or minilm-captions.")
+_HEAD: Any = Option(
+    help="Folder of a head saved by fit-head, or minilm-captions.",
+    metavar="DIR|NAME",
+    parser=_find_model,
+)
 Head = Annotated[Path, _HEAD]
 OptionalHead = Annotated[Path | None, _HEAD]
 Gallery = Annotated[str, Argument(help="Address of the gallery.", metavar="ADDRESS")]
@@ -192,7 +165,7 @@ def check_out(out: Path, what: str, *, overwrite: bool, file: str = "config.json
 
 
 def run_digest(settings: list[Any], files: Iterable[Path | au.data.RemotePath]) -> str:
-    """A hash of a command's settings and of its input files, by path, size and time: identifies a run to resume."""
+    """Return a hash of settings and input files (path, size, time), which identifies a run to resume."""
     state = []
     for file in dict.fromkeys(files):
         if isinstance(file, au.data.RemotePath):

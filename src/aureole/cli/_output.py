@@ -1,4 +1,4 @@
-"""What commands print: one JSON object, tables, and progress bars on stderr."""
+"""What commands print: one JSON object, tables that fit the terminal, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,6 +20,8 @@ from aureole.cli._lazy import np, rich
 if TYPE_CHECKING:
     from aureole.evaluation._diagnosis import Diagnosis
     from aureole.training import Phase
+
+_LOG_SECONDS = 10  # between two lines of progress where stderr is no terminal
 
 
 def print_json(results: Mapping[str, Any]) -> None:
@@ -50,16 +52,10 @@ def print_text(*lines: str, wrap: bool = True) -> None:
 
 
 def wrapped(line: str, width: int) -> str:
-    """A line broken between words, with the indentation of its start; a longer word is left whole."""
+    """Return a line broken between words, with the indentation of its start; longer words stay whole."""
     indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.fill(
-        line,
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
+    plain: dict[str, Any] = dict.fromkeys(("break_long_words", "break_on_hyphens"), False)
+    return textwrap.fill(line, width, subsequent_indent=indent, replace_whitespace=False, **plain)
 
 
 def print_table(rows: rich.table.Table) -> None:
@@ -70,18 +66,17 @@ def print_table(rows: rich.table.Table) -> None:
     """
     console = rich.console.Console(highlight=False)
     free = console.options.update(max_width=10_000)
-    least, natural = [], []
+    least, widths = [], []
     for number, column in enumerate(rows.columns):
         sizes = [console.measure(cell, options=free) for cell in (column.header, *column.cells)]
-        natural.append(max(size.maximum for size in sizes))
-        least.append(max(size.minimum for size in sizes) if number else min(40, natural[0]))
-    borders = 3 * len(natural) + 1
+        widths.append(max(size.maximum for size in sizes))
+        least.append(max(size.minimum for size in sizes) if number else min(40, widths[0]))
+    borders = 3 * len(widths) + 1
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = max(console.width, sum(natural) + borders)
+        console.width = max(console.width, sum(widths) + borders)
     if sum(least) + borders > console.width:
         _print_records(rows)
         return
-    widths = natural
     while sum(widths) + borders > console.width:  # narrow the column with the most slack
         slack = [width - low for width, low in zip(widths, least, strict=True)]
         widths[slack.index(max(slack))] -= 1
@@ -104,7 +99,7 @@ def _print_records(rows: rich.table.Table) -> None:
 
 
 def table(title: str, *header: str) -> rich.table.Table:
-    """An empty table under a title, wide enough for it."""
+    """Return an empty table under a title, wide enough for it."""
     columns = (rich.table.Column(_plain(name)) for name in header)
     shown = _plain(title, style="table.title")
     return rich.table.Table(*columns, title=shown, title_justify="left", min_width=len(shown))
@@ -120,12 +115,12 @@ def _plain(value: object, style: str = "") -> rich.text.Text:
 
 
 def printable(text: str) -> str:
-    """The text with escaped control characters: terminal escapes, line breaks, changes of direction."""
+    """Return the text with escaped control characters: terminal escapes, line breaks, changes of direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def coverage_table(coverage: Mapping[float, float]) -> rich.table.Table:
-    """Nominal and measured coverage of predictive caps."""
+    """Return a table of the nominal and the measured coverage of predictive caps."""
     rows = table("how often caps contain a positive", "nominal", "measured")
     for mass, share in coverage.items():
         rows.add_row(f"{100 * mass:g} %", f"{100 * share:.1f} %")
@@ -133,52 +128,66 @@ def coverage_table(coverage: Mapping[float, float]) -> rich.table.Table:
 
 
 def kappa_quantiles(kappa: np.ndarray) -> tuple[float, float, float]:
-    """The 5 %, 50 % and 95 % quantiles of kappa."""
+    """Return the 5 %, 50 % and 95 % quantiles of kappa."""
     low, median, high = np.quantile(kappa.astype(np.float64), (0.05, 0.5, 0.95))
     return float(low), float(median), float(high)
 
 
 def about_kappa(low: float, median: float, high: float) -> str:
-    """The quantiles of kappa in words."""
+    """Return the quantiles of kappa in words."""
     return f"κ: median {median:.4g}, 90 % within {low:.4g} to {high:.4g}"
 
 
 def is_quiet(*, as_json: bool) -> bool:
-    """Whether to hide progress bars: with --json, and where stderr is not a terminal."""
-    return as_json or not sys.stderr.isatty()
+    """Return whether to report no progress: with --json, where only the result matters."""
+    return as_json
 
 
 @contextmanager
-def _bar(*columns: str, left: bool = True, shown: bool) -> Iterator[rich.progress.Progress]:
-    """A progress bar on stderr, as wide as the terminal: a title, the bar, columns as formats, and the time left."""
-    progress = rich.progress
-    layout: list[Any] = ["{task.description}", progress.BarColumn(bar_width=None), *columns]
-    if left:
-        layout.append(progress.TimeRemainingColumn(compact=True))
-    console = rich.console.Console(stderr=True)
-    with progress.Progress(*layout, console=console, disable=not shown, expand=True) as bar:
-        yield bar
+def _progress(title: str, total: int | None, *, shown: bool) -> Iterator[Callable[..., None]]:
+    """Yield a function of (done, total, state) that shows a bar in a terminal, and otherwise logs now and then."""
+    if not shown:
+        yield lambda *_: None
+    elif not sys.stderr.isatty():
+        yield _Log(title)
+    else:
+        bar = rich.progress.BarColumn(bar_width=None)
+        left = rich.progress.TimeRemainingColumn(compact=True)
+        layout = ("{task.description}", bar, "{task.fields[state]}", left)
+        console = rich.console.Console(stderr=True)
+        with rich.progress.Progress(*layout, console=console, expand=True) as shown_bar:
+            task = shown_bar.add_task(title, total=total, state="")
+            yield lambda done, total, state: shown_bar.update(
+                task, completed=done, total=total, state=state
+            )
 
 
-_STATE, _PERCENT, _COUNT = (
-    "{task.fields[state]}",
-    "{task.percentage:>3.0f}%",
-    "{task.completed:.0f}/{task.total:.0f}",
-)
+class _Log:
+    """Progress in a log: a line on stderr every ten seconds, and so none for quick work."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._last = title, time.monotonic()
+
+    def __call__(self, done: int, total: int | None, state: str) -> None:
+        if time.monotonic() - self._last < _LOG_SECONDS:
+            return
+        self._last = time.monotonic()
+        share = f"{100 * done / total:.0f} %, " if total else ""
+        print(f"{self._title}: {share}{state}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager
 def training_bar(title: str, *, shown: bool = True) -> Iterator[TrainingBar]:
-    """An observer of ``fit`` that shows phase, loss, length of the mean mu, and the middle 90 % of kappa."""
-    with _bar(_PERCENT, _STATE, shown=shown) as bar:
-        yield TrainingBar(bar, bar.add_task(title, total=None, state="starting"))
+    """Yield an observer of ``fit`` that shows phase, loss, length of the mean mu, and the middle 90 % of kappa."""
+    with _progress(title, None, shown=shown) as show:
+        yield TrainingBar(show)
 
 
 class TrainingBar:
     """The observer that ``training_bar`` yields; ``part`` shows work before or after the fit."""
 
-    def __init__(self, bar: rich.progress.Progress, task: Any) -> None:
-        self._bar, self._task = bar, task
+    def __init__(self, show: Callable[..., None]) -> None:
+        self._show = show
 
     def __call__(
         self,
@@ -191,49 +200,44 @@ class TrainingBar:
         """Show a training step."""
         kappa = f"{state.kappa_low:.3g}-{state.kappa_high:.3g}"
         text = f"{phase.part:<5} loss {loss:.3f} |mu| {state.mean_length:.2f} kappa {kappa}"
-        self._bar.update(self._task, completed=step, total=total, state=text)
+        self._show(step, total, text)
 
     def part(self, name: str, done: int, total: int) -> None:
         """Show the progress of other work, such as computing features."""
-        text = f"{name} {done:,}/{total:,}"
-        self._bar.update(self._task, completed=done, total=total, state=text)
+        self._show(done, total, f"{name} {done:,}/{total:,}")
 
 
 @contextmanager
 def rows_bar(
     title: str, total: int | None = None, *, shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """A bar to be called with the number of rows done."""
-    with _bar(_STATE, shown=shown) as bar:
-        task = bar.add_task(title, total=total, state="0 rows")
-        yield lambda done: bar.update(task, completed=done, state=f"{done:,} rows")
+    """Yield a function of the number of rows done."""
+    with _progress(title, total, shown=shown) as show:
+        yield lambda done: show(done, total, f"{done:,} rows")
 
 
 @contextmanager
 def embed_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[au.scale.Progress], None]]:
-    """A bar for bulk embedding: rows, rows per second, errors, and the time left."""
-    with _bar(_PERCENT, _STATE, left=False, shown=shown) as bar:
-        task = bar.add_task(title, total=None, state="starting")
+    """Yield an observer of bulk embedding: rows, rows per second and errors."""
+    with _progress(title, None, shown=shown) as show:
 
         def observe(now: au.scale.Progress) -> None:
             done = now.before + now.done
-            state = f"{done:,} rows, {now.rate:,.0f}/s, {now.faults:,} errors"
-            if now.total is not None and now.rate > 0:
-                left = max(0, now.total - done) / now.rate
-                state += f", {timedelta(seconds=round(left))} left"
-            bar.update(task, completed=done, total=now.total, state=state)
+            show(done, now.total, f"{done:,} rows, {now.rate:,.0f}/s, {now.faults:,} errors")
 
         yield observe
 
 
 @contextmanager
 def sweep_bar(title: str, total: int, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """A bar that counts runs, to be called with a message after each."""
-    with _bar(_COUNT, shown=shown) as bar:
-        task = bar.add_task(title, total=total)
+    """Yield a function that counts runs, to be called with a message after each."""
+    with _progress(title, total, shown=shown) as show:
+        done = 0
 
         def advance(message: str) -> None:
-            bar.console.print(message, highlight=False)
-            bar.advance(task)
+            nonlocal done
+            done += 1
+            rich.console.Console(stderr=True, highlight=False).print(message)
+            show(done, total, f"{done}/{total}")
 
         yield advance
