@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writes, and errors of the disk."""
 
 import errno
 import os
@@ -63,37 +63,14 @@ def test_what_fails_leaves_the_file_before_and_nothing_beside_it(tmp_path, error
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_leftovers_of_killed_writers_are_removed_by_the_next_write(tmp_path):
-    path = tmp_path / "page.html"
-    code = "import os, sys; from pathlib import Path; from aureole._io import atomic_file\n"
-    code += "with atomic_file(Path(sys.argv[1])) as file: file.write(b'half'); file.flush(); os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == -9
-    (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".page.html.")
-    other = tmp_path / ".page.html2.x.part"
-    other.touch()
-    with atomic_file(path) as file:
-        file.write(b"one")
-        assert not left.exists()
-        atomic_write(path, b"two")  # by a second writer, which leaves the first one's file alone
-    assert path.read_bytes() == b"one"
-    assert sorted(tmp_path.iterdir()) == [other, path]
-
-
 def test_a_folder_replaces_what_a_killed_writer_left(tmp_path):
     path = tmp_path / "gallery.lance"
     with atomic_folder(path) as part:
         part.mkdir()
         (part / "old").touch()
         shutil.copytree(part, tmp_path / "copy")
-        with (
-            pytest.raises(InvalidInputError, match="another process is writing"),
-            atomic_folder(path),
-        ):
-            pass
     shutil.rmtree(path)
     (tmp_path / "copy").rename(part)  # as after a kill
-    part.with_name(f"{part.name}.part").touch()
     with atomic_folder(path) as part:
         assert not part.exists()
         part.mkdir()
@@ -130,7 +107,7 @@ def test_errors_of_the_disk_say_what_to_do(tmp_path, monkeypatch, number, messag
     def fails(*_, **__):
         raise OSError(number, os.strerror(number), str(tmp_path / "page.html"))
 
-    monkeypatch.setattr("pathlib.Path.touch", fails)
+    monkeypatch.setattr("pathlib.Path.open", fails)
     with pytest.raises(WriteError, match=message) as caught:
         atomic_write(tmp_path / "page.html", b"x")
     assert caught.value.errno == number
@@ -142,10 +119,8 @@ def test_errors_of_the_disk_say_what_to_do(tmp_path, monkeypatch, number, messag
 def test_errors_of_other_files_and_packages(tmp_path):
     with pytest.raises(PermissionError), reporting_writes(tmp_path / "page.html"):
         raise PermissionError(errno.EACCES, "denied", "/elsewhere/table.csv")
-    with pytest.raises(WriteError, match="disk full"), reporting_writes(tmp_path):
-        raise RuntimeError("I/O error: No space left on device (os error 28)")
-    with pytest.raises(RuntimeError), reporting_writes(tmp_path):
-        raise RuntimeError("something else (error 28)")
+    with pytest.raises(OSError, match="refused"), reporting_writes(tmp_path):
+        raise OSError(errno.ECONNREFUSED, "refused")
 
 
 def test_a_file_size_limit_is_a_write_error(tmp_path):

@@ -36,8 +36,6 @@ class MixtureVMF(BatchValue, MixtureSameFamily):
     tensor([0., 1.])
     """
 
-    _names = ("mu", "kappa", "weights")
-
     def __init__(
         self, weights: Any, mu: Any, kappa: Any, validate_args: bool | None = None
     ) -> None:

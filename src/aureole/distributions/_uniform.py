@@ -10,7 +10,6 @@ from torch.distributions import constraints
 from aureole._validation import check_dim
 from aureole.distributions._constraint import check_points, unit_sphere
 from aureole.distributions._values import BatchValue, as_tensor, loadable
-from aureole.errors import InvalidInputError
 from aureole.sphere import log_sphere_area, normalize
 
 
@@ -30,8 +29,6 @@ class SphereUniform(BatchValue):
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}  # pyright: ignore[reportIncompatibleMethodOverride]
     support = unit_sphere  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
     has_rsample = True
-
-    _names = ("dim",)
 
     def __init__(
         self,
@@ -59,13 +56,6 @@ class SphereUniform(BatchValue):
 
     def _columns(self) -> dict[str, Tensor]:
         return {"dim": torch.full(self.batch_shape, self.dim)}
-
-    @classmethod
-    def _from_columns(cls, columns: dict[str, Tensor]) -> "SphereUniform":
-        dims = columns["dim"]
-        if not dims.numel() or bool((dims != dims.flatten()[0]).any()):
-            raise InvalidInputError("the column 'dim' must hold one number, the same in every row.")
-        return cls(int(dims.flatten()[0]), dims.shape)
 
     def _state(self) -> dict[str, Any]:
         names = ("dim", "batch_shape", "dtype", "device")

@@ -4,9 +4,8 @@ A distribution names its tensors in ``_parts``; each starts with the dimensions 
 works on every part. Nothing here imports a table library before it is used.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,9 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from aureole.distributions._constraint import check_unit
 from aureole.errors import InvalidInputError, MissingPackageError
-from aureole.sphere import normalize
 
 Kind = TypeVar("Kind", bound=type)
 Value = TypeVar("Value", bound="BatchValue")
@@ -26,8 +23,6 @@ _KINDS: dict[str, Any] = {}  # the distributions of this package by name, for pi
 
 class BatchValue(Distribution):
     """What batches of distributions share with tensors; a subclass gives its parts, and itself from parts."""
-
-    _names: ClassVar[tuple[str, ...]]  # the columns of a table
 
     def _parts(self) -> dict[str, Tensor]:
         """The tensors by name, each ``[*batch, ...]``."""
@@ -115,62 +110,24 @@ class BatchValue(Distribution):
         return {name: part.numpy() for name, part in self._columns().items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The parameters as numbers and lists of numbers by name, for JSON; ``from_table`` reads them back."""
+        """The parameters as numbers and lists of numbers by name, for JSON."""
         return {name: part.tolist() for name, part in self._columns().items()}
 
     def to_arrow(self) -> Any:
-        """A pyarrow table with one row for each distribution and the columns of ``numpy``."""
-        arrow = _package("pyarrow", "pip install 'aureole[tables]'")
-        return arrow.table({name: _arrow(arrow, x) for name, x in self._rows().items()})
-
-    def to_pandas(self) -> Any:
-        """A pandas table with one row for each distribution and the columns of ``numpy``."""
-        pandas = _package("pandas", "pip install pandas")
-        return pandas.DataFrame(
-            {name: x if x.ndim == 1 else list(x) for name, x in self._rows().items()}
-        )
-
-    def _rows(self) -> dict[str, np.ndarray]:
+        """Return a pyarrow table with one row for each distribution of a batch (n,) and the columns of ``numpy``."""
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise MissingPackageError(
+                "this table needs pyarrow: pip install 'aureole[tables]'."
+            ) from error
         if len(self.batch_shape) != 1:
             raise InvalidInputError(
                 f"a table has one row for each distribution of a batch (n,), but the batch shape is "
                 f"{tuple(self.batch_shape)}."
             )
-        return self.detach().cpu().numpy()
-
-    @classmethod
-    def from_table(cls: type[Value], table: Any, **names: str) -> Value:
-        """The distributions in the rows of a table, whose other columns are ignored.
-
-        Parameters
-        ----------
-        table
-            A table of pyarrow, pandas or polars, or a mapping of columns such as ``to_dict`` returns.
-        names
-            Columns with another name than the parameter: ``from_table(table, mu="embedding")``.
-
-        Examples
-        --------
-        >>> from aureole import VonMisesFisher
-        >>> table = {"id": ["a", "b"], "mu": [[1.0, 0.0], [0.6, 0.8]], "kappa": [3.0, 50.0]}
-        >>> VonMisesFisher.from_table(table)
-        VonMisesFisher(batch_shape=(2,), dim=2, kappa in [3, 50])
-        """
-        for name in names:
-            if name not in cls._names:
-                raise InvalidInputError(
-                    f"{cls.__name__} has no parameter {name!r}; it has {', '.join(cls._names)}."
-                )
-        return cls._from_columns(
-            {name: _column(table, names.get(name, name)) for name in cls._names}
-        )
-
-    @classmethod
-    def _from_columns(cls: type[Value], columns: dict[str, Tensor]) -> Value:
-        check_unit("mu", columns["mu"].float())
-        # files keep fewer digits than a float64 has: back to the sphere
-        parts: dict[str, Any] = {**columns, "mu": normalize(columns["mu"])}
-        return cls(**parts)
+        columns = self.detach().cpu().numpy()
+        return pyarrow.table({name: _arrow(pyarrow, x) for name, x in columns.items()})
 
     @classmethod
     def __torch_function__(
@@ -301,86 +258,9 @@ def kappa_range(kappa: Tensor) -> str:
     return f"kappa {low:.6g}" if low == high else f"kappa in [{low:.6g}, {high:.6g}]"
 
 
-def _package(name: str, install: str) -> Any:
-    """A table library, imported on first use."""
-    try:
-        if name == "pandas":
-            import pandas
-
-            return pandas
-        import pyarrow
-
-        return pyarrow
-    except ImportError as error:
-        raise MissingPackageError(f"this table needs {name}: {install}.") from error
-
-
 def _arrow(arrow: Any, array: np.ndarray) -> Any:
     """The array [n, ...] as an Arrow array of (nested) lists of fixed size."""
     column = arrow.array(np.ascontiguousarray(array).reshape(-1))
     for size in reversed(array.shape[1:]):
         column = arrow.FixedSizeListArray.from_arrays(column, size)
     return column
-
-
-def _column(table: Any, name: str) -> Tensor:
-    """The values [n, ...] of a column; an error names the column and the first bad row."""
-    if isinstance(table, str) or not hasattr(table, "__getitem__"):
-        raise InvalidInputError(
-            f"a table of pyarrow, pandas or polars is needed, or a mapping of columns, not {type(table).__name__}. "
-            "Open files first, such as pyarrow.parquet.read_table(path)."
-        )
-    try:
-        column = table[name]
-    except (KeyError, IndexError, TypeError) as error:
-        known = getattr(table, "column_names", None) or getattr(table, "columns", None)
-        known = list(table) if known is None and isinstance(table, Mapping) else known
-        listed = ", ".join(map(str, known if known is not None else [])) or "none"
-        raise InvalidInputError(
-            f"the table has no column {name!r}; its columns: {listed}."
-        ) from error
-    except Exception as error:  # polars has errors of its own
-        raise InvalidInputError(
-            f"the column {name!r} of the table cannot be read: {error}."
-        ) from error
-    if hasattr(column, "combine_chunks"):
-        column = _dense_arrow(column.combine_chunks(), name)
-    elif not isinstance(column, Tensor | list):
-        column = _dense(column)
-    try:
-        return as_tensor(column)
-    except InvalidInputError as error:
-        raise InvalidInputError(
-            f"the column {name!r} must hold numbers, or lists of them of one length: {error}"
-        ) from error
-
-
-def _dense_arrow(column: Any, name: str) -> np.ndarray:
-    """An Arrow array of numbers or of (nested) lists of equal length, without a copy of lists of fixed size."""
-    sizes = []
-    while True:
-        if column.null_count:
-            raise InvalidInputError(f"the column {name!r} has {column.null_count} missing values.")
-        if not hasattr(column, "flatten") or not hasattr(column.type, "value_type"):
-            break
-        rows = len(column)
-        lengths = {column.type.list_size} if hasattr(column.type, "list_size") else None
-        if lengths is None:
-            lengths = set(np.unique(column.value_lengths().to_numpy(zero_copy_only=False)))
-        if len(lengths) > 1:
-            raise InvalidInputError(
-                f"the lists in column {name!r} have {len(lengths)} different lengths, but must have one."
-            )
-        sizes.append(int(lengths.pop()) if rows else 0)
-        column = column.flatten()
-    flat = column.to_numpy(zero_copy_only=False)
-    return flat.reshape(-1, *sizes) if math.prod(sizes) else flat.reshape(0, *sizes)
-
-
-def _dense(column: Any) -> Any:
-    """A column of numbers, arrays or lists as one array, if its entries have one shape."""
-    array = np.asarray(column)
-    if array.dtype != object or not array.ndim:
-        return array
-    entries = [_dense(value) for value in array]
-    return np.stack(entries) if len({entry.shape for entry in entries}) == 1 else array

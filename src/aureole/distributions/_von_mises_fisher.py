@@ -58,7 +58,6 @@ class VonMisesFisher(BatchValue):
     support = unit_sphere  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
     has_rsample = True
 
-    _names = ("mu", "kappa")
     mu: Tensor
     kappa: Tensor
 
