@@ -6,7 +6,7 @@ PYTEST = python -m pytest -q -n 2 --dist worksteal --rotation $(ROTATION)
 
 QUICK = tests/sphere tests/distributions tests/losses tests/data tests/evaluation tests/models
 
-.PHONY: check quick core-quick fast again native timm slow sweeps lint types contracts test pages docs accuracy benchmarks
+.PHONY: check quick core-quick fast again native timm slow sweeps lint types contracts test pages page docs accuracy benchmarks
 
 check: lint types contracts stats pages page docs test
 
@@ -61,6 +61,12 @@ test:
 # Numbers and tables of the pages against their records; `python tools/pages.py --write` rewrites them.
 pages:
 	python tools/pages.py
+
+# The explorer's page: types, and the bundle in the package byte for byte as web/ builds it (update it: npm run build).
+page:
+	cd web && npm ci --no-audit --no-fund && npm run check
+	out=$$(mktemp -d) && (cd web && npx vite build --logLevel warn --outDir "$$out" --emptyOutDir) && \
+	  diff -rq "$$out" src/aureole/explorer/explorer_page; status=$$?; rm -rf "$$out"; exit $$status
 
 docs:
 	sphinx-build -W --keep-going -q -b html docs docs/_build/html
