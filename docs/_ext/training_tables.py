@@ -15,12 +15,13 @@ class ConfigKeys(GeneratedDirective):
 
     def lines(self):
         """One table, from the keys that the command checks."""
-        from aureole.training._config import KEYS
+        from aureole.training._config import KINDS, keys_of
 
         rows = []
-        for name, key in KEYS[self.arguments[0]].items():
-            default = "" if key.default is None else f"``{key.default}``"
-            rows.append([f"``{name}``", "required" if key.needed else default, key.help])
+        for name, (_, key, default) in keys_of(KINDS[self.arguments[0]]).items():
+            known = isinstance(default, int | float | str)
+            shown = f"``{default}``" if known else "" if default is None else "required"
+            rows.append([f"``{name}``", shown, key.help])
         return table(["key", "default", "meaning"], rows)
 
 

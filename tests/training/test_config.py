@@ -3,7 +3,14 @@
 import pytest
 
 from aureole.errors import InvalidInputError
-from aureole.training._config import EXAMPLES, KEYS, read_config
+from aureole.training._config import (
+    EXAMPLES,
+    KINDS,
+    keys_of,
+    paths_of,
+    read_config,
+    settings_of,
+)
 
 
 def write(folder, text):
@@ -12,36 +19,36 @@ def write(folder, text):
     return path
 
 
-@pytest.mark.parametrize("kind", list(KEYS))
+PROCESS = '[data]\nkind = "process"\n'
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_examples_are_configs(tmp_path, kind):
-    for name in ("vectors.parquet", "captions.csv"):
-        (tmp_path / name).touch()
-    (tmp_path / "photos").mkdir()
-    config = read_config(write(tmp_path, EXAMPLES[kind]))
+    (tmp_path / "vectors.parquet").touch()
+    config = read_config(write(tmp_path, f'[data]\nkind = "{kind}"\n{EXAMPLES[kind]}\n'))
     assert config.kind == kind
-    assert config.values.keys() == KEYS[kind].keys()
-    if kind != "process":
-        assert config["data.path"].startswith(str(tmp_path))
+    assert settings_of(config).keys() == keys_of(config).keys()
+    assert paths_of(config) == [tmp_path / "vectors.parquet"] * (kind == "vectors")
 
 
 def test_changes_come_after_the_file_and_are_toml_or_text(tmp_path, monkeypatch):
-    path = write(tmp_path, EXAMPLES["process"])
+    path = write(tmp_path, PROCESS)
     changes = ["training.lr=1", "loss.name=mcinfonce", 'data.generator="whitened"']
     config = read_config(path, changes)
-    assert (config["training.lr"], config["loss.name"]) == (1.0, "mcinfonce")
-    assert config["data.generator"] == "whitened"
+    assert (config.lr, config.loss) == (1.0, "mcinfonce")
+    assert config.generator == "whitened"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.npy").touch()
     (tmp_path / "other").mkdir()
     below = write(tmp_path / "other", '[data]\nkind = "vectors"\npath = "gone.npy"\n')
-    assert read_config(below, ["data.path=here.npy"])["data.path"] == str(tmp_path / "here.npy")
-    assert read_config(below, ["data.path=here.npy", "encoder.dim=auto"])["encoder.dim"] == "auto"
+    assert read_config(below, ["data.path=here.npy"]).path == tmp_path / "here.npy"
+    assert read_config(below, ["data.path=here.npy", "encoder.dim=auto"]).dim == "auto"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "data.kind must be one of vectors, captions, images, process, but is missing"),
+        ("", "data.kind must be one of vectors, process, but is 'missing'"),
         ("steps = 3", "'steps' in .* is outside of a section"),
         ('[data]\nkind = "videos"', "but is 'videos'"),
         ("[data]\nkind = 3", "but is 3"),
@@ -55,19 +62,18 @@ def test_changes_come_after_the_file_and_are_toml_or_text(tmp_path, monkeypatch)
         ('[data]\nkind = "process"\ndim = [[4]]', "data.dim must be a whole number, but is"),
         (
             '[data]\nkind = "process"\n[training]\nsteps = -5',
-            "training.steps must be at least 1 .* but is -5",
+            "training.steps must be at least 1, but is -5",
         ),
         ('[data]\nkind = "process"\n[training]\nlr = nan', "training.lr must be at least 1e-09"),
         ('[data]\nkind = "process"\n[training]\nlr = "fast"', "training.lr must be a number"),
-        ('[data]\nkind = "process"\nkappa_low = 50', "data.kappa_low must not be above"),
         ('[data]\nkind = "process"\n[loss]\nname = "best"', "loss.name must be one of closed-form"),
         ('[data]\nkind = "vectors"', "data.path is missing. Table of vectors"),
-        ('[data]\nkind = "vectors"\npath = ""', "data.path must be a text of 1 to"),
+        ('[data]\nkind = "vectors"\npath = ""', "data.path must be a path"),
         (
             '[data]\nkind = "vectors"\npath = "gone.npy"',
             "data.path is .*gone.npy, which does not exist",
         ),
-        ('[data]\nkind = "vectors"\npath = "a\\u0000b"', "data.path must be a text of 1 to"),
+        ('[data]\nkind = "vectors"\npath = "a\\u0000b"', "which does not exist"),
         ("[data", "is not valid TOML"),
         ("a = " + "[" * 5000, "is not valid TOML"),
     ],
@@ -83,9 +89,6 @@ def test_files_that_are_no_configs_are_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="does not exist or is not a file"):
         read_config(tmp_path)
     large = tmp_path / "large.toml"
-    large.write_bytes(b"#" * 10_000_000)
-    with pytest.raises(InvalidInputError, match="larger than 1,000,000 bytes"):
-        read_config(large)
     large.write_bytes(b"\xff\xfe[data]")
     with pytest.raises(InvalidInputError, match="is not valid TOML"):
         read_config(large)
@@ -94,4 +97,4 @@ def test_files_that_are_no_configs_are_refused(tmp_path):
 @pytest.mark.parametrize("change", ["steps=3", "training.steps", "=3", ""])
 def test_changes_that_set_nothing_are_refused(tmp_path, change):
     with pytest.raises(InvalidInputError, match=r"is not of the form section\.key=value"):
-        read_config(write(tmp_path, EXAMPLES["process"]), [change])
+        read_config(write(tmp_path, PROCESS), [change])

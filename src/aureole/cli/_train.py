@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -19,12 +19,14 @@ from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
 from aureole.cli._output import about_kappa, is_quiet, print_json, print_text, training_bar
 from aureole.records import Record, write_record
 
+if TYPE_CHECKING:
+    from aureole.training._config import Config
+
 HELP = r"""Train a posterior encoder from a config, and save it with a record of its metrics.
 
-The config is a TOML file that describes a table of vectors with groups, a table of captions, a folder of labelled
-pictures, or the controlled process; --example prints one to start from, with all keys. With --ranks several processes
-share each batch; the result is the same. If the command is interrupted, even killed, run it again to resume, with any
-number of ranks.
+The config is a TOML file that describes a table of vectors with groups or pairs, or the controlled process; --example
+prints one to start from, with all keys. With --ranks several processes share each batch; the result is the same. If
+the command is interrupted, even killed, run it again to resume, with any number of ranks.
 
 Examples:
 
@@ -60,7 +62,7 @@ def train(
     parallel: RankOptions,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing encoder.")] = False,
     example: Annotated[
-        Literal["vectors", "captions", "images", "process"] | None,
+        Literal["vectors", "process"] | None,
         Option(help="Print an example config for this kind of data, with all keys."),
     ] = None,
     as_json: AsJson = False,
@@ -71,35 +73,38 @@ def train(
         return
     if config is None or out is None:
         raise typer.BadParameter("a config and --out are required (or --example for a config).")
+    from aureole.training._config import read_config, settings_of
+    from aureole.training._distributed import is_first
+    from aureole.training._fit import check_fabric
+
     started = time.monotonic()
-    settings = au.training.read_config(config, changes or ())
-    au.training.check_ranks(settings, max(parallel.ranks, au.training.launched()))
+    settings = read_config(config, changes or ())
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     check_out(out, "encoder", overwrite=overwrite or restarted)
-    au.training.check_fabric()
+    check_fabric()
     out = out.resolve()
-    digest = run_digest([settings.kind, dict(settings.values)], _files(settings))
+    digest = run_digest([settings.kind, settings_of(settings)], _files(settings))
     work = out.with_name(f"{out.name}.partial-{digest}")
     metrics = _train((settings, out, work, is_quiet(as_json=as_json)), parallel)
-    if not au.training.is_first():
+    if not is_first():
         return
     shutil.rmtree(work, ignore_errors=True)
     write_record(_record(settings, metrics, f"aureole train {config.name}"), out / "record.json")
-    seconds = time.monotonic() - started
     if as_json:
         shown = {k: v for k, v in metrics.items() if k not in ("curve", "data")}
+        seconds = time.monotonic() - started
         print_json({"encoder": str(out), "kind": settings.kind, **shown, "seconds": seconds})
     else:
         _show(settings, metrics, out)
 
 
-def _train(
-    arguments: tuple[au.training.Config, Path, Path, bool], parallel: RankOptions
-) -> dict[str, Any]:
+def _train(arguments: tuple[Config, Path, Path, bool], parallel: RankOptions) -> dict[str, Any]:
     """Train in this process, under torchrun, with Ray, or on several ranks of this machine."""
+    from aureole.training._distributed import joined, launched
+
     group, address = {"ranks": parallel.ranks, "restarts": parallel.restarts}, parallel.ray_address
-    if au.training.launched() > 1:  # by torchrun or a similar launcher
-        with au.training.joined():
+    if launched() > 1:  # by torchrun or a similar launcher
+        with joined():
             return _on_rank(*arguments)
     if address is not None:
         return au.scale.run_ranks(_on_rank, arguments, address=address, work=arguments[2], **group)
@@ -108,54 +113,60 @@ def _train(
     return _on_rank(*arguments)
 
 
-def _on_rank(config: au.training.Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:
-    """The metrics on the first rank; empty on the others."""
-    work = Path(au.training.from_first(str(work)))
+def _on_rank(config: Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:
+    """Return the metrics on the first rank; nothing on the others."""
+    from aureole.losses import n_ranks, rank
+    from aureole.training._distributed import from_first
+    from aureole.training._recipes import train
+
+    work = Path(from_first(str(work)))
     work.mkdir(parents=True, exist_ok=True)
-    name = (
-        config.kind if au.losses.n_ranks() == 1 else f"{config.kind}, {au.losses.n_ranks()} ranks"
-    )
-    with training_bar(name, shown=not quiet and au.losses.rank() == 0) as observer:
-        return au.training.train(config, out, work=work, observer=observer)
+    name = config.kind if n_ranks() == 1 else f"{config.kind}, {n_ranks()} ranks"
+    with training_bar(name, shown=not quiet and rank() == 0) as observer:
+        return train(config, out, work=work, observer=observer)
 
 
-def _record(config: au.training.Config, metrics: dict[str, Any], command: str) -> Record:
-    """The record of a training run; of paths it keeps the names alone."""
-    settings = dict(config.values) | {name: path.name for name, path in config.paths().items()}
+def _record(config: Config, metrics: dict[str, Any], command: str) -> Record:
+    """Return the record of a training run; of paths it keeps the names alone."""
+    from aureole.training._config import settings_of
+
+    settings = {
+        name: value.name if isinstance(value, Path) else value
+        for name, value in settings_of(config).items()
+    }
     return Record(
         f"train/{config.kind}",
         {name: value for name, value in metrics.items() if name not in ("data", "ranks")},
         command=command,
-        seed=config["training.seed"],
+        seed=config.seed,
         settings={"data.kind": config.kind, **settings, "ranks": metrics["ranks"]},
         data=metrics.get("data", {}),
     )
 
 
-def _files(config: au.training.Config) -> Iterator[Path | au.data.RemotePath]:
-    """The files that a training run reads."""
-    for path in config.paths().values():
-        if config.kind == "images" and path.is_dir():
-            yield from au.data.list_pictures(path)[0]
-        else:
-            yield from [path] if path.is_file() else au.data.table_files(path)
+def _files(config: Config) -> Iterator[Path | au.data.RemotePath]:
+    """Return the files that a training run reads."""
+    from aureole.training._config import paths_of
+
+    for path in paths_of(config):
+        yield from [path] if path.is_file() else au.data.table_files(path)
 
 
 def _example(kind: str) -> str:
-    """A config of this kind, and a comment for each key."""
-    lines = [au.training.EXAMPLES[kind], "# all keys, with their defaults:"]
-    for name, key in au.training.KEYS[kind].items():
-        default = "" if key.needed or key.default is None else f" = {json.dumps(key.default)}"
-        needed = " (required)" if key.needed else ""
-        lines.append(f"# {name}{default}{needed}: {key.help}")
+    """Return a config of this kind, and a comment for each key."""
+    from aureole.training._config import EXAMPLES, KINDS, keys_of
+
+    lines = ["[data]", f'kind = "{kind}"', EXAMPLES[kind], "", "# all keys, with their defaults:"]
+    for name, (_, key, default) in keys_of(KINDS[kind]).items():
+        shown = f" = {json.dumps(default)}" if isinstance(default, int | float | str) else ""
+        lines.append(f"# {name}{shown}: {key.help}")
     return "\n".join(lines)
 
 
-def _show(config: au.training.Config, metrics: dict[str, Any], out: Path) -> None:
+def _show(config: Config, metrics: dict[str, Any], out: Path) -> None:
     ranks = "" if metrics["ranks"] == 1 else f" on {metrics['ranks']} ranks"
     kappa = about_kappa(*(metrics[f"kappa_{name}"] for name in ("low", "median", "high")))
-    steps, seconds = config["training.steps"], metrics["seconds_training"]
-    print_text(f"{steps:,} batches{ranks} in {seconds:.0f} s; {kappa}")
+    print_text(f"{config.steps:,} batches{ranks} in {metrics['seconds_training']:.0f} s; {kappa}")
     if "information" in metrics:
         shares = metrics["coverage"].items()
         covered = ", ".join(f"{100 * float(m):g} %: {100 * share:.1f} %" for m, share in shares)
