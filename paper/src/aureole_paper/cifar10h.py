@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from aureole.data import PairBatch, augment, deteriorate, label_rates, poisson_pairs, write_picture
+from aureole.data import PairBatch, label_rates, poisson_pairs, write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import augrc, aurc, r_auroc, rejection_curve, spearman
 from aureole.evaluation._rejection import area_under_rejection, oracle_area
@@ -28,6 +28,8 @@ from aureole.models import (
 )
 from aureole.models._networks import bfloat16_in_hardware, hold_statistics
 from aureole.records import file_hash
+from aureole.synthetic import deteriorate
+from aureole.synthetic._image_transforms import augment
 from aureole.training import Fit, FitOptions, Phase, fit
 from aureole.training._fit import Observer
 from aureole_paper.cifar import (

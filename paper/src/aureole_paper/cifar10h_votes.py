@@ -16,13 +16,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aureole.data import PairBatch, Votes, deteriorate, label_rates, poisson_pairs
+from aureole.data import PairBatch, Votes, label_rates, poisson_pairs
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import augrc, aurc, r_auroc, spearman
 from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.sphere import normalize
+from aureole.synthetic import deteriorate
 from aureole.training import Fit, FitOptions, Phase, fit
 from aureole.training._fit import Observer
 from aureole_paper.cifar10h import BackboneName, Split, load_backbone

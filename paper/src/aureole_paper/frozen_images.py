@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole.data import Groups, deteriorate
+from aureole.data import Groups
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import predictive_coverage, r_auroc, spearman
 from aureole.evaluation._rejection import area_under_rejection, oracle_area
 from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.records import file_hash
+from aureole.synthetic import deteriorate
 from aureole.training import FrozenHead
 from aureole.training._fit import Observer
 from aureole.training._frozen_head import pair_rows

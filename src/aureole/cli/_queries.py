@@ -126,7 +126,7 @@ def build_query(index: au.CredibleIndex, query: QueryOptions, model: ModelOption
 def _row_posterior(path: Path, row: int, model: ModelOptions) -> au.VonMisesFisher:
     """Return the posterior in the columns of mu and kappa of a row."""
     mu = torch.from_numpy(au.data.pick_vector(path, model.mu_column, row).copy())
-    kappa = au.data.pick_rows(path, model.kappa_column, [row])[row]
+    kappa = au.data.pick_inputs(path, model.kappa_column, None, [row])[row]
     if not isinstance(kappa, int | float):
         got = str(kappa)[:60]
         raise InvalidInputError(f"kappa must be a number, but row {row} of {path} has {got!r}.")

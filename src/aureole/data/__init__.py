@@ -30,7 +30,6 @@ from aureole.data._image_files import (
     read_thumbnail,
     write_picture,
 )
-from aureole.data._image_transforms import augment, blur_pictures, deteriorate
 from aureole.data._pairs import (
     Groups,
     PairBatch,
@@ -45,7 +44,6 @@ from aureole.data._table_files import (
     FILES,
     PARQUET,
     Part,
-    RangeReader,
     is_picture_folder,
     listed,
     pyarrow_package,
@@ -60,7 +58,6 @@ from aureole.data._tables import (
     as_vectors,
     check_columns,
     pick_inputs,
-    pick_rows,
     pick_vector,
     read_column,
     read_groups,
@@ -79,8 +76,6 @@ __all__ = [
     "PairBatch",
     "Triplets",
     "Votes",
-    "blur_pictures",
-    "deteriorate",
     "disjoint_pairs",
     "label_rates",
     "partner_chances",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from aureole._io import check_local, reporting_writes
 from aureole.data._addresses import RemotePath
-from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
+from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # decoders of others may start programs
@@ -25,6 +25,7 @@ _WARNINGS = Lock()
 _LONGEST_NAME = 1024  # bytes, the limit for ids
 _LARGEST_FILE = 2**28  # bytes
 _LARGEST_AREA = 2**22  # pixels of a picture that is not reduced
+_LONGEST_SIDE = 16_384  # pixels: a decoder may need gigabytes for one row of a narrow picture
 
 
 @contextmanager
@@ -59,6 +60,10 @@ def open_picture(source: Any) -> Iterator[Any]:
         raise InvalidInputError(
             f"a picture must be the bytes of a file or a path, not {type(source).__name__}."
         )
+    if (
+        isinstance(source, Path) and not source.is_file()
+    ):  # reading a FIFO or a device might never end
+        raise MissingInputError(f"{name} does not exist or is not a regular file. Check the path.")
     bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
     try:
         # warning filters are shared by all threads: hold the lock, but not while pixels are decoded
@@ -67,13 +72,17 @@ def open_picture(source: Any) -> Iterator[Any]:
             warnings.simplefilter("error", image.DecompressionBombWarning)
             picture = image.open(file, formats=_FORMATS)
         with picture:
+            if max(picture.size) > _LONGEST_SIDE:
+                raise InvalidInputError(
+                    f"{name} has {picture.width} x {picture.height} pixels, at most {_LONGEST_SIDE} on a side."
+                )
             yield picture
+    except AureoleError:
+        raise
     except image.UnidentifiedImageError as error:
         raise InvalidInputError(
             f"{name} cannot be read as an image: its format is not one of {', '.join(_FORMATS)}."
         ) from error
-    except FileNotFoundError as error:
-        raise MissingInputError(f"{name} does not exist. Check the path.") from error
     except (OSError, ValueError, SyntaxError, *bombs) as error:
         raise InvalidInputError(f"{name} cannot be read as an image: {error}.") from error
 

@@ -1,19 +1,19 @@
-"""One reader of tables: CSV, TSV, JSON lines, Parquet, Arrow, Lance, Hugging Face datasets, pictures, DataFrames.
+"""Tables in batches and bounded memory: CSV, TSV, JSON lines, Parquet, Arrow, Lance, pictures in folders, DataFrames.
 
-A table consists of parts, such as the files of a folder, which are read in batches and bounded memory. pyarrow's
-readers of single files are used instead of ``pyarrow.dataset``, which decodes whole row groups (540 MB for a file of
-200 MB in one row group) and does not read Arrow streams.
+A table consists of parts, such as the files of a folder. pyarrow's readers of single files are used instead of
+``pyarrow.dataset``, which takes twice the memory for a file in one row group and does not read the Arrow streams of
+Hugging Face datasets. JSON is parsed line by line by Python: nested deeply, it crashes pyarrow.
 """
 
+import csv
 import gzip
 import io
 import json
 import os
 from abc import ABC, abstractmethod
-from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import accumulate, count, islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,178 +27,176 @@ _ARROW, _CSV, _JSON = (".arrow", ".feather"), (".csv", ".tsv"), (".jsonl", ".ndj
 _ZIPPED = tuple(f"{ending}.gz" for ending in (*_CSV, *_JSON))
 FILES = (*PARQUET, *_ARROW, *_CSV, *_JSON, *_ZIPPED)
 LANCE = ".lance"
-_STATE = "state.json"  # of a saved Hugging Face dataset
 _BATCH = 2048  # rows read at a time
-_RANGE_BATCH = 256  # rows read at a time by RangeReader: images are large
 _LINE = 2**26  # bytes of a line of CSV or JSON at most
+_HEADER = 2**21  # bytes of the header of a CSV file at most
+_MOST_COLUMNS = 10_000  # a CSV file with a million aborts the process in pyarrow
 _SNIFFED = 1000  # lines of JSON that decide the types of columns
 _IMAGE, _LABEL = "image", "label"
 
 
 class Part(ABC):
-    """A file of a table, or the table itself: a name for messages, a schema, a length and its rows in batches."""
+    """A file of a table, or the table itself: a name for messages, a schema, a length and its rows in batches.
 
-    typed = True  # whether a column has a type of its own; CSV has only texts
+    ``folder`` is what relative paths in the table refer to, and ``typed`` is false where all values are texts.
+    """
 
-    def __init__(self, path: Path | RemotePath) -> None:
-        self.path: Any = path
+    typed = True
+
+    def __init__(self, path: Any, folder: Any = None) -> None:
+        self.path, self.folder = path, path.parent if folder is None else folder
 
     def __str__(self) -> str:
         return str(self.path)
 
-    @property
-    def folder(self) -> Path | RemotePath:
-        """The folder that relative paths in the table refer to."""
-        return self.path.parent
-
     @abstractmethod
     def schema(self) -> Any:
-        """The Arrow schema."""
+        """Return the Arrow schema."""
 
     @abstractmethod
+    def _batches(self, columns: list[str], rows: int, first: int) -> Iterator[Any]:
+        """Yield record batches of about ``rows`` rows from row ``first`` on."""
+
+    def batches(
+        self, columns: list[str], *, rows: int = _BATCH, first: int = 0, count: int | None = None
+    ) -> Iterator[Any]:
+        """Yield record batches of some columns, of at most ``rows`` rows: ``count`` rows from row ``first`` on."""
+        for batch in self._batches(columns, rows, first):
+            taken = batch if count is None else batch.slice(0, count)
+            yield taken
+            if count is not None and (count := count - len(taken)) <= 0:
+                return
+        if count:
+            raise InvalidInputError(f"{self} has {count} rows fewer than it had: it has changed.")
+
     def count(self) -> int:
-        """The number of rows."""
-
-    @abstractmethod
-    def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
-        """Record batches of some columns, of about ``rows`` rows, from ``starts()[start]`` on."""
-
-    def starts(self) -> list[int]:
-        """The rows at which reading can start."""
-        return [0]
+        """Return the number of rows, in one pass unless the format stores it."""
+        return sum(map(len, self.batches(self.schema().names[:1])))
 
 
-class ParquetPart(Part):
-    """A Parquet file."""
-
+class _Parquet(Part):
     def schema(self) -> Any:
-        """The schema in its footer."""
-        from pyarrow import parquet
-
-        with _parquet_file(self.path) as file:
-            return parquet.read_schema(file)
+        with self._file() as file:
+            return file.schema_arrow
 
     def count(self) -> int:
-        """The number of rows in its footer."""
-        from pyarrow import parquet
+        with self._file() as file:
+            return int(file.metadata.num_rows)
 
-        with _parquet_file(self.path) as file:
-            return int(parquet.read_metadata(file).num_rows)
+    def _batches(self, columns: list[str], rows: int, first: int) -> Iterator[Any]:
+        with self._file() as file:
+            sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            group = 0
+            while group < len(sizes) and first >= sizes[group]:
+                first, group = first - sizes[group], group + 1
+            groups = range(group, len(sizes))
+            yield from _from(first, file.iter_batches(rows, groups, columns, use_threads=False))
 
-    def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
-        """Batches from a row group on."""
-        from pyarrow import parquet
+    @contextmanager
+    def _file(self) -> Iterator[Any]:
+        from pyarrow.parquet import ParquetFile
 
+        source = self.path.open() if isinstance(self.path, RemotePath) else nullcontext(self.path)
         # with pre_buffer, pyarrow would read ahead all row groups, and each as a whole
-        options = {"pre_buffer": False, "buffer_size": 2**20}
-        with _parquet_file(self.path) as file, parquet.ParquetFile(file, **options) as table:
-            groups = range(start, table.num_row_groups)
-            yield from table.iter_batches(rows, groups, columns, use_threads=False)
-
-    def starts(self) -> list[int]:
-        """The first row of each row group."""
-        from pyarrow import parquet
-
-        with _parquet_file(self.path) as file:
-            metadata = parquet.read_metadata(file)
-        sizes = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-        return [0, *accumulate(sizes)][:-1] or [0]
+        with source as opened, ParquetFile(opened, pre_buffer=False, buffer_size=2**20) as file:
+            yield file
 
 
-class ArrowPart(Part):
+class _Arrow(Part):
     """An Arrow file, or an Arrow stream saved as a file."""
 
     def schema(self) -> Any:
-        """The schema at its start."""
-        with _random_access(self.path) as source:
-            return _open_ipc(source).schema
+        with self._file() as file:
+            return file.schema
 
-    def count(self) -> int:
-        """The number of rows of all batches."""
-        with _random_access(self.path) as source:
-            return sum(len(batch) for batch in _ipc_batches(source))
+    def _batches(self, columns: list[str], rows: int, first: int) -> Iterator[Any]:
+        with self._file() as file:
+            number = getattr(file, "num_record_batches", None)  # a stream has none
+            batches = file if number is None else map(file.get_batch, range(number))
+            for batch in _from(first, (batch.select(columns) for batch in batches)):
+                batch.validate(full=True)  # offsets in a file are not checked by its reader
+                yield from (batch.slice(i, rows) for i in range(0, len(batch), rows))
 
-    def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
-        """Slices of its batches."""
-        del start
-        with _random_access(self.path) as source:
-            for batch in _ipc_batches(source):
-                for first in range(0, len(batch), rows):
-                    yield batch.select(columns).slice(first, rows)
+    @contextmanager
+    def _file(self) -> Iterator[Any]:
+        from pyarrow import ipc
+
+        remote = isinstance(self.path, RemotePath)
+        map_file = pyarrow_package().memory_map
+        with self.path.open() if remote else map_file(str(self.path)) as source:
+            try:
+                file = ipc.open_file(source)
+            except pyarrow_package().ArrowInvalid:
+                source.seek(0)
+                file = ipc.open_stream(source)
+            yield file
 
 
-class CsvPart(Part):
+class _Csv(Part):
     """A CSV or TSV file with a header, in UTF-8: all values are texts, null where they are empty."""
 
     typed = False
 
     def schema(self) -> Any:
-        """The columns of the header, all of texts."""
-        pa = pyarrow_package()
-        with self._reader(None) as reader:
-            return pa.schema([(name, pa.string()) for name in reader.schema.names])
+        text = pyarrow_package().string()
+        self._check_header()
+        with self._reader([]) as reader:
+            return pyarrow_package().schema([(name, text) for name in reader.schema.names])
 
-    def count(self) -> int:
-        """The number of rows, in one pass."""
-        name = self.schema().names[0]
-        return sum(len(batch) for batch in self.batches([name]))
-
-    def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
-        """Slices of blocks of the file."""
-        del start
+    def _batches(self, columns: list[str], rows: int, first: int) -> Iterator[Any]:
         with self._reader(columns) as reader:
-            for batch in reader:
+            for batch in _from(first, reader):
                 yield from (batch.slice(i, rows) for i in range(0, len(batch), rows))
 
-    def _reader(self, columns: list[str] | None) -> Any:
+    @property
+    def _delimiter(self) -> str:
+        return "\t" if ".tsv" in self.path.suffixes[-2:] else ","
+
+    def _check_header(self) -> None:
+        with _opened(self.path) as file:
+            head = file.read(_HEADER)
+        text = io.StringIO(head.decode("utf-8", "replace"), newline="")
+        try:
+            names = next(csv.reader(text, delimiter=self._delimiter), [])
+        except csv.Error as error:
+            raise InvalidInputError(f"{self} cannot be read: {reason(error)}") from error
+        _check_number(self, len(names))
+        if len(head) == _HEADER and not text.read(1):
+            raise InvalidInputError(f"{self} has a header of more than {_HEADER >> 20} MiB.")
+
+    def _reader(self, columns: list[str]) -> Any:
         from pyarrow import csv
 
-        convert = csv.ConvertOptions()
-        if columns is not None:
-            types = dict.fromkeys(columns, pyarrow_package().string())
-            convert = csv.ConvertOptions(
-                include_columns=columns,
-                column_types=types,
-                strings_can_be_null=True,
-                null_values=[""],
-            )
-        tabs = ".tsv" in self.path.suffixes[-2:]
-        parse = csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
+        types = dict.fromkeys(columns, pyarrow_package().string())
+        convert = csv.ConvertOptions(
+            include_columns=columns, column_types=types, strings_can_be_null=True, null_values=[""]
+        )
+        parse = csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
         read = csv.ReadOptions(block_size=_LINE, use_threads=False)
-        source = self.path.stream("detect") if isinstance(self.path, RemotePath) else self.path
+        source = self.path.stream() if isinstance(self.path, RemotePath) else self.path
         return csv.open_csv(source, read, parse, convert)
 
 
-class JsonPart(Part):
+class _Json(Part):
     """A file with one JSON object per line; the first thousand lines decide the types of columns."""
 
-    def __init__(self, path: Path | RemotePath) -> None:
-        super().__init__(path)
-        self._schema: Any = None
-
     def schema(self) -> Any:
-        """The keys of the first lines, with their types."""
-        if self._schema is None:
-            pa = pyarrow_package()
-            rows = list(islice(self._objects(), _SNIFFED))
-            names = dict.fromkeys(name for row in rows for name in row)
-            self._schema = pa.schema([(n, self._array(rows, n, None).type) for n in names])
-        return self._schema
+        rows = list(islice(self._objects(), _SNIFFED))
+        names = dict.fromkeys(name for row in rows for name in row)
+        _check_number(self, len(names))
+        fields = [(name, self._array(rows, name).type) for name in names]
+        return pyarrow_package().schema(fields)
 
     def count(self) -> int:
-        """The number of lines that are not blank."""
         return sum(1 for _ in self._lines())
 
-    def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
-        """Some lines at a time."""
-        del start
-        schema = pyarrow_package().schema([self.schema().field(name) for name in columns])
-        objects = self._objects()
+    def _batches(self, columns: list[str], rows: int, first: int) -> Iterator[Any]:
+        schema, objects = self.schema(), islice(self._objects(), first, None)
         while part := list(islice(objects, rows)):
-            arrays = [self._array(part, field.name, field.type) for field in schema]
-            yield pyarrow_package().record_batch(arrays, schema=schema)
+            arrays = [self._array(part, name, schema.field(name).type) for name in columns]
+            yield pyarrow_package().record_batch(arrays, names=columns)
 
-    def _array(self, rows: list[dict[str, Any]], name: str, type: Any) -> Any:
+    def _array(self, rows: list[dict[str, Any]], name: str, type: Any = None) -> Any:
         pa = pyarrow_package()
         try:
             array = pa.array([row.get(name) for row in rows], type)
@@ -212,11 +210,11 @@ class JsonPart(Part):
         for number, line in self._lines():
             try:
                 row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                kind = (
-                    "is nested too deeply" if isinstance(error, RecursionError) else reason(error)
-                )
-                raise InvalidInputError(f"line {number} of {self} is not JSON: {kind}") from error
+            except RecursionError as error:
+                raise InvalidInputError(f"line {number} of {self} is nested too deeply.") from error
+            except ValueError as error:
+                text = f"line {number} of {self} is not JSON: {reason(error)}"
+                raise InvalidInputError(text) from error
             if not isinstance(row, dict):
                 raise InvalidInputError(
                     f'line {number} of {self} is not a JSON object such as {{"text": ...}}.'
@@ -224,7 +222,7 @@ class JsonPart(Part):
             yield row
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        with _lines_of(self.path) as file:
+        with _opened(self.path) as file:
             for number in count(1):
                 line = file.readline(_LINE + 1)
                 if len(line) > _LINE:
@@ -237,9 +235,7 @@ class JsonPart(Part):
                     yield number, line
 
 
-class LancePart(Part):
-    """A Lance table in a folder."""
-
+class _Lance(Part):
     def _table(self) -> Any:
         os.environ.setdefault("LANCE_LOG", "error")
         try:
@@ -249,68 +245,54 @@ class LancePart(Part):
                 "Lance tables need pylance: pip install 'aureole[retrieval]'."
             ) from error
         try:
-            where = str(self.path)
-            return lance.dataset(where, storage_options=lance_options(where))
+            return lance.dataset(str(self), storage_options=lance_options(str(self)))
         except ValueError as error:
             raise InvalidInputError(f"{self} cannot be read: {reason(error)}") from error
 
     def schema(self) -> Any:
-        """The schema of its latest version."""
         return self._table().schema
 
     def count(self) -> int:
-        """The number of rows."""
         return int(self._table().count_rows())
 
-    def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
-        """Batches of the latest version."""
-        del start
-        yield from self._table().scanner(columns=columns, batch_size=rows).to_batches()
+    def _batches(self, columns: list[str], rows: int, first: int) -> Iterator[Any]:
+        yield from (
+            self._table().scanner(columns=columns, batch_size=rows, offset=first).to_batches()
+        )
 
 
-class PicturePart(Part):
+class _Pictures(Part):
     """A folder of pictures as a table: ``image``, the path below the folder, and ``label``, the class folder.
 
     Rows are in the order of the paths. A picture that is not in a subfolder has no label.
     """
 
-    @property
-    def folder(self) -> Path | RemotePath:
-        """The folder itself."""
-        return self.path
-
     def schema(self) -> Any:
-        """Two columns of texts."""
         text = pyarrow_package().string()
         return pyarrow_package().schema([(_IMAGE, text), (_LABEL, text)])
 
-    def count(self) -> int:
-        """The number of pictures."""
-        return sum(1 for _ in walk(self.path, ENDINGS))
-
-    def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
-        """Some paths at a time."""
-        del start
-        pa, names = pyarrow_package(), walk(self.path, ENDINGS)
+    def _batches(self, columns: list[str], rows: int, first: int) -> Iterator[Any]:
+        names = islice(walk(self.path, ENDINGS), first, None)
         while part := list(islice(names, rows)):
             unreadable = next((name for name in part if not name.isprintable()), None)
             if unreadable is not None:
                 raise InvalidInputError(f"the name {short(unreadable)} in {self} is not printable.")
             labels = [name.partition("/")[0] if "/" in name else None for name in part]
-            arrays = {_IMAGE: pa.array(part), _LABEL: pa.array(labels, pa.string())}
-            yield pa.record_batch({name: arrays[name] for name in columns})
+            batch = pyarrow_package().record_batch([part, labels], schema=self.schema())
+            yield batch.select(columns)
 
 
-class MemoryPart(Part):
-    """A DataFrame of pandas or polars, or a table of pyarrow."""
+class _Memory(Part):
+    """A table in memory; the views of polars become types that all functions of pyarrow support."""
 
     def __init__(self, table: Any) -> None:
         super().__init__(Path())
         pa = pyarrow_package()
         if type(table).__module__.startswith("pandas"):
             table = pa.Table.from_pandas(table, preserve_index=False)
+        elif hasattr(table, "with_format"):  # a Hugging Face dataset
+            table = table.with_format("arrow")[:]
         table = pa.table(table)
-        # the views of polars are types that few functions of pyarrow support
         views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
         fields = [field.with_type(views.get(field.type, field.type)) for field in table.schema]
         self._table = table.cast(pa.schema(fields))
@@ -319,127 +301,107 @@ class MemoryPart(Part):
         return "the table in memory"
 
     def schema(self) -> Any:
-        """The schema of the table."""
         return self._table.schema
 
     def count(self) -> int:
-        """The number of rows."""
         return int(self._table.num_rows)
 
-    def batches(self, columns: list[str], *, rows: int = _BATCH, start: int = 0) -> Iterator[Any]:
-        """Slices of the table."""
-        del start
-        yield from self._table.select(columns).to_batches(max_chunksize=rows)
+    def _batches(self, columns: list[str], rows: int, first: int) -> Iterator[Any]:
+        yield from self._table.select(columns).slice(first).to_batches(max_chunksize=rows)
 
 
 def table_parts(source: Any) -> list[Part]:
-    """The parts of a table: a path, or an object with Arrow's C data interface, such as a DataFrame.
+    """Return the parts of a table: of a path, or of a DataFrame, a Hugging Face dataset or another Arrow table.
 
-    The parts of a folder are its table files in the order of their names, without those that start with ``.`` or ``_``;
-    of a saved Hugging Face dataset, the files that it lists. A folder without tables is a table of its pictures.
+    The parts of a folder are its table files in the order of their names, without those that start with ``.`` or ``_``,
+    and without the caches that ``datasets`` keeps beside a saved dataset. A folder without tables is a table of its
+    pictures.
     """
     if not isinstance(source, str | Path):
-        if hasattr(source, "__arrow_c_stream__") or hasattr(source, "to_arrow"):
-            return [MemoryPart(source)]
+        if any(hasattr(source, name) for name in ("__arrow_c_stream__", "to_arrow", "with_format")):
+            return [_Memory(source)]
         raise InvalidInputError(
             f"a table must be a path or a DataFrame of pandas, polars or pyarrow, not {type(source).__name__}."
         )
     path = resolve(source)
-    if path.is_dir():
-        if path.suffix.lower() == LANCE:
-            return [LancePart(path)]
-        found = list(walk(path, (*FILES, _STATE)))
-        names = _dataset_files(path, found) or [
-            name
-            for name in found
-            if name.lower().endswith(FILES) and not any(p[0] in "._" for p in name.split("/"))
-        ]
-        if names:
-            return [_file_part(path / name) for name in names]
-        if next(walk(path, ENDINGS), None) is not None:
-            return [PicturePart(path)]
-        raise InvalidInputError(
-            f"{path} contains no table and no picture; supported: {', '.join((*FILES, LANCE, *ENDINGS))}."
-        )
-    if not path.is_file():
-        raise MissingInputError(f"{path} does not exist. Check the path.")
-    return [_file_part(path)]
+    if not path.is_dir():
+        return [_file_part(path)]
+    if path.suffix.lower() == LANCE:
+        return [_Lance(path)]
+    names = [name for name in walk(path, FILES) if not name.rpartition("/")[2].startswith("cache-")]
+    names = [name for name in names if not any(place[0] in "._" for place in name.split("/"))]
+    if names:
+        return [_file_part(path / name) for name in names]
+    if next(walk(path, ENDINGS), None) is not None:
+        return [_Pictures(path, path)]
+    raise InvalidInputError(
+        f"{path} contains no table and no picture; supported: {', '.join((*FILES, LANCE, *ENDINGS))}."
+    )
 
 
 def is_picture_folder(source: Any) -> bool:
-    """Whether a source is a folder of pictures without tables."""
-    return isinstance(source, str | Path) and isinstance(table_parts(source)[0], PicturePart)
+    """Return whether a source is a folder of pictures without tables."""
+    return isinstance(source, str | Path) and isinstance(table_parts(source)[0], _Pictures)
+
+
+def part_files(part: Part) -> list[Any]:
+    """Return the files of a part: the file itself, or those of a folder of pictures or a Lance table."""
+    if isinstance(part, _Lance | _Pictures):
+        return [part.path / name for name in walk(part.path, ("",))]
+    return [part.path]
 
 
 def _file_part(path: Path | RemotePath) -> Part:
-    kinds = {PARQUET: ParquetPart, _ARROW: ArrowPart, _CSV: CsvPart, _JSON: JsonPart}
+    if not path.is_file():  # as a FIFO or a device, from which reading might never end
+        raise MissingInputError(f"{path} does not exist or is not a regular file. Check the path.")
     name = path.name.lower()
+    kinds = {PARQUET: _Parquet, _ARROW: _Arrow, _CSV: _Csv, _JSON: _Json}
     for endings, kind in kinds.items():
-        zipped = () if kind in (ParquetPart, ArrowPart) else tuple(f"{e}.gz" for e in endings)
-        if name.endswith((*endings, *zipped)):
+        plain = name.removesuffix(".gz") if kind in (_Csv, _Json) else name
+        if plain.endswith(endings):
             return kind(path)
     raise InvalidInputError(
         f"{path} has an unknown format; its name must end in {', '.join((*FILES, *ARRAYS, LANCE))}."
     )
 
 
-def _dataset_files(folder: Path | RemotePath, found: list[str]) -> list[str]:
-    """The files that the state.json of a saved Hugging Face dataset lists, not its caches; empty for other folders."""
-    listed_files = []
-    for state in [name for name in found if name.rpartition("/")[2] == _STATE]:
-        place, path = state.rpartition("/")[0], folder / state
-        try:
-            text = path.read(_LINE) if isinstance(path, RemotePath) else path.read_bytes()
-            names = [entry["filename"] for entry in json.loads(text)["_data_files"]]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InvalidInputError(f"{path} lists no files of a dataset: {error!r}.") from error
-        listed_files += [f"{place}/{name}" if place else str(name) for name in names]
-    missing = [name for name in listed_files if name not in found]  # or points outside the folder
-    if missing:
-        raise InvalidInputError(f"{folder / missing[0]} is missing: the dataset is incomplete.")
-    return listed_files
+def walk(folder: Path | RemotePath, endings: tuple[str, ...], prefix: str = "") -> Iterator[str]:
+    """Yield the sorted paths, below a folder, of the regular files with these endings; hidden files are skipped.
+
+    Links to files are followed, links to folders are not.
+    """
+    for name, is_folder, is_file in _entries(folder):
+        if name.startswith("."):
+            continue
+        if is_folder:
+            yield from walk(folder / name, endings, f"{prefix}{name}/")
+        elif is_file and name.lower().endswith(endings):
+            yield prefix + name
 
 
-def walk(folder: Path | RemotePath, endings: tuple[str, ...]) -> Iterator[str]:
-    """Sorted paths, below a folder, of the files with these endings; links to folders are not followed."""
-
-    def below(place: Path | RemotePath, prefix: str) -> Iterator[str]:
-        for name, is_folder in _entries(place):
-            if name.startswith("."):
-                continue
-            if is_folder:
-                yield from below(place / name, f"{prefix}{name}/")
-            elif name.lower().endswith(endings):
-                yield prefix + name
-
-    yield from below(folder, "")
-
-
-def _entries(folder: Path | RemotePath) -> list[tuple[str, bool]]:
-    """(Name, whether it is a folder) of what lies in a folder, sorted."""
+def _entries(folder: Path | RemotePath) -> list[tuple[str, bool, bool]]:
+    """Return (name, whether it is a folder, whether it is a file) of what lies in a folder, sorted."""
     if isinstance(folder, RemotePath):
-        return folder.entries()
+        found = folder.entries()
+        return [(info.base_name, info.type.name == "Directory", info.is_file) for info in found]
     with os.scandir(folder) as scan:
-        return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in scan)
+        return sorted((e.name, e.is_dir(follow_symlinks=False), e.is_file()) for e in scan)
 
 
-def _parquet_file(path: Path | RemotePath) -> Any:
-    """What pyarrow reads a Parquet file from: a path, which is not memory-mapped, or an open file."""
-    return path.open() if isinstance(path, RemotePath) else nullcontext(path)
-
-
-def _random_access(path: Path | RemotePath) -> Any:
-    """A file of pyarrow for random access, memory-mapped if it is local."""
-    if isinstance(path, RemotePath):
-        return path.open()
-    return pyarrow_package().memory_map(str(path))
+def _from(first: int, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches from row ``first`` on."""
+    for batch in batches:
+        kept = batch.slice(first)
+        first = max(0, first - len(batch))
+        if len(kept):
+            yield kept
 
 
 @contextmanager
-def _lines_of(path: Path | RemotePath) -> Iterator[Any]:
-    """A file of lines, decompressed if its name ends in ``.gz``."""
+def _opened(path: Path | RemotePath) -> Iterator[Any]:
+    """Open a file to read its bytes, decompressed if its name ends in ``.gz``."""
     if isinstance(path, RemotePath):
-        with path.stream("detect") as stream, io.BufferedReader(stream) as file:
+        with path.stream() as stream, io.BufferedReader(stream) as file:
             yield file
         return
     opened: Any = gzip.open if path.suffix == ".gz" else open
@@ -448,88 +410,35 @@ def _lines_of(path: Path | RemotePath) -> Iterator[Any]:
 
 
 def require_columns(part: Part, names: Sequence[str | None]) -> Any:
-    """The schema of a part, which must have these columns; None is ignored."""
+    """Return the schema of a part, which must have each of these columns once; None is ignored."""
     with reading(part):
         schema = part.schema()
+    _check_number(part, len(schema))
     for name in names:
         if name is not None and name not in schema.names:
             raise MissingInputError(f"{part} has no column {short(name)}; {listed(schema.names)}.")
+        if name is not None and schema.names.count(name) > 1:
+            raise InvalidInputError(
+                f"{part} has several columns named {short(name)}. Rename all but one of them."
+            )
     return schema
 
 
-class RangeReader:
-    """Reads ranges of rows of one part: forward ranges continue the same pass, earlier ones start a new pass."""
-
-    def __init__(self, part: Part, columns: Sequence[str]) -> None:
-        self._part, self._columns = part, list(columns)
-        self._at, self._rest = 0, None
-        self._stream: Iterator[Any] = iter(())
-        self._starts: list[int] = []  # where a pass can start; empty before the first pass
-
-    def __repr__(self) -> str:
-        return f"RangeReader({str(self._part)!r}, columns={self._columns}, row={self._at})"
-
-    def read(self, first: int, count: int) -> Iterator[Any]:
-        """Arrow record batches of ``count`` rows, starting at row ``first``."""
-        with reading(self._part):
-            self._seek(first)
-            while count > 0:
-                batch = self._rest or next(self._stream, None)
-                if batch is None:
-                    raise InvalidInputError(f"{self._part} ends at row {self._at}: it has changed.")
-                taken = batch.slice(0, count)
-                self._rest = batch.slice(len(taken))
-                self._at += len(taken)
-                count -= len(taken)
-                if len(taken):
-                    yield taken
-
-    def _seek(self, first: int) -> None:
-        """Go to a row: forward from the current one, or by a new pass if it is behind or in another row group."""
-        ahead = self._at <= first and bisect(self._starts, self._at) == bisect(self._starts, first)
-        if not self._starts or not (ahead or first == self._at):
-            self._open(first)
-        while self._at < first:
-            self._rest = self._rest or next(self._stream, None)
-            if self._rest is None:
-                raise InvalidInputError(f"{self._part} has no row {first}: it has changed.")
-            skipped = min(first - self._at, len(self._rest))
-            self._rest = self._rest.slice(skipped)
-            self._at += skipped
-
-    def _open(self, first: int) -> None:
-        """Start a pass at the last possible row before a row."""
-        self._starts = self._starts or self._part.starts()
-        start = bisect(self._starts, first) - 1
-        self._stream = self._part.batches(self._columns, rows=_RANGE_BATCH, start=start)
-        self._at, self._rest = self._starts[start], None
-
-
-def _open_ipc(source: Any) -> Any:
-    """A reader of an Arrow file, or of an Arrow stream saved as a file."""
-    from pyarrow import ipc
-
-    try:
-        return ipc.open_file(source)
-    except pyarrow_package().ArrowInvalid:
-        source.seek(0)
-        return ipc.open_stream(source)
-
-
-def _ipc_batches(source: Any) -> Iterator[Any]:
-    reader = _open_ipc(source)
-    count = getattr(reader, "num_record_batches", None)  # unknown for a stream
-    yield from reader if count is None else map(reader.get_batch, range(count))
+def _check_number(part: Part, columns: int) -> None:
+    if columns > _MOST_COLUMNS:
+        raise InvalidInputError(
+            f"{part} has {columns:,} columns; the limit is {_MOST_COLUMNS:,}. Store vectors in one column of lists."
+        )
 
 
 def listed(names: Sequence[str]) -> str:
-    """The existing columns, for an error message."""
+    """Return the existing columns, for an error message."""
     shown = ", ".join(short(name) for name in names[:20])
     return f"its columns are {shown}" + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 def short(value: Any) -> str:
-    """A value for an error message, in at most 60 characters."""
+    """Return a value for an error message, in at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -544,13 +453,13 @@ def reading(part: Any) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error's message, with a full stop."""
+    """Return the first line of an error's message, with a full stop."""
     lines = str(error).splitlines() or [type(error).__name__]
     return f"{lines[0][:300].rstrip('.')}."
 
 
 def pyarrow_package() -> Any:
-    """The package pyarrow, imported on first use; raises with an install command if it is missing."""
+    """Return the package pyarrow, imported on first use; raises with an install command if it is missing."""
     try:
         import pyarrow
     except ImportError as error:

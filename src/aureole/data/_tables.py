@@ -1,8 +1,8 @@
 """Tables: vectors, inputs, groups, pairs and ids of any table that ``_table_files`` reads, and a writer of columns.
 
-A table is a path, or a DataFrame of pandas, polars or pyarrow. Vectors are read in bounded memory: they are streamed to
-an unnamed temporary file, which is memory-mapped and deleted with the array. A vector has at most 65,536 entries. Other
-columns are held in memory if they are needed as a whole, up to 2 GiB; ids are streamed. Nothing is ever unpickled.
+Vectors are read in bounded memory: they are streamed to an unnamed temporary file, which is memory-mapped and deleted
+with the array. Other columns are held in memory if they are needed as a whole, up to 2 GiB; ids are streamed. Nothing
+is ever unpickled.
 """
 
 import json
@@ -19,10 +19,11 @@ from torch import Tensor
 from aureole._io import atomic_file
 from aureole.data import _arrow_columns as arrow, _table_files as files
 from aureole.data._addresses import RemotePath, resolve
-from aureole.data._array_files import ARRAYS, map_array, map_vectors
+from aureole.data._array_files import ARRAYS, check_rows, map_array, map_vectors
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 
 _CSV, _JSON = (".csv",), (".jsonl", ".ndjson")
+_INPUTS = 256  # inputs read at a time: pictures are large
 _PIECE_ROWS, _PIECE_BYTES = 65_536, 2**26
 _LARGEST_COLUMN = 2**31  # bytes of a column held in memory
 
@@ -34,7 +35,9 @@ def read_vectors(
     work: Path | None = None,
     observer: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """The vectors [n, d] of a column of lists of floats, or of an ``.npy`` or ``.safetensors`` file, memory-mapped.
+    """Return the vectors [n, d] of a column of lists of floats, or of an array file, memory-mapped.
+
+    Missing entries, NaN, infinity and zero vectors raise an error that names the row.
 
     Parameters
     ----------
@@ -61,9 +64,7 @@ def read_vectors(
     name = _only_lists(path) if column is None else column
     total, dim, kind = 0, None, np.dtype(np.float32)
     with _staging(work) as file:
-        for where, first, array in arrow.pieces(path, name):
-            if not len(array):
-                continue
+        for where, first, array in _pieces(path, name):
             rows = arrow.matrix(array, dim, first, where)
             dim, kind = rows.shape[1], rows.dtype
             file.write(rows.data)
@@ -77,25 +78,23 @@ def read_vectors(
 
 
 def read_column(path: Any, column: str | None = None, *, numbers: bool = False) -> np.ndarray:
-    """The values [n] of a column of numbers, strings or times, with None for missing values.
+    """Return the values [n] of a column of numbers, strings or times, with None for missing values.
 
     ``path`` is as in ``read_vectors``, or a CSV or TSV file with a header, whose values are all strings, unless
     ``numbers`` is true and all are numbers.
     """
     if _is_array(path):
         return _array_column(Path(path), column)
-    values = whole_column(path, column)
-    if numbers and not files.table_parts(path)[0].typed:
-        values = arrow.numbers(values)
+    values = whole_column(path, column, numbers=numbers)
     if not values.null_count:
         return values.to_numpy()
     return np.fromiter(values.to_pylist(), object, len(values))
 
 
 def scan_inputs(path: Any, column: str, kind: arrow.InputKind) -> Iterator[tuple[str, Any]]:
-    """(Where, input) of each row of a column of texts or pictures: a str, bytes or a path, None if it is missing.
+    """Yield (where, input) of each row of a column of texts or pictures: a str, bytes or a path, None if it is missing.
 
-    ``where`` names the row in error messages. Relative paths of pictures refer to the folder of the table.
+    ``where`` names the row in error messages. Paths of pictures refer to the folder of the table, and must lie in it.
 
     Examples
     --------
@@ -112,33 +111,56 @@ def scan_inputs(path: Any, column: str, kind: arrow.InputKind) -> Iterator[tuple
             )
         row = 0
         with files.reading(part):
-            for batch in part.batches([column], rows=256):
+            for batch in part.batches([column], rows=_INPUTS):
                 for value in arrow.values_of(batch.column(column), kind, part.folder):
                     yield f"row {row} of {part} (counted from 0)", value
                     row += 1
 
 
 def pick_inputs(
-    path: Any, column: str, kind: arrow.InputKind, rows: Iterable[int]
+    path: Any, column: str | None, kind: arrow.InputKind | None, rows: Iterable[int]
 ) -> dict[int, Any]:
-    """The inputs of some rows of a column of texts or pictures, as in ``scan_inputs``, by row number."""
+    """Return some rows of a column by row number: inputs as in ``scan_inputs``, or scalars if ``kind`` is None."""
     wanted, first = sorted(set(rows)), 0
-    inputs: dict[int, Any] = {}
-    for part in files.table_parts(path):
-        files.require_columns(part, [column])
+    picked: dict[int, Any] = {}
+    if _is_array(path):
+        values = map_array(Path(path), column)
+        first = len(values)
+        picked = {row: values[row].tolist() for row in wanted if 0 <= row < first}
+    for part in [] if _is_array(path) else files.table_parts(path):
+        name = _named(path, column)
+        files.require_columns(part, [name])
         with files.reading(part):
-            for batch in part.batches([column], rows=256):
-                start, stop = (bisect_left(wanted, first + n) for n in (0, len(batch)))
-                here = wanted[start:stop]
+            for batch in part.batches([name], rows=_INPUTS):
+                here = wanted[slice(*(bisect_left(wanted, first + n) for n in (0, len(batch))))]
                 if here:
-                    chosen = batch.column(column).take([row - first for row in here])
-                    values = arrow.values_of(chosen, kind, part.folder)
-                    inputs |= zip(here, values, strict=True)
+                    chosen = batch.column(name).take([row - first for row in here])
+                    values = (
+                        chosen.to_pylist()
+                        if kind is None
+                        else arrow.values_of(chosen, kind, part.folder)
+                    )
+                    picked |= zip(here, values, strict=True)
                 first += len(batch)
-    absent = [row for row in wanted if row not in inputs]
+    absent = [row for row in wanted if row not in picked]
     if absent:
-        raise _no_row(path, first, absent[0])
-    return inputs
+        raise InvalidInputError(
+            f"{table_name(path)} has {first} rows, so there is no row {absent[0]} (counted from 0)."
+        )
+    return picked
+
+
+def pick_vector(path: Any, column: str | None, row: int) -> np.ndarray:
+    """Return the vector [d] of one row, counted from 0."""
+    if not _is_array(path) and column is None:
+        column = _only_lists(path)
+    vector = np.asarray(pick_inputs(path, column, "vector", [row])[row], np.float32)
+    if vector.ndim != 1:
+        raise InvalidInputError(
+            f"row {row} of {table_name(path)} (counted from 0) holds no vector."
+        )
+    check_rows(vector[None], row, table_name(path))
+    return vector
 
 
 def check_columns(path: Any, *columns: str | None) -> None:
@@ -147,24 +169,21 @@ def check_columns(path: Any, *columns: str | None) -> None:
         for part in files.table_parts(path):
             files.require_columns(part, columns)
     elif not Path(path).is_file():
-        raise MissingInputError(f"{path} does not exist. Check the path.")
+        raise MissingInputError(f"{path} does not exist or is not a file. Check the path.")
 
 
 def read_groups(path: Any, column: str | None = None) -> np.ndarray:
-    """Group numbers [n]: the rank of each row's value among the sorted distinct values. None may be missing."""
+    """Return group numbers [n]: the rank of each row's value among the sorted distinct values. None may be missing."""
     if _is_array(path):
         labels = _array_column(Path(path), column)
-        codes = np.unique(labels, return_inverse=True)[1]
-        missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
+        codes, missing = np.unique(labels, return_inverse=True)[1], labels != labels
     else:
         codes, missing = arrow.ordered_codes(whole_column(path, column))
     if missing.any():
-        place = (
-            table_name(path) if column is None else f"the column {column!r} of {table_name(path)}"
-        )
+        place = "" if column is None else f"the column {column!r} of "
         raise InvalidInputError(
-            f"row {int(missing.argmax())} (counted from 0) of {place} has no group. Drop such rows, or give each its "
-            "own group."
+            f"row {int(missing.argmax())} (counted from 0) of {place}{table_name(path)} has no group. Drop such rows, "
+            "or give each its own group."
         )
     return codes
 
@@ -172,7 +191,7 @@ def read_groups(path: Any, column: str | None = None) -> np.ndarray:
 def read_pairs(
     path: Any, columns: tuple[str, str], *, ids: tuple[Any, str] | None = None
 ) -> np.ndarray:
-    """Pairs of rows [p, 2] from two columns: row numbers from 0, or ids to look up in the column ``ids``.
+    """Return pairs of rows [p, 2] from two columns: row numbers from 0, or ids to look up in the column ``ids``.
 
     ``ids`` is (table, column); its values must be unique.
     """
@@ -181,7 +200,7 @@ def read_pairs(
 
 
 def unique_ids(path: Any, column: str) -> Any:
-    """A column of ids as an Arrow array; raise if two are the same."""
+    """Return a column of ids as an Arrow array; raise if two are the same."""
     known = whole_column(path, column).combine_chunks()
     if len(known.unique()) < len(known):
         raise InvalidInputError(
@@ -191,7 +210,7 @@ def unique_ids(path: Any, column: str) -> Any:
 
 
 def rows_by_id(path: Any, column: str, known: Any | None) -> np.ndarray:
-    """The row number [n] of each value of a column: its place among the known ids, or the value itself without them."""
+    """Return the row number [n] of each value of a column: its place among the known ids, or without them itself."""
     values = whole_column(path, column)
     try:
         rows = arrow.row_numbers(values, known)
@@ -210,98 +229,36 @@ def rows_by_id(path: Any, column: str, known: Any | None) -> np.ndarray:
 
 
 def table_files(path: Path | str) -> list[Path | RemotePath]:
-    """The files of a path: the file itself, or those of a folder or Lance table in reading order."""
+    """Return the files of a path: the file itself, or those of a folder or Lance table in reading order."""
     if _is_array(path) and Path(path).is_file():
         return [Path(path)]
-    parts = files.table_parts(path)
-    folders = (files.LancePart, files.PicturePart)
-    return [
-        file
-        for part in parts
-        for file in (
-            [part.path / name for name in files.walk(part.path, ("",))]
-            if isinstance(part, folders)
-            else [part.path]
-        )
-    ]
+    return [file for part in files.table_parts(path) for file in files.part_files(part)]
 
 
 def scan_column(path: Any, column: str | None = None) -> Iterator[Any]:
-    """The values of a column in pieces of about 65,536 rows or 64 MiB: Arrow or numpy arrays of one type."""
+    """Yield the values of a column in pieces of about 65,536 rows or 64 MiB: Arrow or numpy arrays of one type."""
     if _is_array(path):
         values = _array_column(Path(path), column)
         yield from (values[i : i + _PIECE_ROWS] for i in range(0, len(values), _PIECE_ROWS))
         return
-    join = files.pyarrow_package().chunked_array
     arrays, rows, size = [], 0, 0
     for array in _scalar_pieces(path, column):
         arrays.append(array)
         rows, size = rows + len(array), size + array.nbytes
         if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
-            yield join(arrays)
+            yield files.pyarrow_package().chunked_array(arrays)
             arrays, rows, size = [], 0, 0
     if rows:
-        yield join(arrays)
-
-
-def pick_rows(path: Any, column: str | None, rows: Iterable[int]) -> dict[int, Any]:
-    """The values of some rows of a column, by row number."""
-    rows = list(rows)
-    wanted, first = sorted(set(rows)), 0
-    values: dict[int, Any] = {}
-    for piece in scan_column(path, column):
-        for row in wanted[bisect_left(wanted, first) : bisect_left(wanted, first + len(piece))]:
-            value = piece[row - first]
-            values[row] = value.item() if isinstance(value, np.generic) else value.as_py()
-        first += len(piece)
-    absent = [row for row in wanted if not 0 <= row < first]
-    if absent:
-        raise _no_row(path, first, absent[0])
-    return {row: values[row] for row in rows}
-
-
-def pick_vector(path: Any, column: str | None, row: int) -> np.ndarray:
-    """The vector [d] of one row, counted from 0; rows after it are not read."""
-    first = 0
-    if _is_array(path):
-        vectors = map_vectors(Path(path), column, rows=slice(row, row + 1))
-        if 0 <= row < len(vectors):
-            return vectors[row]
-        first = len(vectors)
-    else:
-        name = _only_lists(path) if column is None else column
-        for where, start, array in arrow.pieces(path, name):
-            if 0 <= row - first < len(array):
-                at = row - first
-                return arrow.matrix(array.slice(at, 1), None, start + at, where)[0]
-            first += len(array)
-    raise _no_row(path, first, row)
-
-
-def _is_array(path: Any) -> bool:
-    """Whether a source is a file with a single array instead of a table."""
-    if not isinstance(path, str | Path) or Path(path).suffix not in ARRAYS:
-        return False
-    if isinstance(resolve(path), RemotePath):
-        raise InvalidInputError(
-            f"{resolve(path)} is an array, which must be a local file. Copy it, or use a Parquet table."
-        )
-    return True
+        yield files.pyarrow_package().chunked_array(arrays)
 
 
 def table_name(path: Any) -> str:
-    """A table for an error message."""
+    """Return a table's name for an error message."""
     return str(path) if isinstance(path, str | Path) else "the table in memory"
 
 
-def _no_row(path: Any, rows: int, row: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"{table_name(path)} has {rows} rows, so there is no row {row} (counted from 0)."
-    )
-
-
 def as_vectors(vectors: Any) -> Tensor | np.ndarray:
-    """The vectors as a tensor or an array [n, d]; an Arrow column is not copied unless it has several chunks.
+    """Return vectors as a tensor or an array [n, d]; an Arrow column is not copied unless it has several chunks.
 
     Takes tensors, arrays, and objects with Arrow's C data interface, such as columns of pyarrow and polars.
     """
@@ -350,15 +307,14 @@ class ColumnWriter:
 
     def write(self, columns: Mapping[str, Any]) -> None:
         """Append rows; the columns must be the same each time."""
-        csv = self.path.suffix in _CSV
-        batch = arrow.arrow_table(columns, flat=csv)
+        batch = arrow.arrow_table(columns, flat=self.path.suffix in _CSV)
         if self.path.suffix in _JSON:
             for row in batch.to_pylist():
                 line = json.dumps(_plain(row), allow_nan=False, ensure_ascii=False)
                 self._file.write(line.encode() + b"\n")
             return
         if self._sink is None:
-            self._sink = arrow.arrow_writer(self._file, batch.schema, csv=csv)
+            self._sink = _sink(self._file, batch.schema, csv=self.path.suffix in _CSV)
             self._stack.callback(self._sink.close)
         self._sink.write_table(batch)
 
@@ -373,28 +329,66 @@ def write_columns(path: Path | str, columns: Mapping[str, Any]) -> Path:
     return Path(path)
 
 
+def _sink(file: Any, schema: Any, *, csv: bool) -> Any:
+    from pyarrow.csv import CSVWriter
+    from pyarrow.parquet import ParquetWriter
+
+    return (CSVWriter if csv else ParquetWriter)(file, schema)
+
+
+def _is_array(path: Any) -> bool:
+    """Return whether a source is a file with a single array instead of a table."""
+    if not isinstance(path, str | Path) or Path(path).suffix not in ARRAYS:
+        return False
+    if isinstance(resolve(path), RemotePath):
+        raise InvalidInputError(
+            f"{resolve(path)} is an array, which must be a local file. Copy it, or use a Parquet table."
+        )
+    return True
+
+
+def _schema(path: Any) -> Any:
+    return files.require_columns(files.table_parts(path)[0], [])
+
+
 def _only_lists(path: Any) -> str:
-    """The name of the only column of lists."""
-    names = arrow.list_columns(path)
+    """Return the name of the only column of lists."""
+    schema = _schema(path)
+    names = [field.name for field in schema if arrow.is_list(field.type)]
     if len(names) != 1:
         kind = "several columns" if names else "no column"
         raise MissingInputError(
             f"{table_name(path)} has {kind} of lists, so the column of vectors must be named (texts and pictures need "
-            f"an --encoder); {_listed(path)}."
+            f"an --encoder); {files.listed(schema.names)}."
         )
     return names[0]
 
 
-def _listed(path: Any) -> str:
-    """The columns of a table, for an error message."""
-    return files.listed(files.require_columns(files.table_parts(path)[0], []).names)
+def _named(path: Any, column: str | None) -> str:
+    if column is None:
+        columns = files.listed(_schema(path).names)
+        raise MissingInputError(f"name a column of {table_name(path)}; {columns}.")
+    return column
+
+
+def _pieces(path: Any, column: str) -> Iterator[tuple[str, int, Any]]:
+    """Yield (part, number of the first row, Arrow array) of a column, all with the type of the first piece."""
+    expected = None
+    for part in files.table_parts(path):
+        files.require_columns(part, [column])
+        first = 0
+        with files.reading(part):
+            for batch in part.batches([column]):
+                array = arrow.storage(batch.column(column))
+                expected = array.type if expected is None else expected
+                if len(array):
+                    yield str(part), first, array.cast(expected)
+                first += len(array)
 
 
 def _scalar_pieces(path: Any, column: str | None) -> Iterator[Any]:
-    """Arrow arrays of a column with one scalar per row."""
-    if column is None:
-        raise MissingInputError(f"name a column of {table_name(path)}; {_listed(path)}.")
-    for where, _, array in arrow.pieces(path, column):
+    """Yield Arrow arrays of a column with one scalar per row."""
+    for where, _, array in _pieces(path, _named(path, column)):
         if files.pyarrow_package().types.is_nested(array.type):
             raise InvalidInputError(
                 f"the column {column!r} of {where} has {array.type}, but one scalar per row is needed."
@@ -402,8 +396,8 @@ def _scalar_pieces(path: Any, column: str | None) -> Iterator[Any]:
         yield array
 
 
-def whole_column(path: Any, column: str | None) -> Any:
-    """A column of scalars in memory, as an Arrow chunked array."""
+def whole_column(path: Any, column: str | None, *, numbers: bool = False) -> Any:
+    """Return a column of scalars in memory, as an Arrow chunked array; texts of CSV as numbers if asked for."""
     arrays, size = [], 0
     for array in _scalar_pieces(path, column):
         arrays.append(array)
@@ -413,9 +407,10 @@ def whole_column(path: Any, column: str | None) -> Any:
                 f"the column {column!r} of {table_name(path)} has more than {_LARGEST_COLUMN >> 30} GiB, the limit for "
                 "a column held in memory. Use shorter values, such as numbers."
             )
-    if not sum(map(len, arrays)):
+    if not arrays:
         raise InvalidInputError(f"{table_name(path)} has no rows.")
-    return files.pyarrow_package().chunked_array(arrays)
+    values = files.pyarrow_package().chunked_array(arrays)
+    return arrow.numbers(values) if numbers and not files.table_parts(path)[0].typed else values
 
 
 def _array_column(path: Path, name: str | None) -> np.ndarray:
@@ -426,7 +421,7 @@ def _array_column(path: Path, name: str | None) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can represent it."""
+    """Return the value as JSON can represent it."""
     if isinstance(value, dict):
         return {name: _plain(entry) for name, entry in value.items()}
     if isinstance(value, list):
@@ -438,7 +433,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _staging(work: Path | None) -> Iterator[Any]:
-    """An unnamed temporary file in the folder; errors name the folder."""
+    """Open an unnamed temporary file in the folder; errors name the folder."""
     place = Path(tempfile.gettempdir()) if work is None else work
     try:
         place.mkdir(parents=True, exist_ok=True)

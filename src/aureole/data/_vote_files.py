@@ -1,6 +1,7 @@
 """Votes in files: a long table (item, annotator, label), columns of counts, or an array of counts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def read_votes(
     ids: tuple[Any, str] | None = None,
     n_rows: int | None = None,
 ) -> Votes:
-    r"""The votes of a long table with one vote per row, in the order of your vectors.
+    r"""Return the votes of a long table with one vote per row, in the order of your vectors.
 
     Parameters
     ----------
@@ -51,35 +52,31 @@ def read_votes(
     _present_column(path, item, "item")
     known = None if ids is None else unique_ids(*ids)
     rows = rows_by_id(path, item, known)
-    if known is None:
-        if n_rows is None and rows.max() >= _MOST_ROWS:
-            row = int(rows.argmax())
-            raise InvalidInputError(
-                f"row {row} of {table_name(path)} (counted from 0) is a vote on item {rows[row]}, which is too large "
-                "to be a row number. If items are ids, pass ids=(table, column), or --id-column in commands; if they "
-                "are row numbers, pass n_rows."
-            )
-        order: Any = np.arange(int(rows.max()) + 1 if n_rows is None else n_rows)
-        if rows.max() >= len(order):
-            row = int(rows.argmax())
-            raise InvalidInputError(
-                f"row {row} of {table_name(path)} (counted from 0) is a vote on item {rows[row]}, but there are "
-                f"{len(order)} vectors."
-            )
-        items: Any = rows
-    else:
-        order = np.asarray(known)
-        items = order[rows]
+    order: Any = _row_order(path, rows, n_rows) if known is None else np.asarray(known)
     labels = _present_column(path, label, "label")
     people = None if annotator is None else _present_column(path, annotator, "annotator")
-    try:
-        return Votes.from_table(items, labels, people, order=order)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"in {table_name(path)}, {error}") from error
+    with _naming(path):
+        return Votes.from_table(order[rows], labels, people, order=order)
+
+
+def _row_order(path: Any, rows: np.ndarray, n_rows: int | None) -> np.ndarray:
+    """Return the row numbers of all vectors; raise if an item cannot be one of them."""
+    last = int(rows.argmax())
+    if rows[last] < (_MOST_ROWS if n_rows is None else n_rows):
+        return np.arange(int(rows[last]) + 1 if n_rows is None else n_rows)
+    limit = (
+        "which is too large to be a row number. If items are ids, pass ids=(table, column), or --id-column in "
+        "commands; if they are row numbers, pass n_rows."
+        if n_rows is None
+        else f"but there are {n_rows} vectors."
+    )
+    raise InvalidInputError(
+        f"row {last} of {table_name(path)} (counted from 0) is a vote on item {rows[last]}, {limit}"
+    )
 
 
 def read_vote_counts(path: Any, columns: Sequence[str] = ()) -> Votes:
-    r"""The votes of a table with one column of counts per class and one row per item, or of an array of counts.
+    r"""Return the votes of a table with one column of counts per class and one row per item, or of an array of counts.
 
     Parameters
     ----------
@@ -98,31 +95,34 @@ def read_vote_counts(path: Any, columns: Sequence[str] = ()) -> Votes:
     [[2, 1], [0, 3]]
     """
     if isinstance(path, str | Path) and Path(path).suffix in ARRAYS:
-        return _named(path, map_array(Path(path)), None)
-    names = _matching(path, columns)
-    counts = []
-    for name in names:
-        values = _present_column(path, name, "number of votes")
-        values = arrow.numbers(values) if not files.table_parts(path)[0].typed else values
-        numbers = values.to_numpy()
-        if numbers.dtype.kind not in "iuf":
-            raise InvalidInputError(
-                f"the column {name!r} of {table_name(path)} has {values.type}, but numbers of votes are needed."
-            )
-        counts.append(numbers)
-    return _named(path, np.stack(counts, 1), names)
-
-
-def _named(path: Any, counts: np.ndarray, names: list[str] | None) -> Votes:
-    """Votes from counts; errors name the file."""
-    try:
+        counts, names = map_array(Path(path)), None
+    else:
+        names = _matching(path, columns)
+        counts = np.stack([_numbers(path, name) for name in names], 1)
+    with _naming(path):
         return Votes.of(counts, classes=names)
+
+
+def _numbers(path: Any, name: str) -> np.ndarray:
+    values = _present_column(path, name, "number of votes", numbers=True).to_numpy()
+    if values.dtype.kind not in "iuf":
+        raise InvalidInputError(
+            f"the column {name!r} of {table_name(path)} has {values.dtype}, but numbers of votes are needed."
+        )
+    return values
+
+
+@contextmanager
+def _naming(path: Any) -> Iterator[None]:
+    """Name the file in errors about its votes."""
+    try:
+        yield
     except InvalidInputError as error:
         raise InvalidInputError(f"in {table_name(path)}, {error}") from error
 
 
 def _matching(path: Any, columns: Sequence[str]) -> list[str]:
-    """The columns with these names, and all that match a pattern, in the order of the table for each."""
+    """Return the columns with these names, and all that match a pattern, in the order of the table for each."""
     existing = files.require_columns(files.table_parts(path)[0], []).names
     chosen: dict[str, None] = {}
     for name in columns:
@@ -141,9 +141,9 @@ def _matching(path: Any, columns: Sequence[str]) -> list[str]:
     return list(chosen)
 
 
-def _present_column(path: Any, column: str, what: str) -> Any:
-    """A column as an Arrow array; raise if a value is missing."""
-    values = whole_column(path, column)
+def _present_column(path: Any, column: str, what: str, *, numbers: bool = False) -> Any:
+    """Return a column as an Arrow array; raise if a value is missing."""
+    values = whole_column(path, column, numbers=numbers)
     missing = arrow.compute_package().is_null(values, nan_is_null=True).to_numpy()
     if missing.any():
         advice = _ADVICE.get(what, "Fill in the value, or drop the row.")

@@ -19,15 +19,7 @@ import torch
 from torch import Tensor
 
 from aureole._io import check_local
-from aureole.data import (
-    PairBatch,
-    augment,
-    blur_pictures,
-    deteriorate,
-    label_rates,
-    poisson_pairs,
-    write_picture,
-)
+from aureole.data import PairBatch, label_rates, poisson_pairs, write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.evaluation import rejection_curve, spearman
@@ -40,7 +32,8 @@ from aureole.models._saving import WEIGHTS
 from aureole.plot import as_file
 from aureole.records import Record, file_hash, read_record, write_record
 from aureole.retrieval import CredibleIndex, Origin, SearchOptions
-from aureole.synthetic import KINDS, DrawnShapes, drawn_shapes
+from aureole.synthetic import KINDS, DrawnShapes, blur_pictures, deteriorate, drawn_shapes
+from aureole.synthetic._image_transforms import augment
 from aureole.training import FitOptions, Phase, fit
 from aureole.training._fit import Observer
 

@@ -20,7 +20,6 @@ import numpy as np
 from aureole.data import (
     ENDINGS,
     FILES,
-    RangeReader,
     RemotePath,
     columns_of,
     fitting,
@@ -262,7 +261,6 @@ class TableSource(_ColumnSource):
         first = next(iter(self._parts.values()))
         self._folder = root
         self._set_columns(spec, require_columns(first, []))
-        self._reader: tuple[str, RangeReader] | None = None
 
     @cached_property
     def _counts(self) -> dict[str, int]:
@@ -283,13 +281,13 @@ class TableSource(_ColumnSource):
     def read(self, chunk: Chunk) -> Iterator[tuple[str, Any]]:
         """(Id, input) of each row."""
         name, first, count = chunk.place
-        if self._reader is None or self._reader[0] != name:
-            require_columns(self._parts[name], self._columns)
-            self._reader = (name, RangeReader(self._parts[name], self._columns))
+        part = self._parts[name]
+        require_columns(part, self._columns)
         prefix = "" if self._single else f"{_printable(name)}:"
-        for batch in self._reader[1].read(first, count):
-            yield from self._pairs(batch, prefix, first)
-            first += len(batch)
+        with reading(part):
+            for batch in part.batches(self._columns, rows=256, first=first, count=count):
+                yield from self._pairs(batch, prefix, first)
+                first += len(batch)
 
     def rows(self) -> int:
         """The number of rows."""

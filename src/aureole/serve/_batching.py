@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aureole.data import blur_pictures, count_pixels, deteriorate, read_square
+from aureole.data import count_pixels, read_square
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.explorer import MAX_COUNT, SUMMARY_MASSES
@@ -32,6 +32,7 @@ from aureole.retrieval import (
 from aureole.scale import Embedder
 from aureole.serve._errors import ApiError, map_failures
 from aureole.serve._model_process import ModelProcessError, SubprocessEmbedder, tiny_input
+from aureole.synthetic import blur_pictures, deteriorate
 
 BLUR_UNITS = (
     32  # a blur of 1 is this fraction of the side, so that it means the same for all encoders

@@ -1,5 +1,6 @@
 """Synthetic data whose truth is known: processes with known posteriors, and pictures with known label distributions."""
 
+from aureole.synthetic._image_transforms import blur_pictures, deteriorate
 from aureole.synthetic._posterior_families import VMF, Dirac, Family, Gaussian, Laplace
 from aureole.synthetic._processes import BimodalProcess, ControlledProcess, draw_generator
 from aureole.synthetic._shapes import KINDS, DrawnShapes, drawn_shapes
@@ -14,6 +15,8 @@ __all__ = [
     "Family",
     "Gaussian",
     "Laplace",
+    "blur_pictures",
+    "deteriorate",
     "draw_generator",
     "drawn_shapes",
 ]

@@ -1,7 +1,5 @@
 """Families of posteriors around mu(x) with concentration kappa(x): sampling, zonal coefficients and spread."""
 
-# ruff: noqa: ARG002 - methods of a protocol; not every family uses every argument
-
 import functools
 import math
 from typing import Protocol, runtime_checkable

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from aureole.data._image_transforms import blur_batch
 from aureole.errors import InvalidInputError
+from aureole.synthetic._image_transforms import blur_batch
 
 SHAPES = ("circle", "square", "triangle", "star", "flower", "heart", "cross", "drop")
 KINDS = ("clear", "morph", "faded")

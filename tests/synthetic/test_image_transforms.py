@@ -5,9 +5,9 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch.nn.functional import interpolate
 
-from aureole.data import augment, blur_pictures, deteriorate
-from aureole.data._image_transforms import blur_batch, crop_batch
 from aureole.errors import InvalidInputError
+from aureole.synthetic import blur_pictures, deteriorate
+from aureole.synthetic._image_transforms import augment, blur_batch, crop_batch
 
 
 def test_blur_equals_scipys_away_from_the_edge():
