@@ -148,7 +148,8 @@ def identifiability():
 def calibration():
     """The distributions of the latent and of a partner, and the coverage of caps from the records."""
     from aureole.plot import BLUE, GREEN, GREY, VERMILION, canvas
-    from aureole.sphere import cosine_log_pdf, predictive_log_pdf
+    from aureole.sphere import cosine_log_pdf
+    from aureole.sphere._predictive import predictive_log_pdf
 
     dim, kappa, kappa_pos = 10, torch.tensor(24.0, dtype=torch.float64), 20.0
     theta = torch.linspace(0.001, 2.4, 400, dtype=torch.float64)

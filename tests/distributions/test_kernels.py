@@ -9,6 +9,7 @@ from torch.distributions import kl_divergence
 import aureole as au
 from aureole import sphere
 from aureole.errors import InvalidInputError
+from aureole.sphere._positivity import log_pair_likelihood
 
 
 def posterior(kappa, dim, dtype=torch.float64):
@@ -133,7 +134,7 @@ def test_likelihood_kernel_is_smooth_at_antipodes_with_equal_kappa():
     kappa = torch.tensor(5.0, dtype=torch.float64)
 
     def kernel(c):
-        return sphere.log_pair_likelihood(c, kappa, kappa, 8)
+        return log_pair_likelihood(c, kappa, kappa, 8)
 
     c = torch.tensor([-1.0, -0.999], dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(kernel(c).sum(), c, create_graph=True)

@@ -211,7 +211,7 @@ def test_safe_files(make):
 
 
 def test_files_name_only_known_kinds():
-    from aureole.distributions import from_state
+    from aureole.distributions._values import from_state
 
     with pytest.raises(InvalidInputError, match="unknown kind"):
         from_state("os.system", {})

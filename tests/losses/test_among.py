@@ -9,6 +9,7 @@ import torch
 import aureole as au
 from aureole.errors import InvalidInputError
 from aureole.losses import ContrastiveLoss
+from aureole.sphere._geometry import unit_cosine
 from tests.losses.test_values import made, scores
 
 PAIRS = torch.tensor([[0, 1], [1, 0], [4, 2], [4, 2], [5, 0]])
@@ -177,7 +178,7 @@ def test_partners_far_apart_among_sure_items_match_the_logs_of_all_pairs(n):
     rows = torch.cat(
         [torch.arange(0, n, 20) // 2, torch.tensor([1])]
     )  # all that are torn, and one that is not
-    cosine = au.sphere.unit_cosine(mu[pairs[rows, 0]].unsqueeze(1), mu)
+    cosine = unit_cosine(mu[pairs[rows, 0]].unsqueeze(1), mu)
     each = au.sphere.log_positivity(cosine, kappa[pairs[rows, 0], None], kappa, 64.0, 32)
     own = torch.nn.functional.one_hot(pairs[rows, 0], n).bool()
     pair = each.gather(1, pairs[rows, 1:]).squeeze(1)

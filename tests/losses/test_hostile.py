@@ -8,7 +8,7 @@ import torch
 import aureole as au
 from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.losses import check_posteriors
+from aureole.losses._contrastive import check_posteriors
 
 LOSSES = [
     au.ClosedFormInfoNCE(20.0),

@@ -7,7 +7,7 @@ import torch
 
 import aureole as au
 from aureole.errors import InvalidInputError
-from aureole.losses import log_self_match
+from aureole.losses._self_pairs import log_self_match
 from aureole.sphere import log_positivity
 from tests.losses.test_among import items
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.losses import Negatives, _hedged as hedged, _mcinfonce as mcinfonce, resolve_negatives
+from aureole.losses import Negatives, _hedged as hedged, _mcinfonce as mcinfonce
+from aureole.losses._negatives import resolve_negatives
 
 MODES = [
     ("shared", "next"),

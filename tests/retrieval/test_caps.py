@@ -12,6 +12,7 @@ import aureole as au
 from aureole import sphere
 from aureole.errors import InvalidInputError
 from aureole.retrieval import _cap_tables as tables, _caps as caps
+from aureole.sphere._geometry import wrap
 
 RNG = torch.Generator()
 
@@ -268,7 +269,7 @@ def test_latent_in_cap_against_draws(dim, kappa):
     )
     normals = torch.randn(5, dim - 1, generator=RNG.manual_seed(1), dtype=torch.float64)
     gamma = (torch.tensor([0.0, 0.3, 1.0, 1.6, 3.0]) * spread).clamp(max=math.pi).double()
-    query = sphere.wrap(normals, gamma, item.mu.expand(5, dim))
+    query = wrap(normals, gamma, item.mu.expand(5, dim))
     t = torch.cos(spread)
     n = 50_000
     draws = item.sample((n,), generator=RNG)

@@ -11,7 +11,9 @@ import torch
 
 import aureole as au
 from aureole import sphere
-from aureole.sphere import _angle as angle, _predictive as predictive, interpolated_log_positivity
+from aureole.sphere import _angle as angle, _predictive as predictive
+from aureole.sphere._cosine import cap_height
+from aureole.sphere._interpolation import interpolated_log_positivity
 
 N = 2000
 COSINE = torch.linspace(-0.5, 0.5, N, dtype=torch.float64)
@@ -34,7 +36,7 @@ CALLS = {
     "angle by series": lambda: sphere.predictive_angle(0.9, FEW[:3], HALF[:3], 20.0, 10),
     "angle by nodes": lambda: sphere.predictive_angle(0.9, SURE, SURE, 1e5, 10),
     "mixed": lambda: sphere.predictive_mass(HALF, SURE[:1], 30 + HALF, 768.0, 384),
-    "caps": lambda: sphere.cap_mass(sphere.cap_height(HALF, FEW, 10), FEW, 10),
+    "caps": lambda: sphere.cap_mass(cap_height(HALF, FEW, 10), FEW, 10),
     "normalizer": lambda: sphere.entropy(FEW, 10) + sphere.inverse_mean_resultant_length(HALF, 10),
     "density": lambda: sphere.cosine_log_pdf(HALF, FEW, 10),
     "kernel": lambda: au.expected_positivity(

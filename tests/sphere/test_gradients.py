@@ -7,15 +7,18 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from aureole import sphere
+from aureole.sphere._bessel import bessel_ratios
+from aureole.sphere._cosine import cap_height, cap_mass_slope
+from aureole.sphere._normalizer import mean_resultant_complement, transverse_variance
 from tests.oracles.vmf import DIMS, KAPPAS
 
 OF_KAPPA = (
     sphere.log_normalizer,
     sphere.log_scaled_normalizer,
     sphere.mean_resultant_length,
-    sphere.mean_resultant_complement,
+    mean_resultant_complement,
     sphere.mean_resultant_slope,
-    sphere.transverse_variance,
+    transverse_variance,
     sphere.entropy,
     sphere.information,
 )
@@ -39,7 +42,7 @@ def test_bessel_functions(order):
     kappa = doubles(1e-3, 0.5, 3.0, 100.0)
     assert gradcheck(functools.partial(sphere.log_bessel_i, order), (kappa,))
     with_zero = doubles(0.0, 0.5, 3.0, 100.0)
-    ratios = functools.partial(sphere.bessel_ratios, order, n_terms=30)
+    ratios = functools.partial(bessel_ratios, order, n_terms=30)
     assert gradcheck(ratios, (with_zero,))
     assert gradgradcheck(ratios, (with_zero,))
 
@@ -62,15 +65,15 @@ def test_inverse_mean_resultant_length(dim):
 def test_law_of_the_cosine(dim, kappa):
     masses = doubles(0.02, 0.3, 0.7, 0.98)
     kappas = torch.full((4,), kappa, dtype=torch.float64, requires_grad=True)
-    heights = sphere.cap_height(masses, kappas, dim).detach().requires_grad_()
+    heights = cap_height(masses, kappas, dim).detach().requires_grad_()
     cosines = (1 - heights).detach().requires_grad_()
     eps = heights.detach().min().item() * 1e-3  # the finite difference must stay inside the sphere
     check = functools.partial(gradcheck, eps=min(eps, 1e-6), atol=1e-4, rtol=1e-3)
     assert check(functools.partial(sphere.cap_mass, dim=dim), (heights, kappas))
-    assert check(functools.partial(sphere.cap_mass_slope, dim=dim), (heights, kappas))
+    assert check(functools.partial(cap_mass_slope, dim=dim), (heights, kappas))
     assert check(functools.partial(sphere.cosine_cdf, dim=dim), (cosines, kappas))
     assert check(functools.partial(sphere.cosine_log_pdf, dim=dim), (cosines, kappas))
-    for quantile in (sphere.cap_angle, sphere.cap_height, sphere.cosine_quantile):
+    for quantile in (sphere.cap_angle, cap_height, sphere.cosine_quantile):
         assert gradcheck(functools.partial(quantile, dim=dim), (masses, kappas), atol=1e-5)
         assert gradgradcheck(functools.partial(quantile, dim=dim), (masses, kappas), atol=1e-4)
 
@@ -93,7 +96,7 @@ def test_values_and_gradients_are_finite_on_the_grid(dim, dtype):
         (grad,) = torch.autograd.grad(value[finite].sum(), kappa)
         assert torch.isfinite(grad).all(), function.__name__
     masses = torch.tensor([0.0, 1e-6, 0.3, 0.999, 1.0], dtype=dtype).unsqueeze(-1).requires_grad_()
-    for quantile in (sphere.cap_angle, sphere.cap_height, sphere.cosine_quantile):
+    for quantile in (sphere.cap_angle, cap_height, sphere.cosine_quantile):
         value = quantile(masses, kappa, dim)
         assert torch.isfinite(value).all()
         for grad in torch.autograd.grad(value.sum(), (masses, kappa)):

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from aureole.errors import InvalidInputError
-from aureole.sphere import interpolated_log_positivity, log_positivity
+from aureole.sphere import log_positivity
+from aureole.sphere._interpolation import interpolated_log_positivity
 
 SETTINGS = [  # dim, kappa_pos, middle of kappa, spread of its log
     (2, 20.0, 500.0, 0.5),

@@ -8,7 +8,7 @@ import torch
 import aureole as au
 from aureole.data import poisson_pairs
 from aureole.errors import InvalidInputError
-from aureole.sphere import zonal_basis
+from aureole.sphere._zonal import zonal_basis
 from aureole.synthetic import (
     VMF,
     BimodalProcess,

@@ -9,7 +9,7 @@ from torch import nn
 
 import aureole as au
 from aureole.data import PairBatch, Triplets
-from aureole.losses import n_ranks
+from aureole.losses._negatives import n_ranks
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.synthetic import ControlledProcess, draw_generator
 from aureole.training import FitOptions, Phase, fit

@@ -30,12 +30,8 @@ from aureole.retrieval import (
     log_hit_positivity,
     stored_direction,
 )
-from aureole.sphere import (
-    mean_resultant_length,
-    predictive_angle,
-    predictive_log_pdf,
-    predictive_mass,
-)
+from aureole.sphere import mean_resultant_length, predictive_angle, predictive_mass
+from aureole.sphere._predictive import predictive_log_pdf
 from aureole.training import Fit
 from aureole.training._fit import Observer
 from aureole_paper import cifar10h

@@ -15,6 +15,7 @@ import typer
 import aureole as au
 from aureole.cli import expanded, sweep_bar, training_bar
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
+from aureole.losses._negatives import rank
 from aureole.records import Record
 from aureole_paper.names import EXPERIMENTS, BackboneName, LabelName, LossName
 
@@ -255,7 +256,7 @@ def _run(job: tuple[AnySetting, int], *, places: Places, command: str, quiet: bo
     work = partial(run, setting, seed, places.out, command=command, data_dir=data_dir, cache=cache)
     if quiet:
         return work()
-    with training_bar(f"{setting.name}/{seed}", shown=au.losses.rank() == 0) as bar:
+    with training_bar(f"{setting.name}/{seed}", shown=rank() == 0) as bar:
         return work(observer=bar, progress=bar.part)
 
 

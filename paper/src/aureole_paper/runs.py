@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from aureole.errors import InvalidInputError
-from aureole.losses import n_ranks, rank
+from aureole.losses._negatives import n_ranks, rank
 from aureole.models._networks import bfloat16_in_hardware
 from aureole.records import Record, read_record, write_record
 from aureole.training import Fit

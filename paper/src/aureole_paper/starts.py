@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from aureole.losses import ContrastiveLoss, rank
+from aureole.losses import ContrastiveLoss
+from aureole.losses._negatives import rank
 from aureole.training import FitOptions, Phase, fit
 from aureole.training._distributed import objective
 from aureole.training._fit import DrawBatch, step_generator

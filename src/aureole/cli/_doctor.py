@@ -15,6 +15,7 @@ import aureole as au
 from aureole.cli._lazy import pretrained, rich, torch
 from aureole.cli._options import AsJson
 from aureole.cli._output import print_json, print_text
+from aureole.sphere._native import native_instructions
 
 HELP = """Check this machine and installation: versions, cores, optional packages, numerics.
 
@@ -80,7 +81,7 @@ def machine() -> dict[str, Any]:
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "native": au.sphere.native_instructions(),
+        "native": native_instructions(),
         "heads": sorted(pretrained.PACKAGED_HEADS),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }

@@ -115,7 +115,7 @@ def _train(arguments: tuple[Config, Path, Path, bool], parallel: RankOptions) ->
 
 def _on_rank(config: Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:
     """Return the metrics on the first rank; nothing on the others."""
-    from aureole.losses import n_ranks, rank
+    from aureole.losses._negatives import n_ranks, rank
     from aureole.training._distributed import from_first
     from aureole.training._recipes import train
 

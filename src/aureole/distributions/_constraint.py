@@ -10,7 +10,7 @@ from torch.distributions.constraints import Constraint, real_vector
 
 from aureole._validation import first_index
 from aureole.errors import InvalidInputError
-from aureole.sphere import unit_tolerance
+from aureole.sphere._geometry import unit_tolerance
 
 
 class UnitSphere(Constraint):

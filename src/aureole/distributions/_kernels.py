@@ -12,7 +12,10 @@ from aureole.distributions._mixture import MixtureVMF
 from aureole.distributions._uniform import SphereUniform
 from aureole.distributions._von_mises_fisher import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.sphere import log_positivity, unit_cosine
+from aureole.sphere import log_positivity
+from aureole.sphere._bessel import log_hyp0f1
+from aureole.sphere._geometry import unit_cosine
+from aureole.sphere._normalizer import mean_resultant_complement
 
 Posterior = VonMisesFisher | MixtureVMF
 
@@ -107,7 +110,7 @@ def _kl_vmf_vmf(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
     value = (
         sphere.log_scaled_normalizer(kp, dim)
         - sphere.log_scaled_normalizer(kq, dim)
-        + (kq - kp) * sphere.mean_resultant_complement(kp, dim)
+        + (kq - kp) * mean_resultant_complement(kp, dim)
         + kq * sphere.mean_resultant_length(kp, dim) * gap
     )
     dtype = torch.promote_types(p.kappa.dtype, q.kappa.dtype)
@@ -126,7 +129,7 @@ def _kl_vmf_uniform(p: VonMisesFisher, q: SphereUniform) -> Tensor:
 def _kl_uniform_vmf(p: SphereUniform, q: VonMisesFisher) -> Tensor:
     """Log F(k), since mu.z is 0 on average."""
     _check_dims(p.dim, q.dim)
-    value = sphere.log_hyp0f1(q.dim / 2 - 1, q.kappa)
+    value = log_hyp0f1(q.dim / 2 - 1, q.kappa)
     return value.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
 
 

@@ -13,7 +13,10 @@ from aureole._validation import check_dim
 from aureole.distributions._constraint import check_kappa, check_points, check_unit, unit_sphere
 from aureole.distributions._values import BatchValue, as_tensor, kappa_range, loadable
 from aureole.errors import InvalidInputError
-from aureole.sphere import place, predictive_angle, random_height, wrap
+from aureole.sphere import predictive_angle
+from aureole.sphere._geometry import place, wrap
+from aureole.sphere._normalizer import transverse_variance
+from aureole.sphere._sampling import random_height
 
 
 @loadable
@@ -142,7 +145,7 @@ class VonMisesFisher(BatchValue):
 
     def _variances(self) -> tuple[Tensor, Tensor]:
         """Variances across and along mu, with a last dimension of 1."""
-        across = sphere.transverse_variance(self.kappa, self.dim)
+        across = transverse_variance(self.kappa, self.dim)
         along = sphere.mean_resultant_slope(self.kappa, self.dim)
         return across.unsqueeze(-1), along.unsqueeze(-1)
 

@@ -10,12 +10,8 @@ from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.sphere import (
-    interpolated_log_positivity,
-    log_positivity,
-    pairwise_positivity,
-    predictive_mass,
-)
+from aureole.sphere import log_positivity, pairwise_positivity, predictive_mass
+from aureole.sphere._interpolation import interpolated_log_positivity
 
 CAP_MASSES = (0.5, 0.8, 0.9, 0.95)  # of the caps that are reported by default
 _LOST = 1e-12  # share of the largest sum below which rounding could show in probabilities

@@ -7,7 +7,7 @@ from torch import Tensor
 from aureole._rank_correlation import spearman
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.sphere import mean_resultant_complement
+from aureole.sphere._normalizer import mean_resultant_complement
 
 
 def recovery(

@@ -25,7 +25,7 @@ from aureole.losses._positivity_sums import (
     partners,
 )
 from aureole.losses._self_pairs import agreement_loss
-from aureole.sphere import MAX_TERMS, n_terms
+from aureole.sphere._positivity import MAX_TERMS, n_terms
 
 _DENSE = 16  # pairs per anchor from which on every positivity is computed by itself
 _AT_ONCE = 1 << 17  # of them at a time; more are computed again in the backward pass

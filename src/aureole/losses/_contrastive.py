@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from aureole._validation import first_index
-from aureole.distributions import MixtureVMF, VonMisesFisher, check_kappa, check_unit
+from aureole.distributions import MixtureVMF, VonMisesFisher
+from aureole.distributions._constraint import check_kappa, check_unit
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.losses._negatives import InBatch, Negatives, resolve_negatives
 from aureole.losses._self_pairs import listed_pairs

@@ -10,7 +10,7 @@ from aureole.errors import InvalidInputError
 from aureole.losses._contrastive import TemperatureLoss, clamped, pair_cosines
 from aureole.losses._cross_entropy import cross_entropy, cross_entropy_among
 from aureole.losses._negatives import Negatives
-from aureole.sphere import log_pair_likelihood
+from aureole.sphere._positivity import log_pair_likelihood
 
 
 def elk(

@@ -12,22 +12,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from aureole.sphere import (
+from aureole.sphere._geometry import unit_cosine
+from aureole.sphere._interpolation import interpolated_log_positivity
+from aureole.sphere._positivity import (
     MAX_TERMS,
-    has_row_sums,
-    interpolated_log_positivity,
     log_coefficients,
     log_positivity_by_integral,
     log_series,
     n_terms,
-    row_sums,
     unit_coefficients,
-    unit_cosine,
-    zonal_basis,
-    zonal_envelope,
-    zonal_sizes,
-    zonal_sum,
 )
+from aureole.sphere._row_sums import has_row_sums, row_sums
+from aureole.sphere._zonal import zonal_basis, zonal_envelope, zonal_sizes, zonal_sum
 
 # by dtype: one rounding; what a sum over unit vectors may lose to underflow; the share of a sum left out of the
 # series; the error of a sum that does not show in the loss

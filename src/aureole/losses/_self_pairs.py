@@ -6,13 +6,8 @@ from torch import Tensor
 
 from aureole._validation import first_index
 from aureole.errors import InvalidInputError
-from aureole.sphere import (
-    MAX_TERMS,
-    log_coefficients,
-    log_normalizer,
-    log_positivity,
-    n_terms,
-)
+from aureole.sphere import log_normalizer, log_positivity
+from aureole.sphere._positivity import MAX_TERMS, log_coefficients, n_terms
 
 
 def log_self_match(

@@ -26,16 +26,9 @@ from aureole._validation import check_dim
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval._cap_tables import PartnerLaw, credible_cosines, predictive_cosines
-from aureole.sphere import (
-    cap_angle,
-    cap_mass,
-    gauss_legendre,
-    log_area_ratio,
-    log_hyp0f1_of_square,
-    log_hyp0f1_scaled,
-    log_positivity,
-    log_scaled_normalizer,
-)
+from aureole.sphere import cap_angle, cap_mass, log_positivity, log_scaled_normalizer
+from aureole.sphere._angle import gauss_legendre, log_area_ratio
+from aureole.sphere._bessel import log_hyp0f1_of_square, log_hyp0f1_scaled
 
 Kind = Literal["credible", "predictive"]
 Posterior = VonMisesFisher | MixtureVMF

@@ -240,7 +240,7 @@ def _on_worker(config: dict[str, Any]) -> None:
     """Run the function on this worker, one rank of Ray's process group; the first rank writes the result to a file."""
     import torch
 
-    from aureole.losses import rank
+    from aureole.losses._negatives import rank
 
     outcome = Path(config["outcome"])
     if config["single_threaded"]:

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from aureole.data._pairs import Rng
 from aureole.distributions import VonMisesFisher
-from aureole.sphere import (
-    bessel_ratios,
-    gauss_legendre,
-    mean_resultant_complement,
-    normalize,
-    zonal_basis,
-)
+from aureole.sphere import normalize
+from aureole.sphere._angle import gauss_legendre
+from aureole.sphere._bessel import bessel_ratios
+from aureole.sphere._normalizer import mean_resultant_complement
+from aureole.sphere._zonal import zonal_basis
 
 
 @runtime_checkable

@@ -24,14 +24,9 @@ from torch.nn.functional import softplus
 from aureole.data._pairs import PairBatch, Rng, poisson_pairs
 from aureole.distributions import MixtureVMF
 from aureole.errors import InvalidInputError
-from aureole.sphere import (
-    bessel_ratios,
-    log_normalizer,
-    n_terms,
-    normalize,
-    pairwise_from_ratios,
-    positive_terms,
-)
+from aureole.sphere import log_normalizer, normalize
+from aureole.sphere._bessel import bessel_ratios
+from aureole.sphere._positivity import n_terms, pairwise_from_ratios, positive_terms
 from aureole.synthetic._posterior_families import VMF, Family
 
 Kind = Literal["paper", "whitened"]

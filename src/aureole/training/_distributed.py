@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from aureole.data import PairBatch, Triplets
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.losses import ContrastiveLoss, gather_posteriors, n_ranks, rank
+from aureole.losses import ContrastiveLoss
+from aureole.losses._negatives import gather_posteriors, n_ranks, rank
 
 STORE = "AUREOLE_RANKS_STORE"  # a folder with the file through which the ranks of one machine meet
 Batch = PairBatch | Triplets

@@ -27,7 +27,8 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning, DivergenceError, InvalidInputError, MissingPackageError
 from aureole.evaluation import diagnose
 from aureole.evaluation._diagnosis import Diagnosis
-from aureole.losses import ContrastiveLoss, InfoNCE, PositivityLoss, n_ranks, rank
+from aureole.losses import ContrastiveLoss, InfoNCE, PositivityLoss
+from aureole.losses._negatives import n_ranks, rank
 from aureole.models._networks import bfloat16_in_hardware
 from aureole.training._distributed import (
     Batch,

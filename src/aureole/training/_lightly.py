@@ -4,9 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aureole.distributions import VonMisesFisher, cat
+from aureole.distributions import VonMisesFisher
+from aureole.distributions._values import cat
 from aureole.errors import InvalidInputError
-from aureole.losses import ContrastiveLoss, check_posteriors, resolve_negatives
+from aureole.losses import ContrastiveLoss
+from aureole.losses._contrastive import check_posteriors
+from aureole.losses._negatives import resolve_negatives
 from aureole.training._metric_learning import (
     Head,
     WatchedLoss,

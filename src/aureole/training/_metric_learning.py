@@ -12,7 +12,8 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.evaluation import diagnose
 from aureole.evaluation._diagnosis import Diagnosis
-from aureole.losses import ContrastiveLoss, Negatives, PositivityLoss, check_posteriors
+from aureole.losses import ContrastiveLoss, Negatives, PositivityLoss
+from aureole.losses._contrastive import check_posteriors
 from aureole.sphere import normalize
 
 Head = Callable[[Tensor], VonMisesFisher]

@@ -15,7 +15,8 @@ from torch import nn
 from aureole.data import ARRAYS, RemotePath, read_groups, read_pairs, read_vectors, table_files
 from aureole.errors import InvalidInputError
 from aureole.evaluation import recovery
-from aureole.losses import ClosedFormInfoNCE, ContrastiveLoss, InfoNCE, MCInfoNCE, n_ranks, rank
+from aureole.losses import ClosedFormInfoNCE, ContrastiveLoss, InfoNCE, MCInfoNCE
+from aureole.losses._negatives import n_ranks, rank
 from aureole.models import Card, IndependentEncoder, ResidualMLP
 from aureole.records import file_hash
 from aureole.synthetic import ControlledProcess, draw_generator

@@ -13,10 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aureole.distributions import VonMisesFisher, cat
+from aureole.distributions import VonMisesFisher
+from aureole.distributions._values import cat
 from aureole.encoders import packaged_folder
 from aureole.errors import InvalidInputError, MissingPackageError
-from aureole.losses import ContrastiveLoss, Negatives, check_posteriors, gather_posteriors, rank
+from aureole.losses import ContrastiveLoss, Negatives
+from aureole.losses._contrastive import check_posteriors
+from aureole.losses._negatives import gather_posteriors, rank
 from aureole.models import Card
 from aureole.models._card import model_card
 from aureole.models._saving import (

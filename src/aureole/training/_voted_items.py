@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aureole.data import PairBatch, Votes
 from aureole.errors import InvalidInputError
-from aureole.losses import log_self_match
+from aureole.losses._self_pairs import log_self_match
 from aureole.models import IndependentEncoder
 from aureole.sphere import log_normalizer
 from aureole.training._head_network import CHUNK, Vectors, take
