@@ -287,5 +287,3 @@ def test_copy_to_another_engine(table, fitted, tmp_path):
         assert torch.equal(one.fetch(names)[0].mu, other.fetch(names)[0].mu)
     refused = run("index", "copy", whole, copy)
     assert "already exists" in str(refused.exception)
-
-

@@ -232,9 +232,7 @@ def main() -> None:
             if given.verbose or case.outcome in ("wrong", "other values"):
                 print(f"  {case.number} {case.outcome}: {case.damage}: {case.detail[:300]}")
         if given.out is not None:
-            command = (
-                f"python -m tests.retrieval.damaged_galleries --count {given.count} --engines {engine}"
-            )
+            command = f"python -m tests.retrieval.damaged_galleries --count {given.count} --engines {engine}"
             command += f" --seed {given.seed}"
             settings = {"count": given.count, "seconds": SECONDS, "megabytes": MEGABYTES}
             record = Record(f"damaged galleries, {engine}", metrics, command, given.seed, settings)

@@ -61,6 +61,48 @@ def test_level_is_the_conformal_quantile(n, mass, seed):
         assert calibration.level(mass) == scores[rank - 1]
 
 
+def test_scores_are_the_masses_of_the_pairs():
+    """One pair at a time, in the order of their masses; partners have the median concentration of all of them."""
+    first, second = pairs(70, 5)
+    calibration = ConformalMass.fit(first, second, KAPPA_POS)
+    median = second.kappa.median()
+    assert calibration.kappa_other == float(median)
+    assert calibration.kappa_pos == KAPPA_POS
+    angles = torch.acos((first.mu.double() * second.mu.double()).sum(-1))
+    expected = [
+        float(
+            sphere.predictive_mass(
+                angle[None], kappa[None].double(), median.double(), KAPPA_POS, DIM
+            )
+        )
+        for angle, kappa in zip(angles, first.kappa, strict=True)
+    ]
+    assert calibration.scores == pytest.approx(sorted(expected), abs=1e-5)
+    assert ConformalMass.fit(first, second, KAPPA_POS, kappa_other=3.0).kappa_other == 3.0
+
+
+def test_levels_at_the_ends_and_coverage_with_ties():
+    calibration = ConformalMass([0.2, 0.4, 0.4, 0.9], 1.0, 1.0)
+    assert calibration.level(0.0) == 0.0
+    assert calibration.level(0.2) == 0.2  # ceil(5 * 0.2) = 1, whatever the rounding of 0.2
+    assert calibration.level(0.8) == 0.9
+    assert [calibration.coverage(mass) for mass in (0.1, 0.2, 0.4, 0.89, 1.0)] == [
+        0,
+        0.25,
+        0.75,
+        0.75,
+        1,
+    ]
+    with pytest.warns(AureoleWarning, match="No number of pairs is enough"):
+        assert calibration.level(1.0) == 1.0
+    with pytest.warns(AureoleWarning, match=r"mass 0.95.* 19 or more"):
+        calibration.level(0.95)
+    assert calibration.level(0.95, quiet=True) == 1.0
+    assert math.isnan(ConformalMass([], 1.0, 1.0).coverage(0.5))
+    again = ConformalMass.from_json(calibration.to_json())
+    assert again == calibration
+
+
 def test_too_few_pairs_give_everything(tmp_path):
     gallery, ids = posteriors(50, DIM), names(50)
     index = CredibleIndex.create("faiss://", gallery, ids)
@@ -102,8 +144,16 @@ def test_hostile_calibrations():
     first, second = pairs(3, 0)
     with pytest.raises(InvalidInputError, match="distinct groups"):
         ConformalMass.fit(first, second, 5.0, groups=["a", "b", "a"])
+    for groups in ([1, 2], [1, 2, 3, 4]):
+        with pytest.raises(InvalidInputError, match="distinct groups"):
+            ConformalMass.fit(first, second, 5.0, groups=groups)
     with pytest.raises(InvalidInputError, match="one partner"):
         ConformalMass.fit(first, second.expand((2, 3)), 5.0)
+    with pytest.raises(InvalidInputError, match="one partner"):
+        ConformalMass.fit(first.expand((2, 3)), second.expand((2, 3)), 5.0)
+    for kappa_pos in (-1.0, math.nan):
+        with pytest.raises(InvalidInputError, match="kappa_pos must be at least 0"):
+            ConformalMass([0.5], kappa_pos, 5.0)
     assert len(ConformalMass.fit(first, second, 5.0, groups=[1, 2, 3]).scores) == 3
     for kappa_other in (math.inf, math.nan, -1.0):
         with pytest.raises(InvalidInputError, match="kappa_other finite and at least 0"):
