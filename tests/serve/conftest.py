@@ -1,12 +1,12 @@
-"""A small gallery of pictures with the encoder that made it, and services that run on a port of their own."""
+"""A small gallery of pictures with the encoder that made it, and services in this process or on a port of their own."""
 
 import base64
 import contextlib
-import http.client
 import json
 import threading
 import time
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -16,12 +16,16 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("faiss")
 pytest.importorskip("PIL")
 
+import uvicorn
+from starlette.testclient import TestClient
+
 from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder
 from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator, Origin
 from aureole.scale import load_embedder
-from aureole.serve import Client, Pictures, Server, Service, address_of, bound_socket, create_app
+from aureole.serve import Service, create_app
+from aureole.serve._service import ServiceOptions
 
 N = 60
 NASTY = ["../../etc/passwd", "<script>alert(1)</script>", "a/b c", "ünï%2F", "..", "x" * 200]
@@ -83,73 +87,95 @@ def calibrator(made):
     return calibrator_of(made[1], names())
 
 
-@pytest.fixture
-def service(made, index):
-    """A service of all that is there; it is closed at the end."""
+@contextlib.contextmanager
+def serving(index, *arguments, questions=None, calibrator=None, **options):
+    """A service with these options; it is closed at the end."""
     made_service = Service(
         index,
-        load_embedder(made[0] / "encoder"),
-        pictures=Pictures(made[0] / "pictures"),
-        label_column="label",
-        text_column="caption",
+        *arguments,
+        options=ServiceOptions(**options),
+        questions=questions,
+        calibrator=calibrator,
     )
-    yield made_service
-    made_service.close()
+    try:
+        yield made_service
+    finally:
+        made_service.close()
+
+
+@pytest.fixture(scope="session")
+def service(made):
+    """A service of all that is there."""
+    with (
+        CredibleIndex.open(made[0] / "gallery.faiss") as index,
+        serving(
+            index,
+            load_embedder(made[0] / "encoder"),
+            pictures=made[0] / "pictures",
+            label_column="label",
+            text_column="caption",
+        ) as found,
+    ):
+        yield found
+
+
+def client_of(service, access=None):
+    """A client of a service in this process; failures of the service are answers, not exceptions."""
+    app = create_app(service, access)
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="session")
+def client(service):
+    with client_of(service) as found:
+        yield found
 
 
 @contextlib.contextmanager
-def running(service, **options):
+def running(service, access=None):
     """(Host, port) of a server of the service, in a thread."""
-    listening = bound_socket("127.0.0.1", 0)
-    server = Server(create_app(service, **options))
-    thread = threading.Thread(target=server.run, args=([listening],))
+    config = uvicorn.Config(
+        create_app(service, access), port=0, http="h11", lifespan="off", log_config=None
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
     thread.start()
     try:
         while not server.started:
             time.sleep(0.01)
-        yield address_of(listening)
+        yield server.servers[0].sockets[0].getsockname()
     finally:
-        server.stop()
+        server.should_exit = True
         thread.join(15)
         assert not thread.is_alive()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def place(service):
     with running(service) as found:
         yield found
 
 
-@pytest.fixture
-def client(place):
-    with Client(f"http://{place[0]}:{place[1]}", timeout=20.0) as made_client:
-        yield made_client
+def ask(place, method, path, **options):
+    """The response of a service at (host, port)."""
+    return httpx.request(method, f"http://{place[0]}:{place[1]}{path}", timeout=60, **options)
 
 
-def ask(place, method, path, body=None, headers=None):
-    """(Status, headers, body) of a request as it is given."""
-    connection = http.client.HTTPConnection(*place, timeout=20)
-    try:
-        sent = dict(headers or {})
-        if isinstance(body, dict | list):
-            body = json.dumps(body).encode()
-            sent.setdefault("Content-Type", "application/json")
-        connection.request(method, path, body=body, headers=sent)
-        answer = connection.getresponse()
-        return answer.status, dict(answer.getheaders()), answer.read()
-    finally:
-        connection.close()
+def found(response):
+    """The JSON of a successful response."""
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
-def error_of(answer, status, code):
-    """The message of an answer that must be a typed error."""
-    assert answer[0] == status, answer
-    assert answer[1]["content-type"] == "application/json"
-    error = json.loads(answer[2])["error"]
+def error_of(response, status, code):
+    """The message of a response that must be a typed error."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    error = json.loads(response.content)["error"]
     assert set(error) == {"code", "message", "field"}
     assert error["code"] == code
     return error["message"]
 
 
-def in_base64(path):
-    return base64.b64encode(path.read_bytes()).decode()
+def in_base64(content):
+    return base64.b64encode(getattr(content, "read_bytes", lambda: content)()).decode()

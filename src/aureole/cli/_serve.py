@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
 import logging
 import os
+import signal
+import socket
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Option
@@ -17,17 +19,16 @@ from typer import Option
 import aureole as au
 from aureole.cli._inputs import EncoderSpec
 from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
-from aureole.errors import InvalidInputError, MissingPackageError
-
-if TYPE_CHECKING:
-    from aureole.serve import ApiKeys, Service, Tracing
+from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
 
 _LOG = logging.getLogger("aureole.serve")
+_GRACE = 6  # seconds for requests in flight after SIGTERM
 
 HELP = r"""Serve a gallery over HTTP, with a page for browsers: items by certainty, searches, maps.
 
-Listens on this machine only, unless you set --host. If you set an API key (--api-key-file, or the environment
-variable AUREOLE_API_KEY) or several (--keys), every route but /healthz and /readyz requires one.
+Listens on this machine only, unless you set --host, and answers only requests for localhost and the names of
+--allow-host. If you set an API key (--api-key-file, or the environment variable AUREOLE_API_KEY), every route but
+/healthz and /readyz requires it.
 
 Examples:
 
@@ -37,7 +38,7 @@ Examples:
       --encoder sentence-transformers:all-MiniLM-L6-v2 --port 8000
     aureole serve --index gallery.lance --head head --calibrator calibrator
     aureole serve --index gallery.faiss --host 0.0.0.0 \
-      --api-key-file key.txt --rate 20
+      --api-key-file key.txt --allow-host search.example.org
 """
 
 
@@ -66,63 +67,21 @@ class ItemOptions:
     writable: bool = option(
         "Accept requests with an API key that store and delete items (Lance and PostgreSQL).", False
     )
-    refresh: float = option(
-        "Seconds between looks for changed rows, which searches find at once but lists do not; 0 never looks.",
-        10.0,
-        min=0,
-        max=86_400,
-    )
 
 
 @dataclass(frozen=True)
 class AddressOptions:
-    """Where to listen, and who may connect."""
+    """Where to listen, and which requests to answer."""
 
     host: str = option("Address to listen on.", "127.0.0.1")
     port: int = option("Port; 0 selects a free one.", 8765, min=0, max=65535)
-    api_key_file: Path | None = option(f"File with the API key; or set {KEY}.")
-    keys: Path | None = option(
-        "File with several API keys, one NAME KEY or NAME KEY RATE per line, or a JSON object; "
-        "read again when it changes.",
-        metavar="FILE",
-    )
-    allowed_host: list[str] | None = option(
-        "Name in the Host header of requests that are answered; repeatable, * for all "
-        "(default: localhost on a loopback address, otherwise all).",
+    allow_host: list[str] | None = option(
+        "Name in the Host header of requests to answer, besides localhost and --host; repeatable, * for all.",
         metavar="NAME",
     )
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-    def allowed_hosts(self) -> frozenset[str] | None:
-        """The names that requests may have in their Host header; None allows all."""
-        names = {name.lower().strip("[]") for name in self.allowed_host or ()}
-        if "*" in names or not (names or self.is_loopback):
-            return None
-        local = {"localhost", "127.0.0.1", "::1", self.host.lower()} if self.is_loopback else set()
-        return frozenset(names | local)
-
-
-@dataclass(frozen=True)
-class LimitOptions:
-    """Limits on requests."""
-
-    largest_body: int = option("Maximum size of a request in bytes.", 16 * 2**20, min=1024)
+    api_key_file: Path | None = option(f"File with the API key; or set {KEY}.")
+    largest_body: int = option("Maximum size of a request in bytes.", 4 * 2**20, min=1024)
     timeout: float = option("Maximum duration of a request in seconds.", 30.0, min=0.1, max=3600)
-    rate: float | None = option(
-        "Requests per second and client address; 0 is unlimited (default: 0 on a loopback address, otherwise 100).",
-        min=0,
-    )
-    key_rate: float = option("Requests per second and API key; 0 is unlimited.", 0.0, min=0)
-    per_address: int = option(
-        "Open connections per client address; clients on this machine are not limited.", 64, min=1
-    )
     batch: int = option("Requests that may share one call of the model.", 32, min=1, max=1024)
     queue: int = option("Requests that may wait for the model or the engine.", 1024, min=1)
 
@@ -133,50 +92,99 @@ def serve(
     model: EncoderOptions,
     items: ItemOptions,
     address: AddressOptions,
-    limits: LimitOptions,
     calibrator: Annotated[
         Path | None,
         Option(help="Folder of a calibrator fitted on this gallery's directions, for /v1/match."),
     ] = None,
-    json_logs: Annotated[
-        bool, Option("--json-logs", help="Log one JSON object per line, and one line per request.")
-    ] = False,
-    trace: Annotated[
-        bool,
-        Option("--trace", help="Export OpenTelemetry traces, as the OTEL_* variables configure."),
-    ] = False,
 ) -> None:
     """Serve until a signal; ``HELP`` is the text users see."""
-    _import_server()
-    from aureole.serve import BatchOptions, Pictures, Tracing, set_up_log
-
-    set_up_log(as_json=json_logs)
-    keys = _read_keys(address)
-    if items.writable and keys is None:
-        raise InvalidInputError(
-            f"--writable needs an API key: set {KEY}, or pass --api-key-file or --keys."
-        )
-    if not address.is_loopback and keys is None:
+    try:
+        from aureole.serve import Service
+        from aureole.serve._batching import BatchOptions
+        from aureole.serve._middleware import Access
+        from aureole.serve._service import ServiceOptions
+        from aureole.serve._workers import ModelProcess
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the service needs FastAPI, uvicorn and prometheus-client ({error}): pip install 'aureole[serve]'."
+        ) from error
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _LOG.setLevel(logging.INFO)
+    key = _read_key(address.api_key_file)
+    if items.writable and key is None:
+        raise InvalidInputError(f"--writable needs an API key: set {KEY}, or pass --api-key-file.")
+    if key is None and address.host not in ("127.0.0.1", "::1", "localhost"):
         _LOG.warning("other machines can reach %s, and no API key is set.", address.host)
-    tracing = Tracing() if trace else None
+    hosts = [
+        *(address.allow_host or ()),
+        f"[{address.host}]" if ":" in address.host else address.host,
+    ]
+    access = Access(key, hosts, address.largest_body, address.timeout)
+    options = ServiceOptions(
+        items.label_column,
+        items.text_column,
+        items.images,
+        items.writable,
+        BatchOptions(address.batch, address.queue),
+    )
     with ExitStack() as stack:
-        if tracing is not None:
-            stack.callback(tracing.close)
-        settings = {
-            "pictures": None if items.images is None else Pictures(items.images),
-            "label_column": items.label_column,
-            "text_column": items.text_column,
-            "writable": items.writable,
-            "batches": BatchOptions(limits.batch, limits.queue),
-        }
+        loaded = None if calibrator is None else au.MatchCalibrator.load(calibrator)
         opened = stack.enter_context(au.CredibleIndex.open(index))
-        settings["questions"] = _questions(index, items.questions)
-        service = _service(stack, opened, model, calibrator, settings)
-        if opened.engine in ("FAISS", "Lance"):
-            service.inspect(index)
-        if items.refresh:
-            service.follow(index, items.refresh)
-        _listen(service, address, limits, keys=keys, tracing=tracing)
+        opened.schema.check_columns(items.label_column, items.text_column)
+        embedder = None
+        if model.encoder is not None or model.head is not None:
+            spec = au.scale.ModelSpec(model.encoder, model.head, model.normalized)
+            embedder = ModelProcess(spec, model.modality)
+            stack.callback(embedder.close)
+        questions = _questions(index, items.questions)
+        service = Service(opened, embedder, options=options, calibrator=loaded, questions=questions)
+        stack.callback(service.close)
+        if reason := service.listing.table.map["reason"]:
+            _LOG.info(reason)
+        _listen(service, access, address)
+
+
+def _listen(service: Any, access: Any, address: AddressOptions) -> None:
+    """Answer requests until a signal, and print the URL once the service is ready."""
+    import uvicorn
+
+    from aureole.serve import create_app
+
+    app = create_app(service, access)
+    # h11 refuses headers of more than 64 KiB; httptools has no limit
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=_GRACE,
+    )
+    listening = _bind(address.host, address.port)
+    asyncio.run(service.warm_up())
+    place, port = listening.getsockname()[:2]
+    name = f"[{place}]" if ":" in place else place
+    typer.echo(f"aureole serves {len(service.listing.table):,} items at http://{name}:{port}")
+    sys.stdout.flush()
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # uvicorn raises the signal again when it is done
+        signal.signal(number, lambda *_: sys.exit(0))
+    uvicorn.Server(config).run([listening])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 selects a free port."""
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(where[:2], family=family, backlog=1024)
+    except OSError as error:
+        raise AureoleError(f"cannot listen on {host} port {port}: {error}.") from error
 
 
 def _questions(index: str, given: Path | None) -> au.explorer.Questions | None:
@@ -188,105 +196,9 @@ def _questions(index: str, given: Path | None) -> au.explorer.Questions | None:
     return au.explorer.load_questions(au.explorer.questions_path(index))
 
 
-def _service(
-    stack: ExitStack,
-    opened: au.CredibleIndex,
-    model: EncoderOptions,
-    calibrator: Path | None,
-    settings: dict[str, Any],
-) -> Service:
-    """The service of a gallery; the stack closes it."""
-    from aureole.serve import Service, SubprocessEmbedder
-
-    loaded = None if calibrator is None else au.MatchCalibrator.load(calibrator)
-    opened.schema.check_columns(settings["label_column"], settings["text_column"])
-    embedder = None
-    if model.encoder is not None or model.head is not None:
-        options = {"head": model.head, "normalized": model.normalized}
-        embedder = SubprocessEmbedder(model.encoder, model.modality, **options)
-        stack.callback(embedder.close)
-    service = Service(opened, embedder, calibrator=loaded, **settings)
-    stack.callback(service.close)
-    return service
-
-
-def _tags(stack: ExitStack, index: str, items: ItemOptions, refusal: str | None) -> TagService:
-    """The tags of a gallery; the stack closes them."""
-    from aureole.serve import TagService
-
-    tags = None
-    if items.tags is not None or au.retrieval.is_local(index):
-        tags = au.retrieval.Tags.of_gallery(index, items.tags, read_only=items.read_only_tags)
-        stack.callback(tags.close)
-    service = TagService(tags, refusal=refusal)
-    stack.callback(service.close)
-    return service
-
-
-def _listen(
-    service: Service,
-    address: AddressOptions,
-    limits: LimitOptions,
-    *,
-    keys: ApiKeys | None,
-    tracing: Tracing | None,
-) -> None:
-    """Answer requests until a signal, and print the URL once the service is ready."""
-    from aureole.serve import Limits, Server, address_of, bound_socket, create_app
-
-    rate = limits.rate
-    if rate is None:
-        rate = 0.0 if address.is_loopback else 100.0
-    listening = bound_socket(address.host, address.port)
-    place, port = address_of(listening)
-    host = f"[{place}]" if ":" in place else place
-
-    def ready() -> None:
-        typer.echo(f"aureole serves {service.rows:,} items at http://{host}:{port}")
-        sys.stdout.flush()
-        if reason := service.map_reason:
-            _LOG.info(reason)
-
-    bounds = Limits(
-        body=limits.largest_body,
-        seconds=limits.timeout,
-        rate=rate,
-        key_rate=limits.key_rate,
-        per_address=limits.per_address,
-    )
-    hosts = address.allowed_hosts()
-    app = create_app(service, limits=bounds, keys=keys, hosts=hosts, tracing=tracing)
-    service.warm_up()
-    service.compute_rejection()
-    Server(app, ready).run([listening])
-
-
-def _read_keys(address: AddressOptions) -> ApiKeys | None:
-    """The API keys from files or the environment, or None; never from the command line, which other users can see."""
-    from aureole.serve import ApiKeys
-
-    if address.keys is not None:
-        if address.api_key_file is not None:
-            raise InvalidInputError("use --keys or --api-key-file, not both.")
-        return ApiKeys.read(address.keys)
-    key = read_key(address.api_key_file)
-    return None if key is None else ApiKeys({"default": key})
-
-
-def read_key(file: Path | None) -> str | None:
-    """The API key from a file or the environment, or None."""
-    from aureole.serve import check_key
+def _read_key(file: Path | None) -> str | None:
+    """The API key from a file or the environment, or None; never from the command line, which other users can see."""
+    from aureole.serve._keys import check_key
 
     given = os.environ.get(KEY) if file is None else file.read_bytes().decode("utf-8", "replace")
     return None if given is None else check_key(given, KEY if file is None else str(file))
-
-
-def _import_server() -> None:
-    try:
-        from aureole.serve import Metrics, Server, create_app  # noqa: F401
-
-        Metrics()
-    except ImportError as error:
-        raise MissingPackageError(
-            f"the service needs FastAPI, uvicorn and prometheus-client ({error}): pip install 'aureole[serve]'."
-        ) from error

@@ -1,45 +1,19 @@
-"""A gallery over HTTP: posteriors of new inputs, credible sets, the least certain items; and a client for it.
+"""A gallery over HTTP: posteriors of new inputs, credible sets, match probabilities and the explorer's page.
 
-``aureole serve`` starts the service; programs call it with :class:`Client`. FastAPI, uvicorn, prometheus_client and
-httpx are imported when they are first used.
+``aureole serve`` starts the service behind uvicorn. To run it elsewhere, ``create_app(Service(index))`` is an ASGI
+application. FastAPI and prometheus_client are imported on first use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from aureole.serve._client import Client, MatchResult, SearchResult, ServiceError
-
 if TYPE_CHECKING:
     from aureole.serve._app import create_app
-    from aureole.serve._batching import BatchOptions
-    from aureole.serve._keys import ApiKeys, check_key
-    from aureole.serve._limits import Limits
-    from aureole.serve._middleware import Metrics
-    from aureole.serve._model_process import SubprocessEmbedder
-    from aureole.serve._pictures import Pictures
-    from aureole.serve._request_log import set_up_log
-    from aureole.serve._server import Server, address_of, bound_socket
     from aureole.serve._service import Service
-    from aureole.serve._tracing import Tracing
 
-__all__ = ["Client", "MatchResult", "SearchResult", "ServiceError"]
+__all__ = ["Service", "create_app"]
 
-_LAZY = {
-    "ApiKeys": "_keys",
-    "check_key": "_keys",
-    "set_up_log": "_request_log",
-    "create_app": "_app",
-    "BatchOptions": "_batching",
-    "Limits": "_limits",
-    "Metrics": "_middleware",
-    "Pictures": "_pictures",
-    "Server": "_server",
-    "Service": "_service",
-    "SubprocessEmbedder": "_model_process",
-    "Tracing": "_tracing",
-    "address_of": "_server",
-    "bound_socket": "_server",
-}
+_LAZY = {"Service": "_service", "create_app": "_app"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,27 +1,21 @@
 """Error responses: one JSON shape for every error of the API, and the mapping of internal failures to it."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aureole.errors import DamagedGalleryError, EncoderError, InvalidInputError
-from aureole.serve._response_models import to_json
 
 LOG = logging.getLogger("aureole.serve")
 STATUS = {
-    "malformed": 400,
     "invalid_input": 422,
     "not_found": 404,
     "not_allowed": 405,
     "unauthorized": 401,
-    "forbidden": 403,
     "conflict": 409,
     "too_large": 413,
-    "rate_limited": 429,
-    "misdirected": 421,
-    "headers_too_large": 431,
-    "slow_body": 408,
     "timeout": 504,
     "unavailable": 503,
     "internal": 500,
@@ -35,11 +29,11 @@ class ApiError(Exception):
     Examples
     --------
     >>> ApiError("not_found", "no such route.").body()
-    b'{"error":{"code":"not_found","message":"no such route.","field":null}}'
+    b'{"error": {"code": "not_found", "message": "no such route.", "field": null}}'
     """
 
     def __init__(
-        self, code: str, message: str, *, field: str | None = None, retry_after: float | None = None
+        self, code: str, message: str, *, field: str | None = None, retry_after: int | None = None
     ) -> None:
         super().__init__(message)
         self.code, self.message, self.field = code, message[:_MAX_MESSAGE], field
@@ -53,19 +47,26 @@ class ApiError(Exception):
     def body(self) -> bytes:
         """The JSON body."""
         error = {"code": self.code, "message": self.message, "field": self.field}
-        return to_json({"error": error})
+        return json.dumps({"error": error}).encode()
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
+    def headers(self) -> dict[str, str]:
         """The response headers."""
-        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-        if self.retry_after is not None:
-            headers.append((b"retry-after", str(max(1, round(self.retry_after))).encode()))
-        return headers
+        headers = {"content-type": "application/json", "cache-control": "no-store"}
+        return (
+            headers
+            if self.retry_after is None
+            else headers | {"retry-after": str(self.retry_after)}
+        )
 
 
 def internal_error() -> ApiError:
     """The response to an unexpected exception; details are logged, never sent to the client."""
     return ApiError("internal", "internal error; see the service's log.")
+
+
+def item_not_found(name: str, field: str | None = None) -> ApiError:
+    """The response to a request for an unknown item."""
+    return ApiError("not_found", f"item {name[:60]!r} not found.", field=field)
 
 
 @contextmanager

@@ -16,17 +16,20 @@ from pydantic import (
     StrictInt,
     StrictStr,
     Tag,
+    model_validator,
 )
 
 from aureole.distributions import VonMisesFisher
 from aureole.retrieval import SearchOptions, cap_kind
-from aureole.serve._batching import BLUR_UNITS, SearchPlan
+from aureole.serve._batching import SearchPlan
 from aureole.serve._errors import ApiError
+from aureole.serve._workers import BLUR_UNITS
 
 _MAX_NUMBERS = 16_384
 _MAX_TEXT = 100_000
-_MAX_IMAGE = 64 * 2**20
+_MAX_IMAGE = 2**24
 _MAX_INPUTS = 256
+_MAX_FIELDS = 64
 
 Number = Annotated[float, Field(strict=True), AllowInfNan(False)]
 # fail_fast: one wrong entry is reported, not each of a million
@@ -43,6 +46,14 @@ class RequestModel(BaseModel):
     """Base of all requests; unknown fields are rejected, so that a misspelt option is not silently ignored."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _limit_fields(cls, value: Any) -> Any:
+        """Refuse many unknown fields at once: each would cost an error of its own."""
+        if isinstance(value, dict) and len(value) > _MAX_FIELDS:
+            raise ValueError(f"an object here has at most {_MAX_FIELDS} fields")
+        return value
 
 
 class View(RequestModel):
@@ -164,12 +175,6 @@ class UpsertRequest(RequestModel):
     ] = {}
 
 
-ItemIds = Annotated[
-    list[Annotated[StrictStr, Field(min_length=1, max_length=1024)]],
-    Field(min_length=1, max_length=10_000, fail_fast=True),
-]
-
-
 class Range(RequestModel):
     """From low to high, both inclusive; null means unbounded."""
 
@@ -264,9 +269,7 @@ class MapRequest(RequestModel):
 RowNumber = Annotated[StrictInt, Field(ge=0, le=2**32)]
 TableVersion = Annotated[
     StrictStr | None,
-    Field(
-        max_length=64, description="Of the table that has these numbers; a 409 if it has changed."
-    ),
+    Field(max_length=64, description="Version of the table; a 409 if it has changed."),
 ]
 
 
@@ -277,10 +280,19 @@ class TableRowsRequest(RequestModel):
 
 
 class TableIdsRequest(RequestModel):
-    """Row numbers of items whose ids to return, at most 10,000."""
+    """Row numbers of items whose ids to return, at most as many as can be tagged at once."""
 
     rows: Annotated[list[RowNumber], Field(max_length=10_000, fail_fast=True)]
     version: TableVersion = None
+
+
+class TableNumbersRequest(RequestModel):
+    """Ids of items whose row numbers are wanted."""
+
+    ids: Annotated[
+        list[Annotated[StrictStr, Field(max_length=1024)]],
+        Field(max_length=100_000, fail_fast=True),
+    ]
 
 
 def inputs_of(request: Any) -> tuple[str, list[Any], View | None]:

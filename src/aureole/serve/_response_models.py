@@ -4,7 +4,6 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel
-from pydantic_core import to_json as pydantic_to_json
 
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import MASSES
@@ -101,6 +100,13 @@ class TableIdsAnswer(BaseModel):
     ids: list[str]
 
 
+class TableNumbersAnswer(BaseModel):
+    """The row number of each id; null for an id that does not exist."""
+
+    version: str
+    rows: list[int | None]
+
+
 class TableFindAnswer(BaseModel):
     """The numbers of the rows that were found, ascending: base64 of little-endian uint32."""
 
@@ -108,6 +114,60 @@ class TableFindAnswer(BaseModel):
     rows: str
     count: int
     truncated: bool
+
+
+class QuestionSummary(BaseModel):
+    """Whether a question has an answer, and how many items it found."""
+
+    name: str
+    available: bool
+    reason: str | None
+    count: int | None
+
+
+class ConfusedClasses(BaseModel):
+    """Two classes, the mean share of each in the caps of the other, and how many items are ambiguous between them."""
+
+    classes: list[Any]
+    codes: list[int]
+    shares: list[float]
+    count: int
+
+
+class QuestionsAnswer(BaseModel):
+    """Which questions have answers; ``stale`` means that the gallery has changed since they were computed."""
+
+    available: bool
+    reason: str | None
+    stale: bool
+    questions: list[QuestionSummary]
+    confusions: list[ConfusedClasses]
+    settings: dict[str, Any]
+
+
+class AnswerEntry(BaseModel):
+    """An item with its score; ``beyond``: an outlier that is farther from all others than the gallery explains."""
+
+    row: int
+    id: str
+    score: float | None
+    item: Item
+    label: Any = None
+    other: Any = None
+    own_share: float | None = None
+    other_share: float | None = None
+    angle: float | None = None
+    p_value: float | None = None
+    beyond: bool | None = None
+
+
+class QuestionAnswer(BaseModel):
+    """A page of the items that a question found, the strongest first."""
+
+    name: str
+    total: int
+    offset: int
+    entries: list[AnswerEntry]
 
 
 class UpsertAnswer(BaseModel):
@@ -178,8 +238,7 @@ class SearchAnswer(BaseModel):
     """The items inside the cap; ``count`` ignores the limit and is a lower bound if ``count_exact`` is false.
 
     ``classes`` lists the ten most frequent labels of all counted items. ``class_entropy`` is the label entropy, in
-    nats, of the returned hits, weighted by their positivity. ``partial`` means that a shard did not respond: the result
-    is that of the others.
+    nats, of the returned hits, weighted by their positivity.
     """
 
     query: QueryAnswer
@@ -205,8 +264,7 @@ class MatchAnswer(BaseModel):
     """The likely matches, the most probable first; ``reason`` explains an empty list.
 
     ``p_value`` is the share of queries without a match whose highest cosine is at least as high. ``note`` says that the
-    calibrator has too few held-out queries to guarantee the precision or recall that was asked for. ``partial`` means
-    that a shard did not respond: matches may be missing.
+    calibrator has too few held-out queries to guarantee the precision or recall that was asked for.
     """
 
     query: QueryAnswer
@@ -335,7 +393,7 @@ class ReadyAnswer(BaseModel):
 
 
 class ItemFormatter:
-    """Formats items and hits as JSON, with their picture, label and text."""
+    """Makes the models of items and hits, with their picture, label and text."""
 
     def __init__(
         self, pictures: Pictures | None, label_column: str | None, text_column: str | None
@@ -343,8 +401,8 @@ class ItemFormatter:
         self._pictures = pictures
         self.label_column, self.text_column = label_column, text_column
 
-    def item(self, name: str, kappa: float, payload: dict[str, Any]) -> dict[str, Any]:
-        """An item."""
+    def fields(self, name: str, kappa: float, payload: dict[str, Any]) -> dict[str, Any]:
+        """The fields of an item."""
         has_picture = self._pictures is not None and self._pictures.has(name)
         text = payload.get(self.text_column) if self.text_column else None
         return {
@@ -356,67 +414,62 @@ class ItemFormatter:
             "payload": payload,
         }
 
-    def hits(self, hits: Hits) -> list[dict[str, Any]]:
+    def rows(
+        self, ids: list[str], kappa: Any, payload: dict[str, list[Any]]
+    ) -> list[dict[str, Any]]:
+        """The fields of several items."""
+        return [
+            self.fields(name, value, {column: values[i] for column, values in payload.items()})
+            for i, (name, value) in enumerate(zip(ids, kappa.tolist(), strict=True))
+        ]
+
+    def hits(self, hits: Hits) -> list[Hit]:
         """The hits of a search, with their scores."""
-        cosine, kappa = hits.cosine.tolist(), hits.kappa.tolist()
         empty = [None] * len(hits)
         positivity = empty if hits.log_positivity is None else hits.log_positivity.tolist()
         positive = empty if hits.probability is None else hits.probability.tolist()
-        entries = []
-        for i, name in enumerate(hits.ids):
-            item = self.item(name, kappa[i], {c: values[i] for c, values in hits.payload.items()})
-            scores = {"cosine": cosine[i], "positivity": positivity[i], "positive": positive[i]}
-            entries.append(item | scores)
-        return entries
+        rows = self.rows(hits.ids, hits.kappa, hits.payload)
+        return [
+            Hit(**row, cosine=cosine, positivity=log_ratio, positive=probability)
+            for row, cosine, log_ratio, probability in zip(
+                rows, hits.cosine.tolist(), positivity, positive, strict=True
+            )
+        ]
 
 
-def add_explanations(entries: list[dict[str, Any]], hits: Hits, posterior: VonMisesFisher) -> None:
+def add_explanations(entries: list[Hit], hits: Hits, posterior: VonMisesFisher) -> None:
     """Add to each hit the reason it is in the set."""
     why = explain_hits(hits, posterior)
     latent = [None] * len(hits) if why.latent_in_cap is None else why.latent_in_cap.tolist()
     (cap,) = why.cap_degrees.tolist()
     for entry, angle, probability in zip(entries, why.degrees.tolist(), latent, strict=True):
-        entry["latent_in_cap"] = probability
-        entry["explanation"] = explanation(entry, angle, cap)
+        entry.latent_in_cap = probability
+        entry.explanation = explanation(entry, angle, cap)
 
 
-def explanation(entry: dict[str, Any], degrees: float, cap_degrees: float) -> str:
-    r"""Why a hit is in the set, in one sentence.
+def explanation(hit: Hit, degrees: float, cap_degrees: float) -> str:
+    r"""Return one sentence that explains why a hit is in the set.
 
     Examples
     --------
-    >>> hit = {"kappa": 50.0, "positivity": 2.8, "positive": None, "latent_in_cap": 0.93}
+    >>> hit = Hit(id="a", kappa=50.0, text=None, picture=None, payload={}, cosine=0.98,
+    ...     positivity=2.8, positive=None, latent_in_cap=0.93)
     >>> print(explanation(hit, 12.34, 20.0).replace("; ", ";\n"))
     12.3° from the query, inside its cap of 20.0°;
     its own latent (κ 50) lies in the cap with probability 0.93;
     16x more likely to match than a random item.
     """
     text = f"{degrees:.1f}° from the query, inside its cap of {cap_degrees:.1f}°"
-    latent, positivity, positive = (entry[k] for k in ("latent_in_cap", "positivity", "positive"))
-    if latent is not None:
-        own = f"its own latent (κ {entry['kappa']:.4g})"
-        text += f"; {own} lies in the cap with probability {latent:.2f}"
-    if positivity is not None:
-        text += f"; {times_more_likely(positivity)} to match than a random item"
-    if positive is not None:
-        text += f", P(positive) {positive:.3g}"
+    if hit.latent_in_cap is not None:
+        own = f"its own latent (κ {hit.kappa:.4g})"
+        text += f"; {own} lies in the cap with probability {hit.latent_in_cap:.2f}"
+    if hit.positivity is not None:
+        text += f"; {times_more_likely(hit.positivity)} to match than a random item"
+    if hit.positive is not None:
+        text += f", P(positive) {hit.positive:.3g}"
     return f"{text}."
 
 
-def cap_entries(cosines: list[float]) -> list[dict[str, float]]:
+def cap_entries(cosines: list[float]) -> list[Cap]:
     """The caps of the explorer's masses, from their smallest cosines."""
-    return [{"mass": m, "cosine": c} for m, c in zip(MASSES, cosines, strict=True)]
-
-
-def to_json(value: Any) -> bytes:
-    r"""Serialise plain values to JSON; non-finite numbers become null, and ``<``, ``>`` and ``&`` are escaped.
-
-    A response may quote the request. With the escapes it is the same JSON, but never HTML markup.
-
-    Examples
-    --------
-    >>> to_json({"id": "<script>", "kappa": float("inf")})
-    b'{"id":"\\u003cscript\\u003e","kappa":null}'
-    """
-    text = pydantic_to_json(value, inf_nan_mode="null")
-    return text.replace(b"<", b"\\u003c").replace(b">", b"\\u003e").replace(b"&", b"\\u0026")
+    return [Cap(mass=m, cosine=c) for m, c in zip(MASSES, cosines, strict=True)]
