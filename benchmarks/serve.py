@@ -79,7 +79,7 @@ def load(
             place += connections
             start = time.perf_counter()
             writer.write(
-                b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+                b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
                 % (path.encode(), len(body), body)
             )
             head = await reader.readuntil(b"\r\n\r\n")

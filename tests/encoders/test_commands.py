@@ -9,7 +9,8 @@ from PIL import Image
 
 from aureole.data import read_column
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
-from aureole.serve import SubprocessEmbedder
+from aureole.scale import ModelSpec
+from aureole.serve._workers import Decoder, Look, ModelProcess
 from aureole.training import FrozenHead
 from tests.cli.conftest import QUICK, run
 from tests.encoders.conftest import served
@@ -175,11 +176,14 @@ def test_every_kind_at_every_command(kinds, kind, tmp_path):
     column = column or ("--image-column", "image")
     again = said("search", tmp_path / "e.lance", *row, *column, *model[-4:])
     assert again["query"]["kappa"] == pytest.approx(kappa[name], rel=1e-3)
-    hosted = SubprocessEmbedder(spec, "text" if is_text else "image", head=head)
+    hosted = ModelProcess(ModelSpec(spec, head), "text" if is_text else "image")
+    decoder = Decoder()
     try:
-        served_kappa = hosted([raw if is_text else raw.read_bytes()]).kappa.item()
+        given = raw if is_text else decoder.decode(raw.read_bytes(), Look())
+        served_kappa = hosted.arrays([given])[1].item()
     finally:
         hosted.close()
+        decoder.close()
     assert served_kappa == pytest.approx(kappa[name], rel=1e-3)
     assert hosted.fingerprint == FrozenHead.load(head).fingerprint_
 

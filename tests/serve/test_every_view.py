@@ -1,7 +1,6 @@
 """Every view of the page: no accessibility violation, no console error, and state that survives reload and Back."""
 
 import shutil
-import time
 import urllib.parse
 
 import pytest
@@ -9,9 +8,8 @@ import pytest
 from aureole.explorer import explorer_data, inspect_gallery, write_explorer, write_map
 from aureole.retrieval import CredibleIndex
 from aureole.scale import load_embedder
-from aureole.serve import Pictures, Service
 from tests.serve.axe import violations
-from tests.serve.conftest import running
+from tests.serve.conftest import running, serving
 from tests.web.visit import Visit, asks_for_members, browser, chromium
 
 pytest.importorskip("playwright")
@@ -44,23 +42,19 @@ def work(made, tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(work):
     """The address of a service with everything that the page can show."""
-    with CredibleIndex.open(str(work / "gallery.faiss")) as index:
-        service = Service(
+    with (
+        CredibleIndex.open(str(work / "gallery.faiss")) as index,
+        serving(
             index,
             load_embedder(work / "encoder"),
-            pictures=Pictures(work / "pictures"),
+            pictures=work / "pictures",
             label_column="label",
             text_column="caption",
             questions=inspect_gallery(index, label_column="label"),
-        )
-        service.compute_rejection()
-        for _ in range(600):
-            if service.rejection()["available"]:
-                break
-            time.sleep(0.05)
-        with running(service) as place:
-            yield f"http://{place[0]}:{place[1]}/"
-        service.close()
+        ) as service,
+        running(service) as place,
+    ):
+        yield f"http://{place[0]}:{place[1]}/"
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,8 @@ import torch
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import inspect_gallery
 from aureole.retrieval import CredibleIndex
-from aureole.serve import Service
 from aureole.sphere import normalize
-from tests.serve.conftest import running
+from tests.serve.conftest import running, serving
 from tests.web.visit import Visit, browser, chromium
 
 pytest.importorskip("playwright")
@@ -40,15 +39,14 @@ def gallery(tmp_path_factory):
 
 @pytest.fixture
 def visit(gallery):
-    service = Service(gallery[0], label_column="label", questions=gallery[1])
     with (
+        serving(gallery[0], label_column="label", questions=gallery[1]) as service,
         browser() as chrome,
         running(service) as (host, port),
         Visit(chrome, f"http://{host}:{port}/") as found,
     ):
         yield found
         assert found.errors == []
-    service.close()
 
 
 def exported(page, path):
