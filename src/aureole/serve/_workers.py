@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aureole.data import blur_pictures, count_pixels, deteriorate, read_rgb, read_square
+from aureole.data import count_pixels, read_rgb, read_square
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.scale import Embedder, ModelSpec
+from aureole.synthetic import blur_pictures, deteriorate
 
 BLUR_UNITS = (
     32  # a blur of 1 is this fraction of the side, so that it means the same for all encoders
