@@ -123,7 +123,7 @@ wheels:
 # Versions stay as they are unless you add --upgrade to TORCH or delete the file.
 # Where the CPU build of torch is a file: make lock TORCH="--find-links <folder of the wheel>"
 TORCH ?= --torch-backend cpu
-IMAGE_EXTRAS = serve retrieval images tables text
+IMAGE_EXTRAS = serve search postgres images text
 COMPILE = uv pip compile pyproject.toml --quiet --constraints constraints.txt $(TORCH) --python-version 3.11 \
   --python-platform x86_64-unknown-linux-gnu --generate-hashes --no-annotate --no-emit-package torch \
   --no-emit-package pip --custom-compile-command "make lock"

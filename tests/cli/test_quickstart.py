@@ -169,5 +169,5 @@ def test_a_missing_package_is_one_line_and_status_2(tmp_path, hidden, named):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"needs {named}, which is not installed" in done.stderr
-    assert "pip install 'aureole[train,reports,images,retrieval]'" in done.stderr
+    assert "pip install 'aureole[train,explore,images,search]'" in done.stderr
     assert not (tmp_path / "out").exists()

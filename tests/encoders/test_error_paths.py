@@ -24,7 +24,7 @@ pytestmark = (
     pytest.mark.slow
 )  # about a minute: eight commands with six faults, in processes of their own
 
-DOORS = ["embed", "score", "fit-head", "search", "index", "evaluate", "serve", "calibrate"]
+DOORS = ["embed", "score", "fit-head", "search", "index", "serve", "calibrate"]
 FAULTS = ["package", "column", "dimension", "down", "slow", "busy"]
 NARROW = "def encode(texts): return [[1.0, 2.0, 3.0] for _ in texts]\n"
 # 22 dimensions for the one text with which an encoder is tried, three for a batch
@@ -61,7 +61,6 @@ def command(door, encoder, column="text"):
         "embed": ("--out", "new.lance"),
         "score": ("--out", "new.csv"),
         "index": ("--out", "new.faiss"),
-        "evaluate": ("--group-column", "thing", "--report", "new.html"),
     }
     words = ("index", "build") if door == "index" else (door,)
     return (*words, "texts.csv", *text, *model, *more[door])
@@ -168,7 +167,7 @@ def test_every_command_with_every_fault(fault, place, api, tmp_path):
 
 
 def test_an_api_that_fails_after_it_was_tried(place, api, tmp_path):
-    doors = ["embed", "score", "fit-head", "index", "evaluate", "calibrate"]
+    doors = ["embed", "score", "fit-head", "index", "calibrate"]
     cases = [
         Case(tuple("any" if word == "head" else word for word in words))
         for words in (command(door, f"openai:{api}/{door}#m") for door in doors)
@@ -187,19 +186,18 @@ def test_a_relative_and_an_absolute_name_are_the_same_encoder(place, tmp_path):
 
 def test_several_workers_without_ray(place, tmp_path):
     words = (*command("embed", "python:toy.py:encode"), "--workers", "2")
-    refused([Case(words, ("ray",))], place, tmp_path, ["pip install 'aureole[scale]'"])
+    refused([Case(words, ("ray",))], place, tmp_path, ["pip install 'aureole[ray]'"])
 
 
 def test_missing_packages_of_the_commands(place, tmp_path):
     cases, said = [], []
     for hidden, door, extra in (
-        ("lance", "embed", "retrieval"),
-        ("lance", "search", "retrieval"),
-        ("lance", "serve", "retrieval"),
-        ("faiss", "index", "retrieval"),
-        ("matplotlib", "evaluate", "reports"),
-        ("matplotlib", "fit-head", "reports"),
-        ("matplotlib", "calibrate", "reports"),
+        ("lance", "embed", "search"),
+        ("lance", "search", "search"),
+        ("lance", "serve", "search"),
+        ("faiss", "index", "search"),
+        ("matplotlib", "fit-head", "explore"),
+        ("matplotlib", "calibrate", "explore"),
         ("lightning_fabric", "fit-head", "train"),
         ("uvicorn", "serve", "serve"),
     ):

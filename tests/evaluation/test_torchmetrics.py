@@ -110,7 +110,7 @@ def test_importing_evaluation_does_not_import_torchmetrics():
 def test_missing_torchmetrics_says_what_to_install():
     code = "import sys; sys.modules['torchmetrics'] = None; from aureole.evaluation import StreamingMetric"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
-    assert "pip install 'aureole[metrics]'" in done.stderr
+    assert "pip install 'aureole[train]'" in done.stderr
 
 
 @pytest.mark.slow

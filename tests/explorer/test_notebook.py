@@ -158,7 +158,7 @@ def test_without_a_map_the_page_says_how_to_get_one(monkeypatch):
     monkeypatch.setattr("aureole.explorer._notebook._QUICK", 60)
     found = au.explore(small()).data["table"]["map"]
     assert found["available"] is False
-    assert "pip install 'aureole[map]'" in found["reason"]
+    assert "pip install 'aureole[explore]'" in found["reason"]
     with pytest.raises(MissingPackageError, match="openTSNE"):
         au.explore(small(), map=True)
 

@@ -73,9 +73,9 @@ def test_folders_and_variables_stay(runner, tmp_path):
 def test_pip_is_given_the_wheel(runner, tmp_path):
     (tmp_path / "venv" / "bin" / "pip").write_text('#!/bin/sh\necho "$@" > said\n')
     (tmp_path / "venv" / "bin" / "pip").chmod(0o755)
-    runner.run("pip install 'aureole[train,reports]'   # a remark")
+    runner.run("pip install 'aureole[train,explore]'   # a remark")
     said = (tmp_path / "work" / "said").read_text()
-    assert said == f"install --find-links {tmp_path / 'dist'} aureole[train,reports]\n"
+    assert said == f"install --find-links {tmp_path / 'dist'} aureole[train,explore]\n"
 
 
 @pytest.mark.parametrize("command", ["false", "false | true", "no-such-command", "echo Traceback"])

@@ -211,7 +211,7 @@ def _file_system(scheme: str, bucket: str) -> Any:
         from pyarrow import fs
     except ImportError as error:
         raise MissingPackageError(
-            "object stores need pyarrow: pip install 'aureole[tables]'."
+            "object stores need pyarrow: pip install 'aureole[search]'."
         ) from error
     if scheme != "s3:":
         return fs.FileSystem.from_uri(f"{scheme}//{bucket}")[0]

@@ -242,7 +242,7 @@ class _Lance(Part):
             import lance
         except ImportError as error:
             raise MissingPackageError(
-                "Lance tables need pylance: pip install 'aureole[retrieval]'."
+                "Lance tables need pylance: pip install 'aureole[search]'."
             ) from error
         try:
             return lance.dataset(str(self), storage_options=lance_options(str(self)))
@@ -463,5 +463,5 @@ def pyarrow_package() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise MissingPackageError("tables need pyarrow: pip install 'aureole[tables]'.") from error
+        raise MissingPackageError("tables need pyarrow: pip install 'aureole[search]'.") from error
     return pyarrow

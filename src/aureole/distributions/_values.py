@@ -119,7 +119,7 @@ class BatchValue(Distribution):
             import pyarrow
         except ImportError as error:
             raise MissingPackageError(
-                "this table needs pyarrow: pip install 'aureole[tables]'."
+                "this table needs pyarrow: pip install 'aureole[search]'."
             ) from error
         if len(self.batch_shape) != 1:
             raise InvalidInputError(

@@ -33,7 +33,7 @@ def load(name: str, kind: Kind | None = None) -> Encoder:
         import onnxruntime
     except ImportError as error:
         raise MissingPackageError(
-            f"onnx:{name} needs onnxruntime: pip install 'aureole[onnx]'."
+            f"onnx:{name} needs onnxruntime: pip install onnxruntime transformers pillow."
         ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

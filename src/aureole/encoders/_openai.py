@@ -64,9 +64,7 @@ class ApiEncoder(Encoder):
         try:
             import httpx
         except ImportError as error:
-            raise MissingPackageError(
-                "openai:URL#MODEL needs httpx: pip install 'aureole[openai]'."
-            ) from error
+            raise MissingPackageError("openai:URL#MODEL needs httpx: pip install httpx.") from error
         self._httpx: Any = httpx
         base = url.rstrip("/")
         if not urlsplit(base).path:

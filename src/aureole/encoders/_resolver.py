@@ -32,13 +32,13 @@ KINDS = {
     "openai": "URL#MODEL",
     "python": "MODULE:FUNCTION",
 }
-_EXTRAS = {
-    "sentence-transformers": "text",
-    "transformers": "transformers",
-    "timm": "timm",
-    "onnx": "onnx",
-    "openai": "openai",
-    "python": "all",
+_PACKAGES = {
+    "sentence-transformers": "'aureole[text]'",
+    "transformers": "transformers pillow",
+    "timm": "timm pillow",
+    "onnx": "onnxruntime transformers pillow",
+    "openai": "httpx",
+    "python": "'aureole[all]'",
 }
 _SIDE = 32  # pixels: what the image networks of ``aureole.models`` are trained on
 
@@ -127,7 +127,7 @@ def _load_named(spec: str, kind: Kind | None) -> Encoder:
     except ImportError as error:
         raise MissingPackageError(
             f"{shown} needs a package that cannot be imported ({first_line(error)}): "
-            f"pip install 'aureole[{_EXTRAS[scheme]}]'."
+            f"pip install {_PACKAGES[scheme]}."
         ) from error
     except Exception as error:  # libraries raise almost anything for a name they do not know
         raise EncoderError(

@@ -16,9 +16,7 @@ try:
     from torchmetrics import Metric
     from torchmetrics.utilities import dim_zero_cat
 except ImportError as error:
-    raise MissingPackageError(
-        "metrics need torchmetrics: pip install 'aureole[metrics]'."
-    ) from error
+    raise MissingPackageError("metrics need torchmetrics: pip install 'aureole[train]'.") from error
 
 
 class StreamingMetric(Metric):

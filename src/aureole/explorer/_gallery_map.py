@@ -327,7 +327,7 @@ def _tsne(mu: np.ndarray, start: np.ndarray, seed: int, observer: Observer) -> n
         from openTSNE import TSNEEmbedding, affinity, initialization, nearest_neighbors
     except ImportError as error:
         raise MissingPackageError(
-            "a map needs openTSNE: run `pip install 'aureole[map]'`."
+            "a map needs openTSNE: run `pip install 'aureole[explore]'`."
         ) from error
     observer("neighbours", 0, len(mu))
     cosine, rows = _index_of(mu).search(mu, _NEIGHBOURS + 1)
@@ -362,7 +362,9 @@ def _index_of(mu: np.ndarray) -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise MissingPackageError("a map needs faiss: run `pip install 'aureole[map]'`.") from error
+        raise MissingPackageError(
+            "a map needs faiss: run `pip install 'aureole[explore]'`."
+        ) from error
     mu = np.ascontiguousarray(mu, np.float32)
     flat = faiss.IndexFlatIP(mu.shape[1])
     if len(mu) <= _EXACT:

@@ -168,7 +168,7 @@ def _map_progress() -> Iterator[Observer]:
 
 
 class Exploration:
-    """The explorer of a gallery in memory; in Jupyter it is shown as a widget, which needs ``aureole[notebook]``.
+    """The explorer of a gallery in memory; in Jupyter it is shown as a widget, which needs ``aureole[explore]``.
 
     Attributes
     ----------
@@ -228,7 +228,7 @@ def _widget_class() -> Any:
         import traitlets
     except ImportError as error:
         raise MissingPackageError(
-            "the widget needs anywidget: pip install 'aureole[notebook]'."
+            "the widget needs anywidget: pip install 'aureole[explore]'."
         ) from error
     if "class" not in _made:
         traits = {

@@ -105,7 +105,7 @@ def render(
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
-        raise MissingPackageError("pages need jinja2: pip install 'aureole[reports]'.") from error
+        raise MissingPackageError("pages need jinja2: pip install 'aureole[explore]'.") from error
     environment = Environment(
         loader=PackageLoader("aureole.explorer", ""),
         autoescape=True,
@@ -125,7 +125,7 @@ def check_page() -> None:
         import_module("matplotlib")
     except ImportError as error:
         raise MissingPackageError(
-            f"pages need jinja2 and matplotlib ({error}): pip install 'aureole[reports]'."
+            f"pages need jinja2 and matplotlib ({error}): pip install 'aureole[explore]'."
         ) from error
 
 

@@ -37,7 +37,7 @@ from aureole.synthetic._image_transforms import augment
 from aureole.training import FitOptions, Phase, fit
 from aureole.training._fit import Observer
 
-EXTRAS = "pip install 'aureole[train,reports,images,retrieval]'"
+EXTRAS = "pip install 'aureole[train,explore,images,search]'"
 _PACKAGES = ("lightning_fabric", "matplotlib", "jinja2", "PIL")
 _ENGINES = ("lance", "faiss")
 _PLAN, _RECORD, _CHECKPOINT = "plan.json", "quickstart.json", "training.safetensors"
@@ -240,7 +240,7 @@ def write_gallery(
     """
     gallery = next((out / name for name in GALLERIES if find_spec(Path(name).suffix[1:])), None)
     if gallery is None:
-        raise AureoleError("a gallery needs Lance or FAISS: pip install 'aureole[retrieval]'.")
+        raise AureoleError("a gallery needs Lance or FAISS: pip install 'aureole[search]'.")
     for name in GALLERIES:
         if (out / name).is_dir():
             shutil.rmtree(out / name)

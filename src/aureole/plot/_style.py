@@ -27,7 +27,7 @@ def _matplotlib() -> Any:
         import matplotlib.style
     except ImportError as error:
         raise MissingPackageError(
-            "figures need matplotlib: pip install 'aureole[reports]'."
+            "figures need matplotlib: pip install 'aureole[explore]'."
         ) from error
     return matplotlib
 

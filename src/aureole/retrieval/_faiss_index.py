@@ -52,7 +52,7 @@ class VectorIndex:
             import faiss
         except ImportError as error:
             raise MissingPackageError(
-                "galleries in FAISS need faiss-cpu: pip install 'aureole[retrieval]'."
+                "galleries in FAISS need faiss-cpu: pip install 'aureole[search]'."
             ) from error
         self.faiss: Any = faiss
         self.dim = dim

@@ -35,7 +35,7 @@ def lance_package() -> Any:
         import lance
     except ImportError as error:
         raise MissingPackageError(
-            "Lance tables need pylance: pip install 'aureole[retrieval]'."
+            "Lance tables need pylance: pip install 'aureole[search]'."
         ) from error
     return lance
 

@@ -12,7 +12,7 @@ try:
     from pydantic import Field, SkipValidation
 except ImportError as error:
     raise MissingPackageError(
-        "LangChainMatchRetriever needs langchain-core: pip install 'aureole[langchain]'."
+        "LangChainMatchRetriever needs langchain-core: pip install langchain-core."
     ) from error
 
 # Stores name the search by a vector with scores in one of these ways.

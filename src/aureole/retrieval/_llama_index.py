@@ -13,7 +13,7 @@ try:
     from pydantic import Field, SkipValidation
 except ImportError as error:
     raise MissingPackageError(
-        "LlamaIndex adapters need llama-index-core: pip install 'aureole[llamaindex]'."
+        "LlamaIndex adapters need llama-index-core: pip install llama-index-core."
     ) from error
 
 

@@ -28,7 +28,7 @@ class Connection:
             import psycopg.sql
         except ImportError as error:
             raise MissingPackageError(
-                "galleries in PostgreSQL need psycopg and pgvector: pip install 'aureole[retrieval]'."
+                "galleries in PostgreSQL need psycopg and pgvector: pip install 'aureole[postgres]'."
             ) from error
         self.psycopg: Any = psycopg
         self._address = address

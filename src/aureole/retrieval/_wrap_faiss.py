@@ -26,7 +26,7 @@ class FaissSource:
             import faiss as package
         except ImportError as error:
             raise MissingPackageError(
-                "FAISS indexes need faiss-cpu: pip install 'aureole[retrieval]'."
+                "FAISS indexes need faiss-cpu: pip install 'aureole[search]'."
             ) from error
         faiss: Any = package
         given = [name for name in ("collection", "vector", "id", "columns") if getattr(names, name)]

@@ -62,7 +62,7 @@ def check_parallel(model: ModelSpec) -> None:
         import ray  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(
-            "several workers need Ray: pip install 'aureole[scale]'."
+            "several workers need Ray: pip install 'aureole[ray]'."
         ) from error
     if not isinstance(model.encoder, str | None):
         raise InvalidInputError(
@@ -151,7 +151,7 @@ def build_lists(
             from lance_ray import create_index
         except ImportError as error:
             raise MissingPackageError(
-                "building lists with several workers needs lance-ray: pip install 'aureole[scale]', or use one worker."
+                "building lists with several workers needs lance-ray: pip install 'aureole[ray]', or use one worker."
             ) from error
 
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -269,7 +269,7 @@ def ray_running(workers: int, address: str | None, *, background: bool = True) -
         import ray
     except ImportError as error:
         raise MissingPackageError(
-            "more than one worker needs Ray: pip install 'aureole[scale]', or use one worker."
+            "more than one worker needs Ray: pip install 'aureole[ray]', or use one worker."
         ) from error
     started = not ray.is_initialized()
     if started and address is None:
