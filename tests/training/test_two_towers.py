@@ -250,8 +250,9 @@ def test_damaged_and_mixed_folders_are_refused(head, tmp_path):
 
 
 def test_summary_and_repr_give_sizes_information_and_coverage(head):
-    assert repr(small()) == "TwoTowerHead(dim=6)"
-    assert repr(head) == "TwoTowerHead(dim=6, fitted: 12 and 9 -> 6 dimensions)"
+    changed = "dim=6, width=64, steps=120, items=256"
+    assert repr(small()) == f"TwoTowerHead({changed})"
+    assert repr(head) == f"TwoTowerHead({changed}, fitted: 12 and 9 -> 6 dimensions)"
     text = head.summary()
     assert "vectors of 12 and 9 dimensions to posteriors of 6" in text
     assert f"{head.kappa_pos_:g}: {head.profile_[head.kappa_pos_]:.3f}" in text

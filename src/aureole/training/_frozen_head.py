@@ -7,7 +7,7 @@ read as they are needed, so they may be a memory-mapped array that is larger tha
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from aureole.data import Groups, PairBatch, PairIndex, Votes, as_vectors
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError, NotFittedError
-from aureole.evaluation import Calibration, diagnose, fit_calibration, predictive_coverage
+from aureole.errors import InvalidInputError
+from aureole.evaluation import Calibration, diagnose, predictive_coverage
 from aureole.evaluation._calibration import CAP_MASSES
 from aureole.evaluation._diagnosis import Diagnosis
 from aureole.losses import ClosedFormInfoNCE
@@ -24,29 +24,24 @@ from aureole.models import Card
 from aureole.models._card import model_card
 from aureole.models._pretrained import HubModel, find_model
 from aureole.models._saving import check_weights, load_folder, save_folder
-from aureole.training._fit import Fit, FitOptions, Observer, fit
+from aureole.training._fit import Fit, Observer, fit
 from aureole.training._head_network import (
     CHUNK,
-    PATIENCE,
+    Head,
     Vectors,
     best_information,
-    check_parameters,
     check_vectors,
-    choose_dim,
     head_encoder,
     head_network,
     information,
     judged,
     take,
-    try_dims,
 )
 from aureole.training._schedule import Phase
 from aureole.training._voted_items import AGREEMENT_WEIGHT, VotedItems
 
 Partners = Groups | PairIndex | VotedItems
 HEAD_FORMAT = "aureole-frozen-head-2"
-_PARAMETERS = ("dim", "kappa_pos", "width", "steps", "items", "lr", "held_out", "seed")
-_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
 _HELD_OUT_ITEMS, _PAIRS = 2048, 4096
 _ROUNDS = 4  # pairs per group at most, when pairs are sampled
 _LARGEST = 65_536  # features, dimensions or hidden units of a head that is loaded
@@ -58,7 +53,7 @@ _USAGE = (
 )
 
 
-class FrozenHead(HubModel):
+class FrozenHead(Head, HubModel):
     r"""Posteriors :math:`\mathrm{vMF}(\hat\mu(v), \hat\kappa(v))` of vectors v, learned from matching pairs of vectors.
 
     :math:`\hat\mu` is a linear map to ``dim`` dimensions, initialised with the whitened principal directions of the
@@ -129,41 +124,6 @@ class FrozenHead(HubModel):
 
     fingerprint_: str | None = None
 
-    def __init__(
-        self,
-        dim: int | Literal["auto"] = 32,
-        *,
-        kappa_pos: float | None = None,
-        width: int = 128,
-        steps: int = 400,
-        items: int = 1024,
-        lr: float = 4e-3,
-        held_out: float = 0.1,
-        seed: int = 0,
-    ) -> None:
-        self.dim = dim
-        self.kappa_pos = kappa_pos
-        self.width = width
-        self.steps = steps
-        self.items = items
-        self.lr = lr
-        self.held_out = held_out
-        self.seed = seed
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
-        """The constructor parameters by name."""
-        return {name: getattr(self, name) for name in _PARAMETERS}
-
-    def set_params(self, **parameters: Any) -> "FrozenHead":
-        """Set parameters by name and return self."""
-        for name, value in parameters.items():
-            if name not in _PARAMETERS:
-                raise InvalidInputError(
-                    f"FrozenHead has no parameter {name!r}. Its parameters are {', '.join(_PARAMETERS)}."
-                )
-            setattr(self, name, value)
-        return self
-
     def fit(
         self,
         vectors: Any,
@@ -185,7 +145,7 @@ class FrozenHead(HubModel):
         (``data.read_vectors`` opens a Parquet file as one). ``calibrate=False`` leaves kappa as the network predicts
         it. With ``checkpoint``, an interrupted fit resumes.
         """
-        check_parameters(self)
+        self._check_parameters()
         vectors = as_vectors(vectors)
         check_vectors(vectors)
         if len(getattr(groups, "shape", ())) == 2:
@@ -199,50 +159,34 @@ class FrozenHead(HubModel):
 
         def train(dim: int, steps: int, path: Path | None) -> Fit:
             encoder = head_encoder(vectors, training.members, dim, width=self.width, seed=self.seed)
-            value, weight = self._kappa_pos(dim, training), AGREEMENT_WEIGHT
+            value = self._kappa_pos(dim, training)
             if isinstance(training, VotedItems):
                 training.initialise(encoder, value, dim)
-            loss, judge = (ClosedFormInfoNCE(value, agreement_weight=weight) for _ in range(2))
+            loss, judge = (
+                ClosedFormInfoNCE(value, agreement_weight=AGREEMENT_WEIGHT) for _ in range(2)
+            )
             return fit(
                 encoder,
                 loss,  # may move to a GPU with the encoder; ``judge`` stays on the CPU
                 lambda _, generator: draw_batch(vectors, training, self.items, generator),
                 phases=[Phase("joint", steps, self.lr)],
-                options=FitOptions(
-                    seed=self.seed,
-                    average=0.99,
-                    evaluate_every=max(1, steps // 20),
-                    select="held_out",
-                    patience=PATIENCE,
-                    diagnose=False,  # held-out pairs are better, below
-                ),
+                options=self._options(steps, "held_out"),
                 checkpoint=path,
                 evaluate=lambda model: judged(model, judge, probe),
                 observer=observer,
             )
 
-        self.dims_: dict[int, float] = {}
-        if self.dim == "auto":
-            self.dims_ = try_dims(train, int(vectors.shape[1]), self.steps, checkpoint)
-        self.dim_ = choose_dim(self.dims_) if self.dim == "auto" else int(self.dim)
+        self._choose_dim(train, int(vectors.shape[1]), checkpoint)
         self.kappa_pos_ = self._kappa_pos(self.dim_, training)
         self.fit_ = train(self.dim_, self.steps, checkpoint)
         self.encoder_: nn.Module = self.fit_.encoder
         self.n_features_in_ = int(vectors.shape[1])
         self.square_length_ = float(probe.inputs.double().square().sum(1).mean())
         self.information_ = best_information(self.fit_)
-        self.profile_ = {
-            value: information(self.encoder_, ClosedFormInfoNCE(value), probe)
-            for value in (factor * self.kappa_pos_ for factor in _FACTORS)
-        }
-        self.calibration_ = Calibration()
-        query, partner = self._one_way(vectors, calibrating, rng)
-        if calibrate:
-            self.calibration_ = fit_calibration(query, partner, kappa_pos=self.kappa_pos_)
-            query, partner = (self._calibrated(q) for q in (query, partner))
-        self.coverage_ = predictive_coverage(
-            query, partner, kappa_pos=self.kappa_pos_, masses=CAP_MASSES
+        self.profile_ = self._profile(
+            lambda value: information(self.encoder_, ClosedFormInfoNCE(value), probe)
         )
+        self._calibrate(*self._one_way(vectors, calibrating, rng), calibrate=calibrate)
         self.diagnosis_ = self._diagnosed(probe)
         return self
 
@@ -280,13 +224,13 @@ class FrozenHead(HubModel):
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
         votes: Votes | Any = None,
     ) -> float:
-        """The information of the posteriors about a partner, in nats: the log number of candidates minus the loss.
+        """Return the information of the posteriors about a partner, in nats: log of the candidates minus the loss.
 
         Higher is better. At most 2,048 vectors are used, two of each group. The data are those of ``fit``.
         """
-        return next(
-            iter(self.profile(vectors, groups, pairs=pairs, votes=votes, factors=(1.0,)).values())
-        )
+        vectors, partners, rng = self._measured(vectors, groups, pairs, votes)
+        probe = draw_probe(vectors, partners, rng)
+        return information(self._model, ClosedFormInfoNCE(self.kappa_pos_), probe)
 
     def profile(
         self,
@@ -295,16 +239,15 @@ class FrozenHead(HubModel):
         *,
         pairs: Sequence[Sequence[int]] | Vectors | None = None,
         votes: Votes | Any = None,
-        factors: Sequence[float] = _FACTORS,
     ) -> dict[float, float]:
-        """``score`` at other kappa_pos, multiples of the fitted one, without refitting the encoder."""
-        vectors = as_vectors(vectors)
-        self._check_fitted(vectors)
-        rng = torch.Generator().manual_seed(self.seed)
-        probe = draw_probe(vectors, partners_of(vectors, groups, pairs, votes), rng)
-        values = [factor * self.kappa_pos_ for factor in factors]
-        return {v: information(self._model, ClosedFormInfoNCE(v), probe) for v in values}
+        """Return ``score`` at a quarter to four times the fitted kappa_pos, without refitting the encoder."""
+        vectors, partners, rng = self._measured(vectors, groups, pairs, votes)
+        probe = draw_probe(vectors, partners, rng)
+        return self._profile(
+            lambda value: information(self._model, ClosedFormInfoNCE(value), probe)
+        )
 
+    @torch.no_grad()
     def coverage(
         self,
         vectors: Any,
@@ -314,41 +257,28 @@ class FrozenHead(HubModel):
         votes: Votes | Any = None,
         masses: Sequence[float] = CAP_MASSES,
     ) -> dict[float, float]:
-        """The share of partners in predictive caps by mass, from at most 4,096 pairs, up to four per group.
+        """Return the share of partners in predictive caps by mass, from at most 4,096 pairs, up to four per group.
 
         With votes, up to four per item.
         """
+        ends = self._one_way(*self._measured(vectors, groups, pairs, votes))
+        query, partner = (self._calibrated(q) for q in ends)
+        return predictive_coverage(query, partner, kappa_pos=self.kappa_pos_, masses=masses)
+
+    def _measured(
+        self, vectors: Any, groups: Any, pairs: Any, votes: Any
+    ) -> tuple[Vectors, Partners, torch.Generator]:
+        """Return the vectors, their partners and the random generator of a measurement."""
         vectors = as_vectors(vectors)
         self._check_fitted(vectors)
         rng = torch.Generator().manual_seed(self.seed)
-        query, partner = self._one_way(vectors, partners_of(vectors, groups, pairs, votes), rng)
-        return predictive_coverage(query, partner, kappa_pos=self.kappa_pos_, masses=masses)
+        return vectors, partners_of(vectors, groups, pairs, votes), rng
 
     @property
     def takes_unit_vectors(self) -> bool:
         """Return True if the head was fitted on unit vectors, judged by their mean squared length."""
         self._require_fit()
         return 0.8 < self.square_length_ < 1.25
-
-    def summary(self) -> str:
-        """A readable summary of the fit in a few lines."""
-        self._require_fit()
-        profile = ", ".join(f"{k:.4g}: {v:.3f}" for k, v in self.profile_.items())
-        covered = ", ".join(f"{m:.0%}: {c:.1%}" for m, c in self.coverage_.items())
-        lines = [
-            f"FrozenHead: vectors of {self.n_features_in_} dimensions to posteriors of {self.dim_}",
-            f"held-out information {self.information_:.3f} nats per pair",
-            f"the same by kappa_pos (fitted with {self.kappa_pos_:.4g}):",
-            f"  {profile}",
-            f"calibration of kappa: factor {self.calibration_.scale:.3g} at {self.calibration_.reference:.3g}, "
-            f"power {self.calibration_.power:.3g}",
-            "held-out partners in predictive caps:",
-            f"  {covered}",
-        ]
-        if self.dims_:
-            tried = ", ".join(f"{d}: {v:.3f}" for d, v in self.dims_.items())
-            lines[2:2] = ["the same by dim, after a fifth of the steps:", f"  {tried}"]
-        return "\n".join(lines)
 
     def save(self, folder: Path | str, *, card: Card | None = None) -> Path:
         """Save the fitted head as ``config.json``, ``weights.safetensors`` and a model card; return the folder.
@@ -394,48 +324,32 @@ class FrozenHead(HubModel):
         vars(head).update(fitted)
         return head
 
-    def __repr__(self) -> str:
-        defaults = FrozenHead().get_params()
-        changed = {name: v for name, v in self.get_params().items() if v != defaults[name]}
-        parts = [f"{name}={value!r}" for name, value in changed.items()]
-        if self.__sklearn_is_fitted__():
-            parts.append(f"fitted: {self.n_features_in_} -> {self.dim_} dimensions")
-        return f"FrozenHead({', '.join(parts)})"
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "calibration_")
-
     def __sklearn_tags__(self) -> Any:
         """Tags for scikit-learn pipelines."""
         from sklearn.utils import Tags, TargetTags
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=True))
 
-    def _kappa_pos(self, dim: int, partners: Partners) -> float:
-        if self.kappa_pos is not None:
-            return float(self.kappa_pos)
-        return partners.kappa_pos(dim) if isinstance(partners, VotedItems) else 2.0 * dim
+    def _sizes(self) -> str:
+        return str(self.n_features_in_)
+
+    def _kappa_pos(self, dim: int, partners: Partners | None = None) -> float:
+        if self.kappa_pos is None and isinstance(partners, VotedItems):
+            return partners.kappa_pos(dim)
+        return super()._kappa_pos(dim)
 
     @torch.no_grad()
     def _one_way(
         self, vectors: Vectors, partners: Partners, rng: torch.Generator
     ) -> tuple[VonMisesFisher, VonMisesFisher]:
-        """The posteriors of a sample of pairs, up to four of each group: (queries, partners)."""
+        """Return the uncalibrated posteriors of a sample of pairs, up to four of each group: (queries, partners)."""
         left, right = pair_rows(partners, _PAIRS, rng)
-        query, partner = (self._model(take(vectors, rows)) for rows in (left, right))
+        query, partner = (self.encoder_(take(vectors, rows)) for rows in (left, right))
         return query, partner
 
     def _model(self, inputs: Tensor) -> VonMisesFisher:
-        """The calibrated posteriors of inputs."""
+        """Return the calibrated posteriors of inputs."""
         return self._calibrated(self.encoder_(inputs))
-
-    def _calibrated(self, posterior: VonMisesFisher) -> VonMisesFisher:
-        kappa = self.calibration_(posterior.kappa)
-        return VonMisesFisher(posterior.mu, kappa, validate_args=False)
-
-    def _require_fit(self) -> None:
-        if not self.__sklearn_is_fitted__():
-            raise NotFittedError("this head is not fitted yet: call fit(vectors, groups) first.")
 
     def _check_fitted(self, vectors: Vectors) -> None:
         self._require_fit()

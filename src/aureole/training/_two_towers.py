@@ -6,9 +6,9 @@ different encoders and have no directions in common. The maps between them are l
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,37 +17,36 @@ from torch import Tensor, nn
 
 from aureole.data import Triplets, as_vectors
 from aureole.distributions import VonMisesFisher
-from aureole.errors import InvalidInputError, NotFittedError
-from aureole.evaluation import Calibration, fit_calibration, predictive_coverage
-from aureole.evaluation._calibration import CAP_MASSES
+from aureole.errors import InvalidInputError
 from aureole.losses import ClosedFormInfoNCE, ContrastiveLoss
 from aureole.models import IndependentEncoder
-from aureole.training._fit import DrawBatch, Fit, FitOptions, Observer, fit
+from aureole.training._fit import DrawBatch, Fit, Observer, fit
 from aureole.training._frozen_head import FrozenHead
 from aureole.training._head_network import (
-    PATIENCE,
+    Head,
     Vectors,
     best_information,
     check_dim,
-    check_parameters,
     check_vectors,
-    choose_dim,
     head_network,
+    numbered,
     take,
-    try_dims,
 )
 from aureole.training._schedule import Phase
 
-_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of kappa_pos, in the profile
 _HELD_OUT_PAIRS, _SAMPLE = 2048, 20_000
 _LARGEST_SHARE = 0.05  # of the pairs in one group of connected rows
 _FOLDS = 3  # of the training pairs, to train kappa with maps that have not seen a pair
 _PRINCIPAL = 512  # directions of each side among which common ones are searched
 _GROUPS_PER_DIRECTION = 4
 _SIDES = ("left", "right")
+_FITTED = (
+    *("dim_", "dims_", "kappa_pos_", "calibration_"),
+    *("information_", "profile_", "coverage_"),
+)
 
 
-class TwoTowerHead:
+class TwoTowerHead(Head):
     r"""Posteriors on one sphere for vectors of two encoders, learned from matching pairs (left row, right row).
 
     Each side has a linear map to ``dim`` dimensions and a small network for :math:`\log\hat\kappa`, as in
@@ -101,27 +100,6 @@ class TwoTowerHead:
     tensor([0, 1, 2, 3, 4])
     """
 
-    def __init__(
-        self,
-        dim: int | Literal["auto"] = 32,
-        *,
-        kappa_pos: float | None = None,
-        width: int = 128,
-        steps: int = 400,
-        items: int = 1024,
-        lr: float = 4e-3,
-        held_out: float = 0.1,
-        seed: int = 0,
-    ) -> None:
-        self.dim = dim
-        self.kappa_pos = kappa_pos
-        self.width = width
-        self.steps = steps
-        self.items = items
-        self.lr = lr
-        self.held_out = held_out
-        self.seed = seed
-
     def fit(
         self,
         left: Any,
@@ -138,7 +116,7 @@ class TwoTowerHead:
         connected by pairs, such as all pictures and all captions of one thing, are held out together and are
         never each other's negatives. Vectors are tensors, arrays or Arrow columns, and are read in parts.
         """
-        check_parameters(self)
+        self._check_parameters()
         sides = _checked("left", left), _checked("right", right)
         rng = torch.Generator().manual_seed(self.seed)
         training, held = cross_pairs(pairs, *sides).split(self.held_out, rng)
@@ -149,33 +127,26 @@ class TwoTowerHead:
         def train(dim: int, steps: int, path: Path | None) -> Fit:
             return plan.train_maps(training, dim, steps, path)
 
-        self.dims_: dict[int, float] = {}
-        if self.dim == "auto":
-            largest = min(int(vectors.shape[1]) for vectors in sides)
-            self.dims_ = try_dims(train, largest, self.steps, checkpoint)
-        self.dim_ = choose_dim(self.dims_) if self.dim == "auto" else int(self.dim)
+        self._choose_dim(train, min(int(vectors.shape[1]) for vectors in sides), checkpoint)
         self.kappa_pos_ = self._kappa_pos(self.dim_)
         maps = train(self.dim_, self.steps, checkpoint)
         folds = []
         for number, (rest, fold) in enumerate(training.folds(_FOLDS, rng)):
-            path = _numbered(checkpoint, f"fold{number}")
-            other = plan.train_maps(rest, self.dim_, self.steps, path)
-            folds.append((fold, other.encoder))
-        self.fit_ = plan.train_kappa(
-            maps.encoder, folds or [(training, maps.encoder)], _numbered(checkpoint, "kappa")
-        )
+            path = numbered(checkpoint, f"fold{number}")
+            folds.append((fold, plan.train_maps(rest, self.dim_, self.steps, path).encoder))
+        path = numbered(checkpoint, "kappa")
+        self.fit_ = plan.train_kappa(maps.encoder, folds or [(training, maps.encoder)], path)
         towers = self.fit_.encoder
         assert isinstance(towers, Towers)
         self.information_ = best_information(self.fit_)
-        self.profile_ = {
-            value: cross_information(towers, ClosedFormInfoNCE(value, in_batch="all"), probe)
-            for value in (factor * self.kappa_pos_ for factor in _FACTORS)
-        }
+        self.profile_ = self._profile(lambda value: cross_information(towers, _loss(value), probe))
         batch = calibrating.draw(sides, _HELD_OUT_PAIRS, rng)
-        self._calibrate(towers, batch, calibrate=calibrate)
+        with torch.no_grad():
+            ends = [towers(part) for part in (batch.anchor, batch.positive)]
+        self._calibrate(_joined(ends), _joined(ends[::-1]), calibrate=calibrate)
         squares = [x.square().sum(1).mean() for x in towers.split(probe.anchor, probe.positive)]
         self.left_, self.right_ = (
-            self._head(encoder, float(square))
+            self._side(encoder, float(square))
             for encoder, square in zip(towers, squares, strict=True)
         )
         return self
@@ -188,22 +159,6 @@ class TwoTowerHead:
         with naming("right"):
             return first, self.right_.predict(right)
 
-    def summary(self) -> str:
-        """A readable summary of the fit in a few lines."""
-        self._require_fit()
-        profile = ", ".join(f"{k:g}: {v:.3f}" for k, v in self.profile_.items())
-        covered = ", ".join(f"{m:.0%}: {c:.1%}" for m, c in self.coverage_.items())
-        sizes = [head.n_features_in_ for head in (self.left_, self.right_)]
-        lines = [
-            f"TwoTowerHead: vectors of {sizes[0]} and {sizes[1]} dimensions to posteriors of {self.dim_}",
-            f"held-out information {self.information_:.3f} nats per pair",
-            f"the same by kappa_pos (fitted with {self.kappa_pos_:g}):",
-            f"  {profile}",
-            "held-out partners in predictive caps:",
-            f"  {covered}",
-        ]
-        return "\n".join(lines)
-
     def save(self, folder: Path | str) -> Path:
         """Save both heads, ``folder/left`` and ``folder/right``, as ``FrozenHead.save`` does; return the folder."""
         self._require_fit()
@@ -215,58 +170,24 @@ class TwoTowerHead:
     def load(cls, folder: Path | str) -> "TwoTowerHead":
         """Load both heads from a folder. Untrusted files are safe: they hold only numbers, which are validated."""
         left, right = (FrozenHead.load(Path(folder) / side) for side in _SIDES)
-        names = ("dim_", "kappa_pos_", "calibration_", "information_", "profile_", "coverage_")
-        if any(getattr(left, name) != getattr(right, name) for name in names):
+        if any(getattr(left, name) != getattr(right, name) for name in _FITTED):
             raise InvalidInputError(f"the heads in {folder} are not the two sides of one fit.")
         head = cls(**left.get_params())
-        head.left_, head.right_, head.dims_ = left, right, left.dims_
-        for name in names:
+        head.left_, head.right_ = left, right
+        for name in _FITTED:
             setattr(head, name, getattr(left, name))
         return head
 
-    def __repr__(self) -> str:
-        if not hasattr(self, "left_"):
-            return f"TwoTowerHead(dim={self.dim!r})"
-        sizes = f"{self.left_.n_features_in_} and {self.right_.n_features_in_}"
-        return f"TwoTowerHead(dim={self.dim!r}, fitted: {sizes} -> {self.dim_} dimensions)"
+    def _sizes(self) -> str:
+        return f"{self.left_.n_features_in_} and {self.right_.n_features_in_}"
 
-    def _kappa_pos(self, dim: int) -> float:
-        return 2.0 * dim if self.kappa_pos is None else float(self.kappa_pos)
-
-    def _require_fit(self) -> None:
-        if not hasattr(self, "left_"):
-            raise NotFittedError("this head is not fitted yet: call fit(left, right, pairs) first.")
-
-    @torch.no_grad()
-    def _calibrate(self, towers: "Towers", batch: Triplets, *, calibrate: bool) -> None:
-        """Calibrate kappa on pairs in both directions, and measure the coverage."""
-        ends = [towers(part) for part in (batch.anchor, batch.positive)]
-        query, partner = (_joined(ends), _joined(ends[::-1]))
-        self.calibration_ = Calibration()
-        if calibrate:
-            self.calibration_ = fit_calibration(query, partner, kappa_pos=self.kappa_pos_)
-        query, partner = (
-            VonMisesFisher(q.mu, self.calibration_(q.kappa), validate_args=False)
-            for q in (query, partner)
-        )
-        self.coverage_ = predictive_coverage(
-            query, partner, kappa_pos=self.kappa_pos_, masses=CAP_MASSES
-        )
-
-    def _head(self, encoder: IndependentEncoder, square_length: float) -> FrozenHead:
-        """One side as a fitted head."""
-        names = ("kappa_pos", "width", "steps", "items", "lr", "held_out", "seed")
-        head = FrozenHead(self.dim_, **{name: getattr(self, name) for name in names})
+    def _side(self, encoder: IndependentEncoder, square_length: float) -> FrozenHead:
+        """Return one side as a fitted head."""
+        head = FrozenHead(**self.get_params() | {"dim": self.dim_})
         vars(head).update(
-            dim_=self.dim_,
-            kappa_pos_=self.kappa_pos_,
+            **{name: getattr(self, name) for name in _FITTED},
             n_features_in_=len(encoder.centre),
             square_length_=square_length,
-            information_=self.information_,
-            calibration_=Calibration(**asdict(self.calibration_)),
-            profile_=dict(self.profile_),
-            dims_=dict(self.dims_),
-            coverage_=dict(self.coverage_),
             encoder_=encoder.requires_grad_(False).eval(),
             fit_=self.fit_,
         )
@@ -320,28 +241,18 @@ class _Plan:
         self, model: nn.Module, draw: DrawBatch, phase: Phase, dim: int, path: Path | None
     ) -> Fit:
         """Train, and select the step with the highest held-out information."""
-        loss, judge = (
-            ClosedFormInfoNCE(self.head._kappa_pos(dim), in_batch="all") for _ in range(2)
-        )
+        loss, judge = (_loss(self.head._kappa_pos(dim)) for _ in range(2))
 
         def evaluate(model: nn.Module) -> dict[str, float]:
             towers = model.towers if isinstance(model, GivenMu) else model
             return {"information": cross_information(towers, judge, self.probe)}
 
-        options = FitOptions(
-            seed=self.head.seed,
-            average=0.99,
-            evaluate_every=max(1, phase.steps // 20),
-            select="information",
-            patience=PATIENCE,
-            diagnose=False,
-        )
         return fit(
             model,
             loss,  # may move to a GPU with the towers; ``judge`` stays on the CPU
             draw,
             phases=[phase],
-            options=options,
+            options=self.head._options(phase.steps, "information"),
             checkpoint=path,
             evaluate=evaluate,
             observer=self.observer,
@@ -415,17 +326,17 @@ class CrossPairs:
     pairs: Int[Tensor, "p 2"]
     group: Int[Tensor, " p"]
 
+    def __getitem__(self, mask: Bool[Tensor, " p"]) -> "CrossPairs":
+        return CrossPairs(self.pairs[mask], self.group[mask])
+
     def split(self, share: float, rng: torch.Generator) -> tuple["CrossPairs", "CrossPairs"]:
         """(Pairs to keep, pairs to hold out), without a common group; a side with fewer than two groups keeps all."""
         names = self.group.unique()
         held = min(max(2, round(share * len(names))), len(names) - 2)
         if held < 2:
             return self, self
-        chosen = names[torch.randperm(len(names), generator=rng)[:held]]
-        out = torch.isin(self.group, chosen)
-        return CrossPairs(self.pairs[~out], self.group[~out]), CrossPairs(
-            self.pairs[out], self.group[out]
-        )
+        out = torch.isin(self.group, names[torch.randperm(len(names), generator=rng)[:held]])
+        return self[~out], self[out]
 
     def folds(
         self, count: int, rng: torch.Generator
@@ -434,11 +345,9 @@ class CrossPairs:
         names = self.group.unique()
         if len(names) < 2 * count:
             return
-        order = names[torch.randperm(len(names), generator=rng)]
-        for chosen in order.chunk(count):
+        for chosen in names[torch.randperm(len(names), generator=rng)].chunk(count):
             inside = torch.isin(self.group, chosen)
-            rest, fold = (CrossPairs(self.pairs[m], self.group[m]) for m in (~inside, inside))
-            yield rest, fold
+            yield self[~inside], self[inside]
 
     def draw(self, sides: tuple[Vectors, Vectors], n_pairs: int, rng: torch.Generator) -> Triplets:
         """One pair of each of ``n_pairs`` groups, or of all groups if there are fewer, as padded inputs."""
@@ -556,6 +465,10 @@ def cross_information(towers: nn.Module, loss: ContrastiveLoss, batch: Triplets)
     return float(np.log(len(batch.anchor)) - value.item())
 
 
+def _loss(kappa_pos: float) -> ClosedFormInfoNCE:
+    return ClosedFormInfoNCE(kappa_pos, in_batch="all")
+
+
 @contextmanager
 def naming(side: str) -> Iterator[None]:
     """Errors about vectors say on which side they are."""
@@ -575,10 +488,6 @@ def _checked(side: str, vectors: Any) -> Vectors:
 def turned(batch: Triplets, step: int) -> Triplets:
     """The batch, with the right side as anchors in every second step."""
     return batch if step % 2 else Triplets(batch.positive, batch.anchor)
-
-
-def _numbered(checkpoint: Path | None, name: str) -> Path | None:
-    return checkpoint and checkpoint.with_name(f"{checkpoint.stem}-{name}{checkpoint.suffix}")
 
 
 def _padded(x: Float[Tensor, "n d"], width: int, side: float) -> Float[Tensor, "n w"]:
