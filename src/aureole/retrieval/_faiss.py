@@ -1,534 +1,556 @@
-"""FAISS: a gallery in memory, with atomic snapshots on disk.
+"""FAISS: galleries in memory, saved as one file, and indexes of users.
 
-A folder ``gallery.faiss`` holds one snapshot: ``manifest.json``, the files that it names, and a lock file for writers.
-Every change of the rows writes all of them to a new file and then replaces the manifest, so a process that is killed
-meanwhile leaves the previous snapshot readable. Open galleries load a new snapshot when they are used next.
-
-The manifest's log lists files of rows and of positions to delete, to be applied in order. This version writes at most
-one of each; 0.1.0 wrote one per change. Files are safetensors: loading them runs no code. The manifest has the SHA-256
-of each file, and opening a gallery verifies them. Files are untrusted: every value is validated when it is read.
-
-A gallery with a compressed index keeps its codes in memory, and ids, vectors, kappas and payload on disk: its files of
-rows are memory maps. A change of the rows then writes one file more, not a new snapshot, and the SHA-256 of files of
-rows is verified by ``problems`` only.
+A file ``gallery.faiss`` holds everything: ids, vectors, kappas, payload, notes and the approximate index as
+safetensors, which runs no code when it is read. A change makes a new snapshot and replaces the file atomically, so a
+killed process leaves the previous one. A snapshot never changes, so searches and scans keep the one they began with.
+Other processes notice that the file was replaced at their next call. Files are untrusted: every value is checked.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aureole._io import PART, reporting_writes
-from aureole.errors import DamagedGalleryError, InvalidInputError
-from aureole.retrieval._compression import Compression, check_compressed
-from aureole.retrieval._faiss_codes import CodeIndex, build_codes
-from aureole.retrieval._faiss_files import (
-    FAILURES,
-    FORMAT,
-    MANIFEST,
-    check_digest,
-    deleted_places,
-    durable_file,
-    missing,
-    pack_rows,
-    read_arrays,
-    read_manifest,
-    unpack_rows,
-    write_arrays,
+from aureole._io import atomic_file
+from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
+from aureole.retrieval._faiss_index import (
+    FaissSearch,
+    build_hnsw,
+    build_ivf,
+    faiss_package,
+    hnsw_from_arrays,
+    index_arrays,
+    ivf_from_arrays,
 )
-from aureole.retrieval._faiss_index import VectorIndex
 from aureole.retrieval._filters import Condition, matches
-from aureole.retrieval._integrity import check_returned, reading
-from aureole.retrieval._mapped_rows import MappedPlaces, MappedRows, hash_arrays
+from aureole.retrieval._integrity import has_unit_length, parse_note, reading, valid_kappa
 from aureole.retrieval._schema import (
-    DTYPES,
     NO_MU,
     Rows,
     Schema,
+    join_rows,
     matches_schema,
     object_array,
+    pack_strings,
+    pick_rows,
+    unpack_strings,
 )
 from aureole.retrieval._store import (
     Approximate,
+    Names,
     Selection,
     check_build,
     describe_index,
     file_lock,
-    slack,
 )
 
-_LOCK = "lock"
-_SPREAD, _GROUP = 0.02, 64  # up to 64 queries whose bounds are this close share a call
-_SCAN_ROWS = 2**16  # rows per batch of a scan
-_MOST_FILES = 64  # of a compressed gallery, before they are merged
+_FORMAT = "aureole-gallery-1"
+_LINKS = 32  # of a graph
+_SCAN_ROWS = 2**14  # rows per batch of a scan
+_FAILURES = (OSError, KeyError, TypeError, ValueError, IndexError, MemoryError, OverflowError)
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """Everything that a gallery holds. The mu of ``rows`` is a view of the memory of ``flat``."""
+
+    schema: Schema
+    rows: Rows
+    place: dict[str, int]
+    flat: Any
+    index: Any = None
+    kind: Approximate | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, schema: Schema, rows: Rows, **others: Any) -> "_Snapshot":
+        """A snapshot of rows, whose vectors are copied to a flat index."""
+        faiss, n = faiss_package(), len(rows)
+        flat = faiss.IndexFlatIP(schema.dim)
+        flat.add(np.ascontiguousarray(rows.mu))
+        if n:
+            mu = faiss.rev_swig_ptr(flat.get_xb(), n * schema.dim).reshape(n, schema.dim)
+            rows = replace(rows, mu=mu)
+        place = {name: i for i, name in enumerate(rows.ids.tolist())}
+        return cls(schema, rows, place, flat, **others)
+
+    def changed(self, removed: list[int], added: Rows | None) -> "_Snapshot":
+        """Without the rows at some places and with others; the approximate index takes part."""
+        kept = np.ones(len(self.rows), bool)
+        kept[removed] = False
+        rows = pick_rows(self.rows, kept)
+        if added is not None:
+            rows = join_rows([rows, added], list(self.schema.columns), self.schema.dim)
+        new = _Snapshot.of(self.schema, rows, kind=self.kind, sizes=self.sizes, notes=self.notes)
+        if self.kind == "ivf":
+            index = faiss_package().clone_index(self.index)
+            index.reset()  # keeps the centroids
+            index.add(np.ascontiguousarray(rows.mu))
+            return replace(new, index=index)
+        if self.kind == "hnsw" and not removed and added is not None:
+            index = faiss_package().clone_index(self.index)
+            index.add(np.ascontiguousarray(added.mu))
+            return replace(new, index=index)
+        return new if self.kind is None else new.built(self.kind, self.sizes)
+
+    def built(self, kind: Approximate, sizes: dict[str, int]) -> "_Snapshot":
+        """With an approximate index."""
+        mu = self.rows.mu
+        if kind == "ivf":
+            index = build_ivf(mu, sizes.get("lists"))
+        else:
+            index = build_hnsw(mu, sizes.get("links", _LINKS))
+        return replace(self, index=index, kind=kind, sizes=sizes)
+
+    def search(self, *, exact: bool) -> FaissSearch:
+        """The index that a search uses."""
+        index = self.flat if exact or self.index is None else self.index
+        return FaissSearch(index, self.flat, self.sizes)
+
+    def picked(self, places: np.ndarray, columns: Sequence[str], *, vectors: bool = True) -> Rows:
+        """The rows at some places."""
+        payload = {name: self.rows.payload[name][places] for name in columns}
+        mu = self.rows.mu[places] if vectors else NO_MU
+        return Rows(self.rows.ids[places], mu, self.rows.kappa[places], payload)
 
 
 class FaissStore:
-    """Rows in memory around FAISS indexes, saved as a snapshot after each change if there is a folder."""
+    """Rows in memory around FAISS indexes, saved as one file after each change unless the address is 'faiss://'."""
 
     engine = "FAISS"
 
-    def __init__(self, schema: Schema, folder: Path | None) -> None:
-        self._schema, self._folder = schema, folder
-        self.where = "faiss://" if folder is None else str(folder)
-        self._notes: dict[str, str] = {}
-        self._clear()
+    def __init__(self, where: str, held: _Snapshot | None = None) -> None:
+        self.where, self._path = where, None if where == "faiss://" else Path(where)
+        self._stamp: tuple[int, int] | None = None
+        self._held, self._closed = held, False
 
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "FaissStore":
         """A new store; 'faiss://' exists in memory only."""
-        store = cls(schema, None)
-        store._add(rows)
-        if where == "faiss://":
-            return store
-        store._folder, store.where = Path(where), where
-        folder = store._folder
-        with reporting_writes(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        with file_lock(folder / _LOCK):
-            if (folder / MANIFEST).exists():
+        store = cls(where)
+        with store._locked():
+            if store._path is not None and store._path.exists():
                 raise InvalidInputError(
-                    f"{folder} holds a gallery already. Open it, or delete the folder first."
+                    f"{where} holds a gallery already. Open it, or delete it first."
                 )
-            store._save_rows()
+            store._save(_Snapshot.of(schema, rows))
         return store
 
     @classmethod
     def open(cls, where: str) -> "FaissStore":
-        """Open the last snapshot in a folder."""
+        """Open the gallery in a file."""
         if where == "faiss://":
             raise InvalidInputError("'faiss://' exists in memory only; create it instead.")
-        folder = Path(where)
-        store = cls(Schema.from_json(read_manifest(folder).get("schema"), where), folder)
-        store._refresh()
+        store = cls(where)
+        store._now()
         return store
 
     @property
     def schema(self) -> Schema:
         """The schema of the last snapshot."""
-        if self._stamp is not None:  # after close it stays what it was
-            self._refresh()
-        return self._schema
+        return self._now().schema
 
     def append(self, rows: Rows) -> None:
-        """Add all rows, or none if an id exists. Cost: a new snapshot, which writes all rows of the gallery."""
-        with self._writing():
-            self._check_schema(rows)
-            known = next((i for i in rows.ids if i in self._place), None)
+        """Add all rows, or none if an id exists. Cost: the file is written again."""
+        with self._locked():
+            held = self._checked(rows)
+            known = next((i for i in rows.ids if i in held.place), None)
             if known is not None:
                 raise InvalidInputError(
                     f"id {known!r} is in the gallery already; use upsert to replace it. Nothing was stored."
                 )
             if len(rows):
-                self._change([], rows)
+                self._save(held.changed([], rows))
 
     def upsert(self, rows: Rows) -> int:
-        """Add rows, and replace those whose id exists. Cost: a new snapshot, as for ``append``."""
-        with self._writing():
-            self._check_schema(rows)
-            places = [self._place[i] for i in rows.ids if i in self._place]
+        """Add rows, and replace those whose id exists. Cost: the file is written again."""
+        with self._locked():
+            held = self._checked(rows)
+            places = [held.place[i] for i in rows.ids if i in held.place]
             if len(rows):
-                self._change(places, rows)
+                self._save(held.changed(places, rows))
             return len(places)
 
     def delete(self, ids: list[str]) -> int:
-        """Remove rows, and return how many existed. Cost: a new snapshot, as for ``append``."""
-        with self._writing():
-            places = [self._place[i] for i in ids if i in self._place]
+        """Remove rows, and return how many existed. Cost: as for ``append``; an HNSW graph is built again."""
+        with self._locked():
+            held = self._now()
+            places = [held.place[i] for i in ids if i in held.place]
             if places:
-                self._change(places, None)
+                self._save(held.changed(places, None))
             return len(places)
 
     def count(self) -> int:
         """The number of rows."""
-        self._refresh()
-        return len(self._place)
+        return len(self._now().rows)
 
     def version(self) -> str:
-        """The stamp of the last snapshot; in memory, the numbers of rows, with and without deleted ones."""
-        self._refresh()
-        return str(self._stamp or (len(self._ids), len(self._place)))
+        """The stamp of the file; in memory, the identity of the snapshot."""
+        held = self._now()
+        return str(self._stamp or (len(held.rows), id(held)))
 
     def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
-        self._refresh()
-        places = [self._place[i] for i in ids if i in self._place]
-        return self._rows(np.array(places, np.int64), columns)
+        held = self._now()
+        places = [held.place[i] for i in ids if i in held.place]
+        return held.picked(np.array(places, np.int64), columns)
 
     def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
-        """All rows."""
-        self._refresh()
-        ids, kappa, mu = self._ids, self._kappa, self._vectors.mu if vectors else NO_MU
-        stored = {name: self._payload[name] for name in columns}
-        for places in np.array_split(np.flatnonzero(self._alive), len(ids) // _SCAN_ROWS + 1):
-            with reading(self.where, *FAILURES):
-                payload = {name: column[places] for name, column in stored.items()}
-                own = mu[places] if vectors else NO_MU
-                rows = Rows(ids[places], own, kappa[places], payload)
-            yield rows
+        """All rows of the snapshot with which the scan begins."""
+        held = self._now()
+        for start in range(0, len(held.rows), _SCAN_ROWS):
+            places = np.arange(start, min(start + _SCAN_ROWS, len(held.rows)))
+            yield held.picked(places, columns, vectors=vectors)
 
     def candidates(
         self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
     ) -> Iterator[Rows]:
         """All rows within each query's bound; scans share a call between queries whose bounds are close."""
-        self._refresh()
-        choose = self._chooser(selection.conditions)
-        if not selection.exact and self._vectors.approximation is not None:
-            for query, bound in zip(mu, bounds.tolist(), strict=True):
-                ((places, _),) = self._vectors.within(query[None], bound, exact=False)
-                places = self._inside(query, bound, np.sort(choose(places)))
-                yield self._rows(places, selection.columns)
-            return
-        results: dict[int, np.ndarray] = {}
-        for group in _groups(bounds):
-            lowest = float(bounds[group[0]])
-            within = self._vectors.within(mu[group], lowest, exact=True)
-            for query, (places, scores) in zip(group.tolist(), within, strict=True):
-                places = places[scores >= bounds[query] - slack(self._schema.dim)]
-                results[query] = np.sort(choose(places))
+        held = self._now()
+        allowed = _allowed(held, selection.conditions)
+        found = dict(held.search(exact=selection.exact).within(mu, bounds, exact=selection.exact))
         for query in range(len(mu)):
-            yield self._rows(results.pop(query), selection.columns)
+            places = np.sort(found.pop(query))
+            places = places if allowed is None else places[allowed[places]]
+            yield held.picked(places, selection.columns)
+
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
+        """The k nearest rows of each query."""
+        held = self._now()
+        allowed = _allowed(held, selection.conditions)
+        k = min(k, len(held.rows) if allowed is None else int(allowed.sum()))
+        search = held.search(exact=selection.exact)
+        for query in mu:
+            places = np.zeros(0, np.int64)
+            if k:
+                places = search.nearest(query, k, exact=selection.exact, allowed=allowed)
+            yield held.picked(places, selection.columns)
+
+    def build(self, kind: Approximate, **sizes: int) -> None:
+        """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index next to the exact one."""
+        check_build(kind, sizes)
+        with self._locked():
+            self._save(self._now().built(kind, sizes))
+
+    def approximate(self) -> dict[str, Any] | None:
+        """The kind and sizes of the approximate index, or None."""
+        held = self._now()
+        if held.kind is None:
+            return None
+        return describe_index(held.kind, getattr(held.index, "nlist", 1), held.sizes)
+
+    def problems(self) -> list[str]:
+        """An empty list: the file was checked when it was read."""
+        self._now()
+        return []
+
+    def read_note(self, name: str) -> str | None:
+        """A note, or None."""
+        return self._now().notes.get(name)
+
+    def write_note(self, name: str, text: str) -> None:
+        """Save a note with the gallery. Cost: the file is written again."""
+        with self._locked():
+            held = self._now()
+            self._save(replace(held, notes=held.notes | {name: text}))
+
+    def close(self) -> None:
+        """Release the memory; the schema stays."""
+        held, self._closed = self._now() if not self._closed else self._held, True
+        if held is not None:
+            nothing = join_rows([], list(held.schema.columns), held.schema.dim)
+            self._held = _Snapshot.of(held.schema, nothing)
+
+    def _now(self) -> _Snapshot:
+        """The last snapshot, loaded if the file is not the one in memory."""
+        while self._path is not None and not self._closed:
+            stamp = _stamp(self._path)
+            if self._held is not None and stamp == self._stamp:
+                break
+            self._held = _load(self._path)
+            self._stamp = stamp
+        assert self._held is not None
+        return self._held
+
+    def _checked(self, rows: Rows) -> _Snapshot:
+        """The last snapshot; raises if rows were checked against another schema."""
+        held = self._now()
+        if not matches_schema(rows, held.schema):
+            raise InvalidInputError(
+                "the gallery was recreated with another dimension or other columns. Nothing was stored."
+            )
+        return held
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock for writers of the file."""
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        with nullcontext() if self._path is None else file_lock(Path(f"{self._path}.lock")):
+            yield
+
+    def _save(self, held: _Snapshot) -> None:
+        """Replace the file, if there is one, and the snapshot."""
+        if self._path is not None:
+            _write(self._path, held)
+            self._stamp = _stamp(self._path)
+        self._held = held
+
+
+def _allowed(held: _Snapshot, conditions: Sequence[Condition]) -> np.ndarray | None:
+    """A mask of the rows that meet all conditions; None for all."""
+    return matches(conditions, held.rows.payload, len(held.rows)) if conditions else None
+
+
+def _write(path: Path, held: _Snapshot) -> None:
+    """Write a snapshot to a file that replaces the former one once its content has reached the disk."""
+    from safetensors.numpy import save_file
+
+    rows, arrays = held.rows, {}
+    arrays = {"mu": np.ascontiguousarray(rows.mu), "kappa": np.ascontiguousarray(rows.kappa)}
+    texts = {"id": rows.ids}
+    for name, column in rows.payload.items():
+        (texts if column.dtype == object else arrays)[f"payload.{name}"] = column
+    for name, column in texts.items():
+        arrays[f"{name}.text"], arrays[f"{name}.ends"] = pack_strings(column.tolist())
+    index = None
+    if held.kind is not None:
+        index = {"kind": held.kind, "sizes": held.sizes}
+        parts = index_arrays(held.index, held.kind)
+        arrays |= {f"index.{name}": part for name, part in parts.items()}
+    about = {"schema": held.schema.to_json(), "notes": held.notes, "index": index}
+    metadata = {"format": _FORMAT, "gallery": json.dumps(about, allow_nan=False)}
+    with atomic_file(path) as file:
+        save_file(arrays, file.name, metadata)
+        with open(file.name, "rb") as written:
+            os.fsync(written.fileno())
+
+
+def _load(path: Path) -> _Snapshot:
+    """The snapshot in an untrusted file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe or a device would not end
+        raise DamagedGalleryError(f"{path} cannot be read: it is not a file.")
+    with reading(str(path), SafetensorError, *_FAILURES):
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise DamagedGalleryError(f"{path} does not have the format {_FORMAT!r}.")
+            about = parse_note(metadata["gallery"], str(path))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        schema = Schema.from_json(about["schema"], str(path))
+        notes = about["notes"]
+        if not isinstance(notes, dict) or not all(isinstance(v, str) for v in notes.values()):
+            raise ValueError("its notes are not texts")
+        held = _Snapshot.of(schema, _unpacked(arrays, schema), notes=notes)
+        if len(held.place) != len(held.rows):
+            raise DamagedGalleryError(f"{path} is damaged: ids occur more than once.")
+        return held if about["index"] is None else _with_index(held, about["index"], arrays)
+
+
+def _with_index(held: _Snapshot, about: Any, arrays: dict[str, np.ndarray]) -> _Snapshot:
+    """A snapshot with its approximate index from untrusted arrays."""
+    kind, sizes = about["kind"], about["sizes"]
+    if kind not in ("ivf", "hnsw") or not isinstance(sizes, dict):
+        raise ValueError("its approximate index has an invalid kind or sizes")
+    check_build(kind, sizes)
+    parts = {
+        name.removeprefix("index."): array
+        for name, array in arrays.items()
+        if name.startswith("index.")
+    }
+    if kind == "ivf":
+        index = ivf_from_arrays(held.rows.mu, parts)
+    else:
+        index = hnsw_from_arrays(held.rows.mu, sizes.get("links", _LINKS), parts)
+    return replace(held, index=index, kind=kind, sizes=sizes)
+
+
+def _unpacked(arrays: dict[str, np.ndarray], schema: Schema) -> Rows:
+    """Rows from untrusted arrays; raises KeyError or ValueError if they are invalid."""
+
+    def text(name: str) -> np.ndarray:
+        return object_array(unpack_strings(arrays[f"{name}.text"], arrays[f"{name}.ends"]))
+
+    payload = {
+        name: text(f"payload.{name}") if kind == "text" else arrays[f"payload.{name}"]
+        for name, kind in schema.columns.items()
+    }
+    mu, kappa = arrays["mu"], arrays["kappa"]
+    rows = Rows(text("id"), mu, kappa, payload)
+    shapes = {kappa.shape, *(column.shape for column in payload.values())}
+    if not matches_schema(rows, schema) or shapes != {(len(rows),)}:
+        raise ValueError("shapes or types differ from the schema")
+    if mu.dtype != np.float32 or kappa.dtype != np.float32:
+        raise ValueError("mu or kappa is not a float32 array")
+    if not (has_unit_length(mu).all() and valid_kappa(kappa).all()):
+        raise ValueError("a mu has another length than 1, or a kappa is negative or NaN")
+    return rows
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes whenever the file is replaced."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise MissingInputError(
+            f"{path} holds no gallery: the file is missing. `aureole index build` creates one."
+        ) from error
+    return status.st_ino, status.st_mtime_ns
+
+
+class FaissSource:
+    """A FAISS index of yours: Flat, IVFFlat or HNSWFlat, which hold the vectors themselves, also inside an IDMap.
+
+    The vectors are read where FAISS keeps them. If the index changes, the next call sees it.
+    """
+
+    engine, unit, check_all, filters = "FAISS", True, True, False
+
+    def __init__(self, index: Any, names: Names) -> None:
+        faiss = faiss_package()
+        given = [name for name in ("collection", "vector", "id", "columns") if getattr(names, name)]
+        if given:
+            raise InvalidInputError(
+                f"a FAISS index has no {given[0]}: it holds ids and vectors alone. Give kappa by id."
+            )
+        self._yours = index  # it owns the memory that the others look at
+        self._faiss, self._outer = faiss, faiss.downcast_index(index)
+        inner: Any = self._outer
+        if isinstance(inner, faiss.IndexIDMap):
+            inner = faiss.downcast_index(inner.index)
+        flat = inner
+        if isinstance(inner, faiss.IndexHNSWFlat):
+            flat = faiss.downcast_index(inner.storage)
+        plain = isinstance(flat, (faiss.IndexFlat, faiss.IndexIVFFlat))
+        if not plain or inner.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
+            raise InvalidInputError(
+                f"a {type(inner).__name__} with metric {inner.metric_type} cannot be wrapped: caps need the vectors "
+                "themselves and the metric inner product or L2. Use a Flat, IVFFlat or HNSWFlat index."
+            )
+        self._search = FaissSearch(inner)
+        self._inner, self._flat = inner, flat if isinstance(flat, faiss.IndexFlat) else None
+        self.dim = int(index.d)
+        self._starts = self._labels = self._ids = np.full(1, -1)  # of no index
+        self._refresh()
+
+    def count(self) -> int:
+        """The number of vectors."""
+        return int(self._outer.ntotal)
+
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
+        """The rows with some ids."""
+        self._refresh()
+        wanted = np.array([i for i in ids if isinstance(i, int) and abs(i) < 2**63], np.int64)
+        place = np.searchsorted(self._sorted, wanted)
+        known = place < len(self._sorted)
+        known[known] = self._sorted[place[known]] == wanted[known]
+        return self._rows(self._order[place[known]])
+
+    def scan(self, columns: Sequence[str], *, vectors: bool) -> Iterator[Rows]:
+        """All rows in the order of their positions."""
+        self._refresh()
+        for start in range(0, len(self._ids), _SCAN_ROWS):
+            places = np.arange(start, min(start + _SCAN_ROWS, len(self._ids)))
+            rows = self._rows(places) if vectors else None
+            yield rows or Rows(self._names(places), NO_MU, np.zeros(len(places), np.float32))
+
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]:
+        """All rows within each query's bound."""
+        self._refresh()
+        found = dict(self._search.within(mu, bounds, exact=selection.exact))
+        for query in range(len(mu)):
+            yield self._rows(self._places(found.pop(query)))
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
         """The k nearest rows of each query."""
         self._refresh()
-        allowed = self._allowed(selection.conditions)
-        k = min(k, len(self._place) if allowed is None else int(allowed.sum()))
         for query in mu:
-            places = np.zeros(0, np.int64)
-            if k:
-                _, (found,) = self._vectors.nearest(query[None], k, allowed, exact=selection.exact)
-                places = found[found >= 0]
-            yield self._rows(places, selection.columns)
-
-    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
-        """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index next to the exact one.
-
-        A compressed one replaces the vectors in memory. All vectors are in memory while it is built.
-        """
-        check_build(kind, sizes)
-        if compressed and self._folder is None:
-            raise InvalidInputError(
-                "'faiss://' exists in memory only, and a compressed index keeps its vectors on disk: use a folder."
-            )
-        with self._writing():
-            if compressed:
-                check_compressed(kind, len(self._place))
-            if self._mapped is not None and self._folder is not None:
-                self._load(self._folder, read_manifest(self._folder), in_memory=True)
-            self._compact()
-            self._stamp = None
-            if compressed:
-                self._vectors.approximation, self._compression = build_codes(self._vectors, sizes)
-            else:
-                self._vectors.build(kind, sizes)
-            self._save_rows()
+            labels = self._search.nearest(query, min(k, self.count()), exact=selection.exact)
+            yield self._rows(self._places(labels))
 
     def approximate(self) -> dict[str, Any] | None:
-        """The kind and sizes of the approximate index, or None."""
-        self._refresh()
-        index = self._vectors.approximation
-        if index is None:
-            return None
-        lists = getattr(index.index, "nlist", 1)
-        return describe_index(index.kind, lists, index.sizes, self._compression)
-
-    def problems(self) -> list[str]:
-        """What is wrong with the approximate index: whether it holds other vectors than the rows."""
-        self._refresh()
-        problems = self._vectors.problems()
-        if self._mapped is not None and self._folder is not None:  # not verified when it was opened
-            for name in (name for entry in self._log for name in entry.values()):
-                try:
-                    check_digest(self._folder / name, self._hashes.get(name))
-                except DamagedGalleryError as error:
-                    problems.append(str(error))
-        return problems
-
-    def read_note(self, name: str) -> str | None:
-        """A note, or None."""
-        self._refresh()
-        return self._notes.get(name)
-
-    def write_note(self, name: str, text: str) -> None:
-        """Save a note in the manifest; the rows are not written again."""
-        with self._writing():
-            self._stamp = None
-            self._notes[name] = text
-            self._save_manifest(self._log)
+        """The sizes of an IVF or HNSW index, or None."""
+        if self._search.is_graph:
+            return {"kind": "hnsw", "width": int(self._inner.hnsw.efSearch)}
+        if self._flat is None:
+            lists, probes = int(self._inner.nlist), int(self._inner.nprobe)
+            return {"kind": "ivf", "lists": lists, "probes": probes}
+        return None
 
     def close(self) -> None:
-        """Release the memory."""
-        self._clear()
-
-    def _clear(self) -> None:
-        self._vectors = VectorIndex(self._schema.dim)
-        self._mapped: MappedRows | None = None  # with a compressed index: all columns are on disk
-        self._compression: Compression | None = None
-        self._ids: Any = object_array([])
-        self._place: Any = {}  # positions by id, of the rows that are not deleted
-        self._kappa: Any = np.zeros(0, np.float32)
-        self._alive = np.zeros(0, bool)
-        self._payload: dict[str, Any] = {
-            name: np.zeros(0, DTYPES[kind]) for name, kind in self._schema.columns.items()
-        }
-        self._log: list[dict[str, str]] = []
-        self._hashes: dict[str, str] = {}  # SHA-256 of the files of the snapshot, by name
-        # of the manifest that is in memory; None during a change, so that a failed one is undone by loading again
-        self._stamp: tuple[int, int] | None = None
-
-    def _change(self, removed: list[int], rows: Rows | None) -> None:
-        """Remove the rows at some positions, add others, and save."""
-        if self._mapped is None:
-            self._remove(removed)
-            if rows is not None:
-                self._add(rows)
-            self._save_rows()
-            return
-        log = self._log if len(self._log) < _MOST_FILES else self._merged_log(self._mapped)
-        self._stamp = None
-        if removed:
-            places = {"places": np.array(removed, np.int64)}
-            log = [*log, {"deleted": self._write("deleted", places)}]
-        if rows is not None:
-            arrays = pack_rows(rows) | hash_arrays(rows.ids.tolist())
-            log = [*log, {"rows": self._write("rows", arrays)}]
-        self._save_manifest(log)
-        self._stamp = None  # load what was written
-        self._refresh()
-
-    def _merged_log(self, mapped: MappedRows) -> list[dict[str, str]]:
-        """The log with one file for all rows after those of the first file; positions stay."""
-        log, late = self._log[:1], np.arange(mapped.first, len(mapped))
-        if len(late):
-            rows = self._rows(late, list(self._payload))
-            arrays = pack_rows(rows) | hash_arrays(rows.ids.tolist())
-            log = [*log, {"rows": self._write("rows", arrays)}]
-        if not self._alive.all():
-            places = {"places": np.flatnonzero(~self._alive)}
-            log = [*log, {"deleted": self._write("deleted", places)}]
-        return log
-
-    def _add(self, rows: Rows) -> None:
-        self._stamp, start = None, len(self._ids)
-        self._vectors.add(rows.mu)
-        self._ids = np.concatenate([self._ids, rows.ids])
-        self._place.update({name: start + i for i, name in enumerate(rows.ids)})
-        self._kappa = np.concatenate([self._kappa, rows.kappa])
-        self._alive = np.concatenate([self._alive, np.ones(len(rows), bool)])
-        for name, column in rows.payload.items():
-            self._payload[name] = np.concatenate([self._payload[name], column])
-
-    def _remove(self, places: list[int]) -> None:
-        self._stamp = None
-        for place in places:
-            if self._place.get(self._ids[place]) == place:  # the id may have been added again
-                del self._place[self._ids[place]]
-        self._alive[places] = False
-
-    def _compact(self) -> None:
-        """Drop deleted rows and, since positions change, the approximate index."""
-        if not self._alive.all():
-            rows = self._rows(np.flatnonzero(self._alive), list(self._payload))
-            self._clear()
-            self._add(rows)
-
-    def _check_schema(self, rows: Rows) -> None:
-        if not matches_schema(rows, self._schema):
-            raise InvalidInputError(
-                "the gallery was recreated with another dimension or other columns. Nothing was stored."
-            )
-
-    def _chooser(self, conditions: Sequence[Condition]) -> Callable[[np.ndarray], np.ndarray]:
-        """A function that returns those of some positions whose rows may be returned."""
-        if self._mapped is None:
-            allowed = self._allowed(conditions)
-            return lambda places: places if allowed is None else places[allowed[places]]
-
-        def choose(places: np.ndarray) -> np.ndarray:
-            places = places[self._alive[places]]
-            return places[self._matching(conditions, places)] if conditions else places
-
-        return choose
-
-    def _inside(self, query: np.ndarray, bound: float, places: np.ndarray) -> np.ndarray:
-        """Of the candidates that codes propose, those within the bound: only their ids and kappas are read."""
-        if self._mapped is None:
-            return places
-        with reading(self.where, *FAILURES):
-            outside = self._mapped.mu[places] @ query < bound - slack(self._schema.dim)
-        return places[~outside]  # NaN is not outside, so that it is noticed
-
-    def _matching(self, conditions: Sequence[Condition], places: np.ndarray) -> np.ndarray:
-        """Which rows at some positions meet all conditions; reads only their columns."""
-        names = {condition.column for condition in conditions}
-        with reading(self.where, *FAILURES):
-            values = {name: self._payload[name][places] for name in names}
-        return matches(conditions, values, len(places))
-
-    def _allowed(self, conditions: Sequence[Condition]) -> np.ndarray | None:
-        """Which rows may be returned; None for all."""
-        if conditions and self._mapped is not None:
-            blocks = self._mapped.blocks(_SCAN_ROWS)
-            parts = [self._matching(conditions, block) for block in blocks]
-            return self._alive & np.concatenate([np.zeros(0, bool), *parts])
-        if conditions:
-            return self._alive & matches(conditions, self._payload, len(self._ids))
-        return None if len(self._place) == len(self._ids) else self._alive
-
-    def _rows(self, places: np.ndarray, columns: Sequence[str]) -> Rows:
-        if self._mapped is not None:
-            with reading(self.where, *FAILURES):
-                rows = self._mapped.rows(places, columns)
-            return check_returned(rows, self.where)
-        payload = {name: self._payload[name][places] for name in columns}
-        return Rows(self._ids[places], self._vectors.mu[places], self._kappa[places], payload)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Hold the lock for writers, with the last snapshot in memory."""
-        if self._folder is None:
-            yield
-            return
-        _stamp(self._folder)  # raises if the gallery does not exist
-        with file_lock(self._folder / _LOCK):
-            self._refresh()
-            yield
-
-    def _save_rows(self) -> None:
-        """Write a snapshot of all rows."""
-        if self._folder is None:
-            return
-        if self._vectors.approximation is None:
-            self._compact()
-        log = []
-        if len(self._ids):
-            rows = self._rows(np.arange(len(self._ids)), list(self._payload))
-            arrays = pack_rows(rows)
-            if self._compression is not None:
-                arrays |= hash_arrays(rows.ids.tolist())
-            log.append({"rows": self._write("rows", arrays)})
-        if not self._alive.all():
-            deleted = {"places": np.flatnonzero(~self._alive)}
-            log.append({"deleted": self._write("deleted", deleted)})
-        self._save_manifest(log)
-        if self._compression is not None:  # what was written is used from disk
-            self._stamp = None
-            self._refresh()
-
-    def _write(self, kind: str, arrays: dict[str, np.ndarray]) -> str:
-        """Write arrays to a new file, and return its name."""
-        assert self._folder is not None
-        name, digest = write_arrays(self._folder, kind, arrays)
-        self._hashes[name] = digest
-        return name
-
-    def _save_manifest(self, log: list[dict[str, str]]) -> None:
-        """Make these files, the approximate index and the notes the current snapshot."""
-        folder, index = self._folder, self._vectors.approximation
-        if folder is None:
-            return
-        current = {MANIFEST, _LOCK, *(name for entry in log for name in entry.values())}
-        described = None
-        if index is not None:
-            current.add(index.file)
-            if not (folder / index.file).exists():
-                self._hashes[index.file] = self._vectors.write(folder / index.file)
-            described = {"file": index.file, "kind": index.kind, "sizes": index.sizes}
-            if self._compression is not None:
-                described["compression"] = self._compression.to_json()
-        manifest = {
-            "format": FORMAT,
-            "schema": self._schema.to_json(),
-            "log": log,
-            "notes": self._notes,
-            "index": described,
-            "sha256": {name: digest for name, digest in self._hashes.items() if name in current},
-        }
-        with durable_file(folder / MANIFEST) as file:
-            file.write(json.dumps(manifest, allow_nan=False).encode())
-        self._log, self._stamp = log, _stamp(folder)
-        for path in folder.iterdir():  # of former snapshots and of writers that were killed
-            if path.name not in current and path.suffix in (".safetensors", ".faiss", ".tmp", PART):
-                path.unlink(missing_ok=True)
+        """Do nothing: the index is yours."""
 
     def _refresh(self) -> None:
-        """Load the last snapshot if it is not the one in memory."""
-        while self._folder is not None and (stamp := _stamp(self._folder)) != self._stamp:
-            try:
-                self._load(self._folder, read_manifest(self._folder))
-            except InvalidInputError:
-                if _stamp(self._folder) == stamp:
-                    raise
-                continue  # a writer has replaced the snapshot, and deleted its files
-            self._stamp = stamp
-
-    def _load(self, folder: Path, manifest: dict[str, Any], *, in_memory: bool = False) -> None:
-        """Load a snapshot; ``in_memory`` loads the rows of a compressed one into memory, without its index."""
-        self._schema = Schema.from_json(manifest.get("schema"), str(folder))
-        self._clear()
-        self._log, self._notes = manifest["log"], manifest["notes"]
-        self._hashes = dict(manifest.get("sha256", {}))
-        index = manifest["index"]
-        compressed = index is not None and "compression" in index
-        if index is not None and compressed and not in_memory:
-            self._map(folder, index)
+        """Read the ids, and where the vectors are, if an id was added, removed or moved."""
+        labels, starts = self._layout()
+        ids = labels
+        if self._outer is not self._inner:
+            ids = self._faiss.vector_to_array(self._outer.id_map)[labels]
+        now, before = (starts, labels, ids), (self._starts, self._labels, self._ids)
+        if all(map(np.array_equal, now, before)):
             return
-        for entry in self._log:
-            ((kind, name),) = entry.items()
-            arrays = read_arrays(folder, name, self._hashes.get(name))
-            with reading(str(folder / name), *FAILURES):
-                if kind == "rows":
-                    self._add(unpack_rows(arrays, self._schema))
-                else:
-                    self._remove(deleted_places(arrays, len(self._ids)))
-        if len(self._place) != np.count_nonzero(self._alive):
-            raise DamagedGalleryError(f"{folder} is damaged: ids occur more than once.")
-        if index is not None and not compressed:
-            digest = self._hashes.get(index["file"])
-            path = folder / index["file"]
-            self._vectors.load(path, index["kind"], index["sizes"], digest)
+        order = np.argsort(ids, kind="stable")
+        twice = np.flatnonzero(np.diff(ids[order]) == 0)
+        if len(twice):
+            raise InvalidInputError(
+                f"the FAISS index has the id {ids[order[twice[0]]]} twice; ids must be distinct."
+            )
+        self._starts, self._labels, self._ids = now
+        self._order, self._sorted = order, ids[order]
+        # of the labels that a search of the inner index returns
+        self._by_label = np.argsort(labels, kind="stable")
 
-    def _map(self, folder: Path, index: dict[str, Any]) -> None:
-        """Map the files of a compressed gallery, and load its codes."""
-        rows, deleted = MappedRows(self._schema), []
-        for entry in self._log:
-            ((kind, name),) = entry.items()
-            if kind == "rows":
-                rows.add(folder / name)
-                continue
-            arrays = read_arrays(folder, name, self._hashes.get(name))
-            with reading(str(folder / name), *FAILURES):
-                deleted += deleted_places(arrays, len(rows))
-        alive = np.ones(len(rows), bool)
-        alive[deleted] = False
-        self._compression = Compression.from_json(index["compression"], str(folder))
-        self._vectors = CodeIndex(self._schema.dim, rows.mu, self._compression)
-        digest = self._hashes.get(index["file"])
-        self._vectors.load(folder / index["file"], index["kind"], index["sizes"], digest)
-        self._mapped, self._alive, self._place = rows, alive, MappedPlaces(rows, alive)
-        self._ids, self._kappa, self._payload = rows.ids, rows.kappa, dict(rows.payload)
+    def _layout(self) -> tuple[np.ndarray, np.ndarray]:
+        """(Labels of the inner index by position, where the lists of an IVF index start and end)."""
+        if self._flat is not None:
+            return np.arange(self.count()), np.zeros(1, np.int64)
+        lists = self._inner.invlists
+        sizes = [lists.list_size(number) for number in range(self._inner.nlist)]
+        parts = [
+            self._view(lists.get_ids(number), size) for number, size in enumerate(sizes) if size
+        ]
+        labels = np.concatenate([*parts, np.zeros(0, np.int64)])
+        return labels, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
+    def _places(self, labels: np.ndarray) -> np.ndarray:
+        """The positions of labels that a search has returned."""
+        if self._flat is not None:
+            return labels
+        return self._by_label[np.searchsorted(self._labels, labels, sorter=self._by_label)]
 
-def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
-    """Queries in groups whose bounds are close, each with its lowest bound first."""
-    order = np.argsort(bounds, kind="stable")
-    start = 0
-    while start < len(order):
-        near = np.searchsorted(bounds[order], bounds[order[start]] + _SPREAD, side="right")
-        end = min(int(near), start + _GROUP)
-        yield order[start:end]
-        start = end
+    def _rows(self, places: np.ndarray) -> Rows:
+        mu = self._vectors(places)
+        return Rows(self._names(places), mu, np.zeros(len(places), np.float32))
 
+    def _names(self, places: np.ndarray) -> np.ndarray:
+        return object_array(self._ids[places].tolist())
 
-def _stamp(folder: Path) -> tuple[int, int]:
-    """What changes whenever the manifest is replaced."""
-    try:
-        status = os.stat(f"{folder}/{MANIFEST}")  # before every search: faster than pathlib
-    except FileNotFoundError as error:
-        raise missing(folder) from error
-    return status.st_ino, status.st_mtime_ns
+    def _vectors(self, places: np.ndarray) -> np.ndarray:
+        if not len(places):
+            return np.zeros((0, self.dim), np.float32)
+        if self._flat is not None:
+            stored = self._view(self._flat.get_xb(), len(self._ids) * self.dim)
+            return stored.reshape(-1, self.dim)[places]
+        mu = np.empty((len(places), self.dim), np.float32)
+        lists = np.searchsorted(self._starts, places, side="right") - 1
+        for number in np.unique(lists).tolist():
+            here = np.flatnonzero(lists == number)
+            first, last = self._starts[number : number + 2].tolist()
+            codes = self._inner.invlists.get_codes(number)
+            stored = self._view(codes, (last - first) * 4 * self.dim).view(np.float32)
+            mu[here] = stored.reshape(-1, self.dim)[places[here] - first]
+        return mu
+
+    def _view(self, pointer: Any, size: int) -> np.ndarray:
+        return self._faiss.rev_swig_ptr(pointer, size)

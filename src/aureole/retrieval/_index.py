@@ -16,7 +16,6 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleWarning, DamagedGalleryError, InvalidInputError
 from aureole.retrieval._caps import Posterior, cap_cosine, cap_kind
 from aureole.retrieval._conformal import ConformalMass
-from aureole.retrieval._copies import copy_rows
 from aureole.retrieval._engines import engine_of
 from aureole.retrieval._filters import check_filter
 from aureole.retrieval._hits import Hits, Queries, find_members, raise_bounds, rank_hits
@@ -28,8 +27,8 @@ from aureole.retrieval._search_options import (
     checked_query,
     one_query,
 )
-from aureole.retrieval._store import Approximate, Selection, Store
-from aureole.retrieval._wrap import Names, WrappedStore
+from aureole.retrieval._store import Approximate, Names, Selection, Store
+from aureole.retrieval._wrap import WrappedStore
 from aureole.retrieval._wrap_sources import wrapped_store
 
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
@@ -281,44 +280,9 @@ class CredibleIndex:
                 problems.append(str(error))
         return [*problems, *find_problems(self._store, observer)]
 
-    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
-        """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``.
-
-        With ``compressed``, which needs 'ivf', the index holds codes instead of vectors: at most 64 bytes of memory a
-        row at D = 128. The codes only propose candidates, and the stored vectors decide, so the hits and their cosines
-        are exact. Members that a code misjudges by more than the error measured here are lost; see ``approximate``.
-        """
-        self._store.build(kind, compressed=compressed, **sizes)
-
-    def copy(
-        self,
-        where: str | os.PathLike[str],
-        *,
-        observer: Callable[[int], None] | None = None,
-    ) -> "CredibleIndex":
-        """Copy all rows and notes to another address: such as one of another engine.
-
-        The copy has no approximate index. Cost: all rows are read and written once. A local copy that is interrupted
-        leaves nothing behind.
-
-        Parameters
-        ----------
-        where
-            Address of the copy, where nothing may exist.
-        observer
-            Called with the number of rows copied so far.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> gallery = VonMisesFisher(torch.eye(3), torch.tensor([50.0, 20.0, 90.0]))
-        >>> index = CredibleIndex.create("faiss://", gallery, ["ant", "bee", "cat"])
-        >>> index.copy(f"{tempfile.mkdtemp()}/animals.lance").count()
-        3
-        """
-        where = full_address(where)
-        copy_rows(self._store, where, observer=observer)
-        return CredibleIndex.open(where)
+    def build(self, kind: Approximate, **sizes: int) -> None:
+        """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``."""
+        self._store.build(kind, **sizes)
 
     @property
     def where(self) -> str:

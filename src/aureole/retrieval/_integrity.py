@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aureole.errors import AureoleError, DamagedGalleryError, InvalidInputError
-from aureole.retrieval._compression import Compression
 
 if TYPE_CHECKING:
     from aureole.retrieval._schema import Rows, Schema
@@ -54,7 +53,7 @@ def parse_note(text: str, what: str) -> Any:
 
 
 def parse_index_note(value: Any, what: str) -> dict[str, Any]:
-    """The kind, lists, sizes and, if it is compressed, ``Compression`` of an approximate index from an untrusted note.
+    """The kind, lists and sizes of an approximate index from an untrusted note.
 
     Examples
     --------
@@ -62,7 +61,7 @@ def parse_index_note(value: Any, what: str) -> dict[str, Any]:
     {'kind': 'ivf', 'lists': 4, 'sizes': {'probes': 2}}
     """
     valid = isinstance(value, dict)
-    valid = valid and value.keys() - {"compression"} == {"kind", "lists", "sizes"}
+    valid = valid and value.keys() == {"kind", "lists", "sizes"}
     valid = valid and isinstance(value["kind"], str) and value["kind"] in _SIZES
     if not valid or not isinstance(value["sizes"], dict):
         raise DamagedGalleryError(
@@ -74,8 +73,6 @@ def parse_index_note(value: Any, what: str) -> dict[str, Any]:
             raise DamagedGalleryError(
                 f"{what} is damaged: the note of its approximate index has {str(name)[:40]!r} = {str(number)[:40]}."
             )
-    if "compression" in value:
-        value["compression"] = Compression.from_json(value["compression"], what)
     return value
 
 

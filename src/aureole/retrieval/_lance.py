@@ -1,4 +1,4 @@
-"""Lance, the versioned table format of LanceDB: a gallery in a table.
+"""Lance, the versioned table format of LanceDB: galleries in tables, and tables of users.
 
 A path ``folder/gallery.lance`` is also the table ``gallery`` of ``lancedb.connect("folder")``. Each change is one
 versioned commit: readers see all of it or nothing, and a writer that is killed leaves the previous version. Two changes
@@ -15,32 +15,20 @@ not in it yet and are scanned.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from aureole._io import reporting_writes
 from aureole.data import lance_options
-from aureole.errors import (
-    DamagedGalleryError,
-    InvalidInputError,
-    MissingInputError,
-)
-from aureole.retrieval._compression import Compression, check_compressed
-from aureole.retrieval._integrity import (
-    check_returned,
-    parse_index_note,
-    parse_note,
-    reading,
-)
-from aureole.retrieval._lance_codes import build_codes, has_code, index_type
+from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
+from aureole.retrieval._integrity import check_returned, parse_index_note, parse_note, reading
 from aureole.retrieval._lance_tables import (
     BATCH,
     ID_INDEX,
     expression,
-    from_arrow,
     in_batches,
     indexed_ids,
     keyed,
@@ -51,41 +39,170 @@ from aureole.retrieval._lance_tables import (
     table_exists,
     table_metadata,
     to_arrow,
-    vectors_of,
     with_ids,
-    without_mu,
 )
-from aureole.retrieval._quantisation import LARGEST_CAP, nearest_exactly
-from aureole.retrieval._schema import Rows, Schema
+from aureole.retrieval._schema import NO_MU, Rows, Schema, object_array
 from aureole.retrieval._store import (
     Approximate,
+    Names,
     Selection,
     check_build,
     default_lists,
     describe_index,
     probes_of,
     slack,
+    the_only,
     width_of,
 )
 
 SCHEMA_KEY = "aureole.schema"  # in the metadata of a table: it is a gallery
 _NOTE, _INDEX = "aureole.note.", "aureole.index"
 _FIRST_NEAREST = 256
+_SCAN_ROWS = 2**14  # rows per batch of a scan
 # what Lance and Arrow raise for damaged files; ArrowInvalid and UnicodeDecodeError are ValueErrors
 _FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError, MemoryError)
 _LEAST_LINKS = 4  # with fewer, Lance builds graphs that are not connected
 _SCANNED_IDS = 50_000  # rows whose ids need no index
 
 
-class LanceStore:
-    """Rows in a Lance table; metric "dot" on unit vectors, whose distance is 1 - cosine."""
+class _LanceTable:
+    """Searches of a table with a column of ids, one of vectors, and maybe one of kappa."""
 
     engine = "Lance"
+    dim: int
+    where: str
+    _follows = True  # later versions of the table
+    _metric = "dot"  # of scans, which cost less than with cosines
+
+    def __init__(self, table: Any, fixed: Sequence[str]) -> None:
+        self._table, self._fixed = table, list(fixed)  # [id, vector] or [id, vector, kappa]
+
+    def count(self) -> int:
+        """The number of rows."""
+        with reading(self.where, *_FAILURES):
+            self._refresh()
+            return self._table.count_rows()
+
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
+        """The rows with some ids."""
+        self._refresh()
+        filters = [
+            with_ids(ids[start : start + BATCH], self._fixed[0])
+            for start in range(0, len(ids), BATCH)
+        ]
+        with reading(self.where, *_FAILURES):
+            parts = [self._scanner(columns, filter=each).to_table() for each in filters]
+            return self._rows(parts, columns)
+
+    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
+        """All rows of the current version; only the requested columns are read."""
+        self._refresh()
+        with reading(self.where, *_FAILURES):
+            scanner = self._scanner(columns, vectors=vectors, batch_size=_SCAN_ROWS)
+            for batch in scanner.to_batches():
+                yield self._rows([batch], columns, vectors=vectors)
+
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]:
+        """All rows within each query's bound, by a range of distances."""
+        total, how = self.count(), self._use_index(selection.exact)
+        for query, bound in zip(mu, bounds.tolist(), strict=True):
+            yield self._within(query, bound, total, selection, how)
+
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
+        """The k nearest rows of each query."""
+        k, how = min(k, self.count()), self._use_index(selection.exact)
+        for query in mu:
+            yield self._near(query, k, selection, how)
+
+    def close(self) -> None:
+        """Do nothing: no resources are held between calls."""
+
+    def _use_index(self, exact: bool) -> dict[str, Any]:
+        """How a search uses the approximate index."""
+        raise NotImplementedError
+
+    def _returned(self, rows: Rows) -> Rows:
+        """The rows of a search, checked."""
+        return rows
+
+    def _refresh(self) -> None:
+        if self._follows:
+            with reading(self.where, *_FAILURES):
+                self._table.checkout_latest()
+
+    def _within(
+        self, query: np.ndarray, bound: float, total: int, selection: Selection, how: dict[str, Any]
+    ) -> Rows:
+        """Lists are searched by a range; a graph for more and more nearest rows until one is outside the bound."""
+        error = slack(self.dim)
+        if how["use_index"] and "nprobes" not in how:
+            k = _FIRST_NEAREST
+            while k < total:
+                rows = self._near(query, k, selection, how)
+                if len(rows) < k or _least_cosine(rows.mu, query) < bound - error:
+                    return rows
+                k *= 4
+            how = {"use_index": False, "metric": self._metric}
+        reach = 1 - max(bound, -1.0) + 2 * error
+        return self._near(query, total, selection, how | {"distance_range": (None, reach)})
+
+    def _near(
+        self, query: np.ndarray, k: int, selection: Selection, how: dict[str, Any]
+    ) -> Rows:
+        """The k nearest rows."""
+        if k == 0:
+            return self._rows([], selection.columns)
+        nearest = {"column": self._fixed[1], "q": query, "k": k, **how}
+        if "ef" in nearest:
+            nearest["ef"] = max(nearest["ef"], 2 * k)
+        with reading(self.where, *_FAILURES):
+            table = self._scanner(
+                selection.columns,
+                nearest=nearest,
+                filter=expression(selection.conditions),
+                prefilter=True,
+                disable_scoring_autoprojection=True,
+            ).to_table()
+            return self._returned(self._rows([table], selection.columns))
+
+    def _scanner(self, columns: Sequence[str], *, vectors: bool = True, **how: Any) -> Any:
+        fixed = self._fixed if vectors else [self._fixed[0], *self._fixed[2:]]
+        return self._table.scanner(columns=list(dict.fromkeys([*fixed, *columns])), **how)
+
+    def _rows(self, parts: list[Any], columns: Sequence[str], *, vectors: bool = True) -> Rows:
+        """Rows from Arrow tables or batches, without those that have no vector."""
+        name, vector, *kappa = self._fixed
+        ids: list[Any] = []
+        payload: dict[str, list[Any]] = {name: [] for name in columns}
+        blocks, kappas = [np.zeros((0, self.dim), np.float32)], [np.zeros(0, np.float32)]
+        for part in parts:
+            if vectors:
+                if part[vector].null_count:
+                    part = part.filter(part[vector].is_valid())
+                column = part[vector]
+                for chunk in column.chunks if hasattr(column, "chunks") else [column]:
+                    flat = chunk.flatten().to_numpy(zero_copy_only=False)
+                    blocks.append(flat.reshape(len(chunk), self.dim).astype(np.float32, copy=False))
+            values = part[kappa[0]].to_numpy() if kappa else np.zeros(part.num_rows, np.float32)
+            kappas.append(values)
+            ids += part[name].to_pylist()
+            for column in columns:
+                payload[column] += part[column].to_pylist()
+        mu = np.concatenate(blocks) if vectors else NO_MU
+        arrays = {column: object_array(values) for column, values in payload.items()}
+        return Rows(object_array(ids), mu, np.concatenate(kappas), arrays)
+
+
+class LanceStore(_LanceTable):
+    """A gallery in a table; metric "dot" on unit vectors, whose distance is 1 - cosine."""
+
     schema: Schema
-    cap_members = LARGEST_CAP  # of the largest caps that a compressed index is built for
 
     def __init__(self, where: str, table: Any) -> None:
-        self.where, self._table = where, table
+        super().__init__(table, ["id", "mu", "kappa"])
+        self.where = where
         self._parsed: tuple[str, dict[str, Any]] | None = None  # the note of the index
         with reading(where, *_FAILURES):
             stored = table_metadata(table).get(SCHEMA_KEY)
@@ -95,6 +212,7 @@ class LanceStore:
                 f"{where} holds no gallery: the Lance table has no schema of one."
             )
         self.schema = Schema.from_json(parse_note(stored, f"the schema of {where}"), where)
+        self.dim = self.schema.dim
         for name, kind in _stored_types(self.schema).items():
             if fields.get(name) != kind:
                 raise DamagedGalleryError(
@@ -193,72 +311,14 @@ class LanceStore:
                     self._table.delete(with_ids(known[start : start + BATCH]))
             return len(known)
 
-    def count(self) -> int:
-        """The number of rows."""
-        with reading(self.where, *_FAILURES):
-            self._table.checkout_latest()
-            return self._table.count_rows()
-
     def version(self) -> str:
         """The version of the table."""
         self._refresh()
         return str(self._table.version)
 
-    def fetch(self, ids: list[str], columns: Sequence[str]) -> Rows:
-        """The rows with some ids."""
-        names = ["id", "mu", "kappa", *columns]
-        filters = [with_ids(ids[start : start + BATCH]) for start in range(0, len(ids), BATCH)]
-        with reading(self.where, *_FAILURES):
-            self._table.checkout_latest()
-            parts = [self._table.scanner(columns=names, filter=one).to_table() for one in filters]
-            return check_returned(from_arrow(parts, columns, self.schema), self.where)
-
-    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
-        """All rows; only the requested columns are read."""
-        import pyarrow as pa
-
-        names = ["id", *(["mu"] if vectors else []), "kappa", *columns]
-        with reading(self.where, *_FAILURES):
-            self._table.checkout_latest()
-            for batch in self._table.scanner(columns=names).to_batches():
-                if vectors:
-                    table = pa.Table.from_batches([batch])
-                    yield from_arrow([table], columns, self.schema)
-                else:
-                    yield without_mu(batch, columns)
-
-    def candidates(
-        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
-    ) -> Iterator[Rows]:
-        """All rows within each query's bound, by a range of distances."""
-        total = self.count()
-        index, compression = self._index_options(selection.exact)
-        for query, bound in zip(mu, bounds.tolist(), strict=True):
-            yield self._within(query, bound, total, selection, index, compression)
-
-    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
-        """The k nearest rows of each query."""
-        total = self.count()
-        k, (index, compression) = min(k, total), self._index_options(selection.exact)
-
-        def near(query: np.ndarray, k: int) -> Rows:
-            return self._near(query, k, selection, index)
-
-        def within(query: np.ndarray, bound: float) -> Rows:
-            return self._within(query, bound, total, selection, index, compression)
-
-        for query in mu:
-            yield near(query, k) if compression is None else nearest_exactly(query, k, near, within)
-
-    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None:
-        """Build IVF_FLAT (``lists``, ``probes``) or IVF_HNSW_FLAT (``links``, ``width``); later rows are scanned.
-
-        A compressed index is IVF_PQ, or IVF_SQ for few rows.
-        """
+    def build(self, kind: Approximate, **sizes: int) -> None:
+        """Build IVF_FLAT (``lists``, ``probes``) or IVF_HNSW_FLAT (``links``, ``width``); later rows are scanned."""
         check_build(kind, sizes)
-        if compressed:
-            self._build_compressed(kind, sizes)
-            return
         if sizes.get("links", _LEAST_LINKS) < _LEAST_LINKS:
             raise InvalidInputError(
                 f"Lance takes {_LEAST_LINKS} links or more, but got {sizes['links']}."
@@ -276,47 +336,12 @@ class LanceStore:
                 self._table.create_index("mu", name, metric="dot", replace=True, **options)
                 self._note_index(kind, options["num_partitions"], sizes)
 
-    def _build_compressed(self, kind: Approximate, sizes: dict[str, int]) -> None:
-        with locked(self.where):
-            self._table.checkout_latest()
-            total = self._table.count_rows()
-            check_compressed(kind, total)
-            lists = sizes.get("lists", default_lists(total))
-            with reporting_writes(self.where):
-                self._index_ids()
-                compression, sizes = build_codes(
-                    self._table, self.schema.dim, lists, sizes, members=self.cap_members
-                )
-                self._note_index(kind, lists, sizes, compression)
-
     def adopt(self, lists: int, sizes: dict[str, int]) -> None:
         """Use an index of the column mu with this many lists that workers of a cluster have built."""
         check_build("ivf", sizes)
         with locked(self.where):
             self._table.checkout_latest()
             self._note_index("ivf", lists, sizes)
-
-    def _index_ids(self) -> None:
-        """Bring the index of ids up to date if it leaves out more rows than a lookup should scan."""
-        rows, indexed = self._table.count_rows(), indexed_ids(self._table)
-        if rows - (indexed or 0) <= max(_SCANNED_IDS, rows // 50):
-            return
-        if indexed is None:
-            self._table.create_scalar_index("id", "BTREE", name=ID_INDEX)
-        else:
-            self._table.optimize.optimize_indices(index_names=[ID_INDEX])
-
-    def _note_index(
-        self,
-        kind: str,
-        lists: int,
-        sizes: dict[str, int],
-        compression: Compression | None = None,
-    ) -> None:
-        note: dict[str, Any] = {"kind": kind, "lists": lists, "sizes": sizes}
-        if compression is not None:
-            note["compression"] = compression.to_json()
-        self._table.update_schema_metadata({_INDEX: json.dumps(note)})
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index, or None."""
@@ -348,79 +373,32 @@ class LanceStore:
             with reporting_writes(self.where):
                 self._table.update_schema_metadata({_NOTE + name: text})
 
-    def close(self) -> None:
-        """Do nothing: no resources are held between calls."""
+    def _use_index(self, exact: bool) -> dict[str, Any]:
+        """An index without a note is unfinished, or not ours, and is not used."""
+        index = None if exact else self._index_note()
+        if index is None:
+            return {"use_index": False, "metric": "dot"}
+        how = {"use_index": True, "metric": "dot"}
+        if index["kind"] == "hnsw":
+            return how | {"ef": width_of(index["sizes"])}
+        return how | {"nprobes": probes_of(index["sizes"], index["lists"])}
 
-    def _within(
-        self,
-        query: np.ndarray,
-        bound: float,
-        total: int,
-        selection: Selection,
-        index: dict[str, Any],
-        compression: Compression | None = None,
-    ) -> Rows:
-        """A graph has no range search: search it for more and more nearest rows until one is outside the bound."""
-        error = slack(self.schema.dim)
-        if "ef" in index:
-            k = _FIRST_NEAREST
-            while k < total:
-                rows = self._near(query, k, selection, index)
-                if len(rows) < k or (rows.mu @ query).min() < bound - error:
-                    return rows
-                k *= 4
-            index, _ = self._index_options(exact=True)
-        widening = 0.0 if compression is None else compression.widening(bound)
-        reach = 1 - max(bound - widening, -1.0) + 2 * error
-        least = None if compression is None else bound - error
-        return self._near(query, total, selection, index, reach=reach, least=least)
-
-    def _near(
-        self,
-        query: np.ndarray,
-        k: int,
-        selection: Selection,
-        index: dict[str, Any],
-        *,
-        reach: float | None = None,
-        least: float | None = None,
-    ) -> Rows:
-        """The k nearest rows, or those of them within a distance by the index and with a ``least`` inner product."""
-        if k == 0:
-            return from_arrow([], selection.columns, self.schema)
-        nearest = {"column": "mu", "q": query, "k": k, "metric": "dot", **index}
-        if reach is not None:
-            nearest["distance_range"] = (None, reach)
-        if "ef" in nearest:
-            nearest["ef"] = max(nearest["ef"], 2 * k)
-        with reading(self.where, *_FAILURES):
-            table = self._table.scanner(
-                columns=["id", "mu", "kappa", *selection.columns],
-                nearest=nearest,
-                filter=expression(selection.conditions),
-                prefilter=True,
-                disable_scoring_autoprojection=True,
-            ).to_table()
-            mu = vectors_of(table, self.schema.dim)
-            if least is not None:  # only members become Python strings; NaN stays, to be noticed
-                inside = np.flatnonzero(~(mu @ query < least))
-                table, mu = table.drop_columns("mu").take(inside), mu[inside]
-            rows = replace(without_mu(table, selection.columns), mu=mu)
+    def _returned(self, rows: Rows) -> Rows:
         return check_returned(rows, self.where)
 
-    def _index_options(self, exact: bool) -> tuple[dict[str, Any], Compression | None]:
-        """(How a search uses the approximate index: with which sizes, or not at all; its compression, if any)."""
-        index = None if exact else self._index_note()
-        if index is None:  # an index without a note is unfinished, or not ours
-            return {"use_index": False}, None
-        if index["kind"] == "hnsw":
-            return {"use_index": True, "nprobes": 1, "ef": width_of(index["sizes"])}, None
-        options = {"use_index": True, "nprobes": probes_of(index["sizes"], index["lists"])}
-        return options, index.get("compression")
+    def _index_ids(self) -> None:
+        """Bring the index of ids up to date if it leaves out more rows than a lookup should scan."""
+        rows, indexed = self._table.count_rows(), indexed_ids(self._table)
+        if rows - (indexed or 0) <= max(_SCANNED_IDS, rows // 50):
+            return
+        if indexed is None:
+            self._table.create_scalar_index("id", "BTREE", name=ID_INDEX)
+        else:
+            self._table.optimize.optimize_indices(index_names=[ID_INDEX])
 
-    def _refresh(self) -> None:
-        with reading(self.where, *_FAILURES):
-            self._table.checkout_latest()
+    def _note_index(self, kind: str, lists: int, sizes: dict[str, int]) -> None:
+        note = json.dumps({"kind": kind, "lists": lists, "sizes": sizes})
+        self._table.update_schema_metadata({_INDEX: note})
 
     def _metadata(self) -> dict[str, str]:
         with reading(self.where, *_FAILURES):
@@ -445,8 +423,6 @@ class LanceStore:
         if note is None:
             return None
         expected = {"ivf": "IVF_FLAT", "hnsw": "IVF_HNSW_FLAT"}[note["kind"]]
-        if "compression" in note:
-            expected = index_type(note["compression"])
         with reading(f"{self.where} (index of mu)", *_FAILURES):
             names = [
                 i.name for i in self._table.describe_indices() if list(i.field_names) == ["mu"]
@@ -456,15 +432,86 @@ class LanceStore:
             stats = self._table.stats.index_stats(names[0])
             metrics = {part["metric_type"] for part in stats["indices"]}
             lists = {part["num_partitions"] for part in stats["indices"]}
-            coded = all(has_code(part, note.get("compression")) for part in stats["indices"])
-        same = stats["index_type"] == expected and metrics == {"dot"} and lists == {note["lists"]}
-        if same and coded:
+        if stats["index_type"] == expected and metrics == {"dot"} and lists == {note["lists"]}:
             return None
         got = f"{stats['index_type']} with the metric {', '.join(sorted(map(str, metrics)))}"
         return (
             f"the approximate index is {got} and {sorted(map(str, lists))} lists, but its note says {expected} with "
-            f"the metric dot and {note['lists']} lists, or its codes have another size."
+            f"the metric dot and {note['lists']} lists."
         )
+
+
+class LanceSource(_LanceTable):
+    """A column of fixed-size lists of numbers, searched by cosine without the index, by the index's metric with it.
+
+    A path and a LanceDB table follow later versions of the table; a ``LanceDataset`` stays at its version.
+    """
+
+    check_all = False
+    where = "the Lance table"
+    _metric = "cosine"
+
+    def __init__(self, source: Any, names: Names) -> None:
+        lance = lance_package()
+        if names.collection is not None:
+            raise InvalidInputError(
+                "collection is for databases: pass the path of the Lance table itself."
+            )
+        self._follows = not isinstance(source, lance.LanceDataset)
+        if isinstance(source, str | os.PathLike):
+            where = os.fspath(source)
+            if not table_exists(where):
+                raise MissingInputError(f"{where} does not exist, or is not a Lance table.")
+            source = open_table(where)
+        elif self._follows:
+            source = source.to_lance()
+        fields = {field.name: field.type for field in source.schema}
+        vectors = [name for name, kind in fields.items() if _is_vector(kind)]
+        where = f"the Lance table with the columns {sorted(fields)}"
+        vector = the_only(vectors, names.vector, "column of vectors", where)
+        # Lance cannot select a column whose name has a backtick
+        plain = [name for name in fields if name not in vectors and "`" not in name]
+        ids = plain if names.id is not None else [name for name in plain if name == "id"]
+        super().__init__(source, [the_only(ids, names.id, "id column", where), vector])
+        unknown = [name for name in names.columns if name not in plain]
+        if unknown:
+            raise InvalidInputError(
+                f"the Lance table has no column {unknown[0]!r} of plain values. Columns: {sorted(plain)}."
+            )
+        self.dim = int(fields[vector].list_size)
+        self._index = self._find_index()
+        self.unit = self._index is not None and self._index["metric"] != "cosine"
+
+    def approximate(self) -> dict[str, Any] | None:
+        """The kind of the table's vector index, or None."""
+        return None if self._index is None else {"kind": self._index["kind"]}
+
+    def _use_index(self, exact: bool) -> dict[str, Any]:
+        if self._index is None or exact:
+            return {"use_index": False, "metric": "cosine"}
+        return {"use_index": True, "metric": self._index["metric"]}
+
+    def _find_index(self) -> dict[str, Any] | None:
+        """The kind and metric of an index on the column of vectors."""
+        for index in self._table.describe_indices():
+            if list(index.field_names) != [self._fixed[1]]:
+                continue
+            found = self._table.stats.index_stats(index.name)
+            metric = found["indices"][0].get("metric_type") if found.get("indices") else None
+            if metric in ("cosine", "dot", "l2"):
+                return {"kind": found["index_type"].lower(), "metric": metric}
+        return None
+
+
+def _least_cosine(mu: np.ndarray, query: np.ndarray) -> float:
+    length = np.linalg.norm(mu, axis=-1)
+    return float((mu @ query / np.where(length > 0, length, 1.0)).min())
+
+
+def _is_vector(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type)
 
 
 def _stored_types(schema: Schema) -> dict[str, str]:

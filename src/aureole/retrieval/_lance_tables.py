@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import reduce
 from operator import and_, or_
 from pathlib import Path
@@ -15,7 +14,7 @@ from aureole._io import check_local, reporting_writes
 from aureole.data import check_bucket, lance_options
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval._filters import Condition
-from aureole.retrieval._schema import NO_MU, Rows, Schema, no_rows, object_array
+from aureole.retrieval._schema import Rows, Schema
 from aureole.retrieval._store import file_lock, is_local
 
 BATCH = 1000  # ids per expression
@@ -113,30 +112,6 @@ def in_batches(table: Any) -> Any:
     return pa.RecordBatchReader.from_batches(table.schema, copies())
 
 
-def from_arrow(parts: Sequence[Any], columns: Sequence[str], schema: Schema) -> Rows:
-    """Rows from Arrow tables."""
-    import pyarrow as pa
-
-    if not parts:
-        return no_rows(columns, schema.dim)
-    table = pa.concat_tables(parts)
-    return replace(without_mu(table, columns), mu=vectors_of(table, schema.dim))
-
-
-def vectors_of(table: Any, dim: int) -> np.ndarray:
-    """The column mu of an Arrow table [n, D]."""
-    mu = table["mu"].combine_chunks()
-    flat = mu.flatten() if table.num_rows else mu.values[:0]
-    return flat.to_numpy(zero_copy_only=False).reshape(table.num_rows, dim)
-
-
-def without_mu(table: Any, columns: Sequence[str]) -> Rows:
-    """Rows without mu from an Arrow table or batch."""
-    payload = {name: object_array(table[name].to_pylist()) for name in columns}
-    ids = object_array(table["id"].to_pylist())
-    return Rows(ids, NO_MU, table["kappa"].to_numpy(), payload)
-
-
 def known_ids(table: Any, ids: list[str]) -> list[str]:
     """Those of the ids that exist in a table: by the index of ids if there is one, else by a scan."""
     import pyarrow as pa
@@ -170,11 +145,11 @@ def keyed(data: Any) -> Any:
     return data.cast(data.schema.set(data.schema.get_field_index("id"), key))
 
 
-def with_ids(ids: Sequence[str]) -> Any:
+def with_ids(ids: Sequence[Any], column: str = "id") -> Any:
     """An expression that selects the rows with some ids."""
     import pyarrow.compute as pc
 
-    return pc.field("id").isin(ids)
+    return pc.field(column).isin(ids)
 
 
 def expression(conditions: Sequence[Condition]) -> Any:

@@ -1,10 +1,10 @@
-"""What all engines share: their interface, addresses of galleries, locks, and sizes of approximate indexes."""
+"""The interface of engines, addresses of galleries, locks, and sizes of approximate indexes."""
 
 import fcntl
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -12,12 +12,10 @@ import numpy as np
 
 from aureole._io import reporting_writes
 from aureole.errors import InvalidInputError
-from aureole.retrieval._compression import Compression
 from aureole.retrieval._filters import Condition
-from aureole.retrieval._schema import DTYPES, Rows, Schema, join_rows
+from aureole.retrieval._schema import Rows, Schema
 
 Approximate = Literal["ivf", "hnsw"]
-_BLOCK = 50_000  # rows that are copied at once
 _URL = re.compile(r"(?P<scheme>[\w+.-]+://)(?P<authority>[^/?#]*)(?P<rest>.*)", re.DOTALL)
 _SMALLEST_SIZES = {"ivf": {"lists": 1, "probes": 1}, "hnsw": {"links": 2, "width": 1}}
 
@@ -34,33 +32,28 @@ class Selection:
     exact: bool = False
 
 
+@dataclass(frozen=True)
+class Names:
+    """What the rows of an index of yours are called: its collection, vector and id columns, and others to read."""
+
+    collection: str | tuple[str, ...] | None = None
+    vector: str | None = None
+    id: str | None = None
+    columns: tuple[str, ...] = ()
+
+
 @runtime_checkable
 class Searcher(Protocol):
-    """The part of a store that finds rows near queries; it may be in another process."""
+    """What an engine must provide for searches.
 
-    def candidates(
-        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
-    ) -> Iterator[Rows]: ...
-
-    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]: ...
-
-
-@runtime_checkable
-class Store(Searcher, Protocol):
-    """What an engine must provide.
-
-    - ``append`` adds all rows or none, durably, and raises if an id exists already.
-    - ``upsert`` adds rows, replaces those whose id exists, all or none, durably, and returns how many it replaced.
     - ``candidates`` yields, query by query, all rows of the selection whose inner product with the query is at least
       its bound minus ``slack``; an approximate index may miss some.
     - ``nearest`` yields, query by query, the k rows of the selection with the highest inner products.
     - ``fetch`` returns the rows with the given ids, in any order, without those that do not exist.
     - ``scan`` yields all rows in batches, in any order, without mu unless ``vectors`` is set.
+    - ``approximate`` is the kind and sizes of the approximate index, or None.
     - ``version`` is a text that changes with the rows, at a cost that does not grow with them.
     - Notes are short texts saved with the rows, such as a calibration.
-    - ``build`` builds an approximate index, which holds codes instead of vectors if it is ``compressed``.
-    - ``approximate`` is the kind and sizes of the approximate index, or None.
-    - ``problems`` lists what is wrong with the approximate index and with the files; rows are checked elsewhere.
     - ``where`` is the address, for messages.
     """
 
@@ -70,25 +63,21 @@ class Store(Searcher, Protocol):
     @property
     def schema(self) -> Schema: ...
 
-    def append(self, rows: Rows) -> None: ...
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]: ...
 
-    def upsert(self, rows: Rows) -> int: ...
-
-    def delete(self, ids: list[str]) -> int: ...
-
-    def count(self) -> int: ...
-
-    def version(self) -> str: ...
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]: ...
 
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows: ...
 
     def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]: ...
 
-    def build(self, kind: Approximate, *, compressed: bool = False, **sizes: int) -> None: ...
+    def count(self) -> int: ...
+
+    def version(self) -> str: ...
 
     def approximate(self) -> dict[str, Any] | None: ...
-
-    def problems(self) -> list[str]: ...
 
     def read_note(self, name: str) -> str | None: ...
 
@@ -97,23 +86,37 @@ class Store(Searcher, Protocol):
     def close(self) -> None: ...
 
 
-def all_rows(source: Store) -> Iterator[Rows]:
-    """All rows of a gallery with their mu and payload, in blocks of about 50,000, as they would be stored."""
-    kinds, dim = source.schema.columns, source.schema.dim
-    held: list[Rows] = []
+@runtime_checkable
+class Store(Searcher, Protocol):
+    """What an engine must provide for galleries.
 
-    def block() -> Rows:
-        rows = join_rows(held, list(kinds), dim)
-        payload = {name: rows.payload[name].astype(DTYPES[kind]) for name, kind in kinds.items()}
-        return replace(rows, payload=payload)
+    - ``append`` adds all rows or none, durably, and raises if an id exists already.
+    - ``upsert`` adds rows, replaces those whose id exists, all or none, durably, and returns how many it replaced.
+    - ``build`` builds an approximate index.
+    - ``problems`` lists what is wrong with the approximate index and with the files; rows are checked elsewhere.
+    """
 
-    for rows in source.scan(list(kinds), vectors=True):
-        held.append(rows)
-        if sum(map(len, held)) >= _BLOCK:
-            yield block()
-            held.clear()
-    if held:
-        yield block()
+    def append(self, rows: Rows) -> None: ...
+
+    def upsert(self, rows: Rows) -> int: ...
+
+    def delete(self, ids: list[str]) -> int: ...
+
+    def build(self, kind: Approximate, **sizes: int) -> None: ...
+
+    def problems(self) -> list[str]: ...
+
+
+def the_only(candidates: Sequence[str], given: str | None, what: str, where: str) -> str:
+    """The given name if it is a candidate, or the only candidate; raise otherwise."""
+    if given is not None:
+        if given in candidates:
+            return given
+        raise InvalidInputError(f"{where} has no {what} {given!r}. Found: {sorted(candidates)}.")
+    if len(candidates) == 1:
+        return candidates[0]
+    found = f"it has {sorted(candidates)}" if candidates else "it has none"
+    raise InvalidInputError(f"{where} needs the name of its {what}: {found}.")
 
 
 def shown_address(where: str) -> str:
@@ -224,9 +227,6 @@ def width_of(sizes: dict[str, int]) -> int:
     return sizes.get("width", 128)
 
 
-def describe_index(
-    kind: Approximate, lists: int, sizes: dict[str, int], compression: Compression | None = None
-) -> dict[str, Any]:
-    """An approximate index as ``Store.approximate`` returns it."""
-    described = {"kind": kind, **({"lists": lists} if kind == "ivf" else {}), **sizes}
-    return described if compression is None else described | compression.describe()
+def describe_index(kind: Approximate, lists: int, sizes: dict[str, int]) -> dict[str, Any]:
+    """An approximate index as ``approximate`` returns it."""
+    return {"kind": kind, **({"lists": lists} if kind == "ivf" else {}), **sizes}

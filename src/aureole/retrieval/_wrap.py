@@ -6,8 +6,8 @@ length but 0, while inner products and distances rank by cosine only if all vect
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,34 +16,19 @@ from aureole.errors import InvalidInputError
 from aureole.retrieval._caps import POINT
 from aureole.retrieval._filters import Condition, matches
 from aureole.retrieval._schema import Rows, Schema, no_rows, pick_rows
-from aureole.retrieval._store import Selection, slack
+from aureole.retrieval._store import Names, Selection
 
 UNIT_TOLERANCE = 1e-3  # of the length of vectors that are compared by inner product or distance
 _SAMPLE = 1000  # rows that are checked when an index is wrapped
-_FIRST_NEAREST = 256
 _TYPES = {str: "text", int: "integer", float: "number", bool: "boolean"}
 
 
-@dataclass(frozen=True)
-class Names:
-    """What the rows of a source are called: the collection, its vector and id columns, and other columns to read."""
-
-    collection: str | tuple[str, ...] | None = None
-    vector: str | None = None
-    id: str | None = None
-    columns: tuple[str, ...] = ()
-
-
-@runtime_checkable
 class Source(Protocol):
-    """What an adapter must provide. Rows have their vectors as mu, no kappa, and columns as payload.
+    """What an adapter must provide. Rows have their vectors as mu, kappa 0, and columns as payload.
 
     - ``unit``: the engine compares inner products or distances, so that vectors must have length 1.
     - ``check_all``: whether to check all vectors when it is wrapped, or only the first 1,000.
-    - ``within`` returns all rows whose cosine with a query is at least a bound; an approximate index may miss some
-      unless ``exact``.
-    - ``nearest`` returns the k rows with the highest cosines.
-    - ``scan`` yields all rows in batches, with or without their vectors.
+    - The methods are those of ``Searcher``; a selection has no conditions.
     """
 
     engine: str
@@ -51,19 +36,17 @@ class Source(Protocol):
     unit: bool
     check_all: bool
 
-    def count(self) -> int: ...
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]: ...
+
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]: ...
 
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows: ...
 
     def scan(self, columns: Sequence[str], *, vectors: bool) -> Iterator[Rows]: ...
 
-    def within(
-        self, query: np.ndarray, bound: float, columns: Sequence[str], *, exact: bool
-    ) -> Rows: ...
-
-    def nearest(
-        self, query: np.ndarray, k: int, columns: Sequence[str], *, exact: bool
-    ) -> Rows: ...
+    def count(self) -> int: ...
 
     def approximate(self) -> dict[str, Any] | None: ...
 
@@ -71,7 +54,375 @@ class Source(Protocol):
 
 
 class WrappedStore:
-    """A read-only ``Store`` around a source; notes are kept in memory."""
+    """A ``Searcher`` around a source; it is read-only, and notes are kept in memory."""
+
+    schema: Schema
+
+    def __init__(self, source: Source, names: Names, kappa: Any) -> None:
+        self._source, self._kappa = source, kappa
+        self._notes: dict[str, str] = {}
+        self.engine = self.where = source.engine
+        self._column = kappa if isinstance(kappa, str) else None
+        wanted = self._with_kappa(names.columns)
+        values: dict[str, list[Any]] = {name: [] for name in wanted}
+        for rows in _first(
+            source.scan(wanted, vectors=True), None if source.check_all else _SAMPLE
+        ):
+            self._complete(rows, ())
+            for name in wanted:
+                values[name] += rows.payload[name].tolist()[: _SAMPLE - len(values[name])]
+        typical = self._typical_kappa(values.get(self._column or ""))
+        columns = {name: _type_of(values[name], name) for name in names.columns}
+        self.schema = Schema(source.dim, columns, min(typical, POINT))
+
+    def count(self) -> int: ...
+
+    def approximate(self) -> dict[str, Any] | None: ...
+
+    def close(self) -> None: ...
+
+
+class WrappedStore:
+    """A ``Searcher`` around a source; it is read-only, and notes are kept in memory."""
+
+    schema: Schema
+
+    def __init__(self, source: Source, names: Names, kappa: Any) -> None:
+        self._source, self._kappa = source, kappa
+        self._notes: dict[str, str] = {}
+        self.engine = self.where = source.engine
+        self._column = kappa if isinstance(kappa, str) else None
+        wanted = self._with_kappa(names.columns)
+        values: dict[str, list[Any]] = {name: [] for name in wanted}
+        for rows in _first(
+            source.scan(wanted, vectors=True), None if source.check_all else _SAMPLE
+        ):
+            self._complete(rows, ())
+            for name in wanted:
+                values[name] += rows.payload[name].tolist()[: _SAMPLE - len(values[name])]
+        typical = self._typical_kappa(values.get(self._column or ""))
+        columns = {name: _type_of(values[name], name) for name in names.columns}
+        self.schema = Schema(source.dim, columns, min(typical, POINT))
+
+    def append(self, rows: Rows) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("append to it")
+
+    def upsert(self, rows: Rows) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("change rows")
+
+    def delete(self, ids: list[str]) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("delete from it")
+
+    def build(self, kind: str, *, compressed: bool = False, **sizes: int) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("build an approximate index")
+
+    def count(self) -> int:
+        """The number of rows."""
+        return self._source.count()
+
+    def version(self) -> str:
+        """The number of rows: what else changes is not noticed."""
+        return str(self._source.count())
+
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
+        """The rows with some ids; mu has length 1."""
+        rows = self._complete(self._source.fetch(ids, self._with_kappa(columns)), columns)
+        length = np.linalg.norm(rows.mu.astype(np.float64), axis=-1, keepdims=True)
+        return replace(rows, mu=(rows.mu / length).astype(np.float32))
+
+    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
+        """All rows."""
+        for rows in self._source.scan(self._with_kappa(columns), vectors=vectors):
+            yield self._complete(rows, columns, checked=False)
+
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]:
+        """All rows within each query's bound; the filter is applied to what the engine returns."""
+        filtered = [condition.column for condition in selection.conditions]
+        columns = self._with_kappa(dict.fromkeys([*selection.columns, *filtered]))
+        margin = 2 * UNIT_TOLERANCE if self._source.unit else 0.0
+        own = Selection((), columns, selection.exact)
+        for rows in self._source.candidates(mu, bounds - margin, own):
+            if selection.conditions:
+                rows = pick_rows(rows, _selected(rows, selection.conditions))
+            yield self._complete(rows, selection.columns)
+
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]: ...
+
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows: ...
+
+    def scan(self, columns: Sequence[str], *, vectors: bool) -> Iterator[Rows]: ...
+
+    def count(self) -> int: ...
+
+    def approximate(self) -> dict[str, Any] | None: ...
+
+    def close(self) -> None: ...
+
+
+class WrappedStore:
+    """A ``Searcher`` around a source; it is read-only, and notes are kept in memory."""
+
+    schema: Schema
+
+    def __init__(self, source: Source, names: Names, kappa: Any) -> None:
+        self._source, self._kappa = source, kappa
+        self._notes: dict[str, str] = {}
+        self.engine = self.where = source.engine
+        self._column = kappa if isinstance(kappa, str) else None
+        wanted = self._with_kappa(names.columns)
+        values: dict[str, list[Any]] = {name: [] for name in wanted}
+        for rows in _first(
+            source.scan(wanted, vectors=True), None if source.check_all else _SAMPLE
+        ):
+            self._complete(rows, ())
+            for name in wanted:
+                values[name] += rows.payload[name].tolist()[: _SAMPLE - len(values[name])]
+        typical = self._typical_kappa(values.get(self._column or ""))
+        columns = {name: _type_of(values[name], name) for name in names.columns}
+        self.schema = Schema(source.dim, columns, min(typical, POINT))
+
+    def count(self) -> int: ...
+
+    def approximate(self) -> dict[str, Any] | None: ...
+
+    def close(self) -> None: ...
+
+
+class WrappedStore:
+    """A ``Searcher`` around a source; it is read-only, and notes are kept in memory."""
+
+    schema: Schema
+
+    def __init__(self, source: Source, names: Names, kappa: Any) -> None:
+        self._source, self._kappa = source, kappa
+        self._notes: dict[str, str] = {}
+        self.engine = self.where = source.engine
+        self._column = kappa if isinstance(kappa, str) else None
+        wanted = self._with_kappa(names.columns)
+        values: dict[str, list[Any]] = {name: [] for name in wanted}
+        for rows in _first(
+            source.scan(wanted, vectors=True), None if source.check_all else _SAMPLE
+        ):
+            self._complete(rows, ())
+            for name in wanted:
+                values[name] += rows.payload[name].tolist()[: _SAMPLE - len(values[name])]
+        typical = self._typical_kappa(values.get(self._column or ""))
+        columns = {name: _type_of(values[name], name) for name in names.columns}
+        self.schema = Schema(source.dim, columns, min(typical, POINT))
+
+    def append(self, rows: Rows) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("append to it")
+
+    def upsert(self, rows: Rows) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("change rows")
+
+    def delete(self, ids: list[str]) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("delete from it")
+
+    def build(self, kind: str, *, compressed: bool = False, **sizes: int) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("build an approximate index")
+
+    def count(self) -> int:
+        """The number of rows."""
+        return self._source.count()
+
+    def version(self) -> str:
+        """The number of rows: what else changes is not noticed."""
+        return str(self._source.count())
+
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
+        """The rows with some ids; mu has length 1."""
+        rows = self._complete(self._source.fetch(ids, self._with_kappa(columns)), columns)
+        length = np.linalg.norm(rows.mu.astype(np.float64), axis=-1, keepdims=True)
+        return replace(rows, mu=(rows.mu / length).astype(np.float32))
+
+    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
+        """All rows."""
+        for rows in self._source.scan(self._with_kappa(columns), vectors=vectors):
+            yield self._complete(rows, columns, checked=False)
+
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]:
+        """All rows within each query's bound; the filter is applied to what the engine returns."""
+        filtered = [condition.column for condition in selection.conditions]
+        columns = self._with_kappa(dict.fromkeys([*selection.columns, *filtered]))
+        margin = slack(self._source.dim) + (2 * UNIT_TOLERANCE if self._source.unit else 0.0)
+        for query, bound in zip(mu, bounds.tolist(), strict=True):
+            lowest = max(bound - margin, -1.0 - margin)
+            rows = self._source.within(query, lowest, columns, exact=selection.exact)
+            if selection.conditions:
+                rows = pick_rows(rows, _selected(rows, selection.conditions))
+            yield self._complete(rows, selection.columns)
+
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
+        """The k nearest rows of each query; none with a filter, which engines apply before or after in many ways."""
+        k = min(k, self.count())
+        if selection.conditions or k == 0:
+            yield from (no_rows(selection.columns, self._source.dim) for _ in mu)
+            return
+        own = Selection((), self._with_kappa(selection.columns), selection.exact)
+        for rows in self._source.nearest(mu, k, own):
+            yield self._complete(rows, selection.columns)
+
+    def approximate(self) -> dict[str, Any] | None: ...
+
+    def close(self) -> None: ...
+
+
+class WrappedStore:
+    """A ``Searcher`` around a source; it is read-only, and notes are kept in memory."""
+
+    schema: Schema
+
+    def __init__(self, source: Source, names: Names, kappa: Any) -> None:
+        self._source, self._kappa = source, kappa
+        self._notes: dict[str, str] = {}
+        self.engine = self.where = source.engine
+        self._column = kappa if isinstance(kappa, str) else None
+        wanted = self._with_kappa(names.columns)
+        values: dict[str, list[Any]] = {name: [] for name in wanted}
+        for rows in _first(
+            source.scan(wanted, vectors=True), None if source.check_all else _SAMPLE
+        ):
+            self._complete(rows, ())
+            for name in wanted:
+                values[name] += rows.payload[name].tolist()[: _SAMPLE - len(values[name])]
+        typical = self._typical_kappa(values.get(self._column or ""))
+        columns = {name: _type_of(values[name], name) for name in names.columns}
+        self.schema = Schema(source.dim, columns, min(typical, POINT))
+
+    def count(self) -> int: ...
+
+    def approximate(self) -> dict[str, Any] | None: ...
+
+    def close(self) -> None: ...
+
+
+class WrappedStore:
+    """A ``Searcher`` around a source; it is read-only, and notes are kept in memory."""
+
+    schema: Schema
+
+    def __init__(self, source: Source, names: Names, kappa: Any) -> None:
+        self._source, self._kappa = source, kappa
+        self._notes: dict[str, str] = {}
+        self.engine = self.where = source.engine
+        self._column = kappa if isinstance(kappa, str) else None
+        wanted = self._with_kappa(names.columns)
+        values: dict[str, list[Any]] = {name: [] for name in wanted}
+        for rows in _first(
+            source.scan(wanted, vectors=True), None if source.check_all else _SAMPLE
+        ):
+            self._complete(rows, ())
+            for name in wanted:
+                values[name] += rows.payload[name].tolist()[: _SAMPLE - len(values[name])]
+        typical = self._typical_kappa(values.get(self._column or ""))
+        columns = {name: _type_of(values[name], name) for name in names.columns}
+        self.schema = Schema(source.dim, columns, min(typical, POINT))
+
+    def append(self, rows: Rows) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("append to it")
+
+    def upsert(self, rows: Rows) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("change rows")
+
+    def delete(self, ids: list[str]) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("delete from it")
+
+    def build(self, kind: str, *, compressed: bool = False, **sizes: int) -> NoReturn:
+        """Raise: a wrapped index is read-only."""
+        self._refuse("build an approximate index")
+
+    def count(self) -> int:
+        """The number of rows."""
+        return self._source.count()
+
+    def version(self) -> str:
+        """The number of rows: what else changes is not noticed."""
+        return str(self._source.count())
+
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
+        """The rows with some ids; mu has length 1."""
+        rows = self._complete(self._source.fetch(ids, self._with_kappa(columns)), columns)
+        length = np.linalg.norm(rows.mu.astype(np.float64), axis=-1, keepdims=True)
+        return replace(rows, mu=(rows.mu / length).astype(np.float32))
+
+    def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
+        """All rows."""
+        for rows in self._source.scan(self._with_kappa(columns), vectors=vectors):
+            yield self._complete(rows, columns, checked=False)
+
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]:
+        """All rows within each query's bound; the filter is applied to what the engine returns."""
+        filtered = [condition.column for condition in selection.conditions]
+        columns = self._with_kappa(dict.fromkeys([*selection.columns, *filtered]))
+        margin = 2 * UNIT_TOLERANCE if self._source.unit else 0.0
+        own = Selection((), columns, selection.exact)
+        for rows in self._source.candidates(mu, bounds - margin, own):
+            if selection.conditions:
+                rows = pick_rows(rows, _selected(rows, selection.conditions))
+            yield self._complete(rows, selection.columns)
+
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]: ...
+
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows: ...
+
+    def scan(self, columns: Sequence[str], *, vectors: bool) -> Iterator[Rows]: ...
+
+    def count(self) -> int: ...
+
+    def approximate(self) -> dict[str, Any] | None: ...
+
+    def close(self) -> None: ...
+
+
+class WrappedStore:
+    """A ``Searcher`` around a source; it is read-only, and notes are kept in memory."""
+
+    schema: Schema
+
+    def __init__(self, source: Source, names: Names, kappa: Any) -> None:
+        self._source, self._kappa = source, kappa
+        self._notes: dict[str, str] = {}
+        self.engine = self.where = source.engine
+        self._column = kappa if isinstance(kappa, str) else None
+        wanted = self._with_kappa(names.columns)
+        values: dict[str, list[Any]] = {name: [] for name in wanted}
+        for rows in _first(
+            source.scan(wanted, vectors=True), None if source.check_all else _SAMPLE
+        ):
+            self._complete(rows, ())
+            for name in wanted:
+                values[name] += rows.payload[name].tolist()[: _SAMPLE - len(values[name])]
+        typical = self._typical_kappa(values.get(self._column or ""))
+        columns = {name: _type_of(values[name], name) for name in names.columns}
+        self.schema = Schema(source.dim, columns, min(typical, POINT))
+
+    def count(self) -> int: ...
+
+    def approximate(self) -> dict[str, Any] | None: ...
+
+    def close(self) -> None: ...
+
+
+class WrappedStore:
+    """A ``Searcher`` around a source; it is read-only, and notes are kept in memory."""
 
     schema: Schema
 
@@ -167,18 +518,6 @@ class WrappedStore:
         """Close what was opened; your own index or client stays open."""
         self._source.close()
 
-    def problems(self) -> NoReturn:
-        """Raise: the files of a wrapped index belong to its engine."""
-        raise InvalidInputError(
-            f"check is for galleries of aureole; this one wraps {self.engine}, which has tools of its own. The vectors "
-            "that a search returns are checked."
-        )
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise InvalidInputError(
-            f"a wrapped index is read-only: use {self.engine} itself to {what}, then search again."
-        )
-
     def _with_kappa(self, columns: Sequence[str] | dict[str, None]) -> list[str]:
         """The columns to read, with that of kappa."""
         return list(dict.fromkeys([*columns, *([self._column] if self._column else [])]))
@@ -265,31 +604,6 @@ def check_kappa(kappa: Any) -> Any:
     if not (values >= 0).all():
         raise InvalidInputError("kappa must be at least 0 everywhere, and not NaN.")
     return values if values.ndim else float(values)
-
-
-def the_only(candidates: Sequence[str], given: str | None, what: str, where: str) -> str:
-    """The given name if it is a candidate, or the only candidate; raise otherwise."""
-    if given is not None:
-        if given in candidates:
-            return given
-        raise InvalidInputError(f"{where} has no {what} {given!r}. Found: {sorted(candidates)}.")
-    if len(candidates) == 1:
-        return candidates[0]
-    found = f"it has {sorted(candidates)}" if candidates else "it has none"
-    raise InvalidInputError(f"{where} needs the name of its {what}: {found}.")
-
-
-def grow(nearest: Any, bound: float, total: int, query: np.ndarray) -> Rows | None:
-    """The rows of ``nearest(k)`` for growing k until one is below the bound; None if all would be needed."""
-    k = _FIRST_NEAREST
-    while k < total:
-        rows = nearest(k)
-        length = np.linalg.norm(rows.mu, axis=-1)
-        cosine = rows.mu @ query / np.where(length > 0, length, 1.0)
-        if len(rows) < k or cosine.min() < bound:
-            return rows
-        k *= 4
-    return None
 
 
 def _first(batches: Iterator[Rows], most: int | None) -> Iterator[Rows]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.retrieval._schema import NO_MU, Rows, no_rows, object_array, pick_rows
-from aureole.retrieval._wrap import Names, the_only
+from aureole.retrieval._store import Names, Selection, slack, the_only
 
 _SCAN_ROWS = 2**10
 _FIRST, _LARGEST = 2**10, 2**14  # rows of a search; Milvus returns up to 16,384
@@ -68,21 +68,23 @@ class QdrantSource:
             if offset is None:
                 return
 
-    def within(
-        self, query: np.ndarray, bound: float, columns: Sequence[str], *, exact: bool
-    ) -> Rows:
-        """All points with at least this cosine, by a threshold of the score."""
-        threshold = bound if self._metric != "Euclid" else (2 - 2 * bound) ** 0.5
-        limit = _FIRST
-        while True:
-            rows = self._search(query, limit, columns, exact=exact, score_threshold=threshold)
-            if len(rows) < limit:
-                return rows
-            limit *= 4
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]:
+        """All points within each query's bound, by a threshold of the score."""
+        for query, bound in zip(mu, (bounds - slack(self.dim)).tolist(), strict=True):
+            threshold = bound if self._metric != "Euclid" else (2 - 2 * bound) ** 0.5
+            limit = _FIRST
+            rows = self._search(query, limit, selection, score_threshold=threshold)
+            while len(rows) == limit:
+                limit *= 4
+                rows = self._search(query, limit, selection, score_threshold=threshold)
+            yield rows
 
-    def nearest(self, query: np.ndarray, k: int, columns: Sequence[str], *, exact: bool) -> Rows:
-        """The k nearest points."""
-        return self._search(query, k, columns, exact=exact)
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
+        """The k nearest points of each query."""
+        for query in mu:
+            yield self._search(query, k, selection)
 
     def approximate(self) -> dict[str, Any] | None:
         """The graph of the collection, once Qdrant has built it; None before, and in its local mode."""
@@ -94,7 +96,7 @@ class QdrantSource:
         """Do nothing: the client is yours."""
 
     def _search(
-        self, query: np.ndarray, limit: int, columns: Sequence[str], *, exact: bool, **how: Any
+        self, query: np.ndarray, limit: int, selection: Selection, **how: Any
     ) -> Rows:
         from qdrant_client import models
 
@@ -104,11 +106,11 @@ class QdrantSource:
                 query=query.tolist(),
                 using=self._using,
                 limit=limit,
-                search_params=models.SearchParams(exact=exact),
+                search_params=models.SearchParams(exact=selection.exact),
                 **how,
-                **self._content(columns),
+                **self._content(selection.columns),
             )
-        return self._rows(answer.points, columns)
+        return self._rows(answer.points, selection.columns)
 
     def _content(self, columns: Sequence[str], vectors: bool = True) -> dict[str, Any]:
         """What a call returns of each point. Keys with dots or brackets would be paths: then the whole payload."""
@@ -203,23 +205,34 @@ class MilvusSource:
             last = batch[-1][self._id]
             condition = f"{self._id} > {_literal(last)}"
 
-    def within(
-        self, query: np.ndarray, bound: float, columns: Sequence[str], *, exact: bool
-    ) -> Rows:
-        """All entities with at least this cosine: by a range search, or by reading all."""
-        if self.approximate() is None or not exact:
+    def candidates(
+        self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
+    ) -> Iterator[Rows]:
+        """All entities within each query's bound: by a range search, or by reading all."""
+        for query, bound in zip(mu, (bounds - slack(self.dim)).tolist(), strict=True):
+            yield self._within(query, bound, selection)
+
+    def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
+        """The k nearest entities of each query."""
+        scans = (selection.exact and self.approximate() is not None) or k > _LARGEST
+        for query in mu:
+            if scans:
+                rows = self._scanned(
+                    query, selection.columns, lambda cosine: np.argsort(-cosine)[:k]
+                )
+                yield pick_rows(rows, np.argsort(-_cosines(rows.mu, query))[:k])
+            else:
+                yield self._search(query, k, selection.columns, {})
+
+    def _within(self, query: np.ndarray, bound: float, selection: Selection) -> Rows:
+        if self.approximate() is None or not selection.exact:
             radius = 2 - 2 * bound if self._metric == "L2" else bound
-            rows = self._search(query, _LARGEST, columns, {"radius": radius})
+            rows = self._search(query, _LARGEST, selection.columns, {"radius": radius})
             if len(rows) < _LARGEST:
                 return rows
-        return self._scanned(query, columns, lambda cosine: np.flatnonzero(cosine >= bound))
-
-    def nearest(self, query: np.ndarray, k: int, columns: Sequence[str], *, exact: bool) -> Rows:
-        """The k nearest entities."""
-        if (exact and self.approximate() is not None) or k > _LARGEST:
-            rows = self._scanned(query, columns, lambda cosine: np.argsort(-cosine)[:k])
-            return pick_rows(rows, np.argsort(-_cosines(rows.mu, query))[:k])
-        return self._search(query, k, columns, {})
+        return self._scanned(
+            query, selection.columns, lambda cosine: np.flatnonzero(cosine >= bound)
+        )
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind of the index, or None if it is FLAT."""

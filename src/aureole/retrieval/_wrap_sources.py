@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from aureole.errors import InvalidInputError
-from aureole.retrieval._store import shown_address
-from aureole.retrieval._wrap import Names, Source, WrappedStore, check_kappa
+from aureole.retrieval._store import Names, shown_address
+from aureole.retrieval._wrap import Source, WrappedStore, check_kappa
 
 
 def wrapped_store(source: Any, names: Names, kappa: Any) -> WrappedStore:
@@ -26,11 +26,11 @@ def _source_of(source: Any, names: Names) -> Source:
     if isinstance(source, str | os.PathLike):
         where = os.fspath(source)
         if where.startswith(("postgresql://", "postgres://")):
-            from aureole.retrieval._wrap_postgres import PostgresSource
+            from aureole.retrieval._postgres import PostgresSource
 
             return PostgresSource(where, names)
         if where.removesuffix("/").endswith(".lance"):
-            from aureole.retrieval._wrap_lance import LanceSource
+            from aureole.retrieval._lance import LanceSource
 
             return LanceSource(where, names)
         raise InvalidInputError(
@@ -43,11 +43,11 @@ def _source_of(source: Any, names: Names) -> Source:
             f"{type(source).__name__} cannot be wrapped: pass the synchronous client or table."
         )
     if "faiss" in packages:
-        from aureole.retrieval._wrap_faiss import FaissSource
+        from aureole.retrieval._faiss import FaissSource
 
         return FaissSource(source, names)
     if packages & {"lance", "lancedb"}:
-        from aureole.retrieval._wrap_lance import LanceSource
+        from aureole.retrieval._lance import LanceSource
 
         return LanceSource(source, names)
     if "qdrant_client" in packages:
