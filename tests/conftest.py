@@ -16,7 +16,7 @@ with install_import_hook("aureole", "beartype.beartype"):
     import aureole.explorer
     import aureole.records
     import aureole.retrieval._faiss
-    import aureole.retrieval._faiss_files
+    import aureole.retrieval._faiss
     import aureole.retrieval._faiss_index
     import aureole.retrieval._integrity
     import aureole.retrieval._lance

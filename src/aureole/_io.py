@@ -92,11 +92,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.stem}.partial{path.suffix}")
         try:
-            shutil.rmtree(part, ignore_errors=True)
+            _remove(part)
             yield part
             part.rename(path)
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            _remove(part)
             Path(f"{part}.lock").unlink(missing_ok=True)  # of writers of Lance tables
 
 
@@ -154,3 +154,9 @@ def check_local(path: Path | str) -> None:
             "Write to a local path and copy the result. Remote addresses are supported for Lance tables: "
             "s3://bucket/name.lance."
         )
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # a gallery in one file
+        path.unlink()

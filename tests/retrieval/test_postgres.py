@@ -136,10 +136,10 @@ def test_a_timeout_is_told_and_not_tried_again(caller):
         return c.execute("SELECT pg_sleep(20)")
 
     with pytest.raises(AureoleError, match=r"could not read: canceling .* timeout"):
-        connection.read(sleep)
+        connection.run(sleep, "read")
     assert len(calls) == 1
     with pytest.raises(AureoleError, match=r"could not append: canceling .* timeout"):
-        connection.change(sleep, "append")
+        connection.run(sleep, "append", changes=True)
     assert len(calls) == 2
     assert gone()
     assert store.count() == 3

@@ -1,14 +1,11 @@
-"""``aureole index info``, ``check`` and ``copy``: commands for galleries that exist."""
+"""``aureole index info`` and ``check``: commands for galleries that exist."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from typer import Argument
 
 import aureole as au
 from aureole.cli._gallery_facts import gallery_facts, show_facts
@@ -29,22 +26,13 @@ Examples:
 CHECK = """Verify everything that a gallery stores, and print one line for each problem.
 
 Checks every row (distinct ids, mu of length 1, kappa of at least 0, payload types), the metric and the size of the
-approximate index, the notes and, for FAISS, the SHA-256 of each file. The gallery is only read. Status 1 if there are
+approximate index, and the notes. The gallery is only read. Status 1 if there are
 problems.
 
 Examples:
 
     aureole index check gallery.lance
     aureole index check gallery.faiss --json
-"""
-COPY = """Copy a gallery to another address, such as one of another engine.
-
-The original does not change. Approximate indexes are not copied: run `aureole index approximate` on the copy.
-
-Examples:
-
-    aureole index copy gallery.lance gallery.faiss
-    aureole index copy gallery.faiss postgresql://me@localhost/shop#gallery
 """
 
 
@@ -67,7 +55,8 @@ def check(gallery: Gallery, as_json: AsJson = False) -> None:
     try:
         with au.CredibleIndex.open(gallery) as opened:
             facts |= {"engine": opened.engine, "rows": opened.count()}
-            with _bar("checking", opened, as_json) as observer:
+            shown = not is_quiet(as_json=as_json)
+            with rows_bar("checking", opened.count(), shown=shown) as observer:
                 problems = opened.check(observer=observer)
     except DamagedGalleryError as error:  # so damaged that it does not open
         problems = [str(error)]
@@ -79,25 +68,3 @@ def check(gallery: Gallery, as_json: AsJson = False) -> None:
         print_text(f"{facts['rows']:,} rows in {facts['gallery']} ({facts['engine']}): no problems")
     if problems:
         raise typer.Exit(1)
-
-
-@index.command("copy", help=COPY)
-def copy(
-    gallery: Gallery,
-    to: Annotated[str, Argument(help="Address of the copy.", metavar="TO")],
-    as_json: AsJson = False,
-) -> None:
-    """Copy a gallery; ``COPY`` is the text users see."""
-    with (
-        au.CredibleIndex.open(gallery) as opened,
-        _bar("copying", opened, as_json) as observer,
-    ):
-        copied = opened.copy(to, observer=observer)
-    with copied:
-        show_facts(gallery_facts(copied, to), as_json=as_json)
-
-
-def _bar(
-    title: str, opened: au.CredibleIndex, as_json: bool
-) -> AbstractContextManager[Callable[[int], None]]:
-    return rows_bar(title, opened.count(), shown=not is_quiet(as_json=as_json))

@@ -60,8 +60,6 @@ def show_facts(result: dict[str, Any], *, as_json: bool) -> None:
         print_text("every search is exact")
     else:
         shown = {name: value for name, value in approximate.items() if name != "kind"}
-        if "error" in shown:
-            shown["error"] = f"{shown['error']:.2g}"
         sizes = ", ".join(f"{name} {value}" for name, value in shown.items())
         print_text(f"approximate index {approximate['kind']}{f' ({sizes})' if sizes else ''}")
         if "recall" in result:

@@ -20,7 +20,6 @@ from aureole.cli._lazy import np, torch
 from aureole.cli._options import (
     AsJson,
     ColumnsFrom,
-    Compress,
     Gallery,
     IdColumn,
     IndexSizes,
@@ -85,7 +84,6 @@ Examples:
     aureole index approximate photos.lance
     aureole index approximate photos.lance --probes 64
     aureole index approximate gallery.faiss --kind hnsw --width 256
-    aureole index approximate photos.lance --compress
 """
 CHUNK = 65_536  # rows per append
 
@@ -217,7 +215,6 @@ def build(
         Literal["ivf", "hnsw"] | None,
         Option(help="Also build an approximate index (default: searches are exact)."),
     ] = None,
-    compress: Compress = False,
     sizes: IndexSizes,
     calibrate: CalibrationOptions,
     as_json: AsJson = False,
@@ -230,7 +227,6 @@ def build(
         )
     if calibrate.conformal is not None and calibrate.group_column is None:
         raise typer.BadParameter("--conformal needs --group-column, which defines the positives.")
-    approximate = _kind(approximate, compress=compress)
     given = sizes.given(approximate)
     columns.check(table)
     origin = _head_origin(columns.head)
@@ -262,7 +258,7 @@ def build(
                 _calibrate(made, source, table, columns, calibrate)
             result = gallery_facts(made, out)
             if approximate is not None:
-                made.build(approximate, compressed=compress, **given)
+                made.build(approximate, **given)
                 every = max(1, len(source) // RECALL_QUERIES)
                 queries = source[slice(0, every * RECALL_QUERIES, every)]
                 recall = made.check_recall(queries, least=0.0)
@@ -316,29 +312,21 @@ def approximate(
     *,
     gallery: Gallery,
     kind: Annotated[Literal["ivf", "hnsw"], Option(help="Inverted lists, or a graph.")] = "ivf",
-    compress: Compress = False,
     sizes: IndexSizes,
     as_json: AsJson = False,
 ) -> None:
     """Build an approximate index; ``APPROXIMATE`` is the text users see."""
     started = time.monotonic()
-    given = sizes.given(_kind(kind, compress=compress))
+    given = sizes.given(kind)
     with au.CredibleIndex.open(gallery) as opened:
         if not opened.count():
             raise InvalidInputError(f"{au.retrieval.shown_address(gallery)} has no rows to index.")
-        opened.build(kind, compressed=compress, **given)
+        opened.build(kind, **given)
         seconds = time.monotonic() - started
         posteriors, _ = opened.fetch(_sample_ids(opened))
         recall = opened.check_recall(posteriors, least=0.0)
         result = gallery_facts(opened, gallery) | recall_facts(recall) | {"seconds": seconds}
     show_facts(result, as_json=as_json)
-
-
-def _kind(kind: Literal["ivf", "hnsw"] | None, *, compress: bool) -> Literal["ivf", "hnsw"] | None:
-    """The kind of the approximate index to build: lists if it is compressed; None for none."""
-    if compress and kind == "hnsw":
-        raise typer.BadParameter("--compress builds an ivf index; a graph cannot be compressed.")
-    return "ivf" if compress else kind
 
 
 def _read(

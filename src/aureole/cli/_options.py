@@ -111,8 +111,6 @@ IdColumn = Annotated[str | None, Option(help="Column of ids (default: row number
 _OTHERS = Option(help="File with the other columns, in the same row order (default: the table).")
 ColumnsFrom = Annotated[Path | None, _OTHERS]
 AsJson = Annotated[bool, Option("--json", help="Print the results as one JSON object.")]
-_COMPRESS = "Index codes instead of vectors (implies ivf): less memory, same hits up to the recall."
-Compress = Annotated[bool, Option("--compress", help=_COMPRESS)]
 RayAddress = Annotated[str | None, Option(help="Address of a Ray cluster (default: this machine).")]
 _KAPPA_POS = "Concentration of positives around a latent (default: the head's)."
 KappaPos = Annotated[float | None, Option(min=0, help=_KAPPA_POS)]

@@ -48,7 +48,6 @@ from aureole.retrieval._match_gallery import (
 )
 from aureole.retrieval._match_quality import MatchQuality
 from aureole.retrieval._match_sets import RuleSizes, SetSizes, compare_set_sizes
-from aureole.retrieval._postgres_connection import Connection, settings
 from aureole.retrieval._recall import Recall
 from aureole.retrieval._release import ReleaseCheck, check_release
 from aureole.retrieval._schema import (

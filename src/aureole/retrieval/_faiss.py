@@ -103,10 +103,8 @@ class _Snapshot:
     def built(self, kind: Approximate, sizes: dict[str, int]) -> "_Snapshot":
         """With an approximate index."""
         mu = self.rows.mu
-        if kind == "ivf":
-            index = build_ivf(mu, sizes.get("lists"))
-        else:
-            index = build_hnsw(mu, sizes.get("links", _LINKS))
+        is_ivf, links = kind == "ivf", sizes.get("links", _LINKS)
+        index = build_ivf(mu, sizes.get("lists")) if is_ivf else build_hnsw(mu, links)
         return replace(self, index=index, kind=kind, sizes=sizes)
 
     def search(self, *, exact: bool) -> FaissSearch:
@@ -311,9 +309,9 @@ def _allowed(held: _Snapshot, conditions: Sequence[Condition]) -> np.ndarray | N
 
 def _write(path: Path, held: _Snapshot) -> None:
     """Write a snapshot to a file that replaces the former one once its content has reached the disk."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
-    rows, arrays = held.rows, {}
+    rows = held.rows
     arrays = {"mu": np.ascontiguousarray(rows.mu), "kappa": np.ascontiguousarray(rows.kappa)}
     texts = {"id": rows.ids}
     for name, column in rows.payload.items():
@@ -328,9 +326,9 @@ def _write(path: Path, held: _Snapshot) -> None:
     about = {"schema": held.schema.to_json(), "notes": held.notes, "index": index}
     metadata = {"format": _FORMAT, "gallery": json.dumps(about, allow_nan=False)}
     with atomic_file(path) as file:
-        save_file(arrays, file.name, metadata)
-        with open(file.name, "rb") as written:
-            os.fsync(written.fileno())
+        file.write(save(arrays, metadata))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _load(path: Path) -> _Snapshot:
@@ -446,7 +444,7 @@ class FaissSource:
         """The number of vectors."""
         return int(self._outer.ntotal)
 
-    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
+    def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:  # noqa: ARG002
         """The rows with some ids."""
         self._refresh()
         wanted = np.array([i for i in ids if isinstance(i, int) and abs(i) < 2**63], np.int64)
@@ -455,7 +453,7 @@ class FaissSource:
         known[known] = self._sorted[place[known]] == wanted[known]
         return self._rows(self._order[place[known]])
 
-    def scan(self, columns: Sequence[str], *, vectors: bool) -> Iterator[Rows]:
+    def scan(self, columns: Sequence[str], *, vectors: bool) -> Iterator[Rows]:  # noqa: ARG002
         """All rows in the order of their positions."""
         self._refresh()
         for start in range(0, len(self._ids), _SCAN_ROWS):

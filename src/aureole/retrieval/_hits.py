@@ -21,7 +21,7 @@ from aureole.retrieval._caps import (
 )
 from aureole.retrieval._conformal import ConformalMass
 from aureole.retrieval._schema import NO_MU, Rows, no_rows
-from aureole.retrieval._store import Selection, Store, slack
+from aureole.retrieval._store import Searcher, Selection, slack
 
 Rank = Literal["cosine", "positivity"]
 _CHUNK = 64  # queries per call of an engine
@@ -214,7 +214,7 @@ class Members:
 
 
 def raise_bounds(
-    store: Store, queries: Queries, limit: int, selection: Selection
+    store: Searcher, queries: Queries, limit: int, selection: Selection
 ) -> dict[int, Rows]:
     """Raise each cap's bound to the limit-th best cosine: rows below it cannot be among the results.
 
@@ -238,7 +238,7 @@ def raise_bounds(
 
 
 def find_members(
-    store: Store, queries: Queries, selection: Selection, complete: dict[int, Rows]
+    store: Searcher, queries: Queries, selection: Selection, complete: dict[int, Rows]
 ) -> list[Members]:
     """The members of each query's cap; ``complete`` holds rows that contain the entire caps of some queries."""
     n, k, _ = queries.mu.shape

@@ -5,7 +5,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from threading import RLock
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,17 +23,29 @@ from aureole.retrieval._filters import check_filter
 from aureole.retrieval._hits import Hits, Queries, find_members, raise_bounds, rank_hits
 from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
 from aureole.retrieval._recall import Recall, recall_of
-from aureole.retrieval._schema import Origin, Schema, check_ids, check_rows, schema_of
+from aureole.retrieval._schema import Origin, Rows, Schema, check_ids, check_rows, schema_of
 from aureole.retrieval._search_options import (
     SearchOptions,
     checked_query,
     one_query,
 )
-from aureole.retrieval._store import Approximate, Names, Selection, Store
+from aureole.retrieval._store import Approximate, Names, Searcher, Selection, Store
 from aureole.retrieval._wrap import WrappedStore
 from aureole.retrieval._wrap_sources import wrapped_store
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
+
+
+def _serialised(method: _F) -> _F:
+    """Hold the lock of the index during a method: engines are not thread-safe."""
+
+    @wraps(method)
+    def locked(self: "CredibleIndex", *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return cast("_F", locked)
 
 
 class CredibleIndex:
@@ -40,7 +54,8 @@ class CredibleIndex:
     The address selects the engine: a path that ends in ``.lance`` or ``.faiss``, ``faiss://`` (in memory),
     or ``postgresql://…#table``. :meth:`wrap` searches an index that you have already. In exact mode, the default until
     ``build`` is called, all engines return the same hits: the items whose stored float32 mu has a float64 cosine at or
-    above the threshold. Not thread-safe.
+    above the threshold. Threads may share an index;
+    their calls are serialised.
 
     Ids are distinct strings of at most 1,024 bytes, stored verbatim. Payload columns hold str, int, float or bool, and
     searches can filter by them: ``{"shop": "north", "price": (10, None)}``.
@@ -55,8 +70,8 @@ class CredibleIndex:
     ([], ['ant', 'bee'])
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Searcher) -> None:
+        self._store, self._lock = store, RLock()
 
     @classmethod
     def create(
@@ -155,6 +170,7 @@ class CredibleIndex:
         """The dimension, the payload columns and the typical kappa."""
         return self._store.schema
 
+    @_serialised
     def append(
         self,
         posteriors: VonMisesFisher,
@@ -166,8 +182,9 @@ class CredibleIndex:
         The rows are durable when it returns. Cost: Lance and PostgreSQL write the new rows only. FAISS writes a new
         snapshot of the entire gallery, so append in few, large batches there.
         """
-        self._store.append(check_rows(posteriors, ids, payload, self.schema))
+        self._writer().append(check_rows(posteriors, ids, payload, self.schema))
 
+    @_serialised
     def upsert(
         self,
         posteriors: VonMisesFisher,
@@ -188,8 +205,9 @@ class CredibleIndex:
         >>> index.count()
         4
         """
-        return self._store.upsert(check_rows(posteriors, ids, payload, self.schema))
+        return self._writer().upsert(check_rows(posteriors, ids, payload, self.schema))
 
+    @_serialised
     def fetch(
         self, ids: Sequence[Any], *, columns: Sequence[str] = ()
     ) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
@@ -213,8 +231,7 @@ class CredibleIndex:
 
         Cost: one pass over these columns; mu is not read.
         """
-        self._check_columns(columns)
-        for rows in self._store.scan(columns):
+        for rows in self._blocks(columns):
             payload = {name: column.tolist() for name, column in rows.payload.items()}
             yield rows.ids.tolist(), rows.kappa, payload
 
@@ -232,8 +249,7 @@ class CredibleIndex:
         >>> [(ids, posterior.kappa.tolist()) for ids, posterior, _ in index.posteriors()]
         [(['ant', 'bee', 'cat'], [50.0, 20.0, 90.0])]
         """
-        self._check_columns(columns)
-        for rows in self._store.scan(columns, vectors=True):
+        for rows in self._blocks(columns, vectors=True):
             payload = {name: column.tolist() for name, column in rows.payload.items()}
             mu, kappa = (
                 torch.from_numpy(np.require(values, requirements="W"))
@@ -241,25 +257,28 @@ class CredibleIndex:
             )
             yield rows.ids.tolist(), VonMisesFisher(mu, kappa, validate_args=False), payload
 
+    @_serialised
     def delete(self, ids: Sequence[str]) -> int:
         """Remove rows, and return how many existed."""
-        return self._store.delete(check_ids(ids))
+        return self._writer().delete(check_ids(ids))
 
+    @_serialised
     def count(self) -> int:
         """The number of rows."""
         return self._store.count()
 
+    @_serialised
     def version(self) -> str:
         """A text that changes when rows are added, replaced or removed, by any process; cheap to ask for."""
         return self._store.version()
 
+    @_serialised
     def check(self, *, observer: Callable[[int], None] | None = None) -> list[str]:
         """What is wrong with the stored gallery, one sentence per problem; an empty list if everything is valid.
 
         Opening a gallery validates its notes, columns and index; this also reads every row: ids are distinct, mu has
         length 1, kappa is at least 0, payload values have their types, and the approximate index has the right metric
-        and size. Values that are valid but not those that were stored are found in FAISS galleries only, whose files
-        have a SHA-256. Cost: one pass over all rows, and 8 bytes of memory per row. Not for wrapped indexes.
+        and size. Cost: one pass over all rows, and 8 bytes of memory per row. Not for wrapped indexes.
 
         Parameters
         ----------
@@ -272,17 +291,19 @@ class CredibleIndex:
         >>> CredibleIndex.create("faiss://", gallery, ["ant", "bee", "cat"]).check()
         []
         """
+        store = self._writer()
         problems = []
         for note in ("origin", "conformal"):
             try:
                 getattr(self, note)
             except DamagedGalleryError as error:
                 problems.append(str(error))
-        return [*problems, *find_problems(self._store, observer)]
+        return [*problems, *find_problems(store, observer)]
 
+    @_serialised
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an approximate index, 'ivf' (sizes: lists, probes) or 'hnsw' (links, width); see ``check_recall``."""
-        self._store.build(kind, **sizes)
+        self._writer().build(kind, **sizes)
 
     @property
     def where(self) -> str:
@@ -295,10 +316,12 @@ class CredibleIndex:
         return self._store.engine
 
     @property
+    @_serialised
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index; None if every search is exact."""
         return self._store.approximate()
 
+    @_serialised
     def close(self) -> None:
         """Release connections and memory."""
         self._store.close()
@@ -310,6 +333,7 @@ class CredibleIndex:
         self.close()
 
     @property
+    @_serialised
     def conformal(self) -> ConformalMass | None:
         """The calibration that ``SearchOptions(guarantee="conformal")`` uses; set it to save it with the index."""
         text = self._store.read_note(_CONFORMAL)
@@ -317,6 +341,7 @@ class CredibleIndex:
             return None if text is None else ConformalMass.from_json(text)
 
     @conformal.setter
+    @_serialised
     def conformal(self, calibration: ConformalMass) -> None:
         text = calibration.to_json()
         if len(text) > LARGEST_NOTE // 4:
@@ -326,6 +351,7 @@ class CredibleIndex:
         self._store.write_note(_CONFORMAL, text)
 
     @property
+    @_serialised
     def origin(self) -> Origin:
         """The model that produced the posteriors, if known; set it to save it with the index."""
         text = self._store.read_note(_ORIGIN)
@@ -333,9 +359,11 @@ class CredibleIndex:
             return Origin() if text is None else Origin.from_json(text)
 
     @origin.setter
+    @_serialised
     def origin(self, origin: Origin) -> None:
         self._store.write_note(_ORIGIN, origin.to_json())
 
+    @_serialised
     def search(
         self,
         posterior: Posterior,
@@ -393,6 +421,7 @@ class CredibleIndex:
         )
         return hits if posterior.batch_shape else hits[0]
 
+    @_serialised
     def check_recall(
         self,
         posterior: Posterior,
@@ -451,6 +480,26 @@ class CredibleIndex:
                 )
         kappas = {"kappa_pos": calibration.kappa_pos, "kappa_other": calibration.kappa_other}
         return calibration.level(mass), replace(options, kind="predictive", **kappas)
+
+    def _blocks(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
+        """The rows in batches; the lock is free between two of them."""
+        with self._lock:
+            self._check_columns(columns)
+            blocks = self._store.scan(columns, vectors=vectors)
+        while True:
+            with self._lock:
+                rows = next(blocks, None)
+            if rows is None:
+                return
+            yield rows
+
+    def _writer(self) -> Store:
+        """The store; raises for a wrapped index."""
+        if isinstance(self._store, WrappedStore):
+            raise InvalidInputError(
+                f"a wrapped index is read-only: use {self.engine} itself to change, build or check it."
+            )
+        return cast("Store", self._store)
 
     @contextmanager
     def _naming_gallery(self) -> Iterator[None]:

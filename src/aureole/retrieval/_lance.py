@@ -148,9 +148,7 @@ class _LanceTable:
         reach = 1 - max(bound, -1.0) + 2 * error
         return self._near(query, total, selection, how | {"distance_range": (None, reach)})
 
-    def _near(
-        self, query: np.ndarray, k: int, selection: Selection, how: dict[str, Any]
-    ) -> Rows:
+    def _near(self, query: np.ndarray, k: int, selection: Selection, how: dict[str, Any]) -> Rows:
         """The k nearest rows."""
         if k == 0:
             return self._rows([], selection.columns)

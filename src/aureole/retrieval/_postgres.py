@@ -150,7 +150,7 @@ class _PostgresTable:
         """The kind, metric, lists and sizes of the approximate index."""
         raise NotImplementedError
 
-    def _where(self, conditions: Sequence[Condition]) -> tuple[Any, list[Any]]:
+    def _where(self, conditions: Sequence[Condition]) -> tuple[Any, list[Any]]:  # noqa: ARG002
         """(Conditions in SQL, their values)."""
         return self._sql("{vector} IS NOT NULL"), []
 
@@ -183,8 +183,8 @@ class _PostgresTable:
         """The rows with their distance to a query, which comes last, nearest first."""
         near = self._sql(f"{{vector}} {_OPERATORS[metric]} %s::{{vector_type}}")
         names = self._selected(columns)
-        text = "SELECT {columns}, {near} FROM {table} WHERE {where} ORDER BY {near}" + limit
-        return self._sql(text, columns=names, near=near, where=where)
+        text = "SELECT {columns}, {near} FROM {table} WHERE {where} ORDER BY {near}"
+        return self._sql(text + limit, columns=names, near=near, where=where)
 
     def _select(
         self,
@@ -197,8 +197,9 @@ class _PostgresTable:
     ) -> Any:
         near = self._sql(f"{{vector}} {_OPERATORS[metric]} %s::{{vector_type}}")
         names = self._selected(columns, vectors=vectors)
+        condition = self._sql(condition, near=near, **parts)
         return self._sql(
-            "SELECT {columns} FROM {table} WHERE " + condition, columns=names, near=near, **parts
+            "SELECT {columns} FROM {table} WHERE {condition}", columns=names, condition=condition
         )
 
     def _selected(self, columns: Sequence[str], *, vectors: bool = True) -> Any:
@@ -467,9 +468,7 @@ class PostgresStore(_PostgresTable):
 
     def write_note(self, name: str, text: str) -> None:
         """Save a note."""
-        self._connection.run(
-            lambda c: self._set_note(c, name, text), "write a note", changes=True
-        )
+        self._connection.run(lambda c: self._set_note(c, name, text), "write a note", changes=True)
 
     def problems(self) -> list[str]:
         """What is wrong with the approximate index and with the key of the table."""

@@ -95,9 +95,7 @@ class QdrantSource:
     def close(self) -> None:
         """Do nothing: the client is yours."""
 
-    def _search(
-        self, query: np.ndarray, limit: int, selection: Selection, **how: Any
-    ) -> Rows:
+    def _search(self, query: np.ndarray, limit: int, selection: Selection, **how: Any) -> Rows:
         from qdrant_client import models
 
         with _reported("Qdrant"):
