@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from aureole.errors import AureoleError, InvalidInputError
-from tests.made_pictures import make_corrupt, make_pictures
 from tests.cli.conftest import run
+from tests.made_pictures import make_corrupt, make_pictures
 from tests.scale.conftest import save_encoder
 
 pytest.importorskip("lance")

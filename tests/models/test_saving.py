@@ -242,7 +242,10 @@ HOSTILE = {
     "no head": (lambda f: _drop(f, "head"), "no entry 'head'"),
     "an infinite rate": (lambda f: _change_config(f, head_rate=float("inf")), "positive number"),
     "no rate": (lambda f: _change_config(f, head_rate=None), "positive number"),
-    "a card that is none": (lambda f: _change_config(f, card=[]), "card of a saved model is damaged"),
+    "a card that is none": (
+        lambda f: _change_config(f, card=[]),
+        "card of a saved model is damaged",
+    ),
     "a card's text": (_card(name=7), "name of a card"),
     "a long text": (_card(notes="a" * 10_000), "at most 2000"),
     "a card's kappa_pos": (_card(kappa_pos=-1), "positive and finite"),

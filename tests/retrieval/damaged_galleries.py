@@ -4,8 +4,8 @@
 [--out results/benchmarks]`` writes a record for each engine, such as ``damaged_faiss.json``.
 
 Each case is a copy of a small valid gallery (300 rows in R^8, exact or with an approximate index, with deleted rows,
-provenance and calibration) with one random damage of ``tests.retrieval.gallery_damage``. A process opens it, searches it
-with and without the approximate index, fetches rows, and checks it. The outcomes:
+provenance and calibration) with one random damage of ``tests.retrieval.gallery_damage``. A process opens it, searches
+it with and without the approximate index, fetches rows, and checks it. The outcomes:
 
 - right: every answer is that of the undamaged gallery;
 - typed: an ``AureoleError`` was raised;
@@ -137,7 +137,8 @@ def work(engine: str, folder: str, address: str | None, seed: int, pipe: Any) ->
         else:
             where = str(place / f"case.{engine}")
             shutil.rmtree(where, ignore_errors=True)
-            shutil.copytree(place / f"base{number}.{engine}", where)
+            copy = shutil.copy if engine == "faiss" else shutil.copytree
+            copy(place / f"base{number}.{engine}", where)
         done = damage(engine, where, rng)
         peak_megabytes(reset=True)
         pipe.send(done)

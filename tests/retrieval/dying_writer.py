@@ -1,4 +1,4 @@
-"""A process that is killed while it writes a FAISS snapshot: python -m tests.retrieval.dying_writer PATH FILE."""
+"""A process that is killed while it writes a FAISS gallery: python -m tests.retrieval.dying_writer PATH."""
 
 import os
 import signal
@@ -6,18 +6,13 @@ import sys
 
 from aureole.retrieval import CredibleIndex
 
-FILES = ["rows", "index", "manifest"]  # in the order in which a snapshot writes them
 
-
-def main(where: str, file: str) -> None:
-    """Build an index, and die when half of a file of the snapshot is written."""
-    fsync, files = os.fsync, iter(FILES)
+def main(where: str) -> None:
+    """Build an index, and die when half of the new file is written."""
 
     def dies(handle: int) -> None:
-        if next(files) == file:
-            os.ftruncate(handle, os.fstat(handle).st_size // 2)
-            os.kill(os.getpid(), signal.SIGKILL)
-        fsync(handle)
+        os.ftruncate(handle, os.fstat(handle).st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     os.fsync = dies
     CredibleIndex.open(where).build("ivf", lists=4)

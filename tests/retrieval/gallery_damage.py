@@ -3,7 +3,6 @@
 ``make_gallery`` creates a valid gallery; ``damage`` changes it by one randomly chosen kind of damage of its engine.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -91,9 +90,7 @@ def damage(engine: str, where: str, rng: Random) -> str:
 
 def _files(where: str, rng: Random) -> Path:
     """A random file of a gallery."""
-    files = sorted(
-        path for path in Path(where).rglob("*") if path.is_file() and path.name != "lock"
-    )
+    files = sorted(path for path in (Path(where), *Path(where).rglob("*")) if path.is_file())
     return rng.choice([path for path in files if path.stat().st_size] or files)
 
 
@@ -116,7 +113,7 @@ def truncate(where: str, rng: Random) -> None:
 def remove(where: str, rng: Random) -> None:
     """Remove a file, or a folder of a Lance table."""
     path = _files(where, rng)
-    if rng.random() < 0.3 and path.parent != Path(where):
+    if rng.random() < 0.3 and Path(where) not in (path, path.parent):
         shutil.rmtree(path.parent)
     else:
         path.unlink()
@@ -134,79 +131,63 @@ def exchange(where: str, rng: Random) -> None:
     path.write_bytes(rng.choice((other.read_bytes(), rng.randbytes(path.stat().st_size))))
 
 
-def unsigned(change: Callable[[str, Random], None]) -> Callable[[str, Random], None]:
-    """The same damage to a FAISS gallery whose manifest has no SHA-256, as an attacker would write it."""
+def _rewrite(where: str, change: Callable[[dict[str, Any], dict[str, str]], None]) -> None:
+    """Change the arrays and the metadata of a FAISS gallery."""
+    from safetensors import safe_open
+    from safetensors.numpy import save
 
-    def work(where: str, rng: Random) -> None:
-        path = Path(where) / "manifest.json"
-        manifest = json.loads(path.read_text())
-        manifest.pop("sha256", None)
-        path.write_text(json.dumps(manifest))
-        change(where, rng)
-
-    return work
+    with safe_open(where, "numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = dict(file.metadata())
+    change(arrays, metadata)
+    content = save({key: np.ascontiguousarray(array) for key, array in arrays.items()}, metadata)
+    Path(where).write_bytes(content)
 
 
-def faiss_manifest(where: str, rng: Random) -> None:
-    """Replace the manifest, or a random value inside it."""
-    path = Path(where) / "manifest.json"
-    if rng.random() < 0.3:
-        path.write_text(rng.choice(TEXTS))
-        return
-    manifest = json.loads(path.read_text())
-    if rng.random() < 0.3:
-        manifest["notes"][rng.choice(("origin", "conformal"))] = rng.choice((*TEXTS, *VALUES))
-    else:
-        place: Any = manifest
+def faiss_description(where: str, rng: Random) -> None:
+    """Replace the description, or a random value inside it."""
+
+    def change(_: dict[str, Any], metadata: dict[str, str]) -> None:
+        if rng.random() < 0.3:
+            metadata["gallery"] = rng.choice(TEXTS[:-5]).replace("\ud7ff", "?")
+            return
+        about = json.loads(metadata["gallery"])
+        place: Any = about
         key: Any = rng.choice(list(place))
         while isinstance(place[key], dict | list) and place[key] and rng.random() < 0.7:
             place = place[key]
             key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
         place[key] = rng.choice(VALUES)
-    path.write_text(json.dumps(manifest))
+        metadata["gallery"] = json.dumps(about)
 
-
-def faiss_index(where: str, rng: Random) -> None:
-    """Replace the approximate index by one of another kind, metric, dimension or size."""
-    import faiss
-
-    mu = rows_of()[0].mu.numpy()
-    dim = rng.choice((DIM, DIM, DIM + 1, 2))
-    data = np.ascontiguousarray(np.resize(mu, (rng.choice((0, 10, 296, 300, 900)), dim)))
-    metric = rng.choice((faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT))
-    made = rng.choice(("Flat", "IVF4,Flat", "HNSW8,Flat", "PQ2x4", "IDMap,Flat", "SQ8"))
-    index = faiss.index_factory(dim, made, metric)
-    if len(data) or made in ("Flat", "HNSW8,Flat"):
-        if len(data) >= 16:
-            index.train(data)
-        if index.is_trained and made != "IDMap,Flat":
-            index.add(data)
-    file, path = f"index-{rng.randrange(10**9)}.faiss", Path(where) / "manifest.json"
-    faiss.write_index(index, str(Path(where) / file))
-    manifest = json.loads(path.read_text())
-    kind = rng.choice(("ivf", "hnsw"))
-    manifest["index"] = {"file": file, "kind": kind, "sizes": SIZES[kind]}
-    path.write_text(json.dumps(manifest))
+    _rewrite(where, change)
 
 
 def faiss_values(where: str, rng: Random) -> None:
-    """Poison rows, with a valid SHA-256."""
-    from safetensors.numpy import load_file, save
+    """Poison rows, or change the shape or type of an array."""
 
-    path = Path(where) / "manifest.json"
-    manifest = json.loads(path.read_text())
-    name = next(entry["rows"] for entry in manifest["log"] if "rows" in entry)
-    arrays = load_file(Path(where) / name)
-    _poison(arrays, rng)
-    if rng.random() < 0.3:
+    def change(arrays: dict[str, Any], _: dict[str, str]) -> None:
+        if rng.random() < 0.5:
+            _poison(arrays, rng)
+            return
         key = rng.choice(list(arrays))
         arrays[key] = rng.choice(
             (arrays[key][:-1], arrays[key].astype(np.float64), arrays[key][None])
         )
-    content = save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
-    (Path(where) / name).write_bytes(content)
-    manifest["sha256"][name] = hashlib.sha256(content).hexdigest()
-    path.write_text(json.dumps(manifest))
+
+    _rewrite(where, change)
+
+
+def faiss_index(where: str, rng: Random) -> None:
+    """Put random numbers into the arrays of the approximate index."""
+
+    def change(arrays: dict[str, Any], _: dict[str, str]) -> None:
+        for name in [name for name in arrays if name.startswith("index.")]:
+            array = arrays[name] = arrays[name].copy()
+            for place in rng.choices(range(array.size), k=rng.choice((1, 5))):
+                array.reshape(-1)[place] = rng.choice((0, 1, 7, 299, 300, 10**6, 2**31 - 1))
+
+    _rewrite(where, change)
 
 
 def _poison(arrays: dict[str, np.ndarray], rng: Random) -> None:
@@ -363,8 +344,7 @@ _BYTES = {
 _DAMAGES: dict[str, dict[str, Callable[[str, Random], None]]] = {
     "faiss": {
         **_BYTES,
-        **{f"{name}, no SHA-256": unsigned(change) for name, change in _BYTES.items()},
-        "manifest": faiss_manifest, "index of another kind": faiss_index, "values poisoned": faiss_values,
+        "description": faiss_description, "index changed": faiss_index, "values poisoned": faiss_values,
     },
     "lance": {
         **_BYTES,

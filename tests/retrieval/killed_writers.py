@@ -1,7 +1,7 @@
 """Writers under SIGKILL: nothing acknowledged is lost, nothing is doubled, and no change is half done.
 
-``python -m tests.retrieval.killed_writers [--moments 20] [--engines lance postgres faiss] [--out FILE]`` writes a record. A
-process changes a gallery by appends, upserts, deletes or builds of an approximate index until it is killed at a random
+``python -m tests.retrieval.killed_writers [--moments 20] [--engines lance postgres] [--out FILE]`` writes a record.
+A process changes a gallery by appends, upserts, deletes or builds of an approximate index until it is killed at some
 moment; then the gallery is opened and compared with what the process had acknowledged.
 """
 

@@ -1,6 +1,5 @@
 """Damaged galleries of every engine: answers stay right, or a typed error names the gallery; check finds the rest."""
 
-import json
 import os
 import shutil
 from random import Random
@@ -14,8 +13,8 @@ from aureole.errors import AureoleError, DamagedGalleryError, InvalidInputError,
 from aureole.retrieval import CredibleIndex, Origin
 from aureole.retrieval._integrity import LARGEST_NOTE, parse_index_note, parse_note
 from tests.retrieval import gallery_damage
-from tests.retrieval.damaged_galleries import run
 from tests.retrieval.conftest import names, posteriors
+from tests.retrieval.damaged_galleries import run
 
 pytest.importorskip("faiss")
 pytest.importorskip("lance")
@@ -43,21 +42,7 @@ def test_a_valid_gallery_has_no_problems(durable):
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 def test_an_index_of_another_metric_is_damage(tmp_path, kind):
-    faiss, lance = pytest.importorskip("faiss"), pytest.importorskip("lance")
-    where = tmp_path / "gallery.faiss"
-    gallery_damage.make_gallery(str(where), kind)
-    (file,) = where.glob("index-*.faiss")
-    index = faiss.index_factory(8, "IVF4,Flat" if kind == "ivf" else "HNSW8,Flat", faiss.METRIC_L2)
-    index.train(posteriors(300, 8).mu.numpy())
-    index.add(posteriors(300, 8).mu.numpy())
-    faiss.write_index(index, str(file))
-    with pytest.raises(DamagedGalleryError, match=rf"{file.name} is damaged: .* SHA-256"):
-        CredibleIndex.open(where)
-    manifest = json.loads((where / "manifest.json").read_text())
-    del manifest["sha256"]
-    (where / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(DamagedGalleryError, match=r"the metric 1, not 8 and inner product"):
-        CredibleIndex.open(where)
+    lance = pytest.importorskip("lance")
     where = tmp_path / "gallery.lance"
     gallery_damage.make_gallery(str(where), kind)
     name = {"ivf": "IVF_FLAT", "hnsw": "IVF_HNSW_FLAT"}[kind]
@@ -65,37 +50,6 @@ def test_an_index_of_another_metric_is_damage(tmp_path, kind):
     lance.dataset(where).create_index("mu", name, metric="l2", replace=True, num_partitions=lists)
     with pytest.raises(DamagedGalleryError, match="with the metric l2"):
         CredibleIndex.open(where)
-
-
-def test_every_link_of_a_graph_is_validated(tmp_path):
-    """A position outside of the index would make FAISS read foreign memory."""
-    faiss = pytest.importorskip("faiss")
-    where = tmp_path / "gallery.faiss"
-    gallery_damage.make_gallery(str(where), "hnsw")
-    manifest = json.loads((where / "manifest.json").read_text())
-    del manifest["sha256"]
-    (where / "manifest.json").write_text(json.dumps(manifest))
-    (file,) = where.glob("index-*.faiss")
-    good = file.read_bytes()
-    index = faiss.read_index(str(file))
-    links = faiss.vector_to_array(index.hnsw.neighbors).tobytes()
-    start = good.index(links)
-    for place, value in ((0, 10**6), (7, -7), (len(links) // 4 - 1, 2**31 - 1)):
-        bad = bytearray(good)
-        bad[start + 4 * place : start + 4 * place + 4] = int(value).to_bytes(
-            4, "little", signed=True
-        )
-        file.write_bytes(bad)
-        with pytest.raises(DamagedGalleryError, match=r"\.faiss (is damaged|cannot be read)"):
-            CredibleIndex.open(where)
-    levels = faiss.vector_to_array(index.hnsw.levels).tobytes()
-    start = good.index(levels)
-    for value in (0, 5, 10**9, -1):
-        bad = bytearray(good)
-        bad[start : start + 4] = int(value).to_bytes(4, "little", signed=True)
-        file.write_bytes(bad)
-        with pytest.raises(DamagedGalleryError, match=r"\.faiss (is damaged|cannot be read)"):
-            CredibleIndex.open(where)
 
 
 POISON = [("kappa", np.nan), ("kappa", -1.0), ("mu", 0.0), ("mu", 1e30), ("mu", np.nan)]
@@ -132,41 +86,6 @@ def test_duplicate_ids_are_found(tmp_path):
     lance.write_dataset(pa.concat_tables([table, table.slice(2, 1)]), where, mode="append")
     with CredibleIndex.open(where) as index:
         assert index.check() == ["ids occur more than once, such as 'row 0'."]
-
-
-def test_faiss_files_with_duplicates_or_missing_parts(tmp_path):
-    numpy = pytest.importorskip("safetensors.numpy")
-    where = tmp_path / "gallery.faiss"
-    CredibleIndex.create(where, posteriors(5, 4), names(5)).close()
-    manifest = json.loads((where / "manifest.json").read_text())
-    file = where / manifest["log"][0]["rows"]
-    for log in (
-        [{"rows": file.name}] * 2,
-        [{"rows": 3}],
-        [[]],
-        {},
-        [{"deleted": file.name}],
-        [{"other": "x"}],
-    ):
-        changed = manifest | {"log": log}
-        (where / "manifest.json").write_text(json.dumps(changed))
-        with pytest.raises(DamagedGalleryError):
-            CredibleIndex.open(where)
-    arrays, manifest["sha256"] = numpy.load_file(file), {}
-    (where / "manifest.json").write_text(json.dumps(manifest))
-    for name in arrays:
-        numpy.save_file({key: array for key, array in arrays.items() if key != name}, file)
-        with pytest.raises(DamagedGalleryError, match="damaged"):
-            CredibleIndex.open(where)
-    for ends in (
-        [3, 2, 9, 12, 25],
-        [-1, 5, 10, 15, 25],
-        [5, 10, 15, 20, 10**9],
-        [5, 10, 15, 20, 24],
-    ):
-        numpy.save_file(arrays | {"id.ends": np.array(ends, np.int64)}, file)
-        with pytest.raises(DamagedGalleryError, match="do not fit"):
-            CredibleIndex.open(where)
 
 
 @pytest.mark.parametrize(
@@ -236,10 +155,10 @@ def test_a_full_disk_is_a_typed_error_and_leaves_the_gallery(tmp_path):
 
 
 def test_damage_changes_a_gallery(tmp_path):
-    gallery_damage.make_gallery(str(tmp_path / "base.faiss"), None)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "base.faiss").iterdir()}
+    base = tmp_path / "base.faiss"
+    gallery_damage.make_gallery(str(base), "ivf")
     for number in range(10):
         copy = tmp_path / f"{number}.faiss"
-        shutil.copytree(tmp_path / "base.faiss", copy)
+        shutil.copy(base, copy)
         gallery_damage.damage("faiss", str(copy), Random(number))
-        assert {path.name: path.read_bytes() for path in copy.iterdir()} != before
+        assert not copy.exists() or copy.read_bytes() != base.read_bytes()

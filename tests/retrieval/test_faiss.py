@@ -1,7 +1,7 @@
-"""FAISS: snapshots that survive a killed writer, damaged folders, readers that follow."""
+"""FAISS: files that survive a killed writer, damaged files, readers that follow, saved approximate indexes."""
 
 import json
-import shutil
+import os
 import signal
 import subprocess
 import sys
@@ -11,15 +11,9 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.errors import InvalidInputError
-from aureole.retrieval import (
-    CredibleIndex,
-    Rows,
-    _faiss,
-)
-from aureole.retrieval._faiss import FaissStore
+from aureole.errors import AureoleError, DamagedGalleryError, InvalidInputError
+from aureole.retrieval import CredibleIndex, Rows
 from aureole.retrieval._schema import object_array
-from tests.retrieval import dying_writer
 from tests.retrieval.conftest import assert_exact, brute_force, everything, names, posteriors
 
 NOBODY = au.VonMisesFisher(torch.zeros(0, 4), torch.zeros(0))
@@ -27,27 +21,76 @@ NOBODY = au.VonMisesFisher(torch.zeros(0, 4), torch.zeros(0))
 pytest.importorskip("faiss")
 
 
-@pytest.mark.parametrize("file", dying_writer.FILES)
-def test_a_kill_during_a_snapshot_leaves_the_previous_one(tmp_path, file):
+def rewrite(where, change, **replaced):
+    """Change the arrays and the description of a gallery's file."""
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    with safe_open(where, "numpy") as file:
+        held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = json.loads(file.metadata()["gallery"])
+        metadata = dict(file.metadata())
+    change(held, about)
+    held = {name: np.ascontiguousarray(array) for name, array in held.items()}
+    save_file(held, where, metadata | {"gallery": json.dumps(about)} | replaced)
+
+
+def test_a_path_that_is_no_file_is_a_typed_error(tmp_path):
+    where = tmp_path / "gallery.faiss"
+    with pytest.raises(AureoleError, match="holds no gallery"):
+        CredibleIndex.open(where)
+    where.symlink_to("/dev/zero")
+    with pytest.raises(DamagedGalleryError, match="it is not a file"):
+        CredibleIndex.open(where)
+    where.unlink()
+    os.mkfifo(where)
+    with pytest.raises(DamagedGalleryError, match="it is not a file"):
+        CredibleIndex.open(where)
+    where.unlink()
+    where.mkdir()
+    with pytest.raises(DamagedGalleryError, match="it is not a file"):
+        CredibleIndex.open(where)
+
+
+@pytest.mark.parametrize("key", ["schema", "notes", "index"])
+def test_a_missing_key_is_damage(tmp_path, key):
+    where = tmp_path / "gallery.faiss"
+    CredibleIndex.create(where, posteriors(5, 4), names(5)).close()
+    rewrite(where, lambda arrays, about: about.pop(key))
+    with pytest.raises(DamagedGalleryError, match=r"gallery\.faiss"):
+        CredibleIndex.open(where)
+
+
+@pytest.mark.parametrize("about", ["[]", "7", "{", '{"schema": 3}', '"x"'])
+def test_descriptions_from_anywhere_are_checked(tmp_path, about):
+    where = tmp_path / "gallery.faiss"
+    CredibleIndex.create(where, posteriors(5, 4), names(5)).close()
+    rewrite(where, lambda arrays, _: None, gallery=about)
+    with pytest.raises(DamagedGalleryError, match=r"gallery\.faiss"):
+        CredibleIndex.open(where)
+    where.unlink()
+    CredibleIndex.create(where, posteriors(5, 4), names(5)).close()
+    rewrite(where, lambda arrays, _: None, format="other")
+    with pytest.raises(DamagedGalleryError, match="format"):
+        CredibleIndex.open(where)
+
+
+def test_a_killed_writer_leaves_the_previous_file(tmp_path):
     where = tmp_path / "gallery.faiss"
     gallery, ids = posteriors(100, 4), names(100)
     CredibleIndex.create(where, gallery, ids).close()
-    before = (where / "manifest.json").read_bytes()
-    command = [sys.executable, "-m", "tests.retrieval.dying_writer", where, file]
+    before = where.read_bytes()
+    command = [sys.executable, "-m", "tests.retrieval.dying_writer", where]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert (where / "manifest.json").read_bytes() == before
+    assert where.read_bytes() == before
     index = CredibleIndex.open(where)
     assert sorted(everything(index)) == sorted(ids)
     assert index.approximate is None
-    index.append(
-        posteriors(1, 4, seed=1), ["new"]
-    )  # the dead writer holds no lock, and its files go
+    index.append(posteriors(1, 4, seed=1), ["new"])  # the dead writer holds no lock
     assert CredibleIndex.open(where).count() == 101
-    assert {path.suffix for path in where.iterdir()} == {"", ".json", ".safetensors"}
-    assert len(list(where.iterdir())) == 3
 
 
-def test_a_snapshot_that_cannot_be_written_changes_nothing(tmp_path):
+def test_a_file_that_cannot_be_written_changes_nothing(tmp_path):
     resource = pytest.importorskip("resource")
     where = tmp_path / "gallery.faiss"
     index = CredibleIndex.create(where, posteriors(10, 4), names(10))
@@ -56,11 +99,13 @@ def test_a_snapshot_that_cannot_be_written_changes_nothing(tmp_path):
     try:
         with pytest.raises(OSError, match="file size limit reached while writing"):
             index.append(posteriors(500, 4), names(500, 10))
+        with pytest.raises(OSError, match="file size limit reached while writing"):
+            CredibleIndex.create(tmp_path / "new.faiss", posteriors(500, 6), names(500))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert index.count() == 10
     assert sorted(everything(index)) == sorted(names(10))
-    assert len(list(where.iterdir())) == 3
+    assert not (tmp_path / "new.faiss").exists()
 
 
 def test_a_graph_of_two_links(tmp_path):
@@ -76,57 +121,78 @@ def test_lists_without_rows_are_refused_by_faiss():
                 index.build("ivf", **sizes)
 
 
-def test_damaged_folders_are_named(tmp_path):
+def test_truncated_files_are_damaged(tmp_path):
     where = tmp_path / "gallery.faiss"
-    CredibleIndex.create(where, posteriors(10, 4), names(10))
-    manifest = json.loads((where / "manifest.json").read_text())
-    segment = where / manifest["log"][0]["rows"]
-    good = segment.read_bytes()
-    segment.write_bytes(good[: len(good) // 2])
-    with pytest.raises(InvalidInputError, match="cannot be read"):
-        CredibleIndex.open(where)
-    segment.unlink()
-    with pytest.raises(InvalidInputError, match="cannot be read"):
-        CredibleIndex.open(where)
-    segment.write_bytes(good)
-    outside = manifest | {"log": [{"rows": "../../secret.safetensors"}]}
-    (where / "manifest.json").write_text(json.dumps(outside))
-    with pytest.raises(InvalidInputError, match="outside"):
-        CredibleIndex.open(where)
-    for text, message in (("{", "JSON"), ("[]", "format"), ('{"format": "other"}', "format")):
-        (where / "manifest.json").write_text(text)
-        with pytest.raises(InvalidInputError, match=message):
+    CredibleIndex.create(where, posteriors(10, 4), names(10)).close()
+    good = where.read_bytes()
+    for size in (0, 7, 100, len(good) - 1):
+        where.write_bytes(good[:size])
+        with pytest.raises(DamagedGalleryError, match="cannot be read"):
             CredibleIndex.open(where)
 
 
-def test_a_gallery_that_could_not_be_created_leaves_none_behind(tmp_path):
-    resource = pytest.importorskip("resource")
+def test_arrays_that_do_not_fit_are_damage(tmp_path):
     where = tmp_path / "gallery.faiss"
-    gallery, ids = posteriors(500, 6), names(500)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a manifest has room, rows have not
-    try:
-        with pytest.raises(OSError, match="file size limit reached while writing"):
-            CredibleIndex.create(where, gallery, ids)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert [path.name for path in where.iterdir()] == ["lock"]
-    with pytest.raises(InvalidInputError, match="holds no gallery"):
-        CredibleIndex.open(where)
-    with CredibleIndex.create(where, gallery, ids) as index:
-        assert index.count() == 500
-    assert CredibleIndex.open(where).count() == 500
+
+    def expect(change):
+        where.unlink(missing_ok=True)
+        CredibleIndex.create(where, posteriors(5, 4), names(5), {"stock": [1, 2, 3, 4, 5]}).close()
+        rewrite(where, change)
+        with pytest.raises(DamagedGalleryError, match=r"gallery\.faiss"):
+            CredibleIndex.open(where)
+
+    arrays = ["mu", "kappa", "id.text", "id.ends", "payload.stock"]
+    for name in arrays:
+        expect(lambda held, _, name=name: held.pop(name))
+    expect(lambda held, _: held.update({"payload.stock": held["payload.stock"].astype("float64")}))
+    expect(lambda held, _: held.update(mu=held["mu"][:3]))
+    expect(lambda held, _: held.update(mu=held["mu"] * 3))
+    expect(lambda held, _: held.update(kappa=-held["kappa"]))
+    for ends in (
+        [3, 2, 9, 12, 25],
+        [-1, 5, 10, 15, 25],
+        [5, 10, 15, 20, 10**9],
+        [5, 10, 15, 20, 24],
+    ):
+        expect(lambda held, _, ends=ends: held.update({"id.ends": np.array(ends)}))
+    expect(lambda held, _: held.update({"id.text": np.tile(held["id.text"][:5], 5)}))  # one id
 
 
-def test_rows_of_other_types_than_the_schema_are_damage(tmp_path):
-    numpy = pytest.importorskip("safetensors.numpy")
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_every_position_of_a_saved_index_is_validated(tmp_path, kind):
+    """A position outside of the index would make FAISS read foreign memory."""
     where = tmp_path / "gallery.faiss"
-    CredibleIndex.create(where, posteriors(3, 4), names(3), {"stock": [1, 2, 3]})
-    segment = where / json.loads((where / "manifest.json").read_text())["log"][0]["rows"]
-    arrays = numpy.load_file(segment)
-    numpy.save_file(arrays | {"payload.stock": arrays["payload.stock"].astype("float64")}, segment)
-    with pytest.raises(InvalidInputError, match="damaged"):
-        CredibleIndex.open(where)
+
+    def expect(change):
+        where.unlink(missing_ok=True)
+        with CredibleIndex.create(where, posteriors(300, 8), names(300)) as index:
+            index.build(kind)
+        rewrite(where, change)
+        with pytest.raises(DamagedGalleryError, match=r"gallery\.faiss"):
+            CredibleIndex.open(where)
+
+    def put(name, place, value):
+        def change(held, _):
+            held[f"index.{name}"] = held[f"index.{name}"].copy()
+            held[f"index.{name}"][place] = value
+
+        return change
+
+    changes = [("centroids", 0, np.nan), ("lists", 3, -1), ("lists", 0, 10**9)]
+    if kind == "hnsw":
+        changes = [("neighbours", 0, 10**6), ("neighbours", 7, -7), ("neighbours", -1, 2**31 - 1)]
+        changes += [("levels", 0, value) for value in (0, 5, 10**9, -1)]
+        changes += [("offsets", 1, 0), ("offsets", -1, 2**60), ("entry", 0, 300), ("entry", 0, -1)]
+    for change in changes:
+        expect(put(*change))
+    for name in {name for name, *_ in changes}:
+        expect(lambda held, _, name=name: held.pop(f"index.{name}"))
+        expect(lambda held, _, n=name: held.update({f"index.{n}": held[f"index.{n}"][:-1]}))
+    other = {"ivf": "hnsw", "hnsw": "ivf"}[kind]
+    for about in ({"kind": other, "sizes": {}}, {"kind": "pq", "sizes": {}}, {"kind": kind}, 3):
+        expect(lambda _, held, about=about: held.update(index=about))
+    if kind == "hnsw":
+        expect(lambda _, held: held.update(index={"kind": kind, "sizes": {"links": 4}}))
 
 
 def test_a_writer_that_fails_releases_the_lock(tmp_path):
@@ -135,15 +201,14 @@ def test_a_writer_that_fails_releases_the_lock(tmp_path):
     index = CredibleIndex.create(where, posteriors(3, 4), names(3))
     other = CredibleIndex.open(where)
     other.append(posteriors(1, 4), ["new"])
-    (rows,) = where.glob("rows-*.safetensors")
-    good = rows.read_bytes()
-    rows.write_bytes(b"")
+    good = where.read_bytes()
+    where.write_bytes(b"")
     with pytest.raises(InvalidInputError, match="cannot be read") as caught:
         index.delete(["row 1"])
-    with open(where / "lock", "a") as handle:
+    with open(f"{where}.lock", "a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free, while the error is still held
     del caught
-    rows.write_bytes(good)
+    where.write_bytes(good)
     index.append(posteriors(1, 4), ["newer"])
     assert other.count() == 5
 
@@ -161,38 +226,15 @@ def test_a_reader_follows_an_index_that_is_built_again(tmp_path):
     assert_exact(reader.search(query, 0.9), brute_force(gallery, ids, query, 0.9))
     writer.build("hnsw", links=8)
     assert reader.approximate == {"kind": "hnsw", "links": 8}
-    assert len(list(where.glob("index-*.faiss"))) == 1  # those before are gone
     reader.build("ivf", lists=2)
     assert writer.approximate == {"kind": "ivf", "lists": 2}
-    assert len(list(where.glob("index-*.faiss"))) == 1
 
 
-def test_a_reader_survives_a_snapshot_that_is_replaced_while_it_reads(tmp_path, monkeypatch):
-    where = tmp_path / "gallery.faiss"
-    writer = CredibleIndex.create(where, posteriors(100, 6), names(100))
-    writer.build("ivf", lists=2)
-    read_manifest = _faiss.read_manifest
-
-    def late(folder):  # what it read is out of date when it is returned
-        manifest = read_manifest(folder)
-        monkeypatch.setattr(_faiss, "read_manifest", read_manifest)
-        writer.build("ivf", lists=3)
-        return manifest
-
-    reader = FaissStore(writer.schema, where)
-    monkeypatch.setattr(_faiss, "read_manifest", late)
-    assert reader.approximate() == {"kind": "ivf", "lists": 3}
-    (index,) = where.glob("index-*.faiss")
-    index.write_bytes(index.read_bytes()[:100])
-    with pytest.raises(InvalidInputError, match="cannot be read"):
-        CredibleIndex.open(where)
-
-
-def test_a_reader_follows_a_folder_that_was_made_anew(tmp_path):
+def test_a_reader_follows_a_file_that_was_recreated(tmp_path):
     where = tmp_path / "gallery.faiss"
     before = CredibleIndex.create(where, posteriors(50, 6), names(50), {"shop": ["x"] * 50})
     before.build("ivf", lists=2)
-    shutil.rmtree(where)
+    where.unlink()
     for attempt in (before.count, lambda: before.delete(["row 1"]), lambda: before.schema):
         with pytest.raises(InvalidInputError, match="holds no gallery"):
             attempt()
@@ -209,24 +251,43 @@ def test_a_reader_follows_a_folder_that_was_made_anew(tmp_path):
         before._store.append(rows)
     assert CredibleIndex.open(where).count() == 31
     before.close()
-    shutil.rmtree(where)
-    assert before.schema.dim == 4  # what is closed looks for nothing
+    where.unlink()
+    assert before.schema.dim == 4  # a closed gallery reads nothing
 
 
-def test_an_approximate_faiss_index_is_read_again(tmp_path):
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_approximate_indexes_follow_changes_and_are_saved(tmp_path, kind):
     where = tmp_path / "gallery.faiss"
     gallery, ids = posteriors(500, 6), names(500)
-    first = au.VonMisesFisher(gallery.mu[:400], gallery.kappa[:400])
-    index = CredibleIndex.create(where, first, ids[:400])
-    index.build("ivf", lists=8, probes=8)
-    index.append(au.VonMisesFisher(gallery.mu[400:], gallery.kappa[400:]), ids[400:])
+    index = CredibleIndex.create(where, gallery[:400], ids[:400])
+    sizes = {"lists": 8, "probes": 8} if kind == "ivf" else {"width": 500}
+    index.build(kind, **sizes)
+    index.append(gallery[400:], ids[400:])
+    index.delete(ids[10:20])
+    kept = [i for i in range(500) if not 10 <= i < 20]
     again = CredibleIndex.open(where)
+    assert again.approximate == index.approximate == {"kind": kind, **sizes}
     for row in (0, 450):
         query = au.VonMisesFisher(gallery.mu[row], 20.0)
-        expected = brute_force(gallery, ids, query, 0.9)
-        assert_exact(again.search(query, 0.9), expected)  # all lists are probed
+        expected = brute_force(gallery[kept], [ids[i] for i in kept], query, 0.9)
+        assert_exact(again.search(query, 0.9), expected)
         assert_exact(index.search(query, 0.9), expected)
     assert again.check_recall(au.VonMisesFisher(gallery.mu[:9], 20.0)).share == 1
+
+
+def test_a_scan_keeps_the_rows_with_which_it_began(tmp_path):
+    index = CredibleIndex.create(tmp_path / "gallery.faiss", posteriors(40_000, 4), names(40_000))
+    blocks = index.posteriors()
+    ids, first, _ = next(blocks)
+    assert index.delete(ids) == len(ids)
+    rest = [
+        (name, posterior.mu)
+        for part, posterior, _ in blocks
+        for name, posterior in [(part, posterior)]
+    ]
+    assert sum(len(part) for part, _ in rest) + len(ids) == 40_000
+    assert torch.allclose(first.mu.norm(dim=-1), torch.ones(len(ids)))
+    assert index.count() == 40_000 - len(ids)
 
 
 PATCHED = """

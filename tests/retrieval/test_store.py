@@ -9,8 +9,8 @@ import aureole as au
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.retrieval import CredibleIndex, check_build, default_lists, shown_address
 from aureole.retrieval._store import probes_of, width_of
-from tests.retrieval.killed_writers import OPERATIONS, killed, writers
 from tests.retrieval.conftest import address, everything, names, posteriors
+from tests.retrieval.killed_writers import OPERATIONS, killed, writers
 
 SECRET = "hunter2"
 EVERYONE = au.VonMisesFisher(torch.eye(4)[0], 0.0)

@@ -92,7 +92,7 @@ def make_gallery(where: Path, encoder: Path, rows: int, dim: int, **build: int) 
             index.append(part, ids, payload)
     assert index is not None
     if build:
-        index.build("ivf", compressed=False, **build)
+        index.build("ivf", **build)
     index.origin = Origin(20.0, load_embedder(encoder).weights)
     index.close()
     return where

@@ -29,7 +29,7 @@ from aureole.retrieval._search_options import (
     checked_query,
     one_query,
 )
-from aureole.retrieval._store import Approximate, Names, Searcher, Selection, Store
+from aureole.retrieval._store import Approximate, Names, Searcher, Selection
 from aureole.retrieval._wrap import WrappedStore
 from aureole.retrieval._wrap_sources import wrapped_store
 
@@ -493,13 +493,13 @@ class CredibleIndex:
                 return
             yield rows
 
-    def _writer(self) -> Store:
-        """The store; raises for a wrapped index."""
+    def _writer(self) -> Any:
+        """The ``Store``; raises for a wrapped index."""
         if isinstance(self._store, WrappedStore):
             raise InvalidInputError(
                 f"a wrapped index is read-only: use {self.engine} itself to change, build or check it."
             )
-        return cast("Store", self._store)
+        return self._store
 
     @contextmanager
     def _naming_gallery(self) -> Iterator[None]:

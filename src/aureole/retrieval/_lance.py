@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from aureole._io import reporting_writes
 from aureole.data import lance_options
 from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
 from aureole.retrieval._integrity import check_returned, parse_index_note, parse_note, reading
@@ -40,6 +39,7 @@ from aureole.retrieval._lance_tables import (
     table_metadata,
     to_arrow,
     with_ids,
+    writing,
 )
 from aureole.retrieval._schema import NO_MU, Rows, Schema, object_array
 from aureole.retrieval._store import (
@@ -92,7 +92,7 @@ class _LanceTable:
         ]
         with reading(self.where, *_FAILURES):
             parts = [self._scanner(columns, filter=each).to_table() for each in filters]
-            return self._rows(parts, columns)
+            return self._returned(self._rows(parts, columns))
 
     def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
         """All rows of the current version; only the requested columns are read."""
@@ -228,7 +228,7 @@ class LanceStore(_LanceTable):
                 raise InvalidInputError(
                     f"{where} holds a table already. Open it, or delete it first."
                 )
-            with reporting_writes(where):
+            with writing(where):
                 options = lance_options(where)
                 table = lance.write_dataset(data, where, mode="create", storage_options=options)
                 return cls(where, table)
@@ -257,7 +257,7 @@ class LanceStore(_LanceTable):
                 return
             insert = self._table.merge_insert("id").when_matched_fail()
             try:
-                with reporting_writes(self.where):
+                with writing(self.where):
                     insert.when_not_matched_insert_all().execute(
                         in_batches(to_arrow(rows, self.schema))
                     )
@@ -275,13 +275,13 @@ class LanceStore(_LanceTable):
         """Add rows whose ids are known to be new: no id is looked up or indexed."""
         if not len(rows):
             return
-        with locked(self.where), reporting_writes(self.where):
+        with locked(self.where), writing(self.where):
             data = keyed(to_arrow(rows, self.schema))
             self._table = lance_package().write_dataset(data, self._table, mode="append")
 
     def index_ids(self) -> None:
         """Index the ids after ``append_new``, if there are many."""
-        with locked(self.where), reporting_writes(self.where):
+        with locked(self.where), writing(self.where):
             self._refresh()
             self._index_ids()
 
@@ -293,7 +293,7 @@ class LanceStore(_LanceTable):
                 return 0
             merge = self._table.merge_insert("id").when_matched_update_all()
             merge = merge.when_not_matched_insert_all()
-            with reporting_writes(self.where):
+            with writing(self.where):
                 data = in_batches(to_arrow(rows, self.schema))
                 replaced = merge.execute(data)["num_updated_rows"]
             self._index_ids()
@@ -304,7 +304,7 @@ class LanceStore(_LanceTable):
         with locked(self.where):
             self._refresh()
             known = known_ids(self._table, ids)
-            with reporting_writes(self.where):
+            with writing(self.where):
                 for start in range(0, len(known), BATCH):
                     self._table.delete(with_ids(known[start : start + BATCH]))
             return len(known)
@@ -329,7 +329,7 @@ class LanceStore(_LanceTable):
             else:
                 name, options = "IVF_HNSW_FLAT", {"num_partitions": 1, "ef_construction": 200}
                 options["m"] = sizes.get("links", 32)
-            with reporting_writes(self.where):
+            with writing(self.where):
                 self._index_ids()
                 self._table.create_index("mu", name, metric="dot", replace=True, **options)
                 self._note_index(kind, options["num_partitions"], sizes)
@@ -368,7 +368,7 @@ class LanceStore(_LanceTable):
         """Save a note in the metadata of the table."""
         with locked(self.where):
             self._refresh()
-            with reporting_writes(self.where):
+            with writing(self.where):
                 self._table.update_schema_metadata({_NOTE + name: text})
 
     def _use_index(self, exact: bool) -> dict[str, Any]:

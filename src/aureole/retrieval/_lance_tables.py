@@ -1,6 +1,7 @@
 """Lance tables: at an address, as rows of a gallery, and by id. The only module that imports lance."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -71,6 +72,19 @@ def locked(where: str) -> Iterator[None]:
         Path(where).parent.mkdir(parents=True, exist_ok=True)
     with file_lock(Path(f"{where.removesuffix('/')}.lock")):
         yield
+
+
+@contextmanager
+def writing(where: str) -> Iterator[None]:
+    """Raise errors of the disk as ``WriteError``; Lance has the number of a system error in its messages only."""
+    with reporting_writes(where):
+        try:
+            yield
+        except OSError as error:
+            number = re.search(r"\bos error (\d{1,3})\b", str(error))
+            if error.errno is None and number is not None:
+                raise OSError(int(number[1]), str(error)) from error
+            raise
 
 
 def table_metadata(table: Any) -> dict[str, str]:

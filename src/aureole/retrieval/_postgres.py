@@ -100,7 +100,7 @@ class _PostgresTable:
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
         statement = self._select("{vector} IS NOT NULL AND {id} = ANY(%s::{id_type}[])", columns)
-        return self._rows(statement, [ids], columns)
+        return self._rows(statement, [ids], columns, found=True)
 
     def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
         """All rows, from a cursor on the server, in one transaction of a connection of its own."""
