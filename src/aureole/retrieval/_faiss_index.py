@@ -18,7 +18,7 @@ def faiss_package() -> Any:
         import faiss
     except ImportError as error:
         raise MissingPackageError(
-            "FAISS indexes need faiss-cpu: pip install 'aureole[retrieval]'."
+            "FAISS indexes need faiss-cpu: pip install 'aureole[search]'."
         ) from error
     return faiss
 
