@@ -224,23 +224,6 @@ def test_a_sample_of_a_large_gallery():
     assert (found.rows != np.arange(500)[:, None]).all()
 
 
-def test_interrupted_runs_resume(tmp_path, monkeypatch):
-    monkeypatch.setattr(nearest, "_PART", 100)
-    mu = clouds(350)[0].numpy()
-    whole = nearest_rows(mu, 5)
-
-    def stop(done):
-        if done > 220:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        nearest_rows(mu, 5, folder=tmp_path, observer=stop)
-    assert len(list(tmp_path.glob("rows-*.safetensors"))) == 2
-    (tmp_path / "rows-000000100.safetensors").write_bytes(b"damaged")
-    again = nearest_rows(mu, 5, folder=tmp_path)
-    np.testing.assert_array_equal(again.rows, whole.rows)
-
-
 def test_interpolated_positivities_are_close():
     mu, _, _ = clouds(1000, dim=16)
     rng = np.random.default_rng(0)

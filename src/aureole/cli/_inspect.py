@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typer import Option
 
 import aureole as au
 from aureole.cli._lazy import rich
-from aureole.cli._options import AsJson, Gallery, run_digest
+from aureole.cli._options import AsJson, Gallery
 from aureole.cli._output import add_row, is_quiet, print_json, print_text, rows_bar, table
 
 HELP = r"""Find suspicious labels, confused classes and outliers in a gallery.
@@ -20,8 +19,7 @@ HELP = r"""Find suspicious labels, confused classes and outliers in a gallery.
 A label is suspicious if the items that probably match the item have other labels. Classes are confused if the caps of
 one contain items of the other. An outlier is far from everything.
 
-The answers are written next to the gallery (or to --out), where `aureole serve` finds them. Large galleries: if the
-command is interrupted, run it again to resume.
+The answers are written next to the gallery (or to --out), where `aureole serve` finds them.
 
 Examples:
 
@@ -42,7 +40,6 @@ def inspect(
     """Answer questions about a gallery; ``HELP`` is the text users see."""
     started = time.monotonic()
     path = out or au.explorer.questions_path(gallery)
-    partial = path.with_name(path.name + ".partial")
     with au.CredibleIndex.open(gallery) as index:
         label, _ = au.explorer.choose_columns(index.schema.columns, label_column, None)
         rows = au.explorer.GalleryRows.read(index, [label] if label else [])
@@ -51,11 +48,9 @@ def inspect(
                 index,
                 label_column=label,
                 rows=rows,
-                folder=partial / run_digest([rows.version, len(rows)], []),
                 observer=lambda _, done, __: bar(done),
             )
     au.explorer.save_questions(questions, path)
-    shutil.rmtree(partial, ignore_errors=True)
     facts = inspect_facts(questions, gallery, limit)
     facts |= {"out": str(path), "seconds": time.monotonic() - started}
     if as_json:

@@ -1,7 +1,7 @@
 """A map of a gallery: two coordinates per row, so that neighbours lie together; stored in a file of its own.
 
-The coordinates come from t-SNE (openTSNE) on the graph of nearest neighbours. A larger gallery is fitted on a sample;
-every other row gets the weighted mean of its nearest neighbours in the sample, and so do rows that are added later.
+The coordinates come from t-SNE (openTSNE). A larger gallery is fitted on a sample; every other row gets the weighted
+mean of its nearest neighbours in the sample, and so do rows that are added later.
 """
 
 import hashlib
@@ -36,16 +36,9 @@ _MAX_FILE = 8 * 2**30
 class MapNote:
     """How a map was made.
 
-    Attributes
-    ----------
-    method
-        "t-SNE" or, for fewer than 50 rows, "PCA".
-    rows, fitted
-        Rows on the map, and those that the layout was fitted on.
-    neighbours_kept
-        The share of the 10 nearest neighbours of 500 random rows that are among the 10 nearest on the map.
-    dim, origin, version, seed
-        Of the gallery and of the run.
+    ``method`` is "t-SNE" or, for fewer than 50 rows, "PCA"; ``rows`` are on the map, and the layout was ``fitted`` on
+    so many of them. ``neighbours_kept`` is the share of the 10 nearest fitted rows of 500 random ones that are among
+    the 10 nearest on the map. The rest describes the gallery and the run.
     """
 
     method: str
@@ -73,8 +66,18 @@ class GalleryMap:
     note: MapNote
 
 
+@dataclass(frozen=True)
+class _Fitted:
+    """The rows that others are placed among, and the places of other rows that stay."""
+
+    names: list[str]
+    mu: np.ndarray
+    xy: np.ndarray
+    kept: dict[str, np.ndarray] = field(default_factory=dict)
+
+
 def map_path(where: str) -> Path | None:
-    """The file of a gallery's map: next to a local gallery, in the user's cache for a database, None in memory.
+    """Return the file of a gallery's map: next to a local gallery, in the user's cache for a database, None in memory.
 
     Examples
     --------
@@ -91,7 +94,7 @@ def map_path(where: str) -> Path | None:
 
 
 def map_stamp(index: CredibleIndex) -> str:
-    """A text that changes when the stored map of a gallery does."""
+    """Return a text that changes when the stored map of a gallery does."""
     path = map_path(index.where)
     try:
         return "" if path is None else str(path.stat().st_mtime_ns)
@@ -100,7 +103,7 @@ def map_stamp(index: CredibleIndex) -> str:
 
 
 def read_map(index: CredibleIndex) -> GalleryMap | None:
-    """The stored map of a gallery; None if it does not exist, or was made for another encoder's directions."""
+    """Return the stored map of a gallery; None if it does not exist, or was made for another encoder's directions."""
     path = map_path(index.where)
     if path is None or not path.is_file():
         return None
@@ -139,10 +142,15 @@ def write_map(
     if path is None:
         raise InvalidInputError("a gallery in memory has no place for a map. Use fit_map instead.")
     old = None if refit else read_map(index)
-    found = None if old is None else _extend(index, old, observer)
+    found = None if old is None else _extend(index, old, observer or _silent)
     if found is None:
         found = fit_map(index, sample=sample, seed=seed, observer=observer)
-    _save(found, path)
+    text, ends = pack_strings(found.ids)
+    arrays = {"text": text, "ends": ends}
+    arrays |= {"xy": found.xy, "fitted": found.fitted, "marks": found.marks}
+    from safetensors.numpy import save
+
+    atomic_write(path, save(arrays, {"note": json.dumps(asdict(found.note))}))
     return found
 
 
@@ -153,7 +161,7 @@ def fit_map(
     seed: int = 0,
     observer: Observer | None = None,
 ) -> GalleryMap:
-    """The map of a gallery, from two passes over its directions, in memory proportional to the sample.
+    """Return the map of a gallery, from two passes over its directions, in memory proportional to the sample.
 
     Parameters
     ----------
@@ -176,10 +184,9 @@ def fit_map(
         raise InvalidInputError(f"sample must be at least 2, but is {sample!r}.")
     observer = observer or _silent
     version, total = index.version(), index.count()
-    rng = np.random.default_rng(seed)
     chosen = np.arange(total)
     if total > sample:
-        chosen = np.sort(rng.choice(total, sample, replace=False))
+        chosen = np.sort(np.random.default_rng(seed).choice(total, sample, replace=False))
     names: list[str] = []
     parts = [np.zeros((0, index.schema.dim), np.float32)]
     start = 0
@@ -191,131 +198,86 @@ def fit_map(
         observer("reading", start, max(start, total))
     mu = np.concatenate(parts)
     xy = _layout(mu, seed, observer)
-    method = "PCA" if len(mu) < _FEWEST else "t-SNE"
-    note = MapNote(
-        method, start, len(mu), 0.0, index.schema.dim, index.origin.fingerprint, version, seed
-    )
-    return _place(index, names, mu, xy, {}, note, observer)
+    method, origin = "PCA" if len(mu) < _FEWEST else "t-SNE", index.origin.fingerprint
+    note = MapNote(method, start, len(mu), 0.0, index.schema.dim, origin, version, seed)
+    return _place(index, _Fitted(names, mu, xy), note, observer)
 
 
-def _extend(index: CredibleIndex, old: GalleryMap, observer: Observer | None) -> GalleryMap | None:
-    """The stored map with the gallery's new rows; None if too few of the fitted rows remain."""
-    observer, version = observer or _silent, index.version()
+def _extend(index: CredibleIndex, old: GalleryMap, observer: Observer) -> GalleryMap | None:
+    """Return the stored map with the gallery's new rows; None if too few of the fitted rows remain."""
+    version = index.version()
     known = dict(zip(old.ids, range(len(old.ids)), strict=True))
-    names: list[str] = []
+    found = _Fitted([], np.zeros(0), np.zeros(0))
     rows: list[int] = []
     parts = [np.zeros((0, index.schema.dim), np.float32)]
-    kept: dict[str, tuple[float, float]] = {}
     done = 0
     for ids, mu in _vectors(index):
         at = np.array([known.get(name, -1) for name in ids], np.int64)
         same = (at >= 0) & (np.abs(old.marks[at] - _marks(mu)) < 1e-4)
-        for place in np.flatnonzero(same & ~old.fitted[at].astype(bool)).tolist():
-            kept[ids[place]] = (float(old.xy[at[place], 0]), float(old.xy[at[place], 1]))
-        places = np.flatnonzero(same & old.fitted[at].astype(bool))
-        names += [ids[place] for place in places]
+        fitted = old.fitted[at].astype(bool)
+        found.kept.update((ids[i], old.xy[at[i]]) for i in np.flatnonzero(same & ~fitted).tolist())
+        places = np.flatnonzero(same & fitted)
+        found.names.extend(ids[place] for place in places.tolist())
         rows += at[places].tolist()
         parts.append(mu[places])
         done += len(ids)
         observer("reading", done, max(done, old.note.rows))
-    if 2 * len(names) < old.note.fitted or len(names) < 2:
+    if 2 * len(rows) < old.note.fitted or len(rows) < 2:
         return None
-    note = MapNote(**asdict(old.note) | {"version": version, "rows": done, "fitted": len(names)})
-    return _place(index, names, np.concatenate(parts), old.xy[rows], kept, note, observer)
+    note = MapNote(**asdict(old.note) | {"version": version, "rows": done, "fitted": len(rows)})
+    fitted = _Fitted(found.names, np.concatenate(parts), old.xy[rows], found.kept)
+    return _place(index, fitted, note, observer)
 
 
-def _place(
-    index: CredibleIndex,
-    names: list[str],
-    mu: np.ndarray,
-    xy: np.ndarray,
-    kept: dict[str, tuple[float, float]],
-    note: MapNote,
-    observer: Observer,
-) -> GalleryMap:
-    """The map of all rows: fitted ones (names, mu, xy), kept ones, and the rest at the mean of their neighbours."""
-    fitted = dict(zip(names, range(len(names)), strict=True))
-    near = _index_of(mu)
-    probes = _Probes(note.rows, note.seed)
+def _place(index: CredibleIndex, fitted: _Fitted, note: MapNote, observer: Observer) -> GalleryMap:
+    """Return the map of all rows: those that have a place, and the rest at the mean of their fitted neighbours."""
+    own = dict(zip(fitted.names, fitted.xy, strict=True))
+    near = _index_of(fitted.mu)
     all_ids: list[str] = []
     all_xy, marks = [np.zeros((0, 2), np.float32)], [np.zeros(0, np.float32)]
-    is_fitted = [np.zeros(0, np.uint8)]
     for ids, block in _vectors(index):
-        at = np.array([fitted.get(name, -1) for name in ids], np.int64)
-        placed = xy[at].astype(np.float32) if len(xy) else np.zeros((len(ids), 2), np.float32)
-        rest = []
-        for place in np.flatnonzero(at < 0).tolist():
-            if ids[place] in kept:
-                placed[place] = kept[ids[place]]
-            else:
-                rest.append(place)
+        places = [own.get(name, fitted.kept.get(name)) for name in ids]
+        rest = [i for i, place in enumerate(places) if place is None]
+        xy = np.array([(0, 0) if place is None else place for place in places], np.float32)
         if rest:
-            cosine, rows = near.search(np.ascontiguousarray(block[rest]), min(_NEAREST, len(mu)))
-            placed[rest] = _weighted_means(cosine, rows, xy)
-        probes.collect(len(all_ids), block)
+            vectors = np.ascontiguousarray(block[rest])
+            cosine, rows = near.search(vectors, min(_NEAREST, len(own)))
+            xy[rest] = _weighted_means(cosine, rows, fitted.xy)
         all_ids += ids
-        all_xy.append(placed)
+        all_xy.append(xy)
         marks.append(_marks(block))
-        is_fitted.append((at >= 0).astype(np.uint8))
         observer("placing", len(all_ids), max(len(all_ids), note.rows))
-    found = np.concatenate(all_xy)
-    start = 0
-    for _, block in _vectors(index):  # neighbours of the probes among all rows
-        probes.compare(start, block)
-        start += len(block)
-    kept_share = probes.share_kept(found)
-    note = MapNote(**asdict(note) | {"rows": len(all_ids), "neighbours_kept": kept_share})
-    return GalleryMap(all_ids, found, np.concatenate(is_fitted), np.concatenate(marks), note)
+    is_fitted = np.array([name in own for name in all_ids], np.uint8)
+    kept = _neighbours_kept(near, fitted, note.seed)
+    note = MapNote(**asdict(note) | {"rows": len(all_ids), "neighbours_kept": kept})
+    return GalleryMap(all_ids, np.concatenate(all_xy), is_fitted, np.concatenate(marks), note)
 
 
-class _Probes:
-    """Random rows whose nearest neighbours are compared with those on the map."""
-
-    def __init__(self, rows: int, seed: int) -> None:
-        count = min(_PROBES, rows)
-        self._rows = np.sort(np.random.default_rng(seed + 1).choice(rows, count, replace=False))
-        self._parts: list[np.ndarray] = []
-        self._best: np.ndarray | None = None
-        self._near = np.zeros((count, 0), np.int64)
-
-    def collect(self, start: int, mu: np.ndarray) -> None:
-        own = self._rows[(self._rows >= start) & (self._rows < start + len(mu))]
-        self._parts.append(mu[own - start])
-
-    def compare(self, start: int, mu: np.ndarray) -> None:
-        own = np.concatenate(self._parts)
-        cosine = own @ mu.T
-        inside = np.flatnonzero((self._rows >= start) & (self._rows < start + len(mu)))
-        cosine[inside, self._rows[inside] - start] = -2.0
-        rows = np.broadcast_to(np.arange(start, start + len(mu)), cosine.shape)
-        best = cosine if self._best is None else np.concatenate([self._best, cosine], 1)
-        near = np.concatenate([self._near, rows], 1)
-        k = min(_KEPT, best.shape[1])
-        top = np.argpartition(-best, k - 1, axis=1)[:, :k]
-        self._best, self._near = np.take_along_axis(best, top, 1), np.take_along_axis(near, top, 1)
-
-    def share_kept(self, xy: np.ndarray) -> float:
-        """The share of the nearest rows that are among as many nearest on the map; NaN-free: 1 for a single row."""
-        k = min(_KEPT, len(xy) - 1)
-        if k < 1:
-            return 1.0
-        kept = 0
-        for row, near in zip(self._rows.tolist(), self._near, strict=True):
-            distance = ((xy - xy[row]) ** 2).sum(1)
-            distance[row] = np.inf
-            kept += len(np.intersect1d(near, np.argpartition(distance, k - 1)[:k]))
-        return kept / (k * len(self._rows))
+def _neighbours_kept(near: Any, fitted: _Fitted, seed: int) -> float:
+    """Return the share of the nearest fitted rows of random ones that are among as many nearest on the map."""
+    n = len(fitted.xy)
+    k = min(_KEPT, n - 1)
+    if k < 1:
+        return 1.0
+    probes = np.random.default_rng(seed + 1).choice(n, min(_PROBES, n), replace=False)
+    _, rows = near.search(np.ascontiguousarray(fitted.mu[probes]), k + 1)
+    kept = 0
+    for probe, found in zip(probes.tolist(), rows.tolist(), strict=True):
+        distance = ((fitted.xy - fitted.xy[probe]) ** 2).sum(1)
+        distance[probe] = np.inf
+        others = [row for row in found if row not in (probe, -1)][:k]
+        kept += len(np.intersect1d(others, np.argpartition(distance, k - 1)[:k]))
+    return kept / (k * len(probes))
 
 
 def _layout(mu: np.ndarray, seed: int, observer: Observer) -> np.ndarray:
-    """Two coordinates of directions, scaled so that most lie between -1 and 1."""
+    """Return two coordinates of directions, scaled so that most lie between -1 and 1."""
     if not len(mu):
         return np.zeros((0, 2), np.float32)
     centred = mu - mu.mean(0)
     _, _, axes = np.linalg.svd(centred[:: max(1, len(mu) // 5000)], full_matrices=False)
     start = centred @ axes[:2].T
-    if start.shape[1] < 2:
-        start = np.pad(start, ((0, 0), (0, 2 - start.shape[1])))
+    start = np.pad(start, ((0, 0), (0, 2 - start.shape[1])))
     xy = start if len(mu) < _FEWEST else _tsne(mu, start, seed, observer)
     xy = xy - np.median(xy, 0)
     scale = np.quantile(np.abs(xy), 0.99)
@@ -324,26 +286,22 @@ def _layout(mu: np.ndarray, seed: int, observer: Observer) -> np.ndarray:
 
 def _tsne(mu: np.ndarray, start: np.ndarray, seed: int, observer: Observer) -> np.ndarray:
     try:
-        from openTSNE import TSNEEmbedding, affinity, initialization, nearest_neighbors
+        from openTSNE import TSNEEmbedding, affinity, initialization
     except ImportError as error:
         raise MissingPackageError(
             "a map needs openTSNE: run `pip install 'aureole[explore]'`."
         ) from error
     observer("neighbours", 0, len(mu))
-    cosine, rows = _index_of(mu).search(mu, _NEIGHBOURS + 1)
-    rows, cosine = _without_self(rows, cosine)
+    options = {"metric": "cosine", "random_state": seed}
+    pairs = affinity.Uniform(mu, k_neighbors=_NEIGHBOURS, **options)
     observer("neighbours", len(mu), len(mu))
-    distance = np.sqrt(np.maximum(0.0, 2 - 2 * cosine))
-    graph = nearest_neighbors.PrecomputedNeighbors(rows, distance)
-    pairs = affinity.Uniform(knn_index=graph, k_neighbors=_NEIGHBOURS)
-    start = initialization.rescale(start.astype(np.float64))
     total, before = sum(_ITERATIONS), 0
 
     def report(iteration: int, _: float, __: Any) -> None:
         observer("layout", before + iteration, total)
 
     layout = TSNEEmbedding(
-        start,
+        initialization.rescale(start.astype(np.float64)),
         pairs,
         negative_gradient_method="fft" if len(mu) > 10_000 else "bh",
         random_state=seed,
@@ -358,7 +316,7 @@ def _tsne(mu: np.ndarray, start: np.ndarray, seed: int, observer: Observer) -> n
 
 
 def _index_of(mu: np.ndarray) -> Any:
-    """A FAISS index of inner products: exact up to 20,000 rows, else with 16 of 4 sqrt(n) lists."""
+    """Return a FAISS index of inner products: exact up to 20,000 rows, else with 16 of 4 sqrt(n) lists."""
     try:
         import faiss
     except ImportError as error:
@@ -366,40 +324,24 @@ def _index_of(mu: np.ndarray) -> Any:
             "a map needs faiss: run `pip install 'aureole[explore]'`."
         ) from error
     mu = np.ascontiguousarray(mu, np.float32)
-    flat = faiss.IndexFlatIP(mu.shape[1])
-    if len(mu) <= _EXACT:
-        flat.add(mu)
-        return flat
-    lists = round(4 * len(mu) ** 0.5)
-    found = faiss.IndexIVFFlat(flat, mu.shape[1], lists, faiss.METRIC_INNER_PRODUCT)
-    found.cp.niter, found.cp.max_points_per_centroid = 10, 64
+    kind = "Flat" if len(mu) <= _EXACT else f"IVF{round(4 * len(mu) ** 0.5)},Flat"
+    found: Any = faiss.index_factory(mu.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
     found.train(mu)
     found.add(mu)
-    found.nprobe = 16
+    if len(mu) > _EXACT:
+        found.nprobe = 16
     return found
 
 
-def _without_self(rows: np.ndarray, cosine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The neighbours without the row itself, or without the last one if it is not among them; missing: the row."""
-    own = np.arange(len(rows))[:, None]
-    rows = np.where(rows < 0, own, rows)
-    itself = rows == own
-    drop = np.where(itself.any(1), itself.argmax(1), rows.shape[1] - 1)
-    keep = np.ones(rows.shape, bool)
-    keep[np.arange(len(rows)), drop] = False
-    shape = (len(rows), rows.shape[1] - 1)
-    return rows[keep].reshape(shape), np.where(cosine < -1, 1.0, cosine)[keep].reshape(shape)
-
-
 def _weighted_means(cosine: np.ndarray, rows: np.ndarray, xy: np.ndarray) -> np.ndarray:
-    """Means of the neighbours' coordinates, weighted by 1 / d^2 of their distances."""
+    """Return means of the neighbours' coordinates, weighted by 1 / d^2 of their distances."""
     weight = np.where(rows < 0, 0.0, 1 / np.maximum(1e-9, 2 - 2 * cosine))
     weight /= np.maximum(1e-30, weight.sum(1, keepdims=True))
     return np.einsum("nk,nkd->nd", weight, xy[np.maximum(rows, 0)])
 
 
 def _marks(mu: np.ndarray) -> np.ndarray:
-    """One number per direction, the same for the same one."""
+    """Return one number per direction, the same for the same one."""
     axis = np.random.default_rng(0).standard_normal(mu.shape[1])
     return (mu.astype(np.float64) @ axis).astype(np.float32)
 
@@ -415,18 +357,8 @@ def _silent(*_: object) -> None:
     return
 
 
-def _save(found: GalleryMap, path: Path) -> None:
-    from safetensors.numpy import save
-
-    text, ends = pack_strings(found.ids)
-    arrays = {
-        "text": text, "ends": ends, "xy": found.xy, "fitted": found.fitted, "marks": found.marks
-    }  # fmt: skip
-    atomic_write(path, save(arrays, {"note": json.dumps(asdict(found.note))}))
-
-
 def _load(path: Path) -> GalleryMap:
-    """The map in a file, which is validated."""
+    """Read and validate the map in a file."""
     from safetensors import SafetensorError, safe_open
 
     try:

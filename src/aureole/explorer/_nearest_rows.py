@@ -3,23 +3,17 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
 
-from aureole._io import atomic_write
-from aureole.errors import InvalidInputError
+from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval import CredibleIndex, log_hit_positivity
 
 SAMPLE = 100_000  # rows that each row is compared with, at most
-_BLOCK = 2**25  # cosines in memory at a time
-_PART = 20_000  # rows that are saved at once, so that an interrupted run resumes
-_GROUP = 32  # columns of which only the largest cosine is compared first
+_PART = 5_000  # rows that are searched together
 _EXACT = 30_000  # pairs whose positivity is computed one by one
 _KAPPAS, _COSINES = 40, 41  # of the table that others are interpolated in
 _LARGEST = 1e8  # concentrations beyond are points
@@ -45,7 +39,7 @@ class GalleryRows:
 
     @classmethod
     def read(cls, index: CredibleIndex, columns: Sequence[str] = ()) -> "GalleryRows":
-        """All rows of an index, from one pass over mu, kappa and these columns."""
+        """Return all rows of an index, from one pass over mu, kappa and these columns."""
         version, dim = index.version(), index.schema.dim
         ids: list[Any] = []
         mus, kappas = [np.zeros((0, dim), np.float32)], [np.zeros(0, np.float32)]
@@ -75,13 +69,12 @@ def nearest_rows(
     k: int,
     *,
     sample: int = SAMPLE,
-    folder: Path | None = None,
     observer: Observer | None = None,
 ) -> Neighbours:
-    """The k nearest other rows of each row, with cosines in float64.
+    """Return the k nearest other rows of each row by an exact search with FAISS, with cosines in float64.
 
-    Cost: n min(n, sample) dim products, in blocks of 130 MB. A gallery with more rows than ``sample`` is compared with
-    that many of its rows, drawn once.
+    Cost: n min(n, sample) dim products. A gallery with more rows than ``sample`` is compared with that many of its
+    rows, drawn once.
 
     Parameters
     ----------
@@ -91,8 +84,6 @@ def nearest_rows(
         Neighbours of each row; there are at most n - 1.
     sample
         Rows that each row is compared with, at most (default 100,000).
-    folder
-        Where parts of 20,000 rows are saved, so that an interrupted run resumes (default: nowhere).
     observer
         Called with the number of rows done.
 
@@ -105,100 +96,55 @@ def nearest_rows(
     """
     if k < 1:
         raise InvalidInputError(f"k must be at least 1, but is {k!r}.")
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingPackageError(
+            "nearest rows need faiss: pip install 'aureole[search]'."
+        ) from error
     n = len(mu)
     chosen = np.arange(n)
     if n > sample:
         chosen = np.sort(np.random.default_rng(0).choice(n, sample, replace=False))
     k = max(0, min(k, len(chosen) - 1))
-    reference = torch.from_numpy(np.ascontiguousarray(mu[chosen], np.float32))
-    parts: list[dict[str, np.ndarray]] = []
-    for start in range(0, n, _PART):
-        stop = min(n, start + _PART)
-        file = None if folder is None or n <= _PART else folder / f"rows-{start:09d}.safetensors"
-        part = None if file is None else _saved(file, (stop - start, k))
-        if part is None:
-            part = _part(mu, (start, stop), reference, chosen, k, observer)
-            if file is not None:
-                atomic_write(file, save(part))
-        parts.append(part)
-        if observer is not None:
-            observer(stop)
-    if not parts:
-        return Neighbours(np.zeros((0, 0), np.int64), np.zeros((0, 0)))
-    return Neighbours(
-        *(np.concatenate([part[name] for part in parts]) for name in ("rows", "cosine"))
-    )
-
-
-def _saved(file: Path, shape: tuple[int, int]) -> dict[str, np.ndarray] | None:
-    """A part that an earlier run saved, if it is complete."""
-    try:
-        part = load_file(file)
-    except (OSError, SafetensorError):
-        return None
-    fits = part.keys() == {"rows", "cosine"} and all(v.shape == shape for v in part.values())
-    return part if fits else None
-
-
-def _part(
-    mu: np.ndarray,
-    rows: tuple[int, int],
-    reference: torch.Tensor,
-    chosen: np.ndarray,
-    k: int,
-    observer: Observer | None,
-) -> dict[str, np.ndarray]:
-    """The neighbours of some rows, in blocks."""
-    found, cosines = [], []
-    step = max(1, _BLOCK // max(1, len(reference)))
-    for start in range(*rows, step):
-        own = np.arange(start, min(rows[1], start + step))
-        block = torch.from_numpy(np.ascontiguousarray(mu[own], np.float32))
-        products = block @ reference.T
-        place = np.minimum(np.searchsorted(chosen, own), len(chosen) - 1)
-        itself = np.flatnonzero(chosen[place] == own)
-        products[torch.from_numpy(itself), torch.from_numpy(place[itself])] = -torch.inf
-        near = chosen[_largest(products, k).numpy()]
+    index: Any = faiss.IndexFlatIP(mu.shape[1])
+    index.add(np.ascontiguousarray(mu[chosen], np.float32))
+    rows, cosine = np.zeros((n, k), np.int64), np.zeros((n, k))
+    for start in range(0, n if k else 0, _PART):
+        own = np.arange(start, min(n, start + _PART))
+        _, found = index.search(np.ascontiguousarray(mu[own], np.float32), k + 1)
+        near = _without_self(chosen[found], own)
         exact = _cosines(mu, own, near)
         order = np.argsort(-exact, axis=1, kind="stable")
-        found.append(np.take_along_axis(near, order, 1))
-        cosines.append(np.take_along_axis(exact, order, 1))
+        rows[own] = np.take_along_axis(near, order, 1)
+        cosine[own] = np.take_along_axis(exact, order, 1)
         if observer is not None:
             observer(int(own[-1]) + 1)
-    return {"rows": np.concatenate(found), "cosine": np.concatenate(cosines)}
+    return Neighbours(rows, cosine)
 
 
-def _largest(products: torch.Tensor, k: int) -> torch.Tensor:
-    """The columns of the k largest entries of each row: they lie in the k groups with the largest maxima."""
-    n, m = products.shape
-    groups = m // _GROUP
-    if groups <= 4 * k:
-        return products.topk(k, dim=1).indices
-    even = groups * _GROUP
-    best = products[:, :even].view(n, groups, _GROUP).amax(2).topk(k, dim=1).indices
-    columns = (best.unsqueeze(2) * _GROUP + torch.arange(_GROUP)).view(n, -1)
-    rest = torch.arange(even, m).expand(n, -1)
-    columns = torch.cat([columns, rest], 1)
-    return columns.gather(1, products.gather(1, columns).topk(k, dim=1).indices)
+def _without_self(near: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Return the neighbours without the row itself, or without the last one if it is not among them."""
+    itself = near == own[:, None]
+    drop = np.where(itself.any(1), itself.argmax(1), near.shape[1] - 1)
+    keep = np.arange(near.shape[1]) != drop[:, None]
+    return near[keep].reshape(len(near), -1)
 
 
 def _cosines(mu: np.ndarray, own: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Exact cosines of rows and their neighbours, in float64."""
+    """Return the cosines of rows and their neighbours, in float64."""
     result = np.empty(near.shape)
-    size = max(1, _BLOCK // (8 * max(1, near.shape[1] * mu.shape[1])))
-    for start in range(0, len(own), size):
-        part = slice(start, start + size)
-        one, others = mu[own[part]].astype(np.float64), mu[near[part]].astype(np.float64)
-        dot = np.einsum("nd,nkd->nk", one, others)
-        length = np.linalg.norm(one, axis=1)[:, None] * np.linalg.norm(others, axis=2)
-        result[part] = np.clip(dot / np.maximum(length, 1e-12), -1.0, 1.0)
-    return result
+    for column, rows in enumerate(near.T):
+        one, other = mu[own].astype(np.float64), mu[rows].astype(np.float64)
+        length = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+        result[:, column] = (one * other).sum(1) / np.maximum(length, 1e-12)
+    return np.clip(result, -1.0, 1.0)
 
 
 def log_match_ratios(
     near: Neighbours, kappa: Float[np.ndarray, " n"], kappa_pos: float, dim: int
 ) -> Float[np.ndarray, "n k"]:
-    r"""The log of the expected positivity :math:`S\,h` of each row and its neighbours.
+    r"""Return the log of the expected positivity :math:`S\,h` of each row and its neighbours.
 
     Of more than 30,000 pairs it is interpolated linearly in a table over both concentrations (40 levels of log kappa)
     and the cosine (41 levels). The table costs 34,000 positivities, about a second, whatever the number of
@@ -243,7 +189,7 @@ def log_match_ratios(
 def _positivity_table(
     levels: np.ndarray, cosines: np.ndarray, kappa_pos: float, dim: int
 ) -> torch.Tensor:
-    """The log positivity of both concentrations and the cosine, [kappas, kappas, cosines]."""
+    """Return the log positivity of both concentrations and the cosine, [kappas, kappas, cosines]."""
     one, two = np.triu_indices(len(levels))
     shape = (len(one), len(cosines))
     flat = [

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -272,7 +271,6 @@ def inspect_gallery(
     kappa_pos: float | None = None,
     options: QuestionOptions | None = None,
     rows: GalleryRows | None = None,
-    folder: Path | None = None,
     observer: Observer | None = None,
 ) -> Questions:
     """Answers to the questions that people have about a gallery, for every item.
@@ -297,8 +295,6 @@ def inspect_gallery(
         Sizes and masses.
     rows
         All rows of the index, if they have been read already.
-    folder
-        Where the nearest items are saved while they are computed, so that an interrupted run resumes.
     observer
         Called with (the name of the part, rows done, rows in total).
 
@@ -322,7 +318,7 @@ def inspect_gallery(
     n = len(rows)
     k = max(options.neighbours, options.outlier_rank)
     watch = (lambda done: observer("comparing", done, n)) if observer else None
-    near = nearest_rows(rows.mu, k, sample=options.sample, folder=folder, observer=watch)
+    near = nearest_rows(rows.mu, k, sample=options.sample, observer=watch)
     typical = index.schema.typical_kappa
     shares = classes = label = suspicion = None
     if label_column is not None and n:
