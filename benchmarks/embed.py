@@ -276,7 +276,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="embed-") as place:
         folder = Path(place)
         torch.manual_seed(0)
-        au.PosteriorEncoder(CifarResNet(20), au.KappaFromNorm(64, 16)).save(folder / "encoder")
+        au.PosteriorEncoder(CifarResNet(20), au.models.KappaFromNorm(64, 16)).save(
+            folder / "encoder"
+        )
         if "images" in options.parts:
             table = picture_table(folder, options.images)
             metrics["images"] = measure(

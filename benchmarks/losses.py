@@ -40,7 +40,7 @@ def contenders() -> dict[str, ContrastiveLoss]:
         "MCInfoNCE, K = 16": au.MCInfoNCE(KAPPA_POS, 16),
         "MCInfoNCE, K = 512": au.MCInfoNCE(KAPPA_POS, 512),
         "ELK": au.ELK(temperature=1.0),
-        "HedgedInstance, K = 16": au.HedgedInstance(a=1.0, b=0.0, n_samples=16),
+        "HedgedInstance, K = 16": au.losses.HedgedInstance(a=1.0, b=0.0, n_samples=16),
     }
 
 

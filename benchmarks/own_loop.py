@@ -28,7 +28,7 @@ from aureole.records import Record, read_record, write_record
 DIM, KAPPA_POS, PAIRS, STEPS, RATE = 16, 20.0, 128, 400, 3e-3
 SEEDS = (101, 102, 103, 104, 105)
 View = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
-HEADS = {"PosteriorHead": au.PosteriorHead, "KappaFromNorm": au.KappaFromNorm}
+HEADS = {"PosteriorHead": au.PosteriorHead, "KappaFromNorm": au.models.KappaFromNorm}
 
 
 def things(design: str, n: int, rng: torch.Generator) -> Tensor:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aureole import (
         data,
+        distributions,
         encoders,
         errors,
         evaluation,
@@ -26,18 +27,11 @@ if TYPE_CHECKING:
         VonMisesFisher,
         expected_positivity,
         fuse,
-        log_expected_positivity,
     )
     from aureole.evaluation import diagnose
     from aureole.explorer import explore
-    from aureole.losses import ELK, ClosedFormInfoNCE, HedgedInstance, InfoNCE, MCInfoNCE
-    from aureole.models import (
-        KappaFromNorm,
-        KappaFromPrototypes,
-        MixtureHead,
-        PosteriorEncoder,
-        PosteriorHead,
-    )
+    from aureole.losses import ELK, ClosedFormInfoNCE, InfoNCE, MCInfoNCE
+    from aureole.models import PosteriorEncoder, PosteriorHead
     from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator
     from aureole.training import FrozenHead
 
@@ -48,13 +42,9 @@ __all__ = [
     "ConformalMass",
     "CredibleIndex",
     "FrozenHead",
-    "HedgedInstance",
     "InfoNCE",
-    "KappaFromNorm",
-    "KappaFromPrototypes",
     "MCInfoNCE",
     "MatchCalibrator",
-    "MixtureHead",
     "MixtureVMF",
     "PosteriorEncoder",
     "PosteriorHead",
@@ -63,6 +53,7 @@ __all__ = [
     "__version__",
     "data",
     "diagnose",
+    "distributions",
     "encoders",
     "errors",
     "evaluation",
@@ -70,7 +61,6 @@ __all__ = [
     "explore",
     "explorer",
     "fuse",
-    "log_expected_positivity",
     "losses",
     "models",
     "plot",
@@ -86,18 +76,18 @@ __all__ = [
 _NAMES = {
     "data": (),
     "distributions": (
-        *("MixtureVMF", "SphereUniform", "VonMisesFisher"),
-        *("expected_positivity", "fuse", "log_expected_positivity"),
+        "MixtureVMF",
+        "SphereUniform",
+        "VonMisesFisher",
+        "expected_positivity",
+        "fuse",
     ),
     "encoders": (),
     "errors": (),
     "evaluation": ("diagnose",),
     "explorer": ("explore",),
-    "losses": ("ELK", "ClosedFormInfoNCE", "HedgedInstance", "InfoNCE", "MCInfoNCE"),
-    "models": (
-        *("KappaFromNorm", "KappaFromPrototypes", "MixtureHead"),
-        *("PosteriorEncoder", "PosteriorHead"),
-    ),
+    "losses": ("ELK", "ClosedFormInfoNCE", "InfoNCE", "MCInfoNCE"),
+    "models": ("PosteriorEncoder", "PosteriorHead"),
     "plot": (),
     "retrieval": ("ConformalMass", "CredibleIndex", "MatchCalibrator"),
     "scale": (),

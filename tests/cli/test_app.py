@@ -135,7 +135,7 @@ def place(tmp_path_factory):
         mu = au.sphere.normalize(torch.randn(5, dim))
         rows = au.VonMisesFisher(mu, torch.full((5,), 9.0))
         au.CredibleIndex.create(str(folder / f"{name}.faiss"), rows, list("01234")).close()
-    au.PosteriorEncoder(au.models.CifarResNet(8), au.KappaFromPrototypes(64, 16)).save(
+    au.PosteriorEncoder(au.models.CifarResNet(8), au.models.KappaFromPrototypes(64, 16)).save(
         folder / "encoder"
     )
     (folder / "photos").mkdir()

@@ -77,7 +77,7 @@ def test_a_weight_of_zero_has_the_slope_of_the_sum(both):
     weights = torch.tensor([0.0, 0.4, 0.6], dtype=torch.float64, requires_grad=True)
     other = posterior(30.0, 6)
     mixture = au.MixtureVMF(weights, mu, kappa)
-    value = au.log_expected_positivity(mixture, mixture if both else other, 20.0)
+    value = au.distributions.log_expected_positivity(mixture, mixture if both else other, 20.0)
     if both:
         parts = au.expected_positivity(
             au.VonMisesFisher(mu.unsqueeze(1), kappa.unsqueeze(1)),
@@ -96,7 +96,7 @@ def test_a_weight_of_zero_has_the_slope_of_the_sum(both):
     assert slope[0].abs() > 0.1
     step = torch.tensor([1e-7, 0.4, 0.6], dtype=torch.float64)
     moved = au.MixtureVMF(step, mu, kappa)
-    after = au.log_expected_positivity(moved, moved if both else other, 20.0)
+    after = au.distributions.log_expected_positivity(moved, moved if both else other, 20.0)
     assert (after - value).item() / 1e-7 == pytest.approx(slope[0].item(), rel=1e-4)
 
 
@@ -106,9 +106,13 @@ def test_weights_of_zero_give_finite_slopes_however_far_the_absent_component_is(
     kappa = torch.tensor([1e4, 1e4], requires_grad=True)
     weights = torch.tensor([0.0, 1.0], requires_grad=True)
     mixture = au.MixtureVMF(weights, mu, kappa, validate_args=False)
-    value = au.log_expected_positivity(mixture, au.VonMisesFisher(torch.eye(512)[0], 1e4), 200.0)
+    value = au.distributions.log_expected_positivity(
+        mixture, au.VonMisesFisher(torch.eye(512)[0], 1e4), 200.0
+    )
     alone = au.VonMisesFisher(-torch.eye(512)[0], 1e4)
-    wanted = au.log_expected_positivity(alone, au.VonMisesFisher(torch.eye(512)[0], 1e4), 200.0)
+    wanted = au.distributions.log_expected_positivity(
+        alone, au.VonMisesFisher(torch.eye(512)[0], 1e4), 200.0
+    )
     assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
     for grad in torch.autograd.grad(value, (weights, mu, kappa)):
         assert torch.isfinite(grad).all()

@@ -139,7 +139,9 @@ def _pictures(folder: Path) -> None:
     torch.manual_seed(0)
     card = Card(name="Toy", kappa_pos=16.0)
     for name in ("encoder", "encoder-2"):
-        au.PosteriorEncoder(CifarResNet(8), au.KappaFromNorm(64, 8), card=card).save(folder / name)
+        au.PosteriorEncoder(CifarResNet(8), au.models.KappaFromNorm(64, 8), card=card).save(
+            folder / name
+        )
     pictures = [read_picture(folder / "photos" / name) for name in names]
     ids = [f"picture-{i}" for i in range(len(pictures))]
     for one, picture in zip(ids, pictures, strict=True):

@@ -161,14 +161,14 @@ def test_mobilenet_as_a_python_encoder(mobilenet_file, pictures):
 
 def test_saved_posterior_encoders(tmp_path, pictures):
     torch.manual_seed(0)
-    model = au.PosteriorEncoder(CifarResNet(8), au.KappaFromNorm(64, 8))
+    model = au.PosteriorEncoder(CifarResNet(8), au.models.KappaFromNorm(64, 8))
     encoder = load(model.save(tmp_path / "encoder"))
     assert isinstance(encoder, encoders.PosteriorModel)
     mu = encoder.encode(pictures)
     np.testing.assert_allclose(np.linalg.norm(mu, axis=1), 1, atol=1e-5)
     posterior = encoder.posteriors([encoder.prepare(one) for one in pictures])
     np.testing.assert_allclose(posterior.mu, mu, atol=1e-6)
-    vectors = au.PosteriorEncoder(au.models.ResidualMLP(4, 8), au.KappaFromNorm(8, 3))
+    vectors = au.PosteriorEncoder(au.models.ResidualMLP(4, 8), au.models.KappaFromNorm(8, 3))
     with pytest.raises(EncoderError, match="does not take pictures"):
         load(vectors.save(tmp_path / "mlp"))
 
@@ -177,7 +177,7 @@ def test_a_saved_pipeline_with_a_head_gives_posteriors(gte, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     pipeline = SentenceTransformer(str(gte), device="cpu", model_kwargs={"dtype": torch.float32})
-    pipeline.append(SentencePosterior(au.KappaFromNorm(384, 8)))
+    pipeline.append(SentencePosterior(au.models.KappaFromNorm(384, 8)))
     expected = encode_posterior(pipeline, TEXTS, show_progress_bar=False)
     folder = save_pipeline(pipeline, tmp_path / "pipeline")
     for spec in (folder, f"sentence-transformers:{folder}"):

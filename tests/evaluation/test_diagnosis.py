@@ -33,7 +33,9 @@ def test_numbers_match_a_slow_computation():
     both = torch.cat([pairs, pairs.flip(1)])
 
     def losses(q):
-        value = au.log_expected_positivity(q[:, None], q[None], KAPPA_POS).fill_diagonal_(-math.inf)
+        value = au.distributions.log_expected_positivity(
+            q[:, None], q[None], KAPPA_POS
+        ).fill_diagonal_(-math.inf)
         return (torch.logsumexp(value, 1)[both[:, 0]] - value[both[:, 0], both[:, 1]]).double()
 
     own = losses(posterior)

@@ -28,7 +28,7 @@ def make_losses(gather):
         "infonce": lambda **o: au.InfoNCE(temperature=0.1, **o),
         "elk": lambda **o: au.ELK(temperature=1.0, **o),
         "mc": lambda **o: au.MCInfoNCE(20.0, 8, **o),
-        "hib": lambda **o: au.HedgedInstance(a=2.0, b=0.0, n_samples=8, **o),
+        "hib": lambda **o: au.losses.HedgedInstance(a=2.0, b=0.0, n_samples=8, **o),
     }
     for name, make in kinds.items():
         for mode in ("shared", "next", "all", "both"):

@@ -68,7 +68,7 @@ def test_values_and_gradients_match_separate_negatives(loss):
     "loss",
     [
         au.MCInfoNCE(20.0, 4000, reduction="none"),
-        au.HedgedInstance(a=2.0, b=-0.5, n_samples=4000, reduction="none"),
+        au.losses.HedgedInstance(a=2.0, b=-0.5, n_samples=4000, reduction="none"),
     ],
     ids=lambda loss: type(loss).__name__,
 )
@@ -86,7 +86,10 @@ def test_mixtures_match_the_loop(dim, kappa, dtype):
     log_h = torch.stack(
         [
             torch.stack(
-                [au.log_expected_positivity(*(_item(q, k) for k in (i, j)), 20.0) for j in range(6)]
+                [
+                    au.distributions.log_expected_positivity(*(_item(q, k) for k in (i, j)), 20.0)
+                    for j in range(6)
+                ]
             )
             for i in range(6)
         ]

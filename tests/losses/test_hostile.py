@@ -15,7 +15,7 @@ LOSSES = [
     au.InfoNCE(temperature=0.05),
     au.ELK(temperature=1.0),
     au.MCInfoNCE(20.0, 8),
-    au.HedgedInstance(a=1.0, b=0.0, n_samples=8),
+    au.losses.HedgedInstance(a=1.0, b=0.0, n_samples=8),
 ]
 IDS = [type(loss).__name__ for loss in LOSSES]
 
@@ -188,7 +188,7 @@ def test_a_temperature_is_positive_and_finite(make):
 
 
 def test_hedged_instance_has_no_parameter():
-    loss = au.HedgedInstance(n_samples=4)
+    loss = au.losses.HedgedInstance(n_samples=4)
     assert not [*loss.parameters(), *loss.buffers()]
 
 

@@ -52,7 +52,7 @@ def test_nothing_overflows_at_high_dimension_and_concentration(dim, kappa):
     rng = torch.Generator().manual_seed(0)
     z = functional.normalize(torch.randn(6, dim, generator=rng, dtype=torch.float64), dim=-1)
     q = au.VonMisesFisher(z, kappa)
-    log_h = au.log_expected_positivity(au.VonMisesFisher(z[:, None], kappa), q, kappa)
+    log_h = au.distributions.log_expected_positivity(au.VonMisesFisher(z[:, None], kappa), q, kappa)
     rows = torch.logsumexp(log_h.masked_fill(torch.eye(6, dtype=torch.bool), -torch.inf), -1)
     pairs = torch.tensor([[0, 1], [2, 3]])
     wanted = (rows[pairs[:, 0]] - log_h[pairs[:, 0], pairs[:, 1]]).mean()

@@ -13,7 +13,7 @@ LOSSES = [
     au.ELK(temperature=1.0),
     au.InfoNCE(temperature=0.1),
     au.MCInfoNCE(20.0),
-    au.HedgedInstance(),
+    au.losses.HedgedInstance(),
 ]
 
 

@@ -96,7 +96,8 @@ def test_many_pairs_are_computed_in_blocks_with_the_same_gradient(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "loss", [au.ELK(temperature=1.0), au.InfoNCE(temperature=0.05), au.HedgedInstance(n_samples=4)]
+    "loss",
+    [au.ELK(temperature=1.0), au.InfoNCE(temperature=0.05), au.losses.HedgedInstance(n_samples=4)],
 )
 def test_every_loss_takes_weights_and_only_some_take_self_pairs(loss):
     q, pairs = items(), torch.tensor([[0, 1], [4, 2], [4, 2]])

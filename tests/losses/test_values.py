@@ -48,14 +48,14 @@ def loop(score, anchor, positive, negative, in_batch):
 def scores(kappa_pos):
     def positivity(mu1, k1, mu2, k2):
         q1, q2 = (au.VonMisesFisher(*x, validate_args=False) for x in ((mu1, k1), (mu2, k2)))
-        return au.log_expected_positivity(q1, q2, kappa_pos).item()
+        return au.distributions.log_expected_positivity(q1, q2, kappa_pos).item()
 
     def points(mu1, k1, mu2, k2):
         return kappa_pos * float(mu1 @ mu2)
 
     def likelihood(mu1, k1, mu2, k2):
         q1, q2 = (au.VonMisesFisher(*x, validate_args=False) for x in ((mu1, k1), (mu2, k2)))
-        return kappa_pos * au.log_expected_positivity(q1, q2, math.inf).item()
+        return kappa_pos * au.distributions.log_expected_positivity(q1, q2, math.inf).item()
 
     return {"ClosedFormInfoNCE": positivity, "InfoNCE": points, "ELK": likelihood}
 
@@ -111,9 +111,9 @@ def test_monte_carlo_losses_match_the_loop_over_their_draws(batch, mode, in_batc
             fractions.append(plus / (plus + minus))
         assert found[i].item() == pytest.approx(-math.log(sum(fractions) / n_samples), rel=1e-10)
 
-    found = au.HedgedInstance(a=a, b=b, n_samples=n_samples, in_batch=in_batch, reduction="none")(
-        anchor, positive, negative
-    )
+    found = au.losses.HedgedInstance(
+        a=a, b=b, n_samples=n_samples, in_batch=in_batch, reduction="none"
+    )(anchor, positive, negative)
     z, z_pos, z_neg = drawn
     for i in range(4):
         match = sum(sigmoid(a * float(z[k, i] @ z_pos[k, i]) + b) for k in range(n_samples))
@@ -139,7 +139,7 @@ def sigmoid(x):
         lambda **o: au.ELK(temperature=1 / 1.5, **o),
         lambda **o: au.MCInfoNCE(15.0, 3, **o),
         lambda **o: au.MCInfoNCE(15.0, 4, quasi=True, **o),
-        lambda **o: au.HedgedInstance(a=1.0, b=0.5, n_samples=3, **o),
+        lambda **o: au.losses.HedgedInstance(a=1.0, b=0.5, n_samples=3, **o),
     ],
     ids=["closed", "infonce", "elk", "mc", "qmc", "hib"],
 )

@@ -132,7 +132,7 @@ def losses() -> dict[str, ContrastiveLoss]:
         "ELK": au.ELK(temperature=1.0, reduction="none"),
         "MCInfoNCE, K = 16": au.MCInfoNCE(KAPPA_POS, 16, reduction="none"),
         "MCInfoNCE, K = 1": au.MCInfoNCE(KAPPA_POS, 1, reduction="none"),
-        "HedgedInstance": au.HedgedInstance(a=1.0, b=0.0, n_samples=16, reduction="none"),
+        "HedgedInstance": au.losses.HedgedInstance(a=1.0, b=0.0, n_samples=16, reduction="none"),
     }
 
 
@@ -150,7 +150,7 @@ def main() -> None:
     metrics = {}
     for name, loss in losses().items():
         torch.manual_seed(seed)
-        draws = isinstance(loss, (au.MCInfoNCE, au.HedgedInstance))
+        draws = isinstance(loss, (au.MCInfoNCE, au.losses.HedgedInstance))
         steps = arguments.draw_steps if draws else arguments.steps
         run = recover_by_draws if draws else recover_in_full
         found = run(loss, truth, steps=steps, seed=seed)

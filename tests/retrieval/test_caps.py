@@ -337,7 +337,7 @@ def test_hit_positivity_is_the_kernel_in_blocks():
     cosine = (q.mu.double() * g.mu.double()).sum(-1).clamp(-1, 1)
     found = caps.log_hit_positivity(cosine, q.kappa, g.kappa, 10.0, 5)
     torch.testing.assert_close(
-        found.float(), au.log_expected_positivity(q, g, 10.0), rtol=1e-4, atol=1e-4
+        found.float(), au.distributions.log_expected_positivity(q, g, 10.0), rtol=1e-4, atol=1e-4
     )
     none = torch.zeros(0, dtype=torch.float64)
     assert caps.log_hit_positivity(none, none, none, 10.0, 5).shape == (0,)

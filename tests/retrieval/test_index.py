@@ -64,7 +64,7 @@ def test_mixtures_ask_for_a_union(small):
     places = [ids.index(i) for i in hits.ids]
     one = au.MixtureVMF(mixture.weights[0], mixture.mu[0], mixture.kappa[0])
     items = au.VonMisesFisher(gallery.mu[places], gallery.kappa[places])
-    expected = au.log_expected_positivity(one, items, 20.0)
+    expected = au.distributions.log_expected_positivity(one, items, 20.0)
     torch.testing.assert_close(hits.log_positivity.float(), expected, atol=1e-4, rtol=1e-5)
     assert hits.log_positivity.diff().max() <= 0
 
@@ -97,7 +97,7 @@ def test_predictive_caps_and_positivity(small):
     ranking = SearchOptions(rank="positivity", prior=0.01, **cap)
     ranked = index.search(query, 0.5, limit=7, options=ranking)
     items = au.VonMisesFisher(gallery.mu, gallery.kappa)
-    values = au.log_expected_positivity(query, items, 15.0).double()
+    values = au.distributions.log_expected_positivity(query, items, 15.0).double()
     best = sorted((i for i, _ in expected), key=lambda i: -values[ids.index(i)])[:7]
     assert ranked.ids == best
     ratio = values[[ids.index(i) for i in best]].exp()

@@ -8,8 +8,8 @@ import aureole as au
 from aureole.models import CifarResNet
 from aureole.retrieval import lance_package
 from aureole.training import FrozenHead
-from tests.made_pictures import make_pictures
 from tests.cli.conftest import columns
+from tests.made_pictures import make_pictures
 
 pytest.importorskip("lance")
 
@@ -17,7 +17,7 @@ pytest.importorskip("lance")
 def save_encoder(folder, seed=0):
     """A PosteriorEncoder with random weights in a folder."""
     torch.manual_seed(seed)
-    au.PosteriorEncoder(CifarResNet(8), au.KappaFromNorm(64, 8)).save(folder)
+    au.PosteriorEncoder(CifarResNet(8), au.models.KappaFromNorm(64, 8)).save(folder)
     return folder
 
 

@@ -56,7 +56,7 @@ def make_job(folder: Path, pictures: int, *, depth: int = 20) -> tuple[Path, Pat
     make_pictures(source, pictures)
     make_corrupt(source, max(1, pictures // 100))
     torch.manual_seed(0)
-    au.PosteriorEncoder(CifarResNet(depth), au.KappaFromNorm(64, 16)).save(encoder)
+    au.PosteriorEncoder(CifarResNet(depth), au.models.KappaFromNorm(64, 16)).save(encoder)
     return source, encoder
 
 

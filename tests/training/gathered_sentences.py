@@ -16,7 +16,7 @@ N = 6
 def run(rank, world, *, gather):
     """[Mean loss, *gradient of the head], averaged over ranks."""
     torch.manual_seed(0)
-    module = SentencePosterior(au.KappaFromNorm(4, 3))
+    module = SentencePosterior(au.models.KappaFromNorm(4, 3))
     part = slice(rank * N // world, (rank + 1) * N // world)
     batch = [{"sentence_embedding": torch.randn(N, 4)[part]} for _ in range(3)]
     value = SentencePairLoss(module, au.ClosedFormInfoNCE(20.0, gather=gather))(batch)

@@ -143,7 +143,7 @@ def test_without_pairs_or_negatives_the_loss_is_zero_with_a_graph(labels, indice
         kappa = spread(e).exp().squeeze(-1)
         return au.VonMisesFisher(sphere.normalize(direction(e)), kappa)
 
-    adapter = MetricLearningLoss(au.HedgedInstance(n_samples=4), head)
+    adapter = MetricLearningLoss(au.losses.HedgedInstance(n_samples=4), head)
     value = adapter(x, labels, indices)
     value.backward()
     assert value == 0
@@ -163,7 +163,7 @@ def test_a_point_head_gives_a_zero_that_is_not_nan():
 @pytest.mark.parametrize("adapter", [LightlyLoss, MetricLearningLoss])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_loss_trains_a_head_and_autocast_is_fine(adapter, dtype):
-    for loss in (*LOSSES, au.MCInfoNCE(20.0, 8), au.HedgedInstance(n_samples=8)):
+    for loss in (*LOSSES, au.MCInfoNCE(20.0, 8), au.losses.HedgedInstance(n_samples=8)):
         head = _Head(nn.Linear(5, 4))
         module = adapter(loss, head)
         x = torch.randn(6, 5)

