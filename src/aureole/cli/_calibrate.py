@@ -12,19 +12,18 @@ import typer
 from typer import Argument, Option
 
 import aureole as au
-from aureole.cli._calibrate_inputs import GalleryOptions, QueryOptions, Sources
 from aureole.cli._inputs import EncoderSpec, InputOptions, resumable
-from aureole.cli._labelled_queries import Items, Labels
-from aureole.cli._lazy import np, rich
+from aureole.cli._labelled_queries import GalleryOptions, Items, Labels, QueryOptions, Sources
+from aureole.cli._lazy import np
 from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
 from aureole.cli._output import (
-    is_quiet,
     print_json,
     print_table,
     print_text,
     rows_bar,
     table as text_table,
     training_bar,
+    wrapped,
 )
 from aureole.errors import EncoderError
 
@@ -105,7 +104,7 @@ def calibrate(
     check_out(out, "calibrator", overwrite=aims.overwrite, file="match.json")
     au.explorer.check_page()
     aims.check()
-    queries.check(encoder, gallery)
+    queries.check(encoder, gallery.gallery)
     inputs = InputOptions(encoder, queries.text_column, queries.image_column)
     sources = Sources(table, queries, gallery, inputs)
     sources.check()
@@ -114,7 +113,7 @@ def calibrate(
     settings = [vars(queries), vars(gallery), aims.seed, model and model.fingerprint]
     partial = out.with_name(f"{out.name}.partial-{run_digest(settings, sources.files())}")
     with resumable(partial):
-        vectors = _Vectors(sources, model, partial, shown=not is_quiet(as_json=as_json))
+        vectors = _Vectors(sources, model, partial, shown=not as_json)
         item_vectors = vectors.of_items(items)
         query_vectors, others = vectors.of_queries(labels, item_vectors.shape[1])
         with training_bar("calibrating", shown=vectors.shown) as bar:
@@ -142,9 +141,8 @@ def calibrate(
         print_json(facts | {"made": queries.made, "seconds": time.monotonic() - started})
         return
     _show(calibrator, items, labels, shown)
-    for sentence in ([au.explorer.MADE] if queries.made else []) + [
-        au.explorer.radius_verdict(sizes)
-    ]:
+    made = [au.explorer.MADE] if queries.made else []
+    for sentence in (*made, au.explorer.radius_verdict(sizes)):
         _print_wrapped(f"\n{sentence}")
     _show_usage(calibrator, out, shown)
 
@@ -309,8 +307,8 @@ def _show(
 
 
 def _print_wrapped(text: str) -> None:
-    """Print prose that is wrapped at the width of the terminal."""
-    rich.console.Console(highlight=False).print(text, markup=False)
+    """Print prose in lines of at most 80 characters."""
+    print_text(*(wrapped(line, 80) for line in text.split("\n")), wrap=False)
 
 
 def _show_usage(calibrator: au.MatchCalibrator, out: Path, aims: list[au.explorer.Aim]) -> None:

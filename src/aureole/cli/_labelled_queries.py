@@ -1,23 +1,84 @@
-"""Queries with known matches, and the items they match, from tables: for ``aureole calibrate``."""
+"""Queries with known matches, and the items they match, from tables: the inputs of ``aureole calibrate``."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import typer
+
 import aureole as au
+from aureole.cli._inputs import InputOptions
 from aureole.cli._lazy import np
+from aureole.cli._options import VectorColumn, option
 from aureole.errors import InvalidInputError, MissingInputError
 
-FEWEST = 20  # labelled queries of a calibrator
+_FEWEST = 20  # labelled queries of a calibrator
 _MOST_MADE = 4000  # queries that are made from a gallery
 _FEWEST_WORDS = 4  # of a text that a query is made from
 _MOST_MATCHES = 10_000  # ids in one cell
 _SEPARATORS = re.compile(r"[\s,;|]+")
+
+
+@dataclass(frozen=True)
+class QueryOptions:
+    """Queries and their matches."""
+
+    text_column: str | None = option("Column of texts to encode.")
+    image_column: str | None = option("Column of pictures to encode: bytes or paths.")
+    vector_column: VectorColumn = None
+    match_column: str | None = option(
+        "Column of matching ids: one, a list, or several separated by spaces or commas."
+    )
+    match_text_column: str | None = option("Column of matching texts, one per row.")
+    columns_from: Path | None = option(
+        "File with the matches, in the same row order (default: the table)."
+    )
+    made: bool = option(
+        "Without labels: the table is the gallery, and halves of its texts are the queries.",
+        False,
+        "--made",
+    )
+
+    def check(self, encoder: str | None, gallery: Path | None) -> None:
+        """Raise for options that cannot be used together."""
+        by_id, by_text, made = self.match_column, self.match_text_column, self.made
+        texts = encoder is not None and self.text_column is not None
+        wrong = None
+        if made and (by_id or by_text or gallery or self.columns_from):
+            wrong = "--made takes neither matches nor --gallery: the table is the gallery."
+        elif not (made or by_id or by_text):
+            wrong = "name the matches with --match-column or --match-text-column, or use --made."
+        elif (made or gallery is None) and not texts:
+            wrong = "without --gallery, queries and items are texts: name an --encoder and a --text-column."
+        elif gallery is None and not (made or by_text):
+            wrong = "--match-column needs --gallery or --match-text-column."
+        elif gallery is not None and by_id and by_text:
+            wrong = "with --gallery, use either --match-column or --match-text-column."
+        elif encoder is None and (self.text_column or self.image_column):
+            wrong = "--text-column and --image-column need an --encoder."
+        if wrong is not None:
+            raise typer.BadParameter(wrong)
+
+
+@dataclass(frozen=True)
+class GalleryOptions:
+    """The gallery."""
+
+    gallery: Path | None = option(
+        "Table of the items that queries are matched with (default: the matching texts)."
+    )
+    gallery_column: str | None = option(
+        "Its column of texts, pictures or vectors (default: as for the queries)."
+    )
+    id_column: str | None = option("Its column of ids (default: row numbers from 0).")
+    ids_from: Path | None = option(
+        "File with the ids, in the same row order (default: the gallery)."
+    )
 
 
 @dataclass(frozen=True)
@@ -27,11 +88,6 @@ class Items:
     count: int
     ids: list[Any] | None = None
     texts: list[str] | None = None
-
-    def rows(self) -> dict[str, int]:
-        """The row of each id, as text: a CSV file has no numbers."""
-        ids = range(self.count) if self.ids is None else self.ids
-        return {str(name): row for row, name in enumerate(ids)}
 
 
 @dataclass(frozen=True)
@@ -47,17 +103,123 @@ class Labels:
     unlabelled: list[int]
     texts: list[str] | None = None
 
-    def check(self, source: Path) -> None:
-        """Raise if there are too few labelled queries."""
-        if len(self.rows) < FEWEST:
+
+@dataclass(frozen=True)
+class Sources:
+    """The inputs of a run: the tables, their columns, and the encoder."""
+
+    table: Path
+    queries: QueryOptions
+    gallery: GalleryOptions
+    inputs: InputOptions
+
+    @property
+    def item_column(self) -> str | None:
+        """Return the column of the gallery."""
+        same = self.inputs.column(self.gallery.gallery or self.table) or self.queries.vector_column
+        return self.gallery.gallery_column or same
+
+    @property
+    def matches_from(self) -> Path:
+        """Return the table of the matches."""
+        return self.queries.columns_from or self.table
+
+    def check(self) -> None:
+        """Raise if a table or column does not exist, before a model is loaded."""
+        queries, gallery = self.queries, self.gallery
+        self.inputs.check(self.table, queries.vector_column, vector_column=queries.vector_column)
+        check = au.data.check_columns
+        check(self.matches_from, queries.match_column, queries.match_text_column)
+        if queries.made:
+            check(self.table, gallery.id_column)
+        elif gallery.gallery is not None:
+            check(gallery.gallery, self.item_column)
+            check(gallery.ids_from or gallery.gallery, gallery.id_column)
+
+    def files(self) -> list[Path | au.data.RemotePath]:
+        """Return all files that are read."""
+        paths = (self.table, self.queries.columns_from, self.gallery.gallery, self.gallery.ids_from)
+        return [file for path in paths if path for file in au.data.table_files(path)]
+
+    def has_vectors(self, path: Path) -> bool:
+        """Return whether the gallery holds vectors, not inputs of the encoder."""
+        if path.suffix in au.data.ARRAYS or self.inputs.encoder is None:
+            return True
+        schema = au.data.require_columns(au.data.table_parts(path)[0], [self.item_column])
+        return au.data.fitting(schema.field(self.item_column).type, "vector")
+
+    def read(self, seed: int) -> tuple[Items, Labels]:
+        """Return the items and the labels; vectors are read, but nothing is encoded."""
+        items, queries = self._items(), self.queries
+        if queries.made:
+            labels, source = _made_labels(items, seed), self.table
+        else:
+            labels, source = self._labels(items), self.matches_from
+        if len(labels.rows) < _FEWEST:
             raise MissingInputError(
-                f"{source} has {len(self.rows)} labelled queries, but at least {FEWEST} are needed, and a few hundred "
-                "for useful guarantees. Label more, or use --made."
+                f"{source} has {len(labels.rows)} labelled queries, but at least {_FEWEST} are needed, and a few "
+                "hundred for useful guarantees. Label more, or use --made."
             )
+        return items, labels
+
+    def _labels(self, items: Items) -> Labels:
+        queries, source, texts = self.queries, self.matches_from, None
+        if self.inputs.text_column is not None:
+            texts = _read_texts(self.table, self.inputs.text_column)
+        if queries.match_text_column is not None:
+            cells: Sequence[Any] = _read_texts(source, queries.match_text_column, optional=True)
+            groups = _rows_of_texts(
+                cells, items, f"{source} (counted from 0) has {{}} in {queries.match_text_column!r}"
+            )
+        else:
+            assert queries.match_column is not None  # checked
+            cells = _read_cells(source, queries.match_column)
+            groups = _rows_of_ids(
+                cells, items, f"{source} (counted from 0) has {{}} in {queries.match_column!r}"
+            )
+        keys: Sequence[Any] = range(len(cells)) if texts is None else texts
+        if self.inputs.encoder is None:
+            vectors = au.data.read_vectors(self.table, queries.vector_column)
+            keys = [row.tobytes() for row in vectors]
+        if len(keys) != len(cells):
+            raise InvalidInputError(
+                f"{self.table} has {len(keys)} queries, but {source} has {len(cells)} rows: the files do not match "
+                "row by row."
+            )
+        return replace(_merged(keys, groups), texts=texts)
+
+    def _items(self) -> Items:
+        queries, options = self.queries, self.gallery
+        if queries.made:
+            assert queries.text_column is not None  # checked
+            texts = _read_texts(self.table, queries.text_column)
+            ids = options.id_column and read_ids(self.table, options.id_column)
+            return Items(len(texts), ids or None, texts)
+        if options.gallery is None:
+            assert queries.match_text_column is not None  # checked
+            return _items_of_pairs(
+                self.matches_from, queries.match_text_column, queries.match_column
+            )
+        ids_from, ids, texts = options.ids_from or options.gallery, None, None
+        if options.id_column is not None or options.ids_from is not None:
+            ids = read_ids(ids_from, options.id_column)
+        if queries.match_text_column is not None:
+            assert self.item_column is not None
+            texts = _read_texts(options.gallery, self.item_column)
+        if options.gallery.suffix in au.data.ARRAYS:
+            count = len(au.data.read_vectors(options.gallery, self.item_column))
+        else:
+            count = sum(part.count() for part in au.data.table_parts(options.gallery))
+        if ids is not None and len(ids) != count:
+            raise InvalidInputError(
+                f"{options.gallery} has {count} rows, but {ids_from} has {len(ids)} ids: the files do not match row by "
+                "row."
+            )
+        return Items(count, ids, texts)
 
 
-def read_texts(table: Path, column: str, *, optional: bool = False) -> list[str]:
-    """The texts of a column; raises for an empty one unless they are optional ("" then)."""
+def _read_texts(table: Path, column: str, *, optional: bool = False) -> list[str]:
+    """Return the texts of a column; raises for an empty one unless they are optional ("" then)."""
     texts = []
     for where, text in au.data.scan_inputs(table, column, "text"):
         if not (text and text.strip()) and not optional:
@@ -69,13 +231,13 @@ def read_texts(table: Path, column: str, *, optional: bool = False) -> list[str]
 
 
 def read_ids(table: Path, column: str | None) -> list[Any] | None:
-    """Unique ids; None if they are the row numbers. Ids of a CSV file become integers if all are whole numbers."""
+    """Return unique ids; None if they are the row numbers. Whole numbers of a CSV file become integers."""
     values = au.data.read_column(table, column).tolist()
-    if any(value is None or value != value for value in values):
-        row = next(i for i, value in enumerate(values) if value is None or value != value)
-        raise InvalidInputError(f"row {row} of {table} (counted from 0) has no id.")
-    if not all(isinstance(value, int | str) for value in values):
-        raise InvalidInputError(f"ids must be texts or whole numbers: {table} has others.")
+    for row, value in enumerate(values):
+        if value is None or value != value:
+            raise InvalidInputError(f"row {row} of {table} (counted from 0) has no id.")
+        if not isinstance(value, int | str):
+            raise InvalidInputError(f"ids must be texts or whole numbers: {table} has others.")
     values = _whole_numbers(values)
     if len(set(map(str, values))) < len(values):
         raise InvalidInputError(f"ids must be unique, but {table} has duplicates in {column!r}.")
@@ -83,18 +245,16 @@ def read_ids(table: Path, column: str | None) -> list[Any] | None:
 
 
 def _whole_numbers(values: list[Any]) -> list[Any]:
-    """Texts as integers if all of them are written as Python writes integers: not 007, which another id may equal."""
+    """Return texts as integers if all are written as Python writes integers: not 007, which another id may equal."""
     try:
         numbers = [int(value) for value in values]
     except ValueError:
         return values
-    return (
-        numbers if all(str(n) == str(v) for n, v in zip(numbers, values, strict=True)) else values
-    )
+    return numbers if [str(n) for n in numbers] == [str(v) for v in values] else values
 
 
-def read_cells(table: Path, column: str) -> list[Any]:
-    """The values of a column, which may be lists."""
+def _read_cells(table: Path, column: str) -> list[Any]:
+    """Return the values of a column, which may be lists."""
     cells: list[Any] = []
     for part in au.data.table_parts(table):
         au.data.require_columns(part, [column])
@@ -104,84 +264,76 @@ def read_cells(table: Path, column: str) -> list[Any]:
     return cells
 
 
-def labels_by_id(
-    keys: Sequence[Any], cells: Sequence[Any], items: Items, *, source: Path, column: str
-) -> Labels:
-    """The labels of a column of ids; rows with equal keys are one query.
-
-    A cell holds one id, a list, or several ids separated by spaces, commas, semicolons or bars.
-    """
-    known = items.rows()
+def _rows_of_ids(cells: Sequence[Any], items: Items, where: str) -> list[list[int]]:
+    """Return the rows of the items that cells name, each one id, a list, or several ids as text."""
+    ids = range(items.count) if items.ids is None else items.ids
+    known = {str(name): row for row, name in enumerate(ids)}  # as text: a CSV file has no numbers
     groups = []
     for row, cell in enumerate(cells):
         names = _names(cell, known)
         if len(names) > _MOST_MATCHES:
-            raise InvalidInputError(
-                f"row {row} of {source} (counted from 0) has {len(names)} matches; the limit is {_MOST_MATCHES}."
-            )
-        absent = next((name for name in names if name not in known), None)
-        if absent is not None:
-            raise MissingInputError(
-                f"row {row} of {source} (counted from 0) has {au.data.short(absent)} in {column!r}, which is not an id "
-                "of the gallery. Check --id-column, or drop the row."
-            )
+            count = f"{len(names)} matches; the limit is {_MOST_MATCHES}"
+            raise InvalidInputError(f"row {row} of {where.format(count)}.")
+        for name in names:
+            if name not in known:
+                raise MissingInputError(
+                    f"row {row} of {where.format(au.data.short(name))}, which is not an id of the gallery. "
+                    "Check --id-column, or drop the row."
+                )
         groups.append([known[name] for name in names])
-    return _merged(keys, groups)
+    return groups
 
 
-def labels_by_text(
-    keys: Sequence[Any], cells: Sequence[str], items: Items, *, source: Path, column: str
-) -> Labels:
-    """The labels of a column of matching texts; rows with equal keys are one query."""
-    known: dict[str, list[int]] = {}
-    for row, text in enumerate(items.texts or []):
-        known.setdefault(text, []).append(row)
-    groups = []
+def _rows_of_texts(cells: Sequence[str], items: Items, where: str) -> list[list[int]]:
+    """Return the rows of the items with the texts of the cells; none for an empty cell."""
+    known = _rows_by(items.texts or [])
     for row, text in enumerate(cells):
         if text.strip() and text not in known:
             raise MissingInputError(
-                f"row {row} of {source} (counted from 0) has {au.data.short(text)} in {column!r}, which is not a text "
-                "of the gallery. Drop the row, or leave --gallery out."
+                f"row {row} of {where.format(au.data.short(text))}, which is not a text of the gallery. Drop the row, "
+                "or leave --gallery out."
             )
-        groups.append(known[text] if text.strip() else [])
-    return _merged(keys, groups)
+    return [known[text] if text.strip() else [] for text in cells]
 
 
-def items_of_pairs(table: Path, text_column: str, id_column: str | None) -> Items:
-    """The distinct matching texts of a table of pairs; their ids are from a column, or the texts themselves."""
-    texts = read_texts(table, text_column, optional=True)
+def _rows_by(texts: Iterable[str]) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for row, text in enumerate(texts):
+        rows.setdefault(text, []).append(row)
+    return rows
+
+
+def _items_of_pairs(table: Path, text_column: str, id_column: str | None) -> Items:
+    """Return the distinct matching texts of a table of pairs; their ids are from a column, or the texts themselves."""
+    texts = _read_texts(table, text_column, optional=True)
     filled = [row for row, text in enumerate(texts) if text.strip()]
     if not filled:
         raise InvalidInputError(f"the column {text_column!r} of {table} has no texts.")
     if id_column is None:
         distinct = list(dict.fromkeys(texts[row] for row in filled))
         return Items(len(distinct), list(distinct), distinct)
-    cells, text_of = read_cells(table, id_column), {}
+    cells, text_of = _read_cells(table, id_column), {}
     for row in filled:
         name = cells[row]
+        where = f"row {row} of {table} (counted from 0)"
         if not isinstance(name, int | str) or isinstance(name, bool):
             raise InvalidInputError(
-                f"row {row} of {table} (counted from 0) needs one id in {id_column!r}, because the gallery is made of "
-                "this table. Name the gallery with --gallery."
+                f"{where} needs one id in {id_column!r}, because the gallery is made of this table. Name the gallery "
+                "with --gallery."
             )
         if text_of.setdefault(name, texts[row]) != texts[row]:
             raise InvalidInputError(
-                f"row {row} of {table} (counted from 0) has the id {au.data.short(name)}, which has another "
-                "text before."
+                f"{where} has the id {au.data.short(name)}, which has another text before."
             )
     return Items(len(text_of), _whole_numbers(list(text_of)), list(text_of.values()))
 
 
-def made_labels(items: Items, seed: int) -> Labels:
-    """Queries made from the gallery: half of a text, from a random word on, matches that text.
+def _made_labels(items: Items, seed: int) -> Labels:
+    """Return queries made from the gallery: half of a text, from a random word on, matches that text.
 
     Equal texts all match. Texts of fewer than four words give no query.
     """
-    texts = items.texts or []
-    rows_of: dict[str, list[int]] = {}
-    for row, text in enumerate(texts):
-        rows_of.setdefault(text, []).append(row)
-    rng = np.random.default_rng(seed)
+    rows_of, rng = _rows_by(items.texts or []), np.random.default_rng(seed)
     long = [text for text in rows_of if len(text.split()) >= _FEWEST_WORDS]
     chosen = [long[i] for i in rng.permutation(len(long))[:_MOST_MADE]]
     queries = []
@@ -191,23 +343,22 @@ def made_labels(items: Items, seed: int) -> Labels:
         first = int(rng.integers(len(words) - length + 1))
         queries.append(" ".join(words[first : first + length]))
     merged = _merged(queries, [rows_of[text] for text in chosen])
-    return Labels(merged.rows, merged.matches, [], queries)
+    return replace(merged, unlabelled=[], texts=queries)
 
 
 def _merged(keys: Sequence[Any], groups: Sequence[list[int]]) -> Labels:
-    """One query for all rows with the same key, with the matches of all of them."""
+    """Return one query for all rows with the same key, with the matches of all of them."""
     first: dict[Any, int] = {}
     union: dict[int, dict[int, None]] = {}
     for row, (key, group) in enumerate(zip(keys, groups, strict=True)):
-        at = first.setdefault(key, row)
-        union.setdefault(at, {}).update(dict.fromkeys(group))
+        union.setdefault(first.setdefault(key, row), {}).update(dict.fromkeys(group))
     labelled = [row for row, group in union.items() if group]
     without = [row for row, group in union.items() if not group]
     return Labels(labelled, [list(union[row]) for row in labelled], without)
 
 
 def _names(cell: Any, known: dict[str, int]) -> list[str]:
-    """The ids in a cell, as text."""
+    """Return the ids in a cell, as text."""
     if cell is None or cell == "" or cell != cell:
         return []
     if isinstance(cell, list):
@@ -230,6 +381,6 @@ def _distinct(values: Iterable[Any]) -> list[str]:
 
 
 def _name(value: Any) -> str:
-    """An id as text; 7.0 is 7, since whole numbers become floats where a column has missing values."""
+    """Return an id as text; 7.0 is 7, since whole numbers become floats where a column has missing values."""
     whole = isinstance(value, float) and value.is_integer()
     return str(int(value) if whole else value)
