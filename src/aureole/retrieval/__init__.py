@@ -5,19 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 from aureole.retrieval._cap_tables import credible_cosines
 from aureole.retrieval._caps import (
-    POINT,
     cap_cosine,
     cap_kind,
     class_entropy,
-    exact_cosines,
     latent_in_cap,
     log_hit_positivity,
     positive_probability,
-    stored_direction,
     too_wide,
     union_cosines,
 )
 from aureole.retrieval._conformal import ConformalMass, coverage_curve
+from aureole.retrieval._directions import POINT, exact_cosines, stored_direction
 from aureole.retrieval._engines import engine_of
 from aureole.retrieval._filters import parse_filter
 from aureole.retrieval._hits import (

@@ -8,10 +8,6 @@ A cap is the set of directions whose cosine with the query's mu is at least t. T
 
 A search uses predictive caps whenever kappa_pos is known. A mixture needs a union of caps, one per component. All
 thresholds are float64.
-
-Membership in a cap is decided by one cosine: float64, of the float32 directions as stored, each divided by its own
-norm, and summed in an order that depends on the dimension alone. So the result depends neither on the engine that
-returned a row nor on the batch, and the cosine of a direction with itself is exactly 1.
 """
 
 import math
@@ -26,13 +22,13 @@ from aureole._validation import check_dim
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.retrieval._cap_tables import PartnerLaw, credible_cosines, predictive_cosines
+from aureole.retrieval._directions import POINT
 from aureole.sphere import cap_angle, cap_mass, log_positivity, log_scaled_normalizer
 from aureole.sphere._angle import gauss_legendre, log_area_ratio
 from aureole.sphere._bessel import log_hyp0f1_of_square, log_hyp0f1_scaled
 
 Kind = Literal["credible", "predictive"]
 Posterior = VonMisesFisher | MixtureVMF
-POINT = 1e30  # a typical kappa that is infinite is stored as this
 _CELLS, _STEPS = 32, 12  # the bracket of a level is cut into cells 12 times: 2^-60 of it remains
 _ENTRIES = 2**15  # positivities per block, so that the terms of their series fit in memory
 _PANELS = 24
@@ -204,22 +200,6 @@ def check_mass(mass: float) -> float:
     if isinstance(mass, Tensor) or not 0 <= mass <= 1:
         raise InvalidInputError(f"mass must be one number between 0 and 1, but is {mass!r}.")
     return float(mass)
-
-
-def stored_direction(mu: Float[Tensor, "*batch dim"]) -> np.ndarray:
-    """The directions as an index stores them: normalised in float64, then rounded to float32."""
-    wide = mu.numpy(force=True).astype(np.float64)
-    norm = np.sqrt(np.einsum("...d,...d->...", wide, wide))
-    return (wide / np.maximum(norm, 1e-12)[..., None]).astype(np.float32)
-
-
-def exact_cosines(query: np.ndarray, mu: np.ndarray) -> np.ndarray:
-    """The float64 cosines [n] of a float32 direction [D] with others [n, D]; bitwise the same in any batch."""
-    wide = mu.astype(np.float64)
-    own = query.astype(np.float64)
-    dot = np.einsum("nd,d->n", wide, own)
-    square = np.einsum("nd,nd->n", wide, wide) * np.einsum("nd,nd->n", own[None], own[None])
-    return np.minimum(np.maximum(dot / np.sqrt(square), -1.0), 1.0)
 
 
 def log_hit_positivity(

@@ -12,7 +12,8 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleWarning, DamagedGalleryError, InvalidInputError
-from aureole.retrieval._caps import check_mass, exact_cosines, stored_direction
+from aureole.retrieval._caps import check_mass
+from aureole.retrieval._directions import exact_cosines, stored_direction
 from aureole.retrieval._integrity import parse_note
 from aureole.sphere import predictive_mass
 

@@ -13,18 +13,18 @@ from aureole.distributions import MixtureVMF
 from aureole.retrieval._caps import (
     Posterior,
     check_angle,
-    exact_cosines,
     latent_in_cap,
     log_hit_positivity,
     positive_probability,
-    stored_direction,
 )
 from aureole.retrieval._conformal import ConformalMass
+from aureole.retrieval._directions import exact_cosines, stored_direction
 from aureole.retrieval._schema import NO_MU, Rows, no_rows
 from aureole.retrieval._store import Searcher, Selection, slack
 
 Rank = Literal["cosine", "positivity"]
 _CHUNK = 64  # queries per call of an engine
+_SPARE = 4  # rows beyond the limit: one of them usually ends the search
 _ENTRIES = 2**12  # probabilities per block, so that their Bessel functions fit in memory
 _SCORES = ("cosine", "kappa", "log_positivity", "probability")  # of Hits, one per item
 
@@ -218,22 +218,23 @@ def raise_bounds(
 ) -> dict[int, Rows]:
     """Raise each cap's bound to the limit-th best cosine: rows below it cannot be among the results.
 
-    Returns the nearest rows of those queries whose entire cap they contain, since the last of them is further outside
-    the bound than rounding errors reach. These queries need no second search.
+    Returns the nearest rows of those queries whose results they contain, since the last of them is further outside the
+    bound than rounding errors reach. These queries need no second search.
     """
     if queries.mu.shape[1] > 1:
         return {}
     searched = np.flatnonzero(queries.bound[:, 0] <= 1)
+    error = 2 * slack(queries.mu.shape[-1])
     complete: dict[int, Rows] = {}
-    nearest = store.nearest(queries.mu[searched, 0], limit, selection)
+    nearest = store.nearest(queries.mu[searched, 0], limit + _SPARE, selection)
     for query, rows in zip(searched.tolist(), nearest, strict=True):
         if len(rows) < limit:
             continue
-        cosine = exact_cosines(queries.mu[query, 0], rows.mu).min()
+        cosine = np.sort(exact_cosines(queries.mu[query, 0], rows.mu))
+        bound = queries.bound[query, 0] = max(queries.bound[query, 0], cosine[-limit])
         # the score of a row that was left out is at most that of the last one, both within the slack
-        if cosine < queries.bound[query, 0] - 2 * slack(queries.mu.shape[-1]):
+        if cosine[0] < bound - error:
             complete[query] = rows
-        queries.bound[query, 0] = max(queries.bound[query, 0], cosine)
     return complete
 
 

@@ -510,6 +510,10 @@ class CredibleIndex:
             raise DamagedGalleryError(f"{self._store.where} is damaged: {error}") from error
 
     def _check_columns(self, columns: Sequence[str]) -> None:
+        if len(set(columns)) != len(columns):
+            raise InvalidInputError(
+                f"columns must be distinct, but {list(columns)} has one more than once."
+            )
         unknown = [name for name in columns if name not in self.schema.columns]
         if unknown:
             raise InvalidInputError(

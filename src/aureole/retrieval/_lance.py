@@ -79,8 +79,8 @@ class _LanceTable:
 
     def count(self) -> int:
         """The number of rows."""
+        self._refresh()
         with reading(self.where, *_FAILURES):
-            self._refresh()
             return self._table.count_rows()
 
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
@@ -159,7 +159,7 @@ class _LanceTable:
             table = self._scanner(
                 selection.columns,
                 nearest=nearest,
-                filter=expression(selection.conditions),
+                filter=expression(selection.conditions) if selection.conditions else None,
                 prefilter=True,
                 disable_scoring_autoprojection=True,
             ).to_table()
@@ -201,6 +201,7 @@ class LanceStore(_LanceTable):
     def __init__(self, where: str, table: Any) -> None:
         super().__init__(table, ["id", "mu", "kappa"])
         self.where = where
+        self._described: tuple[int, dict[str, str]] = -1, {}  # the metadata of a version
         self._parsed: tuple[str, dict[str, Any]] | None = None  # the note of the index
         with reading(where, *_FAILURES):
             stored = table_metadata(table).get(SCHEMA_KEY)
@@ -399,8 +400,11 @@ class LanceStore(_LanceTable):
         self._table.update_schema_metadata({_INDEX: note})
 
     def _metadata(self) -> dict[str, str]:
+        """The metadata of the version in use, read once."""
         with reading(self.where, *_FAILURES):
-            return table_metadata(self._table)
+            if self._described[0] != self._table.version:
+                self._described = self._table.version, table_metadata(self._table)
+        return self._described[1]
 
     def _index_note(self) -> dict[str, Any] | None:
         """The kind, lists and sizes of the approximate index, or None."""

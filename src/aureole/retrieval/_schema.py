@@ -14,7 +14,7 @@ import numpy as np
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import DamagedGalleryError, EncoderError, InvalidInputError, MissingInputError
-from aureole.retrieval._caps import POINT, stored_direction
+from aureole.retrieval._directions import POINT, stored_direction
 from aureole.retrieval._integrity import MAX_DIM, parse_note
 
 MAX_ID_BYTES = 1024

@@ -58,7 +58,10 @@ class SearchOptions:
 
 
 def checked_query(posterior: Posterior, dim: int) -> Posterior:
-    """The query without gradients, with which its cap would be solved for; raise if it is not valid."""
+    """The query without gradients, with which its cap would be solved for; raise if it is not valid.
+
+    This is the only check of a query. Its kappa may be inf: a point, whose credible cap is the point itself.
+    """
     if not isinstance(posterior, (VonMisesFisher, MixtureVMF)):
         raise InvalidInputError(
             f"a query is a VonMisesFisher or a MixtureVMF, but got {type(posterior).__name__}."
@@ -72,8 +75,11 @@ def checked_query(posterior: Posterior, dim: int) -> Posterior:
             f"the gallery lies in R^{dim}, but the query lies in R^{posterior.dim}."
         )
     mu, kappa = posterior.mu.numpy(force=True), posterior.kappa.numpy(force=True)
-    if not (np.isfinite(mu).all() and (kappa >= 0).all()):  # NumPy: faster than torch for one query
-        raise InvalidInputError("a query has a mu that is not finite or a kappa below 0.")
+    square = np.einsum("...d,...d->...", mu, mu, dtype=np.float64)  # faster than torch for one
+    if not ((square > 0) & (square < np.inf) & (kappa >= 0)).all():
+        raise InvalidInputError(
+            "a query has a mu that is no direction (zero or not finite), or a kappa below 0."
+        )
     if isinstance(posterior, MixtureVMF) or not posterior.kappa.requires_grad:
         return posterior
     return VonMisesFisher(posterior.mu.detach(), posterior.kappa.detach(), validate_args=False)

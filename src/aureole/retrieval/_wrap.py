@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from aureole.errors import InvalidInputError
-from aureole.retrieval._caps import POINT
+from aureole.retrieval._directions import POINT
 from aureole.retrieval._filters import Condition, matches
 from aureole.retrieval._schema import Rows, Schema, no_rows, pick_rows
 from aureole.retrieval._store import Names, Selection
