@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.explorer import GalleryTable, explorer_data
+from aureole.explorer import GalleryTable
 from aureole.retrieval import CredibleIndex
 
 N = 400
@@ -139,12 +138,6 @@ def test_a_search_returns_no_more_than_its_limit(table):
         table.find("1", "size")
 
 
-def test_rows_that_do_not_exist_are_refused(table):
-    for row in (-1, N, 2**40):
-        with pytest.raises(InvalidInputError, match=f"row {row} does not exist"):
-            table.ids([row])
-
-
 def test_a_text_with_many_values_is_no_category():
     ids = [str(i) for i in range(30_000)]
     batch = (ids, np.arange(30_000), {"word": [f"{i % 10_001}" for i in range(30_000)]})
@@ -166,15 +159,6 @@ def test_text_beyond_the_memory_limit_is_not_searched(monkeypatch):
     assert len(table.find("4-")[0]) == 10
     with pytest.raises(InvalidInputError, match="cannot be searched"):
         table.find("w", "word")
-
-
-def test_the_version_changes_with_rows_and_columns():
-    made = [
-        GalleryTable([(["a"], np.ones(1), {"x": ["b"]})], {"x": "text"}, **options)
-        for options in ({}, {"version": "2"}, {"label_column": "x"}, {"text_column": "x"})
-    ]
-    assert len({table.version for table in made}) == 4
-    assert len(made[0].version) == 32
 
 
 def test_a_part_has_the_values_of_its_rows(table):
@@ -214,41 +198,6 @@ def test_every_engine_gives_the_same_table(tmp_path, rows, order, engine):
         again = GalleryTable.read(index, "label", "caption")
         assert again.version != version
         assert len(again) == N - 1
-
-
-def test_the_file_has_the_table_of_its_items(tmp_path, rows):
-    pytest.importorskip("faiss")
-    ids, kappa, payload = rows
-    payload = {name: payload[name] for name in ("label", "caption", "size")}
-    mu = torch.nn.functional.normalize(torch.randn(N, 4), dim=-1)
-    index = CredibleIndex.create(
-        "faiss://", VonMisesFisher(mu, torch.from_numpy(kappa)), ids, payload
-    )
-    data = explorer_data(index, label_column="label", text_column="caption", items=60)
-    items, part = data["items"], data["table"]
-    keys = [(math.inf if item["kappa"] is None else item["kappa"], item["id"]) for item in items]
-    assert keys == sorted(keys)
-    assert part["rows"] == len(items) < N
-    columns = {entry["name"]: entry for entry in part["columns"]}
-    stored = np.frombuffer(base64.b64decode(columns["kappa"]["data"]), "<f4").tolist()
-    assert stored == [key for key, _ in keys]
-    codes = np.frombuffer(base64.b64decode(columns["label"]["data"]), "<u2")
-    values = columns["label"]["values"]
-    assert [values[code] for code in codes] == [item["payload"]["label"] for item in items]
-
-
-@pytest.mark.slow
-def test_a_million_rows_load_in_seconds():
-    n = 1_000_000
-    rng = np.random.default_rng(0)
-    kappa = rng.gamma(2.0, 30.0, n).astype(np.float32)
-    ids = [f"item-{i:07d}" for i in range(n)]
-    labels = [f"class {k}" for k in rng.integers(0, 100, n)]
-    start = time.process_time()
-    table = GalleryTable([(ids, kappa, {"label": labels})], {"label": "text"}, label_column="label")
-    assert time.process_time() - start < 15
-    assert (np.diff(table.kappa) >= 0).all()
-    assert table.numbers(table.ids([0, 5, n - 1])) == [0, 5, n - 1]
 
 
 def test_an_empty_gallery_has_empty_pages():

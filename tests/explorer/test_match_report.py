@@ -13,7 +13,6 @@ from aureole.explorer._match_report import (
     Aim,
     _rounded,
     calibration_error,
-    format_threshold,
     match_page,
     radius_verdict,
 )
@@ -90,17 +89,6 @@ def test_rounding_keeps_the_side(value, down):
     assert math.isclose(rounded, value, rel_tol=0.011)
 
 
-def test_matches_that_are_far_from_all_others_have_thresholds():
-    rng = np.random.default_rng(0)
-    gallery, right = rng.normal(size=(40, 48)), np.arange(60) % 40
-    queries = gallery[right] + 0.5 * rng.normal(size=(60, 48))
-    calibrator = MatchCalibrator().fit(queries, gallery, [[row] for row in right])
-    for aim in threshold_aims(calibrator, [], [0.5]):
-        assert aim.quality.precision == 1
-        assert aim.quality.recall > 0.4
-        assert float(format_threshold(aim.threshold)) == aim.threshold < 1
-
-
 def test_what_the_queries_do_not_show_is_said_without_a_warning():
     queries, gallery, matches = data(queries=24)
     calibrator = MatchCalibrator().fit(queries, gallery, matches)
@@ -112,16 +100,6 @@ def test_what_the_queries_do_not_show_is_said_without_a_warning():
     assert "12 held-out queries do not show a precision of" in text_of(html)
     assert "sets" not in Outline(html).ids
     assert usage_code(calibrator, "c", [aims[2]])[1].endswith("threshold=0.5)")
-
-
-def test_the_code_takes_what_was_asked_for(fitted):
-    calibrator, _ = fitted
-    aims = threshold_aims(calibrator, [], [0.5])
-    assert usage_code(calibrator, "c", aims)[1].endswith("k=1000, limit=1000)")
-    aims = threshold_aims(calibrator, [0.3], [0.5])
-    assert usage_code(calibrator, "c", aims)[1].endswith("# precision 30 %")
-    missing = Aim("precision", 0.9, None, None)
-    assert usage_code(calibrator, "c", [missing, *aims[1:]])[1].endswith("# best F1")
 
 
 def sizes(one, own, pair):
@@ -210,8 +188,3 @@ def test_set_sizes_refuse_what_does_not_fit(fitted):
     ):
         with pytest.raises(InvalidInputError, match=match):
             compare_set_sizes(calibrator, *arguments)
-
-
-def test_a_note_is_the_first_result(fitted):
-    html = text_of(page(fitted, note="Beware of this."))
-    assert html.index("Beware of this.") < html.index("For a precision")

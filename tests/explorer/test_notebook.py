@@ -13,9 +13,8 @@ pytest.importorskip("faiss")
 pytest.importorskip("PIL")
 
 import aureole as au
-from aureole.errors import InvalidInputError, MissingInputError, MissingPackageError
-from aureole.explorer import explorer_data, fit_map
-from aureole.explorer._notebook import _ESM
+from aureole.errors import InvalidInputError, MissingPackageError
+from aureole.explorer import fit_map
 from tests.web.visit import browser, chromium
 
 CELL = """
@@ -105,25 +104,6 @@ def test_a_notebook_shows_three_thousand_items_without_a_network(tmp_path):
     assert set(requests) <= {"file", "blob", "data"}
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(chromium() is None, reason="needs Chromium")
-def test_the_frame_without_a_widget_and_the_saved_page_show_the_same(tmp_path):
-    found = au.explore(small(), texts=[f"sentence {i}" for i in range(60)])
-    (tmp_path / "frame.html").write_text(f"<!doctype html>{found._repr_html_()}")
-    saved = found.save(tmp_path / "page.html")
-    errors = []
-    with browser() as chrome:
-        page = chrome.new_context(offline=True).new_page()
-        page.goto((tmp_path / "frame.html").as_uri())
-        frame = visit(None, page, errors)
-        text = frame.locator("h1").inner_text()
-        page.goto(saved.as_uri())
-        page.locator(".lane .tile").first.click()
-        page.locator(".summary strong").wait_for()
-        assert page.locator("h1").inner_text() == text
-    assert errors == []
-
-
 def column(data, name):
     """A column of the table on the page."""
     (found,) = [each for each in data["table"]["columns"] if each["name"] == name]
@@ -163,12 +143,6 @@ def test_without_a_map_the_page_says_how_to_get_one(monkeypatch):
         au.explore(small(), map=True)
 
 
-def test_a_map_of_more_items_is_fitted_on_request(monkeypatch):
-    pytest.importorskip("openTSNE")
-    monkeypatch.setattr("aureole.explorer._notebook._QUICK", 59)
-    assert au.explore(small(), map=True).data["table"]["map"]["available"]
-
-
 def test_a_map_of_another_gallery_is_refused():
     def fitted(q, names):
         with au.CredibleIndex.create("faiss://", q, names) as index:
@@ -181,40 +155,6 @@ def test_a_map_of_another_gallery_is_refused():
     flat = au.VonMisesFisher(torch.eye(3), torch.ones(3))
     with pytest.raises(InvalidInputError, match="another dimension"):
         au.explore(few, map=fitted(flat, ["0", "1", "2"]))
-
-
-def test_the_progress_of_the_map_is_one_line_in_a_notebook(monkeypatch, capsys):
-    pytest.importorskip("openTSNE")
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    au.explore(small())
-    assert capsys.readouterr().err == ""
-    monkeypatch.setitem(sys.modules, "ipykernel", None)
-    au.explore(small())
-    lines = capsys.readouterr().err.split("\r")
-    assert any(line.startswith("map: layout 40 %") for line in lines)
-    assert lines[-2].strip() == lines[-1] == ""
-
-
-def test_a_file_of_a_gallery_without_a_map_does_not_ask_to_reload():
-    with au.CredibleIndex.create("faiss://", small(), [str(i) for i in range(60)]) as index:
-        found = explorer_data(index)["table"]["map"]
-        assert "write the file again" in found["reason"]
-        assert explorer_data(index, map=fit_map(index))["table"]["map"]["available"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(chromium() is None, reason="needs Chromium")
-def test_the_words_about_a_missing_map_fit_a_file(tmp_path):
-    saved = au.explore(small(), map=False).save(tmp_path / "page.html")
-    with browser() as chrome:
-        page = chrome.new_context(offline=True).new_page()
-        page.goto(f"{saved.as_uri()}#/map")
-        words = page.locator(".atlas").inner_text()
-    assert (
-        "This page was made without a map. To include one, call au.explore with map=True." in words
-    )
-    assert "eload" not in words
-    assert "aureole index map" not in words
 
 
 def test_sets_are_those_of_the_index():
@@ -240,30 +180,3 @@ def test_wrong_lengths_and_shapes_are_refused():
         au.explore(small(), labels=["a", "b"])
     with pytest.raises(InvalidInputError, match="shape"):
         au.explore(au.VonMisesFisher(torch.eye(3)[0], 4.0))
-
-
-def test_arrays_are_taken_as_lists(tmp_path):
-    images = np.zeros((60, 8, 8, 3), np.uint8)
-    data = au.explore(small(), images=images, labels=np.arange(60) % 3, items=60).data
-    assert all(item["picture"].startswith("data:image/jpeg;base64,") for item in data["items"])
-    with pytest.raises(InvalidInputError, match="images has 59 entries for 60"):
-        au.explore(small(), images=images[:59])
-    with pytest.raises(InvalidInputError, match="labels has 2 entries for 60"):
-        au.explore(small(), labels=np.arange(2))
-    with pytest.raises(MissingInputError, match=r"folder of pictures .*none does not exist"):
-        au.explore(small(), images=str(tmp_path / "none"))
-
-
-def test_pillow_pictures_stay_as_they_are():
-    from PIL import Image
-
-    large = Image.new("RGB", (200, 200), "red")
-    data = au.explore(small(), images=[large] + [None] * 59, items=60).data
-    assert large.size == (200, 200)
-    pictures = {item["id"]: item["picture"] for item in data["items"]}
-    assert pictures["0"].startswith("data:image/jpeg;base64,")
-    assert pictures["1"] is None
-
-
-def test_the_widget_has_no_address_in_its_code():
-    assert "http" not in _ESM

@@ -10,7 +10,7 @@ from aureole.retrieval import CredibleIndex
 from aureole.scale import load_embedder
 from tests.serve.axe import violations
 from tests.serve.conftest import running, serving
-from tests.web.visit import Visit, asks_for_members, browser, chromium
+from tests.web.visit import Visit, browser, chromium
 
 pytest.importorskip("playwright")
 pytest.importorskip("openTSNE")
@@ -23,7 +23,7 @@ VIEWS = {
     "#/ask": ".studio img",
     "#/map": ".linked .page[data-count]",
     "#/questions": ".question .tile",
-    "#/threshold": ".rejection .grid .tile",
+    "#/threshold": ".rejection .handle",
     "#/calibration": ".calibration .curve",
 }
 IN_FILE = {view: VIEWS[view] for view in VIEWS if view not in ("#/ask", "#/questions")}
@@ -195,20 +195,3 @@ def test_a_pair_of_classes_stays(visit):
     visit.page.go_back()
     chosen.wait_for(state="detached")
     assert query(visit) == {}
-
-
-def test_the_guarantee_stays(visit):
-    page = visit.page
-    visit.load()
-    visit.go("#/item/item-001")
-    visit.settle()
-    with page.expect_response(asks_for_members):
-        page.locator(".conformal input").check()
-    visit.settle()
-    count = visit.members()
-    assert query(visit) == {"guarantee": "conformal"}
-    with page.expect_response(asks_for_members) as answer:
-        page.reload()
-    assert answer.value.request.post_data_json["guarantee"] == "conformal"
-    assert visit.members() == count
-    assert page.locator(".conformal input").is_checked()

@@ -14,7 +14,6 @@ from aureole.distributions import VonMisesFisher
 from aureole.explorer import read_map, write_map
 from aureole.retrieval import CredibleIndex
 from aureole.sphere import normalize
-from tests.serve.axe import violations
 from tests.serve.test_page import draw, environment
 from tests.web.visit import Visit, browser, chromium, serving
 
@@ -225,31 +224,6 @@ def test_keyboard_alone(visit):
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
     page.locator(".head h1").wait_for()
-
-
-def test_thumbnails_appear_when_few_points_are_in_view(visit, known):
-    assert visit.page.locator(".contents img").count() == 0
-    x, y = visit.on_screen(*known.xy[0])
-    visit.page.mouse.move(x, y)
-    for _ in range(5):
-        visit.page.mouse.wheel(0, -300)
-    visit.page.locator(".contents img").first.wait_for(state="attached")
-    assert visit.page.locator(".contents img").count() <= 40
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_no_violation(chrome, address, scheme, width):
-    with Visit(chrome, address, width=width, color_scheme=scheme) as visit:
-        visit.open_map()
-        visit.page.locator(".classes button", has_text="ring").click()
-        visit.wait_selected(ROWS // 4)
-        for shape in ("Items", "Table"):
-            visit.page.get_by_text(shape, exact=True).click()
-            visit.page.wait_for_timeout(300)
-            assert violations(visit.page) == []
-        assert visit.overflow() <= 0
-        assert visit.errors == []
 
 
 def test_a_gallery_without_a_map_says_how_to_make_one(chrome, tmp_path):

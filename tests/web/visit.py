@@ -158,13 +158,6 @@ class Visit:
         self.settle()
         return self.verdict()
 
-    def turn(self, slider: str, value: float) -> float:
-        """Move the slider ``crop`` (percent) or ``blur``; the kappa of the result."""
-        with self.page.expect_response(asks_for_members):
-            self.page.locator(f"#{slider}").fill(str(value))
-        self.settle()
-        return self.verdict()
-
     def verdict(self, place: int = 0) -> float:
         """A kappa that the page shows for a query."""
         return _number(self.page.locator(".verdict-line strong").nth(place).inner_text())

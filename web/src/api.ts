@@ -41,11 +41,6 @@ export interface About {
   version: string;
 }
 
-export interface View {
-  crop?: number;
-  blur?: number;
-}
-
 export interface Query {
   id?: string;
   text?: string;
@@ -53,7 +48,6 @@ export interface Query {
   vector?: number[];
   mu?: number[];
   kappa?: number;
-  view?: View;
 }
 
 export interface Posterior {
@@ -182,8 +176,6 @@ export interface Source {
   readonly live: boolean;
   about(): Promise<About>;
   items(order: Order, label: unknown, offset: number, limit: number, signal?: AbortSignal): Promise<Page>;
-  /** The items on both sides of a kappa threshold, and how many of them lie below it. */
-  border(kappa: number, below: number, limit: number, signal?: AbortSignal): Promise<{ items: Item[]; below: number }>;
   item(id: string, signal?: AbortSignal): Promise<OneItem>;
   /** The URL of a picture, for an <img>. */
   picture(item: { id: string; picture?: string | null }, side: number): Promise<string | null>;
@@ -226,8 +218,4 @@ export class Failure extends Error {
   ) {
     super(message);
   }
-}
-
-export function isAborted(error: unknown): boolean {
-  return error instanceof DOMException && error.name === "AbortError";
 }

@@ -70,25 +70,6 @@ export class Latest {
   }
 }
 
-/** Limits the number of concurrent tasks, first come first served, to leave the browser connections for pictures. */
-export class Gate {
-  private readonly waiting: (() => void)[] = [];
-
-  constructor(private free: number) {}
-
-  async pass<T>(task: () => Promise<T>): Promise<T> {
-    if (this.free > 0) this.free -= 1;
-    else await new Promise<void>((go) => this.waiting.push(go));
-    try {
-      return await task();
-    } finally {
-      const next = this.waiting.shift();
-      if (next === undefined) this.free += 1;
-      else next();
-    }
-  }
-}
-
 /** A text whose parts in backticks are code. */
 export function prose(text: string): Child[] {
   return text.split("`").map((part, i) => (i % 2 === 1 ? h("code", {}, part) : part));

@@ -120,14 +120,6 @@ export class StoredFile implements Source {
     return { items: sorted.slice(offset, offset + limit), total: sorted.length, offset };
   }
 
-  async border(kappa: number, _: number, limit: number): Promise<{ items: Item[]; below: number }> {
-    const { items } = await this.items("ambiguous", null, 0, this.data.items.length);
-    const place = items.findIndex((item) => (item.kappa ?? Infinity) >= kappa);
-    const from = Math.max(0, (place < 0 ? items.length : place) - limit / 2);
-    const some = items.slice(from, from + limit);
-    return { items: some, below: some.filter((item) => item.kappa < kappa).length };
-  }
-
   async item(id: string): Promise<OneItem> {
     const place = this.place(id);
     const item = this.at(place);

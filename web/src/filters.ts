@@ -28,7 +28,6 @@ export function columnName(name: string): string {
 function sentence(filter: Filter, table: TableInfo): string {
   if ("lasso" in filter) return "Area on the map";
   if ("find" in filter) return `Contains “${filter.find}”`;
-  if ("rows" in filter) return `${count(filter.rows.length)} listed items`;
   if ("question" in filter) return filter.classes === undefined ? TITLES[filter.question] : `${TITLES[filter.question]}, one pair`;
   const name = columnName(filter.c);
   if ("in" in filter) {

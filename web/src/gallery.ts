@@ -1,7 +1,7 @@
 // The gallery: a histogram of kappa, the least and most certain items of each class, and all items by certainty.
 
 import type { About, Item, Order } from "./api";
-import { choice, fill, Gate, h, trouble } from "./dom";
+import { choice, fill, h, trouble } from "./dom";
 import type { View } from "./item";
 import { changeQuery, readRoute } from "./route";
 import { strip } from "./strip";
@@ -11,7 +11,6 @@ import { count, labelOf, things } from "./words";
 const LANE = 12;
 const PAGE = 60;
 const FIRST_LANES = 12;
-const rows = new Gate(2);
 const TITLES: Record<Order, string> = { ambiguous: "Least certain", certain: "Most certain" };
 
 export interface Held {
@@ -114,14 +113,8 @@ function scroller(context: Context, order: Order, label: unknown, size: number, 
     if (busy || loaded >= size) return;
     busy = true;
     try {
-      const page = await rows.pass(async () => {
-        if (!row.isConnected) return null; // another order was chosen, or another page
-        return context.source.items(order, label, loaded, Math.min(LANE, size - loaded));
-      });
-      if (page === null) {
-        whenNear(row, () => void next());
-        return;
-      }
+      if (!row.isConnected) return whenNear(row, () => void next()); // another order was chosen, or another page
+      const page = await context.source.items(order, label, loaded, Math.min(LANE, size - loaded));
       if (loaded === 0) fill(row, []);
       row.append(...tiles(context, page.items));
       // one Tab stop per row; arrow keys move within it

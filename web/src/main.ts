@@ -1,7 +1,7 @@
 // The page: header, routes and views.
 
 import "./style.css";
-import type { About, Source, TableInfo } from "./api";
+import type { About, Source } from "./api";
 import { calibrationBanner, calibrationView } from "./calibration";
 import { fill, h, prose, svg, trouble } from "./dom";
 import { storedData, StoredFile } from "./file";
@@ -33,7 +33,6 @@ async function start(): Promise<void> {
   const stored = storedData();
   const source: Source = stored === null ? new Service(askKey) : new StoredFile(stored);
   const table = new Table(source);
-  if (readRoute().view === "map") prefetch(table);
   let about: About;
   try {
     const described = await source.about();
@@ -51,15 +50,6 @@ async function start(): Promise<void> {
   const selection = new Selection(table);
   const context: Context = { source, colour: colours(about), shape: shapeOf(about), table, selection };
   new Pages(main, links, context, about, held).show();
-}
-
-/** Requests the map's columns together with the description of the gallery; errors are reported where the columns are used. */
-function prefetch(table: Table): void {
-  const ignored = (): void => undefined;
-  const columns = ({ map }: TableInfo): void => {
-    if (map.available) for (const name of ["map.x", "map.y"]) table.column(name).catch(ignored);
-  };
-  table.info().then(columns, ignored);
 }
 
 /** Shows the view that the URL names; the gallery keeps its state. */

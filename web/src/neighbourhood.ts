@@ -52,8 +52,6 @@ export class Neighbourhood {
   constructor(
     private readonly context: Context,
     private readonly about: About,
-    /** Called when the kind or the mass has changed. */
-    private readonly changed: (kind: Kind, mass: number) => void = () => undefined,
   ) {
     const predicts = about.kappa_pos !== null;
     const { query } = readRoute();
@@ -128,11 +126,6 @@ export class Neighbourhood {
     if (predicts && about.conformal === true) void this.measure();
   }
 
-  /** The cap that is shown: of the default kind, or as in the address. */
-  get cap(): { kind: Kind; mass: number } {
-    return { kind: this.kind, mass: this.mass };
-  }
-
   /** Shows the neighbourhood of another posterior. */
   ask(asked: Query): void {
     this.asked = asked;
@@ -166,7 +159,6 @@ export class Neighbourhood {
     const other = this.kinds !== null && this.kind === "credible";
     const guarantee = this.guarantee !== null && this.guaranteed ? "conformal" : null;
     changeQuery({ mass: mass === MASS ? null : String(mass), kind: other ? "credible" : null, guarantee }, "replace");
-    this.changed(this.kind, this.mass);
   }
 
   stop(): void {

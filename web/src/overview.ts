@@ -1,6 +1,6 @@
 // A map of the whole gallery, with the views that follow the selection: histogram, classes, items and rows.
 
-import type { About, Item, TableInfo } from "./api";
+import type { About, TableInfo } from "./api";
 import { choice, debounced, fill, h, Latest, prose, trouble } from "./dom";
 import { exportButton } from "./export";
 import { categoryName, chips, Classes, columnName, Histogram, search } from "./filters";
@@ -98,10 +98,8 @@ class MapPanel {
   private readonly scatter: Scatter;
   private readonly note = h("div", { class: "note", "aria-live": "polite" });
   private readonly legend = h("div", { class: "legend" });
-  private readonly overlay = h("div", { class: "contents", "aria-hidden": "true" });
   private readonly colour: HTMLSelectElement;
   private readonly hovering = new Latest();
-  private readonly showing = new Latest();
   private selected: Selected | null = null;
   private look: Look | null = null;
   private by = "";
@@ -127,7 +125,6 @@ class MapPanel {
       open: (row) => void this.open(row),
       lasso: (corners) => void context.selection.put({ lasso: corners }),
       settled: (view) => changeQuery({ at: view === null ? null : formatted(view) }, "replace"),
-      contents: (rows, at) => void this.contents(rows, at),
     });
     const { canvas } = this.scatter;
     canvas.setAttribute("aria-label", "Map of all items. Arrow keys move, plus and minus zoom, 0 shows everything, Enter opens the item in the middle. The list below has the same items.");
@@ -143,7 +140,7 @@ class MapPanel {
       tool("Select view", "Select the items in view", () => void context.selection.put({ lasso: this.scatter.corners() })),
       h("label", { class: "by" }, "Colour by ", this.colour),
     );
-    this.element = table.map.available ? h("section", { class: "atlas", "aria-label": "Map" }, tools, h("div", { class: "plane" }, canvas, this.overlay), this.legend, this.note) : absent(table, context.source.live);
+    this.element = table.map.available ? h("section", { class: "atlas", "aria-label": "Map" }, tools, h("div", { class: "plane" }, canvas), this.legend, this.note) : absent(table, context.source.live);
     new MutationObserver(() => void this.dress(this.by)).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   }
 
@@ -211,32 +208,6 @@ class MapPanel {
       item.picture !== null && picture(this.context.source, item, 48, labelOf(item.label) || item.id),
       h("span", {}, h("a", { href: hrefOf(item.id) }, nameOf(item)), h("small", {}, `${item.id}, κ ${number(item.kappa)}${this.by === "kappa" ? "" : `, ${this.by}: ${shown}`}`)),
     ]);
-  }
-
-  /** Thumbnails or texts at the points in view. */
-  private async contents(rows: number[], at: (row: number) => [number, number]): Promise<void> {
-    if (rows.length === 0) {
-      this.showing.stop();
-      if (this.overlay.firstChild !== null) fill(this.overlay, []);
-      return;
-    }
-    const items = await this.showing.run((signal) => this.context.table.rows(rows, signal)).catch(() => null);
-    if (items === null) return;
-    fill(
-      this.overlay,
-      items.map((item, i) => {
-        const [x, y] = at(rows[i] as number);
-        const card = this.content(item);
-        card.style.left = `${x}px`;
-        card.style.top = `${y}px`;
-        return card;
-      }),
-    );
-  }
-
-  private content(item: Item): HTMLElement {
-    if (item.picture !== null) return h("span", { class: "thumb" }, picture(this.context.source, item, 48, ""));
-    return h("span", { class: "caption" }, item.text ?? item.id);
   }
 }
 

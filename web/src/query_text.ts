@@ -7,7 +7,7 @@ import { Neighbourhood } from "./neighbourhood";
 import { changeQuery, readRoute } from "./route";
 import { strip } from "./strip";
 import type { Context } from "./tile";
-import { change, count, number, rankInWords, things } from "./words";
+import { number, rankInWords } from "./words";
 
 type Side = "a" | "b";
 const SIDES = ["a", "b"] as const;
@@ -20,14 +20,11 @@ const START: Record<Side, string> = {
 export function textQuery(context: Context, about: About): View {
   const { query } = readRoute();
   const scale = strip(about);
-  const compareSoon = debounced(250, () => void compare());
-  const neighbourhood = new Neighbourhood(context, about, compareSoon);
+  const neighbourhood = new Neighbourhood(context, about);
   const found: Partial<Record<Side, Posterior>> = {};
   const texts: Record<Side, string> = { a: query.get("a") ?? START.a, b: query.get("b") ?? START.b };
   let shown: Side = query.get("around") === "b" ? "b" : "a";
   const requests: Record<Side, Latest> = { a: new Latest(), b: new Latest() };
-  const comparing = new Latest();
-  const compared = h("p", { class: "compared", role: "status" });
 
   const asked = (side: Side): Query | null => {
     const posterior = found[side];
@@ -45,34 +42,6 @@ export function textQuery(context: Context, about: About): View {
         return posterior === undefined ? [] : [{ kappa: posterior.kappa, name: NAMES[side] }];
       }),
     );
-  };
-  /** Writes what was measured for the two sentences. */
-  const compare = async (): Promise<void> => {
-    const queries = SIDES.map(asked);
-    const [a, b] = [found.a, found.b];
-    if (a === undefined || b === undefined || queries.includes(null)) {
-      fill(compared, []);
-      return;
-    }
-    try {
-      const options = { ...neighbourhood.cap, limit: 1, prior: null, explain: false };
-      const sets = await comparing.run((signal) =>
-        Promise.all(queries.map((each) => context.source.search(each as Query, options, signal))),
-      );
-      if (sets === null) return;
-      const sizes = sets.map((set) => `${set.count_exact === false ? "more than " : ""}${count(set.count)}`);
-      fill(compared, [
-        "From A to B, κ ",
-        h("strong", {}, change(a.kappa, b.kappa)),
-        ". A's set contains ",
-        h("strong", {}, sizes[0] ?? ""),
-        ", B's ",
-        h("strong", {}, sizes[1] ?? ""),
-        ` of ${count(about.rows)} ${things(about, about.rows)}.`,
-      ]);
-    } catch {
-      fill(compared, []); // the neighbourhood shows the error
-    }
   };
   const around = (): void => {
     const query = asked(shown);
@@ -100,7 +69,6 @@ export function textQuery(context: Context, about: About): View {
         delete found[side];
         fill(verdict, ["Enter a sentence."]);
         marks();
-        compareSoon();
         if (side === shown) around();
         return;
       }
@@ -111,7 +79,6 @@ export function textQuery(context: Context, about: About): View {
         found[side] = posterior;
         fill(verdict, [h("strong", {}, `κ ${number(posterior.kappa)}`), ` ${capital(rankInWords(posterior.kappa_rank))}.`]);
         marks();
-        compareSoon();
         if (side === shown) around();
       } catch (error) {
         fill(verdict, [trouble(error, () => void ask())]);
@@ -131,17 +98,15 @@ export function textQuery(context: Context, about: About): View {
       "section",
       { class: "query" },
       h("h1", {}, "Query with a sentence"),
-      h("p", { class: "lead" }, "Type two sentences to compare their κ and their sets, a vague and a detailed one for example."),
+      h("p", { class: "lead" }, "Type two sentences and see their κ and their sets, a vague and a detailed one for example."),
       h("div", { class: "pair" }, field("a"), field("b")),
       scale.element,
-      compared,
       h("div", { class: "bar" }, which),
       neighbourhood.element,
     ),
     leave() {
       requests.a.stop();
       requests.b.stop();
-      comparing.stop();
       neighbourhood.stop();
     },
   };

@@ -1,10 +1,11 @@
 // The rejection curve: accuracy as the least certain items are rejected, with a draggable threshold.
 
 import type { About, Rejection } from "./api";
-import { debounced, fill, h, Latest, svg, trouble } from "./dom";
+import { debounced, fill, h, svg, trouble } from "./dom";
 import type { View } from "./item";
 import { changeQuery, readRoute } from "./route";
-import { type Context, tile } from "./tile";
+import { linkTo } from "./selection";
+import type { Context } from "./tile";
 import { count, number, percent, things } from "./words";
 
 const LEFT = 56;
@@ -31,7 +32,7 @@ export function rejectionView(context: Context, about: About): View {
     try {
       const found = await context.source.rejection();
       if (left) return;
-      if (found.available && found.curve.length > 1) fill(place, [chart(context, about, found)]);
+      if (found.available && found.curve.length > 1) fill(place, [chart(about, found)]);
       else if (about.label_column === null || found.reason) {
         const why = found.reason ?? "This gallery has no label column, so it is unknown which neighbours are correct.";
         fill(place, [h("p", { class: "empty" }, why)]);
@@ -49,7 +50,7 @@ export function rejectionView(context: Context, about: About): View {
   };
 }
 
-function chart(context: Context, about: About, found: Rejection): HTMLElement {
+function chart(about: About, found: Rejection): HTMLElement {
   const [width, height] = innerWidth < 600 ? [380, 290] : [720, 340];
   const curve = [...found.curve].sort((a, b) => b.kept - a.kept);
   const scores = curve.map((point) => point.score);
@@ -85,23 +86,9 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
     handle,
   );
   const words = h("div", { class: "verdict", role: "status" });
-  const border = h("ul", { class: "grid" });
-  const title = h("h2", {}, "Around the threshold");
-  const side = new Latest();
-  const showBorder = debounced(200, (kappa: number, below: number) => {
-    void side
-      .run((signal) => context.source.border(kappa, below, 12, signal))
-      .then((found) => {
-        if (found === null) return;
-        fill(
-          border,
-          found.items.map((item, i) => h("li", { class: i < found.below ? "left" : "" }, tile(context, item))),
-        );
-      })
-      .catch(() => fill(border, []));
-  });
   // not after a move to another view
   const keep = debounced(200, (threshold: number) => readRoute().view === "threshold" && changeQuery({ kappa: threshold.toPrecision(6) }, "replace"));
+  const link = h("a", {}, "Select the rejected items on the map");
   let at = start(curve, Number(readRoute().query.get("kappa") ?? NaN));
   const move = (to: number): void => {
     at = Math.min(curve.length - 1, Math.max(0, to));
@@ -115,6 +102,7 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
     knob.setAttribute("cx", String(px));
     knob.setAttribute("cy", String(y(point.score)));
     grey.setAttribute("width", String(px - LEFT));
+    link.setAttribute("href", linkTo("#/map", [{ c: "kappa", max: point.threshold }]));
     const text = `kappa ${number(point.threshold)}: ${percent(point.kept)} kept, ${percent(point.score)} correct`;
     handle.setAttribute("aria-valuenow", String(at));
     handle.setAttribute("aria-valuetext", text);
@@ -123,7 +111,6 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
       fact(percent(point.kept), `kept; ${count(below)} ${things(about, below)} rejected`),
       fact(percent(point.score), `have a nearest neighbour of the same class (R@1); ${percent(whole.score)} if none is rejected`),
     ]);
-    showBorder(point.threshold, below);
   };
   const choose = (to: number): void => {
     move(to);
@@ -156,7 +143,7 @@ function chart(context: Context, about: About, found: Rejection): HTMLElement {
     choose(at + step);
   });
   move(at);
-  return h("div", {}, h("div", { class: "outcome" }, h("div", { class: "panel" }, drawing), words), title, h("p", { class: "status" }, "The most certain of the rejected items, dimmed, and the least certain of those kept."), border);
+  return h("div", {}, h("div", { class: "outcome" }, h("div", { class: "panel" }, drawing), words), h("p", { class: "offer" }, link));
 }
 
 /** The point of the curve with the threshold of the address, or else with 80 % kept. */

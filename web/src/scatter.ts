@@ -1,4 +1,4 @@
-// The map as an interactive canvas: pan, zoom, lasso, box, hover, keys, and thumbnails or texts when few points are in view.
+// The map as an interactive canvas: pan, zoom, lasso, box, hover and keys.
 
 import { type Look, paint, type PointGrid, type Window } from "./points";
 
@@ -19,14 +19,11 @@ export interface ScatterActions {
   lasso(corners: [number, number][]): void;
   /** Some time after the view has changed; null if everything is shown. */
   settled(view: View2D | null): void;
-  /** Shows contents for the rows in view; called with none when there are too many. */
-  contents(rows: number[], place: (row: number) => [number, number]): void;
 }
 
 const IDLE = 140; // milliseconds after which the picture is repainted
 const OVER = 0.25; // of the view, painted beyond each edge
 const NEAR = 10; // pixels
-const MOST_CONTENTS = 40;
 const DEEPEST = 4000; // largest zoom, as a multiple of the whole map
 
 interface Painted {
@@ -96,13 +93,6 @@ export class Scatter {
   /** Selects what lies in a polygon, as the lasso does. */
   select(corners: [number, number][]): void {
     this.actions.lasso(corners);
-  }
-
-  /** Marks a row that is pointed at elsewhere; -1 for none. */
-  ring(row: number): void {
-    if (row === this.pointed) return;
-    this.pointed = row;
-    this.draw();
   }
 
   /** The polygon that is selected now. */
@@ -179,13 +169,11 @@ export class Scatter {
     const now = this.window(0);
     const far = scene === null || Math.abs(Math.log2((scene.window.right - scene.window.left) / (now.right - now.left) / (1 + 2 * OVER))) > 1;
     this.timer = window.setTimeout(() => this.settle(), far ? IDLE / 2 : IDLE);
-    this.actions.contents([], () => [0, 0]);
   }
 
   private settle(): void {
     // the first picture is painted before the view settles
     if (this.stale || this.scene === null || !same(this.scene.window, this.window(OVER))) this.paintSoon();
-    else this.contents();
     this.actions.settled(this.whole ? null : this.view);
   }
 
@@ -203,7 +191,6 @@ export class Scatter {
     const window = this.window(OVER);
     const size = (length: number): number => Math.round(length * this.scale * (1 + 2 * OVER));
     this.scene = this.painted(grid, look, window, size(this.width), size(this.height), this.scale);
-    this.contents();
     // what lies around the view, for the first frames after it moves there
     if (this.base !== null || this.view.zoom < 1.4 * this.fitted) return;
     setTimeout(() => {
@@ -217,23 +204,6 @@ export class Scatter {
     picture.height = height;
     picture.getContext("2d")?.putImageData(paint(grid, look, window, width, height, scale), 0, 0);
     return { picture, window };
-  }
-
-  private contents(): void {
-    const { grid, look } = this;
-    if (grid === null) return;
-    const now = this.window(0);
-    const found: number[] = [];
-    if (grid.count(now) <= 50 * MOST_CONTENTS) {
-      grid.each(now, (row) => {
-        const px = grid.x[row] as number;
-        const py = grid.y[row] as number;
-        const chosen = look === null || look.mask === null || look.mask[row] === 1;
-        if (chosen && px >= now.left && px <= now.right && py >= now.low && py <= now.high) found.push(row);
-      });
-    }
-    const few = found.length <= MOST_CONTENTS ? found : [];
-    this.actions.contents(few, (row) => this.screen(grid.x[row] as number, grid.y[row] as number));
   }
 
   private draw(): void {

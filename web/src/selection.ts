@@ -14,7 +14,6 @@ export type Filter =
   | { lasso: [number, number][] }
   /** Ids and texts that contain the words; only in one column if it is given. */
   | { find: string; c?: string }
-  | { rows: number[] }
   /** All items of a question, or its ambiguous items between two classes, by code: the service has their rows. */
   | { question: QuestionName; classes?: [number, number] };
 
@@ -30,7 +29,6 @@ export interface Selected {
   truncated: boolean;
 }
 
-const MOST_ROWS = 200;
 const MOST_FILTERS = 50;
 const MOST_CORNERS = 200;
 
@@ -57,7 +55,7 @@ export function linkTo(view: string, filters: readonly Filter[], values: Record<
 
 function checked(value: unknown): Filter | null {
   if (typeof value !== "object" || value === null) return null;
-  const { c, in: codes, min, max, lasso, find, rows, question, classes } = value as Record<string, unknown>;
+  const { c, in: codes, min, max, lasso, find, question, classes } = value as Record<string, unknown>;
   const number = (each: unknown): each is number => typeof each === "number" && Number.isFinite(each);
   if (typeof c === "string" && Array.isArray(codes)) return { c, in: codes.filter(number) };
   if (typeof find === "string") return typeof c === "string" ? { find, c } : { find };
@@ -68,7 +66,6 @@ function checked(value: unknown): Filter | null {
     const corners = lasso.filter((each): each is [number, number] => Array.isArray(each) && each.length === 2 && each.every(number));
     return corners.length < 3 ? null : { lasso: corners.slice(0, MOST_CORNERS) };
   }
-  if (Array.isArray(rows)) return { rows: rows.filter(number).slice(0, MOST_ROWS) };
   if (isQuestion(question)) return isPair(classes) ? { question, classes } : { question };
   return null;
 }
@@ -80,7 +77,7 @@ function isQuestion(value: unknown): value is QuestionName {
 }
 
 /** Whether a value is a pair of codes of classes. */
-export function isPair(value: unknown): value is [number, number] {
+function isPair(value: unknown): value is [number, number] {
   return Array.isArray(value) && value.length === 2 && value.every((code) => Number.isInteger(code) && code >= 0);
 }
 
@@ -143,11 +140,6 @@ export class Selection {
     this.failed = show;
   }
 
-  /** The rows that pass all filters but those of one kind: what a histogram counts that shows its own brush. */
-  async without(filter: Filter): Promise<Selected> {
-    return this.evaluate(this.now.filter((each) => kindOf(each) !== kindOf(filter)));
-  }
-
   private async take(filters: Filter[]): Promise<void> {
     this.now = filters;
     this.run += 1;
@@ -204,8 +196,6 @@ export class Selection {
       const found = await this.table.ofQuestion(filter.question, filter.classes ?? null);
       for (const row of found.rows) if (row < mask.length) mask[row] = 1;
       return { mask, truncated: found.truncated };
-    } else if ("rows" in filter) {
-      for (const row of filter.rows) if (row < mask.length) mask[row] = 1;
     } else if ("in" in filter) {
       const { values, missing } = await this.table.column(filter.c);
       const wanted = new Set(filter.in.map((code) => (code < 0 ? missing : code)));
@@ -226,7 +216,6 @@ export class Selection {
 export function kindOf(filter: Filter): string {
   if ("lasso" in filter) return "lasso";
   if ("find" in filter) return "find";
-  if ("rows" in filter) return "rows";
   if ("question" in filter) return "question";
   return `column ${filter.c}`;
 }

@@ -46,12 +46,6 @@ export class Service implements Source {
     return this.get(`v1/items?${asked}`, signal);
   }
 
-  async border(_: number, below: number, limit: number, signal?: AbortSignal): Promise<{ items: Item[]; below: number }> {
-    const from = Math.max(0, below - limit / 2);
-    const { items } = await this.items("ambiguous", null, from, limit, signal);
-    return { items, below: below - from };
-  }
-
   item(id: string, signal?: AbortSignal): Promise<OneItem> {
     return this.get(`v1/items/${encodeURIComponent(id)}`, signal);
   }

@@ -24,15 +24,6 @@ export function percent(share: number): string {
   return `${value.toFixed(0)}\u00a0%`;
 }
 
-/** How kappa changed: "rises from 24.1 to 180 (7.5x)". */
-export function change(from: number, to: number): string {
-  const [before, after] = [number(from), number(to)];
-  if (before === after) return `stays at ${after}`;
-  const ratio = to > from ? to / from : from / to;
-  const times = Number.isFinite(ratio) && ratio >= 1.1 ? ` (${ratio < 10 ? ratio.toFixed(1) : count(Math.round(ratio))}x ${to > from ? "more" : "less"})` : "";
-  return `${to > from ? "rises" : "falls"} from ${before} to ${after}${times}`;
-}
-
 /** A fraction of items with a smaller kappa in words. */
 export function rankInWords(rank: number): string {
   if (rank === 0) return "no item of the gallery is less certain";
