@@ -160,6 +160,7 @@ def fit(
     total = sum(phase.steps for phase in phases)
     run = _Run(encoder, loss, phases, options)
     try:
+        run.loss.trusted = True  # what the encoder returns is not checked again in each step
         if checkpoint is not None and checkpoint.exists():
             run.restore(*load_checkpoint(checkpoint), where=checkpoint)
         check_same_step(run.step, str(checkpoint))
@@ -192,7 +193,7 @@ def fit(
         return Fit(best, run.curve, run.seconds, diagnosis)
     finally:
         run.encoder.to(run.home)
-        run.loss.to(run.home)
+        run.loss.to(run.home).trusted = False
 
 
 @torch.no_grad()
