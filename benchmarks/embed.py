@@ -32,7 +32,7 @@ from aureole.data import pyarrow_package, read_column, write_columns, write_pict
 from aureole.models import CifarResNet
 from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.records import Record, read_record, write_record
-from aureole.scale import (
+from aureole.embed import (
     Embedder,
     EmbedOptions,
     SourceSpec,
@@ -53,7 +53,7 @@ _PEAK = r"""
 import re, sys
 import torch
 torch.set_num_threads(1)
-from aureole.scale import EmbedOptions, SourceSpec, embed
+from aureole.embed import EmbedOptions, SourceSpec, embed
 source = SourceSpec(sys.argv[1], id_column="id")
 report = embed(source, *sys.argv[2:4], options=EmbedOptions(batch=int(sys.argv[4])))
 # not ru_maxrss, which a process has from the one that started it
@@ -65,7 +65,7 @@ import sys, time
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from aureole.scale import load_embedder
+from aureole.embed import load_embedder
 from benchmarks.embed import raw_inputs
 table, column, encoder, modality, batch, count, begin, decode = sys.argv[1:]
 batch, begin = int(batch), float(begin)

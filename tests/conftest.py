@@ -21,7 +21,7 @@ with install_import_hook("aureole", "beartype.beartype"):
     import aureole.retrieval._integrity
     import aureole.retrieval._lance
     import aureole.retrieval._postgres
-    import aureole.scale
+    import aureole.embed
     import aureole.serve
     import aureole.training
 

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aureole import (
         data,
+<<<<<<< HEAD
         distributions,
+=======
+        embed,
+>>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
         encoders,
         errors,
         evaluation,
@@ -15,7 +19,6 @@ if TYPE_CHECKING:
         models,
         plot,
         retrieval,
-        scale,
         serve,
         sphere,
         synthetic,
@@ -53,7 +56,11 @@ __all__ = [
     "__version__",
     "data",
     "diagnose",
+<<<<<<< HEAD
     "distributions",
+=======
+    "embed",
+>>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
     "encoders",
     "errors",
     "evaluation",
@@ -65,7 +72,6 @@ __all__ = [
     "models",
     "plot",
     "retrieval",
-    "scale",
     "serve",
     "sphere",
     "synthetic",
@@ -90,7 +96,7 @@ _NAMES = {
     "models": ("PosteriorEncoder", "PosteriorHead"),
     "plot": (),
     "retrieval": ("ConformalMass", "CredibleIndex", "MatchCalibrator"),
-    "scale": (),
+    "embed": (),
     "serve": (),
     "sphere": (),
     "synthetic": (),

@@ -230,8 +230,8 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch, listening):
 
 @needs_server
 def test_shards_are_read_as_local_ones(store, stored, tmp_path):
-    scale = pytest.importorskip("aureole.scale")
-    sources = pytest.importorskip("aureole.scale._sources")
+    scale = pytest.importorskip("aureole.embed")
+    sources = pytest.importorskip("aureole.embed._sources")
     with tarfile.open(tmp_path / "a.tar", "w") as shard:
         for name in ("1.txt", "2.txt"):
             info = tarfile.TarInfo(name)

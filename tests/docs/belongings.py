@@ -14,7 +14,7 @@ from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.models._saving import WEIGHTS
 from aureole.records import file_hash
 from aureole.retrieval import CredibleIndex, Origin
-from aureole.scale import load_embedder
+from aureole.embed import load_embedder
 from aureole.training import minilm
 from tests.made_pictures import make_pictures
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from aureole.data import read_column
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
-from aureole.scale import ModelSpec
+from aureole.embed import ModelSpec
 from aureole.serve._workers import Decoder, Look, ModelProcess
 from aureole.training import FrozenHead
 from tests.cli.conftest import QUICK, run

@@ -17,7 +17,7 @@ from aureole.encoders import encode_all, load
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.models import CifarResNet
 from aureole.retrieval import CredibleIndex, Origin
-from aureole.scale import ModelSpec, load_embedder
+from aureole.embed import ModelSpec, load_embedder
 from aureole.training import FrozenHead, SentencePosterior, encode_posterior, save_pipeline
 from tests.encoders.conftest import TEXTS
 

@@ -30,7 +30,7 @@ import aureole as au
 from aureole.models import CifarResNet
 from aureole.records import Record, write_record
 from aureole.retrieval import open_table
-from aureole.scale import errors_address
+from aureole.embed import errors_address
 from tests.made_pictures import make_corrupt, make_pictures
 
 __all__ = [

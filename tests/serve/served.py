@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from aureole.embed import load_embedder
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder
 from aureole.retrieval import CredibleIndex, Origin
-from aureole.scale import load_embedder
 from benchmarks.engines import clustered
 
 __all__ = ["Served", "ask", "make_encoder", "make_gallery", "serving"]

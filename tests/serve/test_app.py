@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from aureole.distributions import VonMisesFisher
+from aureole.embed import load_embedder
 from aureole.errors import InvalidInputError
 from aureole.explorer._neighbourhood_map import _MARGIN
 from aureole.retrieval import (
@@ -19,10 +20,15 @@ from aureole.retrieval import (
     class_entropy,
     latent_in_cap,
 )
-from aureole.scale import load_embedder
+<<<<<<< HEAD
+from aureole.embed import load_embedder
 from aureole.serve import Service, create_app
 from aureole.serve._batching import _Search
 from aureole.serve._middleware import Access
+=======
+from aureole.serve import Service, ServiceError
+from aureole.serve._batching import _Search, degrade
+>>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 from aureole.serve._request_models import SearchRequest, search_plan
 from aureole.serve._service import ServiceOptions
 from aureole.serve._workers import degrade

@@ -9,7 +9,7 @@ import pytest
 
 from aureole.errors import InvalidInputError
 from aureole.retrieval import CredibleIndex
-from aureole.scale import load_embedder
+from aureole.embed import load_embedder
 from aureole.serve._batching import Batcher, BatchOptions, decode_base64
 from aureole.serve._errors import ApiError
 from aureole.serve._middleware import Access, Metrics

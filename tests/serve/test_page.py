@@ -9,10 +9,10 @@ import torch
 
 from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
+from aureole.embed import load_embedder
 from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder, whiten_last_layer
 from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.retrieval import CredibleIndex, Origin
-from aureole.scale import load_embedder
 from tests.web.visit import Visit, asks_for_members, browser, chromium, serving
 
 pytest.importorskip("playwright")

@@ -7,7 +7,7 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.retrieval import CredibleIndex, Origin
-from aureole.scale import load_embedder
+from aureole.embed import load_embedder
 from aureole.serve._middleware import Access
 from tests.serve.conftest import client_of, error_of, found, in_base64, serving
 

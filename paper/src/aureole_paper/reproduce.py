@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,8 +17,12 @@ import typer
 
 import aureole as au
 from aureole.cli import expanded, sweep_bar, training_bar
+<<<<<<< HEAD
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.losses._negatives import rank
+=======
+from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
+>>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 from aureole.records import Record
 from aureole_paper.names import EXPERIMENTS, BackboneName, LabelName, LossName
 
@@ -26,7 +33,7 @@ _COLUMNS = (
     *("mu_rank", "mu_mae", "kappa_rank", "kappa_mae", "spread_rank", "divergence"),
     *("entropy_rank", "crop_rank", "recall_at_1"),
 )
-_PATHS = ("--out", "--data-dir", "--cache", "--address")  # options that a record does not store
+_PATHS = ("--out", "--data-dir", "--cache")  # options that a record does not store
 HELP = rf"""Run experiments and write one record per setting and seed.
 
 If the command is interrupted, run it again to resume; finished runs are not repeated.
@@ -37,7 +44,8 @@ Examples:
 
     aureole reproduce ambiguous --seeds 1 --out results
     aureole reproduce families --workers 4 --out results
-    aureole reproduce ambiguous --ranks 2 --out results/ranks
+    torchrun --nproc-per-node 2 -m aureole reproduce ambiguous \
+      --out results/ranks
     aureole reproduce ambiguous --preset paper --max-batches 20
     aureole reproduce frozen-text --data-dir data --out paper/results/frozen
     aureole reproduce cifar10h --loss closed-form --labels soft --folds 5 \
@@ -68,16 +76,18 @@ class SeedOptions:
 
 @dataclass(frozen=True)
 class ParallelOptions:
-    """How to run in parallel: several runs at a time, or several ranks per run."""
+    """How to run in parallel; under torchrun several processes train each run together."""
 
-    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; more than one need Ray.")] = 1
-    ranks: Annotated[
-        int, typer.Option(min=1, help="Processes that train each run together, on this machine.")
-    ] = 1
-    address: Annotated[
-        str | None,
-        typer.Option(help="Ray cluster, e.g. ray://head:10001; --out must be a shared folder."),
-    ] = None
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time, one process each.")] = 1
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that ended with an error, its traceback, and whether only a file or a package was missing."""
+
+    error: str
+    details: str
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,26 +159,23 @@ def reproduce(
 ) -> None:
     """Run experiments and write one record per setting and seed; ``HELP`` is the text users see."""
     from aureole.training._distributed import is_first, joined, launched
-    from aureole.training._fit import check_fabric
 
-    workers, ranks = parallel.workers, parallel.ranks
-    if (ranks > 1 or launched() > 1) and (workers > 1 or parallel.address is not None):
+    workers = parallel.workers
+    if launched() > 1 and workers > 1:
         raise typer.BadParameter(
-            "use either --ranks (processes per run), or --workers and --address (runs at a time)."
+            "use either torchrun (processes per run) or --workers (runs at a time)."
         )
     jobs = _jobs(_experiments(names, settings.given(), preset), preset, seeds)
-    if ranks > 1:
-        check_fabric()
     quiet = as_json or not sys.stderr.isatty()
-    outcomes = _outcomes(jobs, parallel, places, quiet=quiet)
+    outcomes = _outcomes(jobs, workers, places, quiet=quiet)
     results: list[tuple[AnySetting, int, Record]] = []
     failures, missing = [], []
     shown = not quiet and workers > 1
     with joined(), sweep_bar("runs", len(jobs), shown=shown) as advance:
         for (setting, seed), outcome in outcomes:
-            if isinstance(outcome, au.scale.Failure) and outcome.missing:
+            if isinstance(outcome, Failure) and outcome.missing:
                 missing.append(outcome.error)
-            elif isinstance(outcome, au.scale.Failure):
+            elif isinstance(outcome, Failure):
                 failures.append(f"{setting.name}, seed {seed}: {outcome.error}")
                 typer.echo(outcome.details, err=True)
             else:
@@ -185,21 +192,35 @@ def reproduce(
 
 
 def _outcomes(
-    jobs: list[tuple[AnySetting, int]], parallel: ParallelOptions, places: Places, *, quiet: bool
-) -> Iterator[tuple[tuple[AnySetting, int], Record | au.scale.Failure]]:
-    """Run the jobs in this process, on several ranks, or over Ray."""
+    jobs: list[tuple[AnySetting, int]], workers: int, places: Places, *, quiet: bool
+) -> Iterator[tuple[tuple[AnySetting, int], Record | Failure]]:
+    """Run the jobs one after the other, or several at a time in processes of their own."""
     from aureole.training._distributed import launched
 
     command = _command(sys.argv[1:])
-    if parallel.workers > 1 or parallel.address is not None:
-        unwatched = partial(_run, places=places.resolved(), command=command, quiet=True)
-        return au.scale.sweep(unwatched, jobs, workers=parallel.workers, address=parallel.address)
-    watched = partial(_run, places=places, command=command, quiet=quiet)
-    if launched() > 1:  # a rank that fails must end instead of starting the next run alone
-        return ((job, watched(job)) for job in jobs)
-    if parallel.ranks > 1:
-        return au.scale.sweep(partial(au.scale.launch, watched, ranks=parallel.ranks), jobs)
-    return au.scale.sweep(watched, jobs)
+    if workers > 1:
+        import torch
+
+        run = partial(_run, places=places.resolved(), command=command, quiet=True)
+        start = {"initializer": torch.set_num_threads, "initargs": (1,)}
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), **start) as pool:
+            futures = {pool.submit(_attempt, run, job): job for job in jobs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        return
+    run = partial(_run, places=places, command=command, quiet=quiet)
+    for job in jobs:  # a rank that fails must end instead of starting the next run alone
+        yield job, run(job) if launched() > 1 else _attempt(run, job)
+
+
+def _attempt(run: Callable[[Any], Record], job: Any) -> Record | Failure:
+    """Return the record of a run, or why there is none."""
+    try:
+        return run(job)
+    except (MissingInputError, MissingPackageError) as error:
+        return Failure(str(error), "", missing=True)
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 def _experiments(names: list[str], wanted: Mapping[str, Any], preset: str) -> list[Experiment]:

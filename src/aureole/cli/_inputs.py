@@ -72,7 +72,9 @@ class InputOptions:
             return None
         encoder = au.encoders.load(self.encoder, self.kind)
         if head is not None:
-            au.scale.fit_to_head(encoder, head, self.normalized)
+            from aureole.embed._embedder import fit_to_head
+
+            fit_to_head(encoder, head, self.normalized)
         elif self.normalized is not None:
             encoder.normalized = self.normalized
         return encoder

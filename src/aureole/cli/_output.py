@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-import aureole as au
 from aureole.cli._lazy import np, rich
 
 if TYPE_CHECKING:
+    from aureole.embed._embed import Progress
     from aureole.evaluation._diagnosis import Diagnosis
     from aureole.training import Phase
 
@@ -217,11 +217,11 @@ def rows_bar(
 
 
 @contextmanager
-def embed_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[au.scale.Progress], None]]:
+def embed_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[Progress], None]]:
     """Yield an observer of bulk embedding: rows, rows per second and errors."""
     with _progress(title, None, shown=shown) as show:
 
-        def observe(now: au.scale.Progress) -> None:
+        def observe(now: Progress) -> None:
             done = now.before + now.done
             show(done, now.total, f"{done:,} rows, {now.rate:,.0f}/s, {now.faults:,} errors")
 

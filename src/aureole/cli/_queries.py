@@ -116,7 +116,7 @@ def build_query(index: au.CredibleIndex, query: QueryOptions, model: ModelOption
             raw = au.data.pick_vector(path, model.vector_column, row)
         else:
             return Query(_row_posterior(path, row, model), about)
-    embedder = au.scale.ModelSpec(model.encoder, model.head, model.normalized).load(kind)
+    embedder = au.embed.ModelSpec(model.encoder, model.head, model.normalized).load(kind)
     names = (str(name) for name in (model.encoder, model.head) if name is not None)
     who = f"the model {' with '.join(names)}"
     index.origin.check_same(embedder.weights, who, encoder=embedder.fingerprint)

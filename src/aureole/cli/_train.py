@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ import typer
 from typer import Argument, Option
 
 import aureole as au
-from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
+from aureole.cli._options import AsJson, check_out, expanded, run_digest
 from aureole.cli._output import about_kappa, is_quiet, print_json, print_text, training_bar
 from aureole.records import Record, write_record
 
@@ -25,29 +25,16 @@ if TYPE_CHECKING:
 HELP = r"""Train a posterior encoder from a config, and save it with a record of its metrics.
 
 The config is a TOML file that describes a table of vectors with groups or pairs, or the controlled process; --example
-prints one to start from, with all keys. With --ranks several processes share each batch; the result is the same. If
+prints one to start from, with all keys. Under torchrun several processes share each batch; the result is the same. If
 the command is interrupted, even killed, run it again to resume, with any number of ranks.
 
 Examples:
 
     aureole train --example vectors > config.toml
     aureole train config.toml --out encoder
-    aureole train config.toml --out encoder --set training.steps=2000 --ranks 2
+    aureole train config.toml --out encoder --set training.steps=2000
     torchrun --nproc-per-node 8 -m aureole train config.toml --out encoder
-    aureole train config.toml --out encoder --ranks 16 \
-      --ray-address ray://head:10001
 """
-
-
-@dataclass(frozen=True)
-class RankOptions:
-    """The processes that train together."""
-
-    ranks: int = option("Processes that share each batch, here or on a Ray cluster.", 1, min=1)
-    restarts: int = option("How often to restart after a rank dies.", 3, min=0)
-    ray_address: str | None = option(
-        'Run the ranks with Ray Train on this cluster, or "local"; --out must be a shared folder.'
-    )
 
 
 @expanded
@@ -59,7 +46,6 @@ def train(
         list[str] | None,
         Option("--set", help="Override a config value: section.key=value; repeatable."),
     ] = None,
-    parallel: RankOptions,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing encoder.")] = False,
     example: Annotated[
         Literal["vectors", "process"] | None,
@@ -85,7 +71,7 @@ def train(
     out = out.resolve()
     digest = run_digest([settings.kind, settings_of(settings)], _files(settings))
     work = out.with_name(f"{out.name}.partial-{digest}")
-    metrics = _train((settings, out, work, is_quiet(as_json=as_json)), parallel)
+    metrics = _train(settings, out, work, is_quiet(as_json=as_json))
     if not is_first():
         return
     shutil.rmtree(work, ignore_errors=True)
@@ -98,19 +84,12 @@ def train(
         _show(settings, metrics, out)
 
 
-def _train(arguments: tuple[Config, Path, Path, bool], parallel: RankOptions) -> dict[str, Any]:
-    """Train in this process, under torchrun, with Ray, or on several ranks of this machine."""
+def _train(config: Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:
+    """Train in this process, which may be one of several under torchrun."""
     from aureole.training._distributed import joined, launched
 
-    group, address = {"ranks": parallel.ranks, "restarts": parallel.restarts}, parallel.ray_address
-    if launched() > 1:  # by torchrun or a similar launcher
-        with joined():
-            return _on_rank(*arguments)
-    if address is not None:
-        return au.scale.run_ranks(_on_rank, arguments, address=address, work=arguments[2], **group)
-    if parallel.ranks > 1:
-        return au.scale.launch(_on_rank, *arguments, **group)
-    return _on_rank(*arguments)
+    with joined() if launched() > 1 else nullcontext():
+        return _on_rank(config, out, work, quiet)
 
 
 def _on_rank(config: Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from aureole.errors import (
     error_to_dict,
 )
 from aureole.retrieval import LanceStore, check_build, default_lists, shown_address
-from aureole.scale._embedder import ModelSpec
-from aureole.scale._posterior_table import Done, absolute_address
-from aureole.scale._sources import Chunk
-from aureole.scale._worker import ChunkWorker, WorkOrder
+from aureole.embed._embedder import ModelSpec
+from aureole.embed._posterior_table import Done, absolute_address
+from aureole.embed._sources import Chunk
+from aureole.embed._worker import ChunkWorker, WorkOrder
 
 Result = TypeVar("Result")
 _STORE_BYTES = 200 * 2**20  # shared memory of a local Ray: jobs and records are small

@@ -14,6 +14,7 @@ from fastapi import Body, Query, Response
 
 import aureole
 from aureole.distributions import VonMisesFisher
+from aureole.embed._embedder import Embedder
 from aureole.errors import InvalidInputError
 from aureole.evaluation._rejection import SAMPLED, kappa_rejection
 from aureole.explorer import (
@@ -38,8 +39,13 @@ from aureole.retrieval import (
     describe_cap,
     pick_hits,
 )
-from aureole.scale import Embedder
+<<<<<<< HEAD
+from aureole.embed import Embedder
 from aureole.serve import _request_models as requests, _response_models as responses
+=======
+from aureole.serve import _request_models as requests
+from aureole.serve._background import Background
+>>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 from aureole.serve._batching import (
     BatchOptions,
     Embedding,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from aureole.data import count_pixels, read_rgb, read_square
 from aureole.errors import AureoleError, InvalidInputError
-from aureole.scale import Embedder, ModelSpec
+from aureole.embed import Embedder, ModelSpec
 from aureole.synthetic import blur_pictures, deteriorate
 
 BLUR_UNITS = (

@@ -8,11 +8,10 @@ from aureole.data import write_columns
 from aureole.data._addresses import _file_system
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.retrieval import CredibleIndex, open_table, table_exists
-from aureole.scale import EmbedOptions, SourceSpec, embed
 from benchmarks.engines import moto_program, s3_server, upload
 from tests.cli.conftest import columns
-from tests.scale.conftest import assert_same, rows
-from tests.scale.object_store import colliding
+from tests.embed.conftest import assert_same, rows
+from tests.embed.object_store import colliding
 
 pytestmark = pytest.mark.skipif(moto_program() is None, reason="needs moto_server")
 OPTIONS = EmbedOptions(batch=32, commit_seconds=0.0)

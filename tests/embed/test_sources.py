@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
+from aureole.embed._sources import Broken, Chunk, SourceSpec, guess_modality, open_source
 from aureole.errors import InvalidInputError
 from aureole.retrieval import lance_package
-from aureole.scale._sources import Broken, Chunk, SourceSpec, guess_modality, open_source
 from tests.made_pictures import make_pictures
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from aureole.embed import load_embedder
 from aureole.errors import EncoderError, InvalidInputError
 from aureole.models._pretrained import MINILM_CAPTIONS
-from aureole.scale import load_embedder
 from aureole.training import FrozenHead, minilm
 from tests.made_pictures import bomb
 
