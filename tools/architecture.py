@@ -17,7 +17,7 @@ BATCH, QUERY = "var(--accent)", "var(--c0)"
 LAYERS = [
     [("cli", "one command per file; plug-ins by entry points", "1", "1")],
     [("serve", "HTTP service", "", "1")],
-    [("explorer", "pages and reports", "", "6"), ("scale", "bulk embedding, sweeps", "", "")],
+    [("explorer", "pages and reports", "", "6"), ("embed", "bulk embedding", "", "")],
     [("plot", "figures, the style", "", "")],
     [
         ("training", "fit, frozen heads", "16", ""),

@@ -127,41 +127,6 @@ class JobTable(MeasuredDirective):
         return table(header, rows)
 
 
-class FaultTable(MeasuredDirective):
-    """The effect of SIGKILL at random moments: ``.. fault-table:: RECORD``."""
-
-    command = "python -m benchmarks.embed_faults"
-
-    def lines(self, metrics):
-        """One table."""
-        names = {
-            "process": "the only process",
-            "worker": "one of two workers",
-            "driver": "the driver",
-            "both": "driver and worker",
-        }
-        rows = [
-            [
-                names[kind],
-                result["moments"],
-                result["killed"],
-                result["tables that differ"],
-                sum(0 < run["rows before"] < run["rows"] for run in result["runs"]),
-            ]
-            for kind, result in metrics.items()
-        ]
-        return table(
-            [
-                "killed",
-                "moments",
-                "processes killed",
-                "tables that differ",
-                "moments between the first and the last commit",
-            ],
-            rows,
-        )
-
-
 class ScalePlan(Directive):
     """Time and cost by number of rows, computed from records and prices: ``.. scale-plan:: EMBED RETRIEVAL``.
 
@@ -226,6 +191,5 @@ def setup(app):
     app.add_directive("embed-table", EmbedTable)
     app.add_directive("encoder-table", EncoderTable)
     app.add_directive("job-table", JobTable)
-    app.add_directive("fault-table", FaultTable)
     app.add_directive("scale-plan", ScalePlan)
     return {"parallel_read_safe": True}

@@ -6,12 +6,12 @@ import pytest
 
 from aureole.data import write_columns
 from aureole.data._addresses import _file_system
+from aureole.embed import EmbedOptions, SourceSpec, embed
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.retrieval import CredibleIndex, open_table, table_exists
 from benchmarks.engines import moto_program, s3_server, upload
 from tests.cli.conftest import columns
 from tests.embed.conftest import assert_same, rows
-from tests.embed.object_store import colliding
 
 pytestmark = pytest.mark.skipif(moto_program() is None, reason="needs moto_server")
 OPTIONS = EmbedOptions(batch=32, commit_seconds=0.0)
@@ -44,17 +44,15 @@ def remote_rows(where):
 def test_embed_from_and_to_the_store_gives_the_local_rows(store, pictures, encoder, tmp_path):
     upload(store, pictures, "s3://bucket/pictures")
     upload(store, encoder, "s3://bucket/encoder")
-    spec = SourceSpec("s3://bucket/pictures", rows_per_chunk=64)
+    spec = SourceSpec("s3://bucket/pictures")
     report = embed(spec, "s3://bucket/encoder", "s3://bucket/out.lance", options=OPTIONS)
-    embed(
-        SourceSpec(str(pictures), rows_per_chunk=64), encoder, tmp_path / "t.lance", options=OPTIONS
-    )
+    embed(pictures, encoder, tmp_path / "t.lance", options=OPTIONS)
     local = {row["id"]: row for row in rows(tmp_path / "t.lance")}
     assert report.rows == len(local) == 230
     assert_same(remote_rows("s3://bucket/out.lance"), local)
     for name, row in remote_rows("s3://bucket/out.lance").items():
-        assert [row[key] for key in ("source", "model", "chunk")] == [
-            local[name][key] for key in ("source", "model", "chunk")
+        assert [row[key] for key in ("source", "model")] == [
+            local[name][key] for key in ("source", "model")
         ]
     again = embed(spec, "s3://bucket/encoder", "s3://bucket/out.lance", options=OPTIONS)
     assert (again.new_rows, again.rows) == (0, 230)
@@ -107,10 +105,3 @@ def test_a_store_that_fails_ends_the_job_and_blames_no_input(
             embed("s3://bucket/p", encoder, tmp_path / "t.lance")
     assert not isinstance(caught.value, InvalidInputError)
     assert embed("s3://bucket/p", encoder, tmp_path / "t.lance").errors == 0
-
-
-@pytest.mark.long
-def test_colliding_appends_of_two_processes_store_each_id_once(store):
-    found = colliding("s3://bucket/gallery.lance", rounds=4)
-    assert (found["stored"], found["refused"], found["failed"]) == (4, 4, 0)
-    assert (found["doubled"], found["lost"], found["extra"]) == (0, 0, 0)

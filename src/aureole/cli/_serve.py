@@ -133,7 +133,7 @@ def serve(
         opened.schema.check_columns(items.label_column, items.text_column)
         embedder = None
         if model.encoder is not None or model.head is not None:
-            spec = au.scale.ModelSpec(model.encoder, model.head, model.normalized)
+            spec = au.embed.ModelSpec(model.encoder, model.head, model.normalized)
             embedder = ModelProcess(spec, model.modality)
             stack.callback(embedder.close)
         questions = _questions(index, items.questions)

@@ -128,7 +128,7 @@ def embed(
     opened = Source(spec)
     job = {**asdict(spec), "normalized": model.normalized, "encoder": embedder.fingerprint}
     with PosteriorTable(full_address(out), embedder, job, options.commit_seconds) as table:
-        order = Order(spec, model, options.batch, options.decoders, table.known, table.contents)
+        order = Order(spec, model, options.batch, options.decoders, table.done, table.contents)
         if parallel:
             results = run_ray(order, opened, workers=workers, address=address)
         else:

@@ -80,7 +80,6 @@ class PosteriorTable:
         self._last = time.monotonic()
         if not table_exists(self.where):
             self._create(embedder)
-        self._lock = self._locked()
         store = LanceStore.open(self.where)
         self._schema, held = store.schema, store.read_note(_JOB)
         if held is None:  # new, or the process that created it died at once
@@ -93,9 +92,12 @@ class PosteriorTable:
                 f"{self.where} was written with {name} {before.get(name)!r}, not {job.get(name)!r}. Repeat the "
                 "original command to resume it, or choose another --out."
             )
-        self.known, self.contents = Known(self._hashes()), Known(self._hashes(contents=True))
+        self._lock: Any = None
+        self.done, self.contents, self._new = Known(), Known(), Known()
 
     def __enter__(self) -> "PosteriorTable":
+        self._lock = self._locked()
+        self.done, self.contents = Known(self._hashes()), Known(self._hashes(contents=True))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -113,7 +115,7 @@ class PosteriorTable:
         """Add a worker's rows, which are committed every few seconds; return the numbers of posteriors and faults."""
         import pyarrow as pa
 
-        fresh = self.known.add(rows["id"].to_pylist())
+        fresh = self._new.add(rows["id"].to_pylist())
         reasons = rows["reason"].to_pylist()
         reasons = [
             reason or (None if new else "another input has the same id.")

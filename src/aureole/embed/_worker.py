@@ -29,7 +29,7 @@ class Order:
     model: ModelSpec
     batch: int
     decoders: int
-    known: Known
+    done: Known
     contents: Known  # of ids that are row numbers, with the hash of the row
 
 
@@ -71,7 +71,7 @@ class Worker:
     def _decode(self, items: list[tuple[str, Any]]) -> _Batch:
         """Decode the inputs that are not done; runs in a separate thread, in parallel with the model."""
         batch = _Batch([], [])
-        known = self._order.known.has([storable(name) for name, _ in items])
+        known = self._order.done.has([storable(name) for name, _ in items])
         for (name, raw), is_known in zip(items, known.tolist(), strict=True):
             if is_known and self._source.named:
                 continue
