@@ -29,9 +29,6 @@ import torch
 
 import aureole as au
 from aureole.data import pyarrow_package, read_column, write_columns, write_picture
-from aureole.models import CifarResNet
-from aureole.models._pretrained import MINILM_CAPTIONS
-from aureole.records import Record, read_record, write_record
 from aureole.embed import (
     Embedder,
     EmbedOptions,
@@ -40,6 +37,9 @@ from aureole.embed import (
     embed,
     load_embedder,
 )
+from aureole.models import CifarResNet
+from aureole.models._pretrained import MINILM_CAPTIONS
+from aureole.records import Record, read_record, write_record
 from aureole_paper.cifar import load_cifar10
 from aureole_paper.data_folder import data_folder
 from aureole_paper.text_data import load_captions

@@ -29,9 +29,9 @@ import torch
 
 import aureole as au
 from aureole.data import write_picture
+from aureole.embed import load_embedder
 from aureole.records import Record, write_record
 from aureole.retrieval import CredibleIndex, SearchOptions
-from aureole.embed import load_embedder
 from benchmarks.engines import clustered
 from benchmarks.retrieval import bare_faiss, bare_lance
 from tests.serve.served import Served, make_encoder, make_gallery, serving

@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aureole import (
         data,
-<<<<<<< HEAD
         distributions,
-=======
         embed,
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
         encoders,
         errors,
         evaluation,
@@ -56,11 +53,8 @@ __all__ = [
     "__version__",
     "data",
     "diagnose",
-<<<<<<< HEAD
     "distributions",
-=======
     "embed",
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
     "encoders",
     "errors",
     "evaluation",

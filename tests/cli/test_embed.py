@@ -7,12 +7,8 @@ import pytest
 
 from aureole.errors import AureoleError, InvalidInputError
 from tests.cli.conftest import run
-<<<<<<< HEAD
+from tests.embed.conftest import save_encoder
 from tests.made_pictures import make_corrupt, make_pictures
-from tests.embed.conftest import save_encoder
-=======
-from tests.embed.conftest import save_encoder
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 
 pytest.importorskip("lance")
 

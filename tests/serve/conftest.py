@@ -24,13 +24,8 @@ from aureole.distributions import VonMisesFisher
 from aureole.embed import load_embedder
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder
 from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator, Origin
-<<<<<<< HEAD
-from aureole.embed import load_embedder
 from aureole.serve import Service, create_app
 from aureole.serve._service import ServiceOptions
-=======
-from aureole.serve import Client, Pictures, Server, Service, address_of, bound_socket, create_app
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 
 N = 60
 NASTY = ["../../etc/passwd", "<script>alert(1)</script>", "a/b c", "ünï%2F", "..", "x" * 200]

@@ -20,15 +20,9 @@ from aureole.retrieval import (
     class_entropy,
     latent_in_cap,
 )
-<<<<<<< HEAD
-from aureole.embed import load_embedder
 from aureole.serve import Service, create_app
 from aureole.serve._batching import _Search
 from aureole.serve._middleware import Access
-=======
-from aureole.serve import Service, ServiceError
-from aureole.serve._batching import _Search, degrade
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 from aureole.serve._request_models import SearchRequest, search_plan
 from aureole.serve._service import ServiceOptions
 from aureole.serve._workers import degrade

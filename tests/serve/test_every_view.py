@@ -8,11 +8,6 @@ import pytest
 from aureole.embed import load_embedder
 from aureole.explorer import explorer_data, inspect_gallery, write_explorer, write_map
 from aureole.retrieval import CredibleIndex
-<<<<<<< HEAD
-from aureole.embed import load_embedder
-=======
-from aureole.serve import Pictures, Service
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 from tests.serve.axe import violations
 from tests.serve.conftest import running, serving
 from tests.web.visit import Visit, browser, chromium

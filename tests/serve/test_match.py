@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from aureole.distributions import VonMisesFisher
+from aureole.embed import load_embedder
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
 from aureole.retrieval import CredibleIndex, GalleryMatcher, MatchOptions
-from aureole.embed import load_embedder
 from aureole.serve import Service
 from tests.cli.conftest import run
 from tests.serve.conftest import (

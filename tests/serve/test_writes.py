@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from aureole.distributions import VonMisesFisher
-from aureole.retrieval import CredibleIndex, Origin
 from aureole.embed import load_embedder
+from aureole.retrieval import CredibleIndex, Origin
 from aureole.serve._middleware import Access
 from tests.serve.conftest import client_of, error_of, found, in_base64, serving
 

@@ -15,14 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-import aureole as au
 from aureole.cli import expanded, sweep_bar, training_bar
-<<<<<<< HEAD
-from aureole.errors import AureoleError, InvalidInputError, MissingInputError
-from aureole.losses._negatives import rank
-=======
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
+from aureole.losses._negatives import rank
 from aureole.records import Record
 from aureole_paper.names import EXPERIMENTS, BackboneName, LabelName, LossName
 

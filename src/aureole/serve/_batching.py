@@ -15,11 +15,8 @@ import numpy as np
 import torch
 
 from aureole.distributions import VonMisesFisher
-<<<<<<< HEAD
+from aureole.embed._embedder import Embedder, prepare_vector
 from aureole.encoders import check_text
-=======
-from aureole.embed._embedder import Embedder
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 from aureole.errors import InvalidInputError
 from aureole.explorer import MAX_COUNT, SUMMARY_MASSES
 from aureole.retrieval import (
@@ -30,8 +27,6 @@ from aureole.retrieval import (
     pick_hits,
     without_item,
 )
-<<<<<<< HEAD
-from aureole.embed import Embedder, prepare_vector
 from aureole.serve._errors import ApiError, item_not_found, map_failures
 from aureole.serve._middleware import Metrics
 from aureole.serve._workers import (
@@ -41,14 +36,6 @@ from aureole.serve._workers import (
     WorkerError,
     embed_arrays,
     tiny_input,
-=======
-from aureole.serve._errors import ApiError, map_failures
-from aureole.serve._model_process import ModelProcessError, SubprocessEmbedder, tiny_input
-from aureole.synthetic import blur_pictures, deteriorate
-
-BLUR_UNITS = (
-    32  # a blur of 1 is this fraction of the side, so that it means the same for all encoders
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 )
 
 _WAIT = 0.002  # seconds that the first item after a pause waits for others

@@ -39,13 +39,7 @@ from aureole.retrieval import (
     describe_cap,
     pick_hits,
 )
-<<<<<<< HEAD
-from aureole.embed import Embedder
 from aureole.serve import _request_models as requests, _response_models as responses
-=======
-from aureole.serve import _request_models as requests
-from aureole.serve._background import Background
->>>>>>> 484f9ef (Embedding is one loop or one Ray Data pipeline: scale becomes embed)
 from aureole.serve._batching import (
     BatchOptions,
     Embedding,

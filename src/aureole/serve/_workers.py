@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from aureole.data import count_pixels, read_rgb, read_square
-from aureole.errors import AureoleError, InvalidInputError
 from aureole.embed import Embedder, ModelSpec
+from aureole.errors import AureoleError, InvalidInputError
 from aureole.synthetic import blur_pictures, deteriorate
 
 BLUR_UNITS = (
