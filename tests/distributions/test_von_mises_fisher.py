@@ -369,3 +369,32 @@ def test_nothing_waits_for_the_device_without_validation(dim):
     with Synchronisations() as mode:
         q.sample()
     assert mode.count > 0  # rejection counts what is left, as its docstring says
+
+
+def test_a_point_is_valid_wherever_a_posterior_is():
+    mu = torch.eye(4, dtype=torch.float64)[:3]
+    point = au.VonMisesFisher(mu, torch.inf)
+    assert torch.equal(point.mean, mu)
+    assert torch.equal(point.sample((2,)), mu.expand(2, 3, 4))
+    torch.testing.assert_close(point.rsample((2,)), mu.expand(2, 3, 4))
+    assert point.variance.abs().max() == 0
+    assert point.entropy().tolist() == [-torch.inf] * 3
+    assert point.log_prob(mu).tolist() == [torch.inf] * 3
+    assert point.log_prob(mu.flip(0))[0] == -torch.inf
+    assert point.credible_cosine(0.95).tolist() == [1.0] * 3
+    assert (point.predictive_cosine(0.9, 20.0, torch.inf) < 1).all()
+    wide = au.VonMisesFisher(mu, 5.0)
+    assert au.fuse(point, wide).kappa.tolist() == [torch.inf] * 3
+    assert au.expected_positivity(point, wide, 20.0).isfinite().all()
+    for loss in (au.ClosedFormInfoNCE(20.0), au.MCInfoNCE(20.0), au.InfoNCE(temperature=0.1)):
+        assert loss(point, wide, wide).isfinite()
+        assert loss(wide, point).isfinite()
+
+
+@pytest.mark.parametrize("kind", [au.VonMisesFisher, au.MixtureVMF])
+def test_a_zero_vector_is_no_direction(kind):
+    mu = torch.eye(3)
+    mu[1] = 0
+    arguments = (mu, 5.0) if kind is au.VonMisesFisher else (torch.ones(3), mu, 5.0)
+    with pytest.raises(InvalidInputError, match=r"mu\[1\] has norm 0 .*normalize"):
+        kind(*arguments)

@@ -23,8 +23,12 @@ from aureole.sphere._sampling import random_height
 class VonMisesFisher(BatchValue):
     r"""The von Mises-Fisher distribution :math:`p(z) = C_D(\kappa)\,e^{\kappa \mu^T z}` on the unit sphere in R^D.
 
-    kappa = 0 is the uniform distribution and kappa = inf the point mu. ``rsample`` inverts the distribution function
-    of the angle to mu: a fixed cost and the exact pathwise gradient in mu and kappa. ``sample`` draws it by rejection.
+    kappa = 0 is the uniform distribution and kappa = inf the point mu: both are valid wherever a posterior is, in caps,
+    losses and galleries too. Only what has no finite value for a point raises: ``ELK`` and the calibration of kappa. A
+    negative or NaN kappa, and a mu that is zero or not a unit vector, raise ``InvalidInputError``.
+
+    ``rsample`` inverts the distribution function of the angle to mu: a fixed cost and the exact pathwise gradient in mu
+    and kappa. ``sample`` draws it by rejection.
 
     A batch works like a tensor: ``len(q)``, ``q[3]``, ``q.to("cuda")``, ``torch.cat([q, q])``, and so on.
 
