@@ -18,7 +18,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleWarning, DamagedGalleryError, InvalidInputError
 from aureole.retrieval._caps import Posterior, cap_cosine, cap_kind
 from aureole.retrieval._conformal import ConformalMass
-from aureole.retrieval._engines import engine_of
+from aureole.retrieval._engines import engine_of, wrapped_store
 from aureole.retrieval._filters import check_filter
 from aureole.retrieval._hits import Hits, Queries, find_members, raise_bounds, rank_hits
 from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
@@ -31,7 +31,6 @@ from aureole.retrieval._search_options import (
 )
 from aureole.retrieval._store import Approximate, Names, Searcher, Selection
 from aureole.retrieval._wrap import WrappedStore
-from aureole.retrieval._wrap_sources import wrapped_store
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _CONFORMAL, _ORIGIN = "conformal", "origin"  # names of notes
