@@ -28,7 +28,8 @@ import torch
 
 import aureole as au
 from aureole.records import Record, write_record
-from aureole.retrieval import CredibleIndex, cap_cosine, exact_cosines, stored_direction
+from aureole.retrieval import CredibleIndex, cap_cosine
+from aureole.retrieval._directions import exact_cosines, stored_direction
 from benchmarks.engines import clustered, postgres_server
 from benchmarks.timing import median_seconds
 

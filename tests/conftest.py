@@ -12,16 +12,15 @@ with install_import_hook("aureole", "beartype.beartype"):
     import aureole
     import aureole.cli
     import aureole.data
+    import aureole.embed
     import aureole.evaluation
     import aureole.explorer
     import aureole.records
-    import aureole.retrieval._faiss
     import aureole.retrieval._faiss
     import aureole.retrieval._faiss_index
     import aureole.retrieval._integrity
     import aureole.retrieval._lance
     import aureole.retrieval._postgres
-    import aureole.embed
     import aureole.serve
     import aureole.training
 

@@ -5,6 +5,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+import torch
+
+import aureole as au
+from aureole.retrieval import CredibleIndex
+
 from .test_help import COMMANDS
 
 HEAVY = {"torch", "numpy", "safetensors", "jaxtyping", "pyarrow", "matplotlib"}
@@ -81,3 +87,28 @@ def test_importing_the_library_imports_no_torch():
         "aureole.VonMisesFisher; assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+SEARCH = """
+import sys
+from aureole.cli import main
+sys.argv = ["aureole", "search", sys.argv[1], "--id", "row 3"]
+try:
+    main()
+finally:
+    print(*(name for name in sys.modules if name.split(".")[0] == "aureole"))
+"""
+
+
+def test_a_search_imports_no_losses_models_or_evaluation(tmp_path):
+    pytest.importorskip("lance")
+    gallery = au.VonMisesFisher(torch.eye(8), 50.0)
+    where = tmp_path / "gallery.lance"
+    CredibleIndex.create(where, gallery, [f"row {i}" for i in range(8)]).close()
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH, where], capture_output=True, text=True, check=True
+    )
+    imported = done.stdout.splitlines()[-1].split()
+    assert len(imported) <= 70
+    packages = {name.split(".")[1] for name in imported if "." in name}
+    assert not packages & {"losses", "models", "evaluation", "training", "encoders", "explorer"}

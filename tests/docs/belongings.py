@@ -9,12 +9,12 @@ import torch
 
 import aureole as au
 from aureole.data import read_picture, write_columns, write_picture
+from aureole.embed import load_embedder
 from aureole.models import Card, CifarResNet
 from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.models._saving import WEIGHTS
 from aureole.records import file_hash
 from aureole.retrieval import CredibleIndex, Origin
-from aureole.embed import load_embedder
 from aureole.training import minilm
 from tests.made_pictures import make_pictures
 

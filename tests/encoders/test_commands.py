@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from aureole.data import read_column
-from aureole.errors import EncoderError, InvalidInputError, MissingInputError
 from aureole.embed import ModelSpec
+from aureole.errors import EncoderError, InvalidInputError, MissingInputError
 from aureole.serve._workers import Decoder, Look, ModelProcess
 from aureole.training import FrozenHead
 from tests.cli.conftest import QUICK, run

@@ -16,7 +16,8 @@ from aureole.explorer._match_report import (
     match_page,
     radius_verdict,
 )
-from aureole.retrieval import MatchCalibrator, RuleSizes, SetSizes, compare_set_sizes
+from aureole.retrieval import MatchCalibrator, SetSizes, compare_set_sizes
+from aureole.retrieval._match_sets import RuleSizes
 from tests.explorer.test_page import HOSTILE, Outline
 
 PARTS = ["thresholds", "code", "curve", "reliability", "sets", "guarantee"]

@@ -18,7 +18,8 @@ from aureole.explorer import (
     save_questions,
 )
 from aureole.explorer._nearest_rows import log_match_ratios, nearest_rows
-from aureole.retrieval import CredibleIndex, Origin, cap_cosine, log_hit_positivity
+from aureole.retrieval import CredibleIndex, Origin, cap_cosine
+from aureole.retrieval._caps import log_hit_positivity
 
 KAPPA_POS = 20.0
 N, CLASSES = 120, 3

@@ -11,7 +11,8 @@ import torch
 
 import aureole as au
 from aureole import sphere
-from aureole.retrieval import CredibleIndex, cap_cosine, exact_cosines, stored_direction
+from aureole.retrieval import CredibleIndex, cap_cosine
+from aureole.retrieval._directions import exact_cosines, stored_direction
 
 ENGINES = ["memory", "faiss", "lance", "postgres"]
 _names = itertools.count()

@@ -12,8 +12,8 @@ import torch
 
 import aureole as au
 from aureole.errors import AureoleError, DamagedGalleryError, InvalidInputError
-from aureole.retrieval import CredibleIndex, Rows
-from aureole.retrieval._schema import object_array
+from aureole.retrieval import CredibleIndex
+from aureole.retrieval._schema import Rows, object_array
 from tests.retrieval.conftest import assert_exact, brute_force, everything, names, posteriors
 
 NOBODY = au.VonMisesFisher(torch.zeros(0, 4), torch.zeros(0))

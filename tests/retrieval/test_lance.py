@@ -11,7 +11,9 @@ import torch
 import aureole as au
 from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex, LanceStore, exact_cosines, stored_direction
+from aureole.retrieval import CredibleIndex
+from aureole.retrieval._directions import exact_cosines, stored_direction
+from aureole.retrieval._lance import LanceStore
 from aureole.retrieval._lance_tables import indexed_ids
 from aureole.retrieval._store import Selection
 from tests.retrieval.conftest import names, posteriors

@@ -7,14 +7,8 @@ import torch
 from aureole import MatchCalibrator, VonMisesFisher
 from aureole.distributions import MixtureVMF
 from aureole.errors import AureoleWarning, EncoderError, InvalidInputError
-from aureole.retrieval import (
-    CredibleIndex,
-    GalleryMatcher,
-    MatchOptions,
-    Origin,
-    UnknownItemError,
-    parse_filter,
-)
+from aureole.retrieval import CredibleIndex, GalleryMatcher, MatchOptions, Origin, parse_filter
+from aureole.retrieval._match_gallery import UnknownItemError
 from aureole.sphere import normalize
 
 pytest.importorskip("faiss")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from aureole.errors import InvalidInputError
-from aureole.retrieval import Origin, Schema
+from aureole.retrieval import Origin
+from aureole.retrieval._schema import Schema
 
 
 def test_schemas_from_anywhere_are_checked():

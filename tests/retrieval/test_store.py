@@ -7,8 +7,9 @@ import torch
 
 import aureole as au
 from aureole.errors import AureoleError, InvalidInputError
-from aureole.retrieval import CredibleIndex, check_build, default_lists, shown_address
-from aureole.retrieval._store import probes_of, width_of
+from aureole.retrieval import CredibleIndex
+from aureole.retrieval._addresses import shown_address
+from aureole.retrieval._store import check_build, default_lists, probes_of, width_of
 from tests.retrieval.conftest import address, everything, names, posteriors
 from tests.retrieval.killed_writers import OPERATIONS, killed, writers
 

@@ -9,7 +9,8 @@ import torch
 
 import aureole as au
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
-from aureole.retrieval import ConformalMass, CredibleIndex, SearchOptions, stored_direction
+from aureole.retrieval import ConformalMass, CredibleIndex, SearchOptions
+from aureole.retrieval._directions import stored_direction
 from benchmarks import wrapped
 from tests.retrieval.conftest import assert_exact, brute_force, posteriors
 

@@ -10,7 +10,8 @@ pytest.importorskip("fastapi")
 pytest.importorskip("lance")
 
 from aureole.distributions import VonMisesFisher
-from aureole.retrieval import ConformalMass, CredibleIndex, Origin, SearchOptions, coverage_curve
+from aureole.retrieval import ConformalMass, CredibleIndex, Origin, SearchOptions
+from aureole.retrieval._conformal import coverage_curve
 from aureole.sphere import normalize
 from tests.web.visit import Visit, browser, chromium, serving
 

@@ -22,14 +22,9 @@ from aureole.data import disjoint_pairs, label_rates, partner_chances
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import Calibration, fit_calibration, spearman
 from aureole.evaluation._calibration import partner_angle
-from aureole.retrieval import (
-    ConformalMass,
-    CredibleIndex,
-    SearchOptions,
-    exact_cosines,
-    log_hit_positivity,
-    stored_direction,
-)
+from aureole.retrieval import ConformalMass, CredibleIndex, SearchOptions
+from aureole.retrieval._directions import exact_cosines, stored_direction
+from aureole.retrieval._caps import log_hit_positivity
 from aureole.sphere import mean_resultant_length, predictive_angle, predictive_mass
 from aureole.sphere._predictive import predictive_log_pdf
 from aureole.training import Fit

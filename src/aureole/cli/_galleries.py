@@ -13,6 +13,7 @@ from aureole.cli._index import index
 from aureole.cli._options import AsJson, Gallery
 from aureole.cli._output import is_quiet, print_json, print_text, rows_bar
 from aureole.errors import DamagedGalleryError
+from aureole.retrieval._addresses import shown_address
 
 INFO = """Print facts about a gallery: rows, dimension, typical kappa, engine, columns, approximate index, calibration.
 
@@ -48,7 +49,7 @@ def check(gallery: Gallery, as_json: AsJson = False) -> None:
     """Check a gallery; ``CHECK`` is the text users see."""
     started = time.monotonic()
     facts: dict[str, Any] = {
-        "gallery": au.retrieval.shown_address(gallery),
+        "gallery": shown_address(gallery),
         "engine": None,
         "rows": None,
     }

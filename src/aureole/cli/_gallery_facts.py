@@ -6,6 +6,7 @@ from typing import Any
 
 import aureole as au
 from aureole.cli._output import print_json, print_text
+from aureole.retrieval._addresses import shown_address
 
 RECALL_QUERIES = 20  # rows of the gallery that measure the recall of an approximate index
 _GOOD_RECALL = 0.99  # below it the output suggests what to change
@@ -20,7 +21,7 @@ def gallery_facts(index: au.CredibleIndex, where: str) -> dict[str, Any]:
         calibrated = {"pairs": pairs, "largest_mass": pairs / (pairs + 1)}
         calibrated |= {"kappa_pos": held.kappa_pos, "kappa_other": held.kappa_other}
     return {
-        "gallery": au.retrieval.shown_address(where),
+        "gallery": shown_address(where),
         "engine": index.engine,
         "rows": index.count(),
         "dim": schema.dim,

@@ -33,6 +33,8 @@ from aureole.cli._options import (
 from aureole.cli._output import is_quiet, rows_bar
 from aureole.errors import InvalidInputError
 from aureole.records import file_hash
+from aureole.retrieval._addresses import is_local, shown_address
+from aureole.retrieval._engines import engine_of
 
 HELP = """Build a gallery for `aureole search`, append to it, or inspect it.
 
@@ -243,9 +245,7 @@ def build(
         with rows_bar("scoring", len(source), shown=shown) as observer:
             typical = source.typical_kappa(observer)
         made = None
-        for rows, part in _parts(
-            au.retrieval.engine_of(out).engine, len(source), payload, shown=shown
-        ):
+        for rows, part in _parts(engine_of(out).engine, len(source), payload, shown=shown):
             if made is None:
                 first = (source[rows], ids[rows], part)
                 made = au.CredibleIndex.create(place, *first, typical_kappa=typical)
@@ -320,7 +320,7 @@ def approximate(
     given = sizes.given(kind)
     with au.CredibleIndex.open(gallery) as opened:
         if not opened.count():
-            raise InvalidInputError(f"{au.retrieval.shown_address(gallery)} has no rows to index.")
+            raise InvalidInputError(f"{shown_address(gallery)} has no rows to index.")
         opened.build(kind, **given)
         seconds = time.monotonic() - started
         posteriors, _ = opened.fetch(_sample_ids(opened))
@@ -339,7 +339,7 @@ def _read(
 ) -> tuple[TablePosteriors, list[str], dict[str, list[Any]]]:
     """The posteriors, ids (row numbers if there is no column of ids) and payload of a table."""
     others = columns.columns_from or table
-    work = Path(gallery).parent if au.retrieval.is_local(gallery) else None
+    work = Path(gallery).parent if is_local(gallery) else None
     source = TablePosteriors(table, columns, encoder=encoder, work=work, shown=shown)
     ids = [str(row) for row in range(len(source))]
     id_column = columns.id_column
@@ -352,7 +352,9 @@ def _read(
                 f"ids must be strings or integers, but the column {id_column!r} of {others} has type "
                 f"{values.dtype}."
             )
-        ids = au.retrieval.check_ids([str(value) for value in values.tolist()])
+        from aureole.retrieval._schema import check_ids
+
+        ids = check_ids([str(value) for value in values.tolist()])
     payload: dict[str, list[Any]] = {}
     for text in columns.payload_column or []:
         name, _, column = text.partition("=")  # NAME=COLUMN stores a column under another name
@@ -430,8 +432,8 @@ def _staged(where: str) -> Iterator[str]:
 
     Databases and object stores are written in place.
     """
-    au.retrieval.engine_of(where)  # raises for an unknown engine before anything is read
-    if not au.retrieval.is_local(where):
+    engine_of(where)  # raises for an unknown engine before anything is read
+    if not is_local(where):
         yield where
         return
     final = Path(where)

@@ -13,6 +13,7 @@ import aureole as au
 from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson, Gallery
 from aureole.cli._output import add_row, is_quiet, print_json, print_text, rows_bar, table
+from aureole.retrieval._addresses import shown_address
 
 HELP = r"""Find suspicious labels, confused classes and outliers in a gallery.
 
@@ -66,7 +67,7 @@ def inspect_facts(questions: au.explorer.Questions, gallery: str, limit: int) ->
         first = questions.answer(entry["name"], 0, limit)[1] if entry["available"] else []
         answers[entry["name"]] = entry | {"first": first}
     return {
-        "gallery": au.retrieval.shown_address(gallery),
+        "gallery": shown_address(gallery),
         "rows": len(questions),
         "settings": questions.settings,
         "questions": answers,

@@ -21,6 +21,7 @@ from aureole.cli._queries import (
     build_query,
     short_value,
 )
+from aureole.retrieval._addresses import shown_address
 
 _CAPS_ONLY = (*CapOptions.__dataclass_fields__, "prior", "rank", "explain")
 
@@ -81,7 +82,7 @@ def print_matches(
     """Print the matches of a query as a table or as JSON; an empty result is its reason in one line."""
     built, found = _match(gallery, query, model, results, matching)
     if as_json:
-        print_json(_as_json(au.retrieval.shown_address(gallery), built, found))
+        print_json(_as_json(shown_address(gallery), built, found))
         return
     kappa = float(built.posterior.kappa)
     print_text(

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-import aureole as au
 from aureole.cli._inputs import EncoderSpec, InputOptions, default_group
 from aureole.cli._options import Normalized, OptionalHead, VectorColumn, expanded, option
 from aureole.errors import MissingPackageError
+from aureole.retrieval._addresses import is_local, shown_address
 
 HELP = r"""Write one self-contained HTML page about a table, a gallery, or a folder of records.
 
@@ -80,9 +80,7 @@ def report(
     """Write a page; ``HELP`` is the text users see."""
     given = {name: value for name, value in vars(gallery).items() if value is not None}
     table = [name for name, value in vars(rows).items() if value is not None]
-    is_gallery = not au.retrieval.is_local(what) or what.removesuffix("/").endswith(
-        (".lance", ".faiss")
-    )
+    is_gallery = not is_local(what) or what.removesuffix("/").endswith((".lance", ".faiss"))
     if rows.head is not None:
         if given:
             raise typer.BadParameter(f"--{_flag(next(iter(given)))} is for a gallery.")
@@ -145,7 +143,7 @@ def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
     from aureole.explorer import choose_columns, explorer_data, write_explorer
     from aureole.retrieval import CredibleIndex, MatchCalibrator
 
-    if out is None and not au.retrieval.is_local(address):
+    if out is None and not is_local(address):
         raise typer.BadParameter("the gallery is not local: choose the page to write with --out.")
     out = out or Path(address).with_suffix(".html")
     if "calibrator" in given:
@@ -156,4 +154,4 @@ def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
         given |= {"label_column": label, "text_column": text}
         with rows_bar("exploring", shown=sys.stderr.isatty()) as bar:
             data = explorer_data(index, progress=lambda done, _: bar(done), **given)
-    return write_explorer(data, out, Path(au.retrieval.shown_address(address)).stem)
+    return write_explorer(data, out, Path(shown_address(address)).stem)

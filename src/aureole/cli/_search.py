@@ -31,6 +31,7 @@ from aureole.cli._queries import (
     short_value,
 )
 from aureole.errors import AureoleWarning
+from aureole.retrieval._addresses import shown_address
 
 HELP = r"""Search a gallery: the certainty of the query decides how many items are returned.
 
@@ -88,7 +89,7 @@ def search(
     answer.cap["degrees"] = answer.why.cap_degrees.tolist()
     answer.cap["widest_degrees"] = cap.widest
     if as_json:
-        print_json(_as_json(answer, au.retrieval.shown_address(gallery)))
+        print_json(_as_json(answer, shown_address(gallery)))
         return
     _show(answer, limit=results.limit, shown=shown or _SHOWN, explain=results.explain)
     for note in answer.notes:
@@ -132,6 +133,9 @@ def _search(
     shown: int | None,
 ) -> Answer:
     """Search a gallery; only the first ``shown`` hits (None: all) have an explanation."""
+    from aureole.retrieval._caps import cap_kind
+    from aureole.retrieval._hits import describe_cap, pick_hits
+
     limit = results.limit
     with (
         warnings.catch_warnings(record=True) as caught,
@@ -143,7 +147,7 @@ def _search(
         kappa_pos = cap.kappa_pos
         if kappa_pos is None and cap.guarantee is None:
             kappa_pos = index.origin.kappa_pos if built.kappa_pos is None else built.kappa_pos
-        kind = au.retrieval.cap_kind(cap.kind, kappa_pos, cap.guarantee)
+        kind = cap_kind(cap.kind, kappa_pos, cap.guarantee)
         hits = index.search(
             built.posterior,
             cap.mass,
@@ -161,7 +165,7 @@ def _search(
             ),
         )
         assert isinstance(hits, au.retrieval.Hits)
-        described = au.retrieval.describe_cap(
+        described = describe_cap(
             cap.mass,
             kind,
             kappa_pos=kappa_pos,
@@ -169,10 +173,8 @@ def _search(
             conformal=index.conformal if cap.guarantee else None,
         )
     # an item is not a result of its own query
-    hits = au.retrieval.pick_hits(
-        hits, [i for i, name in enumerate(hits.ids) if name != built.item][:limit]
-    )
-    first = au.retrieval.pick_hits(hits, list(range(len(hits)))[:shown])
+    hits = pick_hits(hits, [i for i, name in enumerate(hits.ids) if name != built.item][:limit])
+    first = pick_hits(hits, list(range(len(hits)))[:shown])
     why = au.retrieval.explain_hits(first, built.posterior, latent=results.explain)
     notes = list(dict.fromkeys(str(w.message) for w in caught if w.category is AureoleWarning))
     described["conformal"] = cap.guarantee is not None
@@ -256,6 +258,8 @@ def _reasons(
     hits: au.retrieval.Hits, why: au.retrieval.Explanation, cap: dict[str, Any], i: int
 ) -> list[str]:
     """Why a hit is in the cap, in a few lines."""
+    from aureole.retrieval._hits import times_more_likely
+
     limits = [c for c in cap["cosine"] if c <= 1]
     reached = f" >= {limits[0]:.4f}" if len(limits) == 1 else " within the cap of its component"
     allowed = f" of {why.cap_degrees.nan_to_num().max():.1f}°"
@@ -267,7 +271,7 @@ def _reasons(
     if hits.log_positivity is not None:
         ratio = float(hits.log_positivity[i])
         chance = "" if hits.probability is None else f"; P(positive) {hits.probability[i]:.4g}"
-        times = au.retrieval.times_more_likely(ratio)
+        times = times_more_likely(ratio)
         lines.append(f"   {times} to match than a random item (log positivity {ratio:.3f}){chance}")
     if why.latent_in_cap is not None:
         chance = f"{why.latent_in_cap[i]:.4f}"

@@ -20,6 +20,7 @@ import aureole as au
 from aureole.cli._inputs import EncoderSpec
 from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
 from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
+from aureole.retrieval._addresses import is_local
 
 _LOG = logging.getLogger("aureole.serve")
 _GRACE = 6  # seconds for requests in flight after SIGTERM
@@ -191,7 +192,7 @@ def _questions(index: str, given: Path | None) -> au.explorer.Questions | None:
     """The answers in a file, or in the one next to the gallery; None if that does not exist."""
     if given is not None:
         return au.explorer.load_questions(given)
-    if not au.retrieval.is_local(index) or not au.explorer.questions_path(index).is_file():
+    if not is_local(index) or not au.explorer.questions_path(index).is_file():
         return None
     return au.explorer.load_questions(au.explorer.questions_path(index))
 

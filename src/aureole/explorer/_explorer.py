@@ -31,10 +31,9 @@ from aureole.retrieval import (
     MatchCalibrator,
     MatchOptions,
     SearchOptions,
-    coverage_curve,
-    exact_cosines,
-    stored_direction,
 )
+from aureole.retrieval._conformal import coverage_curve
+from aureole.retrieval._directions import exact_cosines, stored_direction
 
 _FOLDER = Path(__file__).parent / "explorer_page"
 _ENDS = 8  # items with the lowest and with the highest kappa of each class

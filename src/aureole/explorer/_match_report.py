@@ -14,7 +14,8 @@ from aureole.errors import AureoleWarning
 from aureole.explorer._head import versions
 from aureole.explorer._page import Picture, Section, Table, format_share, render
 from aureole.plot import BLUE, GREEN, GREY, INK, VERMILION, canvas
-from aureole.retrieval import MatchCalibrator, MatchQuality, RuleSizes, SetSizes
+from aureole.retrieval import MatchCalibrator, MatchQuality, SetSizes
+from aureole.retrieval._match_sets import RuleSizes
 
 PRECISIONS = RECALLS = (0.5, 0.7, 0.9)  # shown unless others are asked for
 MADE = (

@@ -21,15 +21,9 @@ from aureole.explorer._neighbourhood_map import (
     map_reach,
     spread_places,
 )
-from aureole.retrieval import (
-    CredibleIndex,
-    Hits,
-    SearchOptions,
-    exact_cosines,
-    log_hit_positivity,
-    positive_probability,
-    stored_direction,
-)
+from aureole.retrieval import CredibleIndex, Hits, SearchOptions, positive_probability
+from aureole.retrieval._caps import log_hit_positivity
+from aureole.retrieval._directions import exact_cosines, stored_direction
 
 _MEMBERS = 48  # items of the file that are listed for a set
 _POINTS = 160  # items of the file on a map

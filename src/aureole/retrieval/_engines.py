@@ -3,12 +3,15 @@
 import os
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aureole._io import check_local
 from aureole.errors import InvalidInputError
-from aureole.retrieval._store import Names, check_address, is_local, shown_address
-from aureole.retrieval._wrap import Source, WrappedStore, check_kappa
+from aureole.retrieval._addresses import check_address, is_local, shown_address
+
+if TYPE_CHECKING:
+    from aureole.retrieval._store import Names
+    from aureole.retrieval._wrap import WrappedStore
 
 _LANCE_SCHEMES = ("s3", "s3+ddb", "gs", "az", "abfss", "oss", "hf", "file", "memory")
 # by the package of an object to wrap
@@ -51,8 +54,10 @@ def engine_of(where: str) -> Any:
     )
 
 
-def wrapped_store(source: Any, names: Names, kappa: Any) -> WrappedStore:
+def wrapped_store(source: Any, names: "Names", kappa: Any) -> "WrappedStore":
     """The store around an index, table, collection or address."""
+    from aureole.retrieval._wrap import WrappedStore, check_kappa
+
     kappa = check_kappa(kappa)
     read = (*names.columns, kappa) if isinstance(kappa, str) else names.columns
     found = _source_of(source, replace(names, columns=read))
@@ -63,7 +68,7 @@ def wrapped_store(source: Any, names: Names, kappa: Any) -> WrappedStore:
         raise
 
 
-def _source_of(source: Any, names: Names) -> Source:
+def _source_of(source: Any, names: "Names") -> Any:
     """The adapter around an object or address."""
     if isinstance(source, str | os.PathLike):
         where = os.fspath(source)

@@ -14,9 +14,10 @@ import numpy as np
 from aureole._io import check_local, reporting_writes
 from aureole.data import check_bucket, lance_options
 from aureole.errors import InvalidInputError, MissingPackageError
+from aureole.retrieval._addresses import is_local
 from aureole.retrieval._filters import Condition
 from aureole.retrieval._schema import Rows, Schema
-from aureole.retrieval._store import file_lock, is_local
+from aureole.retrieval._store import file_lock
 
 BATCH = 1000  # ids per expression
 ID_INDEX = "aureole_id"

@@ -23,6 +23,7 @@ from aureole.errors import (
     InvalidInputError,
     MissingInputError,
 )
+from aureole.retrieval._addresses import check_address, shown_address, split_address
 from aureole.retrieval._filters import Condition
 from aureole.retrieval._integrity import check_returned, parse_index_note, parse_note, reading
 from aureole.retrieval._postgres_connection import Connection
@@ -31,14 +32,11 @@ from aureole.retrieval._store import (
     Approximate,
     Names,
     Selection,
-    check_address,
     check_build,
     default_lists,
     describe_index,
     probes_of,
-    shown_address,
     slack,
-    split_address,
     the_only,
     width_of,
 )

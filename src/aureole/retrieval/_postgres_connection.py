@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
-from aureole.retrieval._store import shown_address
+from aureole.retrieval._addresses import shown_address
 
 _T = TypeVar("_T")
 _WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to reconnect

@@ -19,14 +19,10 @@ from aureole.embed._embedder import Embedder, prepare_vector
 from aureole.encoders import check_text
 from aureole.errors import InvalidInputError
 from aureole.explorer import MAX_COUNT, SUMMARY_MASSES
-from aureole.retrieval import (
-    CredibleIndex,
-    Hits,
-    SearchOptions,
-    credible_cosines,
-    pick_hits,
-    without_item,
-)
+from aureole.retrieval import CredibleIndex, Hits, SearchOptions
+from aureole.retrieval._cap_tables import credible_cosines
+from aureole.retrieval._hits import pick_hits
+from aureole.retrieval._match_gallery import without_item
 from aureole.serve._errors import ApiError, item_not_found, map_failures
 from aureole.serve._middleware import Metrics
 from aureole.serve._workers import (

@@ -12,9 +12,8 @@ from aureole.retrieval import (
     MatchCalibrator,
     MatchOptions,
     SearchOptions,
-    UnknownItemError,
-    without_item,
 )
+from aureole.retrieval._match_gallery import UnknownItemError, without_item
 from aureole.serve._batching import Engine, SearchPlan
 from aureole.serve._errors import ApiError, map_failures
 from aureole.serve._request_models import MatchRequest, filter_of

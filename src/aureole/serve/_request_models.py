@@ -20,7 +20,8 @@ from pydantic import (
 )
 
 from aureole.distributions import VonMisesFisher
-from aureole.retrieval import SearchOptions, cap_kind
+from aureole.retrieval import SearchOptions
+from aureole.retrieval._caps import cap_kind
 from aureole.serve._batching import SearchPlan
 from aureole.serve._errors import ApiError
 from aureole.serve._workers import BLUR_UNITS

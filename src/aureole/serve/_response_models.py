@@ -7,7 +7,8 @@ from pydantic import BaseModel
 
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import MASSES
-from aureole.retrieval import Hits, explain_hits, times_more_likely
+from aureole.retrieval import Hits, explain_hits
+from aureole.retrieval._hits import times_more_likely
 from aureole.serve._pictures import Pictures
 
 

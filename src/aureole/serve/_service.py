@@ -29,16 +29,10 @@ from aureole.explorer import (
     match_prior,
     spread_places,
 )
-from aureole.retrieval import (
-    CredibleIndex,
-    MatchCalibrator,
-    SearchOptions,
-    cap_kind,
-    class_entropy,
-    coverage_curve,
-    describe_cap,
-    pick_hits,
-)
+from aureole.retrieval import CredibleIndex, MatchCalibrator, SearchOptions, class_entropy
+from aureole.retrieval._caps import cap_kind
+from aureole.retrieval._conformal import coverage_curve
+from aureole.retrieval._hits import describe_cap, pick_hits
 from aureole.serve import _request_models as requests, _response_models as responses
 from aureole.serve._batching import (
     BatchOptions,
