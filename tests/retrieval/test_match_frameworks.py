@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -260,7 +261,6 @@ def test_a_range_has_all_matches(rows):
     [
         ("langchain_core", "langchain-core", "LangChainMatchRetriever"),
         ("llama_index", "llama-index-core", "LlamaIndexMatchRetriever"),
-        ("llama_index", "llama-index-core", "LlamaIndexMatchPostprocessor"),
     ],
 )
 def test_a_framework_is_imported_only_when_used(package, installed, name):
@@ -413,25 +413,20 @@ def bundle(query):
 
 
 def test_llamaindex_scores_are_probabilities(named, index):
-    from aureole.retrieval import LlamaIndexMatchPostprocessor, LlamaIndexMatchRetriever
+    from aureole.retrieval import LlamaIndexMatchRetriever
 
     calibrator, gallery, queries, _ = named
     matches = MatchFilter(calibrator, exact(gallery, NAMES), threshold=0.3)
     retriever = LlamaIndexMatchRetriever(index, matches)
-    postprocessor = LlamaIndexMatchPostprocessor(matches=matches)
-    many = index.as_retriever(similarity_top_k=100)
     for query in queries[:20]:
         expected = matches(query)
-        nodes = many.retrieve(bundle(query))
         for found in (
             retriever.retrieve(bundle(query)),
             asyncio.run(retriever.aretrieve(bundle(query))),
-            postprocessor.postprocess_nodes(nodes),
         ):
             assert [node.node_id for node in found] == expected.ids
             scores = [node.score for node in found]
             np.testing.assert_allclose(scores, expected.probabilities, atol=1e-6)
-        assert nodes[0].score > nodes[-1].score  # still cosines
 
 
 def test_llamaindex_a_text_is_embedded_by_the_model_of_the_index(named, index):
@@ -463,28 +458,21 @@ def test_llamaindex_filters_take_the_level_of_all_items(named, index):
         assert [node.node_id for node in again] == expected
 
 
-def test_llamaindex_what_can_go_wrong_is_one_line(named, mapped, index):
+def test_llamaindex_what_can_go_wrong_is_one_line(named, index, monkeypatch):
     from llama_index.core.schema import NodeWithScore, TextNode
 
-    from aureole.retrieval import LlamaIndexMatchPostprocessor
+    from aureole.retrieval import LlamaIndexMatchRetriever
 
     matches = MatchFilter(named[0], threshold=0.3)
-    keep = LlamaIndexMatchPostprocessor(matches=matches)
     few = index.as_retriever(similarity_top_k=2).retrieve(bundle(named[2][0]))
     cases = {
-        "returned 2 results": (keep, few),
-        "without a score": (keep, [NodeWithScore(node=TextNode(id_="item 1"))]),
-        "without the key 'sku'": (
-            LlamaIndexMatchPostprocessor(matches=matches, id_key="sku"),
-            few,
-        ),
-        "Use LlamaIndexMatchRetriever": (
-            LlamaIndexMatchPostprocessor(matches=MatchFilter(mapped[0], threshold=0.3)),
-            few,
-        ),
+        "returned 2 results": (few, None),
+        "without a score": ([NodeWithScore(node=TextNode(id_="item 1"))], None),
+        "without the key 'sku'": (few, "sku"),
     }
-    for words, (postprocessor, nodes) in cases.items():
+    for words, (nodes, key) in cases.items():
+        retriever = LlamaIndexMatchRetriever(index, matches, id_key=key)
+        monkeypatch.setattr(retriever, "_filtered", SimpleNamespace(retrieve=lambda _, n=nodes: n))
         with pytest.raises(InvalidInputError) as error:
-            postprocessor.postprocess_nodes(nodes)
+            retriever.retrieve(bundle(named[2][0]))
         assert words in message(error)
-    assert keep.postprocess_nodes([]) == []

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from aureole.retrieval._hits import Explanation, Hits, explain_hits
     from aureole.retrieval._index import CredibleIndex
     from aureole.retrieval._langchain import LangChainMatchRetriever
-    from aureole.retrieval._llama_index import (
-        LlamaIndexMatchPostprocessor,
-        LlamaIndexMatchRetriever,
-    )
+    from aureole.retrieval._llama_index import LlamaIndexMatchRetriever
     from aureole.retrieval._match import MatchCalibrator
     from aureole.retrieval._match_filter import Matches, MatchFilter
     from aureole.retrieval._match_gallery import GalleryMatcher, GalleryMatches, MatchOptions
@@ -39,7 +36,6 @@ __all__ = [
     "GalleryMatches",
     "Hits",
     "LangChainMatchRetriever",
-    "LlamaIndexMatchPostprocessor",
     "LlamaIndexMatchRetriever",
     "MatchCalibrator",
     "MatchFilter",
@@ -81,10 +77,7 @@ _MODULES = {
     ),
     "_index": ("CredibleIndex",),
     "_langchain": ("LangChainMatchRetriever",),
-    "_llama_index": (
-        "LlamaIndexMatchPostprocessor",
-        "LlamaIndexMatchRetriever",
-    ),
+    "_llama_index": ("LlamaIndexMatchRetriever",),
     "_match": ("MatchCalibrator",),
     "_match_filter": (
         "MatchFilter",

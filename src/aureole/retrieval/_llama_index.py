@@ -8,12 +8,10 @@ from aureole.retrieval._match_filter import MatchFilter, item_id, select_items
 
 try:
     from llama_index.core.base.base_retriever import BaseRetriever
-    from llama_index.core.postprocessor.types import BaseNodePostprocessor
     from llama_index.core.schema import NodeWithScore, QueryBundle
-    from pydantic import Field, SkipValidation
 except ImportError as error:
     raise MissingPackageError(
-        "LlamaIndex adapters need llama-index-core: pip install llama-index-core."
+        "LlamaIndexMatchRetriever needs llama-index-core: pip install llama-index-core."
     ) from error
 
 
@@ -101,66 +99,12 @@ class LlamaIndexMatchRetriever(BaseRetriever):
         self, nodes: Sequence[NodeWithScore], nearest: Sequence[NodeWithScore] | None
     ) -> list[NodeWithScore]:
         level = None if nearest is None else self._matches.level(_scores(nearest))
-        return _matching_nodes(self._matches, nodes, self._id_key, level)
-
-
-class LlamaIndexMatchPostprocessor(BaseNodePostprocessor):
-    """A LlamaIndex node postprocessor that keeps the likely matches and makes their probability the score.
-
-    Retrieve many nodes, without a filter: ``index.as_retriever(similarity_top_k=100)``. With filters, or with a
-    calibrator that maps the queries, use :class:`LlamaIndexMatchRetriever`.
-
-    Parameters
-    ----------
-    matches
-        The calibrator, the threshold, and what the scores of the nodes are.
-    id_key
-        Key of the metadata that holds the id of the calibrator's item (default: the id of the node).
-
-    Examples
-    --------
-    >>> from llama_index.core.schema import NodeWithScore, TextNode
-    >>> from aureole.retrieval import MatchCalibrator, MatchFilter
-    >>> import numpy as np
-    >>> vectors = np.random.default_rng(0).standard_normal((100, 16))
-    >>> vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    >>> ids = [f"node {i}" for i in range(100)]
-    >>> calibrator = MatchCalibrator().fit(vectors, vectors, [[i] for i in ids], ids=ids)
-    >>> cosines = vectors @ vectors[7]
-    >>> nodes = [NodeWithScore(node=TextNode(id_=i), score=c) for i, c in zip(ids, cosines)]
-    >>> postprocessor = LlamaIndexMatchPostprocessor(matches=MatchFilter(calibrator, threshold=0.5))
-    >>> [node.node_id for node in postprocessor.postprocess_nodes(nodes)]
-    ['node 7']
-    """
-
-    matches: SkipValidation[MatchFilter] = Field(exclude=True)
-    id_key: str | None = None
-
-    @classmethod
-    def class_name(cls) -> str:
-        """The name under which LlamaIndex describes the class."""
-        return "LlamaIndexMatchPostprocessor"
-
-    def _postprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        del query_bundle
-        if self.matches.calibrator.map_ is not None:
-            raise InvalidInputError(
-                "the calibrator maps the queries before the search. Use LlamaIndexMatchRetriever instead."
-            )
-        return _matching_nodes(self.matches, nodes, self.id_key, None)
-
-
-def _matching_nodes(
-    matches: MatchFilter, nodes: Sequence[NodeWithScore], id_key: str | None, level: float | None
-) -> list[NodeWithScore]:
-    names = [item_id(node.node.node_id, node.node.metadata, id_key) for node in nodes]
-    results = list(zip((node.node for node in nodes), names, _scores(nodes), strict=True))
-    return [
-        NodeWithScore(node=node, score=probability)
-        for node, probability, _ in select_items(matches, results, level)
-    ]
+        names = [item_id(node.node.node_id, node.node.metadata, self._id_key) for node in nodes]
+        results = list(zip((node.node for node in nodes), names, _scores(nodes), strict=True))
+        return [
+            NodeWithScore(node=node, score=probability)
+            for node, probability, _ in select_items(self._matches, results, level)
+        ]
 
 
 def _scores(nodes: Sequence[NodeWithScore]) -> list[float]:

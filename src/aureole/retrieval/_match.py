@@ -160,6 +160,7 @@ class MatchCalibrator:
         self.fitted_ = self._scored(queries[chosen], gallery, [rows[i] for i in chosen])
         self.held_out_ = self._scored(queries[held], gallery, [rows[i] for i in held])
         self.curve_ = increasing_curve(self.held_out_.candidates, self.held_out_.labels)
+        self._null = np.sort(self.held_out_.best_wrong)
         return self
 
     def map_queries(self, queries: Any) -> Float[np.ndarray, "n dim"]:
@@ -187,10 +188,21 @@ class MatchCalibrator:
             The level of each query, from :meth:`level` (default: that of ``cosines``). Pass it if the search was
             filtered or returned few results.
         """
-        cosines = _cosines(cosines)
+        cosines, items = _cosines(cosines), np.asarray(items)
+        if items.shape != cosines.shape:
+            raise InvalidInputError(
+                f"cosines and items must have the same shape, but have {cosines.shape} and {items.shape}."
+            )
         level = self.level(cosines) if level is None else np.asarray(level, dtype=np.float64)
-        self._warn_of_drift(level)
-        return self._to_probability(self._score(cosines, np.asarray(items), level))
+        self.warn_of_drift(level)
+        return self.pair_probability(cosines, items, level)
+
+    def pair_probability(
+        self, cosines: np.ndarray, items: np.ndarray, level: np.ndarray
+    ) -> Float[np.ndarray, "..."]:
+        """Return :meth:`probability` for inputs that were checked."""
+        score = self.weights_.score(cosines, level[..., None], self._hubness_of(items))
+        return self._to_probability(score)
 
     def level(self, cosines: Any) -> Float[np.ndarray, "..."]:
         """The mean of the ``neighbours`` highest cosines of each query; they must come from an unfiltered search."""
@@ -268,9 +280,12 @@ class MatchCalibrator:
         better than the probability does, which is corrected for the level of the query. It describes the gallery,
         unlike kappa, which describes the query alone.
         """
-        highest = _cosines(cosines).max(axis=-1).astype(np.float32)
-        null = np.sort(self.held_out_.best_wrong)
-        above = len(null) - np.searchsorted(null, highest, side="left")
+        return self.null_p_value(_cosines(cosines).max(axis=-1))
+
+    def null_p_value(self, highest: Any) -> Float[np.ndarray, "..."]:
+        """Return :meth:`no_match_p_value` from the highest cosines."""
+        null = self._null
+        above = len(null) - null.searchsorted(np.asarray(highest, dtype=np.float32), side="left")
         return np.asarray((1 + above) / (len(null) + 1))
 
     def append(self, vectors: Any, ids: Sequence[Any] | None = None) -> None:
@@ -339,6 +354,7 @@ class MatchCalibrator:
                 for part in ("fitted", "held_out")
             )
             self._row_of = _rows_by_id(self.ids_, len(self.hubness_))
+            self._null = np.sort(self.held_out_.best_wrong)
         except Exception as error:
             raise InvalidInputError(f"{folder} holds no valid calibrator: {error!r}.") from error
         return self
@@ -409,17 +425,11 @@ class MatchCalibrator:
             levels=level.astype(np.float32),
         )
 
-    def _score(self, cosines: np.ndarray, items: np.ndarray, level: np.ndarray) -> np.ndarray:
-        if items.shape != cosines.shape:
-            raise InvalidInputError(
-                f"cosines and items must have the same shape, but have {cosines.shape} and {items.shape}."
-            )
-        return self.weights_.score(cosines, level[..., None], self._hubness_of(items))
-
     def _level(self, cosines: np.ndarray) -> np.ndarray:
         return mean_of_best(-np.sort(-cosines, axis=-1)[..., : self.neighbours])
 
-    def _warn_of_drift(self, level: np.ndarray) -> bool:
+    def warn_of_drift(self, level: np.ndarray) -> bool:
+        """Warn, and return True, if levels of new queries differ from those of the held-out queries."""
         known = self.held_out_.levels
         if level.size < _DRIFT_QUERIES:
             return False

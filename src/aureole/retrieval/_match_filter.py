@@ -1,6 +1,5 @@
 """Match probabilities in front of any database: search, keep the likely matches, or abstain."""
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,6 +38,25 @@ class Matches:
         return len(self.ids)
 
 
+def choose(
+    calibrator: MatchCalibrator,
+    cosines: Float[np.ndarray, " n"],
+    ids: np.ndarray,
+    level: float,
+    *,
+    threshold: float,
+    limit: int,
+    abstain: float | None = None,
+) -> Matches:
+    """Return the matches among items, the most probable first; what is passed was checked."""
+    probabilities = calibrator.pair_probability(cosines, ids, np.array(level))
+    p_value = float(calibrator.null_p_value(cosines.max()))
+    abstained = abstain is not None and p_value > abstain
+    likely = np.flatnonzero(probabilities >= threshold)
+    kept = likely[(-probabilities[likely]).argsort(kind="stable")][: 0 if abstained else limit]
+    return Matches(ids[kept].tolist(), probabilities[kept], cosines[kept], p_value, abstained)
+
+
 class LevelWindow:
     """The levels of recent queries; warns once if they differ from those of the calibrator. Not thread-safe."""
 
@@ -52,7 +70,7 @@ class LevelWindow:
         self._levels.append(level)
         self._queries += 1
         if not self._warned and self._queries % _CHECK_EVERY == 0:
-            self._warned = self._calibrator._warn_of_drift(np.array(self._levels))
+            self._warned = self._calibrator.warn_of_drift(np.array(self._levels))
 
 
 class MatchFilter:
@@ -124,14 +142,13 @@ class MatchFilter:
         self.k, self.abstain, self.scores = k, abstain, scores
         self.limit = calibrator.limit if limit is None else limit
         self._window = LevelWindow(calibrator)
-        self._null: tuple[np.ndarray, np.ndarray] | None = None
 
     def __call__(self, vector: Any) -> Matches:
         """Search for one query, a vector of the calibrator's encoder."""
         return self.select(*self._nearest(self.query_vector(vector), self.k))
 
     def search_range(self, vector: Any, range_search: RangeSearch) -> Matches:
-        """The matches among all items within the radius of this query, instead of the k nearest.
+        """Return the matches among all items within the radius of this query, instead of the k nearest.
 
         Parameters
         ----------
@@ -146,26 +163,20 @@ class MatchFilter:
         return self.select(*range_search(query, self.radius(level)), level=level)
 
     def query_vector(self, vector: Any) -> Float[np.ndarray, " dim"]:
-        """The vector to search with: of length 1, and mapped if the calibrator has a query map."""
+        """Return the vector to search with: of length 1, and mapped if the calibrator has a query map."""
         array = np.asarray(vector.detach().cpu() if hasattr(vector, "detach") else vector)
-        plain = array.shape == (self.calibrator.dim_,) and array.dtype.kind in "fiu"
-        if self.calibrator.map_ is None and plain:
-            wide = array.astype(np.float64)
-            length = math.sqrt(wide @ wide)
-            if 0 < length < math.inf:  # map_queries without its checks of many rows
-                return (wide / length).astype(np.float32)
         return self.calibrator.map_queries(array[None])[0]
 
     def level(self, scores: Any) -> float:
-        """The level of a query, from its best scores in a search without a filter, the best first."""
+        """Return the level of a query, from its best scores in a search without a filter, the best first."""
         return self._level(self.cosines(scores))
 
     def radius(self, level: float) -> float:
-        """The smallest cosine with which any item can reach the threshold, for a range search."""
+        """Return the smallest cosine with which any item can reach the threshold, for a range search."""
         return float(self.calibrator.radius(self.threshold, level))
 
     def select(self, scores: Any, ids: Any, *, level: float | None = None) -> Matches:
-        """The matches among the results of a search.
+        """Return the matches among the results of a search.
 
         Parameters
         ----------
@@ -175,20 +186,19 @@ class MatchFilter:
             From :meth:`level` (default: that of ``scores``). Pass it if the search has a filter or a radius.
         """
         cosines, ids = self.cosines(scores), _as_array(ids)
+        if cosines.shape != ids.shape:
+            raise InvalidInputError(
+                f"the search must return the same shape of scores and ids, but returned {cosines.shape} and {ids.shape}."
+            )
         if not len(cosines):
             return Matches([], cosines, cosines, 1.0, self.abstain is not None)
         level = self._level(cosines) if level is None else level
         self._window.add(level)
-        probabilities = self._probabilities(cosines, ids, level)
-        p_value = self._p_value(float(cosines.max()))
-        abstained = self.abstain is not None and p_value > self.abstain
-        likely = np.flatnonzero(probabilities >= self.threshold)
-        kept = likely[(-probabilities[likely]).argsort(kind="stable")][: self.limit]
-        kept = kept[:0] if abstained else kept
-        return Matches(ids[kept].tolist(), probabilities[kept], cosines[kept], p_value, abstained)
+        cuts = {"threshold": self.threshold, "limit": self.limit, "abstain": self.abstain}
+        return choose(self.calibrator, cosines, ids, level, **cuts)
 
     def cosines(self, scores: Any) -> Float[np.ndarray, " n"]:
-        """The cosines of the scores of one query."""
+        """Return the cosines of the scores of one query."""
         convert = self.scores if callable(self.scores) else _TO_COSINE[self.scores]
         cosines = np.asarray(convert(np.asarray(scores, dtype=np.float64)), dtype=np.float64)
         if cosines.ndim != 1 or not (np.abs(cosines) <= 1.001).all():
@@ -219,24 +229,11 @@ class MatchFilter:
             )
         return float(np.sort(cosines)[-needed:].sum() / needed)
 
-    def _probabilities(self, cosines: np.ndarray, ids: np.ndarray, level: float) -> np.ndarray:
-        """``MatchCalibrator.probability`` of one query, without a second check of the cosines."""
-        score = self.calibrator._score(cosines, ids, np.array(level))
-        return self.calibrator._to_probability(score)
-
-    def _p_value(self, highest: float) -> float:
-        """``MatchCalibrator.no_match_p_value`` of one query, with a cached order."""
-        null = self.calibrator.held_out_.best_wrong
-        if self._null is None or self._null[0] is not null:
-            self._null = (null, np.sort(null))
-        above = len(null) - self._null[1].searchsorted(np.float32(highest), side="left")
-        return float((1 + above) / (len(null) + 1))
-
 
 def select_items(
     matches: MatchFilter, results: Sequence[tuple[Any, Any, Any]], level: float | None
 ) -> list[tuple[Any, float, float]]:
-    """Item, probability and cosine of the matches among results of item, id and score."""
+    """Return item, probability and cosine of the matches among results of item, id and score."""
     items = {name: item for item, name, _ in results}
     if len(items) < len(results):
         raise InvalidInputError(
@@ -248,7 +245,7 @@ def select_items(
 
 
 def item_id(name: Any, metadata: dict[str, Any], id_key: str | None) -> Any:
-    """The id of an item of the calibrator: its own, or an entry of its metadata."""
+    """Return the calibrator's id of an item: its own, or an entry of its metadata."""
     found = name if id_key is None else metadata.get(id_key)
     if found is None:
         place = "an id" if id_key is None else f"the key {id_key[:60]!r} in its metadata"
@@ -259,7 +256,7 @@ def item_id(name: Any, metadata: dict[str, Any], id_key: str | None) -> Any:
 
 
 def _as_array(ids: Any) -> np.ndarray:
-    """The ids as an array that keeps what they are."""
+    """Return the ids as an array that keeps their types."""
     named = not isinstance(ids, np.ndarray) and len(ids) and isinstance(ids[0], str)
     array = np.empty(0, dtype=object) if named else np.asarray(ids)
     if array.dtype.kind not in "iu":

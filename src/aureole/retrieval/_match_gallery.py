@@ -15,7 +15,7 @@ from aureole.errors import AureoleWarning, EncoderError, InvalidInputError, Miss
 from aureole.retrieval._hits import Hits, pick_hits
 from aureole.retrieval._index import CredibleIndex
 from aureole.retrieval._match import MatchCalibrator
-from aureole.retrieval._match_filter import LevelWindow, MatchFilter
+from aureole.retrieval._match_filter import LevelWindow, choose
 from aureole.retrieval._schema import Origin
 from aureole.retrieval._search_options import SearchOptions
 
@@ -167,10 +167,11 @@ class GalleryMatcher:
         options = options or MatchOptions()
         item = query if isinstance(query, str) else None
         direction = self.direction(query if item is None else self.index.fetch([item])[0][0])
-        hits = self._search(direction, self.candidates(options) + 1, filter, columns, exact)
+        asked = {"filter": filter, "columns": columns, "exact": exact}
+        hits = self._search(direction, self.candidates(options) + 1, **asked)
         level = None
         if filter:
-            near = self._search(direction, self.calibrator.neighbours + 1, None, (), exact)
+            near = self._search(direction, self.calibrator.neighbours + 1, exact=exact)
             level = self.level(without_item(near, item))
         return self.select(hits, options, level=level, item=item)
 
@@ -209,33 +210,19 @@ class GalleryMatcher:
         threshold, note = self.threshold(options)
         hits = without_item(hits, item)
         if not len(hits):
-            return GalleryMatches(
-                hits,
-                np.zeros(0),
-                threshold,
-                p_value=1.0,
-                level=0.0,
-                reason="the search found no items.",
-                note=note,
-            )
-        self.check_known(hits.ids)
+            reason = "the search found no items."
+            return GalleryMatches(hits, np.zeros(0), threshold, 1.0, 0.0, reason=reason, note=note)
+        names = self._known(hits.ids)
         level = self.level(hits) if level is None else level
         if item is None:
             with self._lock:  # a warning must not become the note of a threshold
                 self._window.add(level)
-        cosines, names = hits.cosine.numpy(), [self._name_of(one) for one in hits.ids]
-        chosen = MatchFilter(
-            self.calibrator,
-            _not_searched,
-            threshold=threshold,
-            k=self.candidates(options),
-            limit=self._limit(options),
-            abstain=options.abstain,
-        ).select(cosines, names, level=level)
-        if options.recall is not None and len(chosen) == self._limit(options):
-            few = "match is" if len(chosen) == 1 else "matches are"
-            note = f"only the {len(chosen):,} most probable {few} returned, so recall is not guaranteed."
-        places = {name: place for place, name in enumerate(names)}
+        cosines, limit = hits.cosine.numpy(), self._limit(options)
+        cuts = {"threshold": threshold, "limit": limit, "abstain": options.abstain}
+        chosen = choose(self.calibrator, cosines, names, level, **cuts)
+        if options.recall is not None and len(chosen) == limit:
+            few = "match is" if limit == 1 else "matches are"
+            note = f"only the {limit:,} most probable {few} returned, so recall is not guaranteed."
         reason = None
         if chosen.abstained:
             reason = (
@@ -243,8 +230,9 @@ class GalleryMatcher:
                 f"queries without a match (the p-value), which is above {options.abstain:g}."
             )
         elif not len(chosen):
-            best = self.probabilities(cosines, hits.ids, level=level).max()
+            best = self.calibrator.pair_probability(cosines, names, np.array(level)).max()
             reason = f"no item reaches the probability {threshold:.3g}; the highest is {best:.3g}."
+        places = {name: place for place, name in enumerate(names)}
         return GalleryMatches(
             pick_hits(hits, [places[name] for name in chosen.ids]),
             chosen.probabilities,
@@ -260,10 +248,7 @@ class GalleryMatcher:
         self, cosines: Float[np.ndarray, " n"], ids: Sequence[Any], *, level: float
     ) -> Float[np.ndarray, " n"]:
         """The match probability of each item, from its cosine and the level of the query."""
-        self.check_known(ids)
-        names = np.empty(len(ids), dtype=object)
-        names[:] = [self._name_of(one) for one in ids]
-        return self.calibrator.probability(cosines, names, level=level)
+        return self.calibrator.probability(cosines, self._known(ids), level=level)
 
     def threshold(self, options: MatchOptions) -> tuple[float, str | None]:
         """(The smallest probability of a match, a note if its guarantee does not hold); cached."""
@@ -290,12 +275,19 @@ class GalleryMatcher:
 
     def check_known(self, ids: Iterable[Any]) -> None:
         """Raise if the calibrator does not know an item."""
-        unknown = [one for one in ids if self._name_of(one) is None]
+        self._known(list(ids))
+
+    def _known(self, ids: Sequence[Any]) -> np.ndarray:
+        """Return the calibrator's ids of items; raises for an unknown one."""
+        names = np.empty(len(ids), dtype=object)
+        names[:] = [self._name_of(one) for one in ids]
+        unknown = [one for one, name in zip(ids, names, strict=True) if name is None]
         if unknown:
             raise UnknownItemError(
                 f"{self._name} has no entry for {len(unknown):,} of these items of the gallery, such as "
                 f"{str(unknown[0])[:60]!r}. Add them with MatchCalibrator.append, or calibrate again."
             )
+        return names
 
     def _limit(self, options: MatchOptions) -> int:
         if options.limit is not None:
@@ -311,24 +303,9 @@ class GalleryMatcher:
         known = 0 <= row < len(self.calibrator.hubness_) and str(row) == text
         return row if known else None
 
-    def _search(
-        self,
-        direction: VonMisesFisher,
-        limit: int,
-        filter: Mapping[str, Any] | None,
-        columns: Sequence[str],
-        exact: bool,
-    ) -> Hits:
-        hits = self.index.search(
-            direction,
-            1.0,
-            limit=limit,
-            filter=filter,
-            columns=columns,
-            exact=exact,
-            options=_EVERYTHING,
-        )
-        assert isinstance(hits, Hits)
+    def _search(self, direction: VonMisesFisher, limit: int, **options: Any) -> Hits:
+        hits = self.index.search(direction, 1.0, limit=limit, options=_EVERYTHING, **options)
+        assert isinstance(hits, Hits)  # of one query
         return hits
 
 
@@ -361,7 +338,3 @@ def _check_same(calibrator: MatchCalibrator, dim: int, origin: Origin, name: str
             f"{name} was fitted on vectors of dimension {calibrator.dim_}, but the gallery has dimension {dim}. "
             + remedy
         )
-
-
-def _not_searched(_: Any, __: int) -> tuple[Any, Any]:
-    raise AssertionError("the results are passed to select")

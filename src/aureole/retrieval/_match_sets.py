@@ -1,6 +1,6 @@
-"""Does a radius per query pay? The sizes of result sets with the same recall, by three rules for what to return."""
+"""The sizes of result sets with the same recall by three rules, which show whether a radius per query pays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,27 +25,13 @@ class RuleSizes:
 
 @dataclass(frozen=True)
 class SetSizes:
-    """Result sets of three rules that find the same share of the matches, from the whole gallery.
-
-    Attributes
-    ----------
-    recalls
-        Shares of a query's matches that are found, on average over queries.
-    one_cosine
-        Items above one cosine for all queries.
-    query_radius
-        Items above a cosine that depends on the query alone.
-    match_score
-        Items above one match probability, which also depends on the item.
-    queries, items
-        Held-out queries with a match, and items of the gallery.
-    """
+    """Result sets of three rules that find the same share of a query's matches, on average over queries."""
 
     recalls: tuple[float, ...]
-    one_cosine: RuleSizes
-    query_radius: RuleSizes
-    match_score: RuleSizes
-    queries: int
+    one_cosine: RuleSizes  # items above one cosine for all queries
+    query_radius: RuleSizes  # items above a cosine that depends on the query alone
+    match_score: RuleSizes  # items above one match probability, which also depends on the item
+    queries: int  # held-out queries with a match
     items: int
 
 
@@ -59,7 +45,7 @@ def compare_set_sizes(
 ) -> SetSizes:
     """The sizes of result sets with the same recall: one cosine for all queries, a radius per query, the probability.
 
-    Each rule gets the cutoff that reaches the recall on these queries, so the comparison has no guarantee. Cost: two
+    Each rule gets the cutoff that reaches the recall on these queries, so the comparison has no guarantee. Cost: six
     products of the queries with the gallery.
 
     Parameters
@@ -102,57 +88,43 @@ def compare_set_sizes(
             f"the gallery has {len(items)} items and the calibrator {len(calibrator.hubness_)}: pass the gallery of "
             "fit, and matches as its rows."
         )
-    rules = _scores(calibrator)
-    own = [[] for _ in rules]
-    for cosines, level, block in _blocks(calibrator, mapped, items):
-        for scores, rule in zip(own, rules, strict=True):
-            values = rule(cosines, level)
-            scores += [row[group] for row, group in zip(values, groups[block], strict=True)]
-    cutoffs = [_cutoffs(scores, recalls) for scores in own]
-    returned = np.zeros((len(rules), len(recalls)))
-    for cosines, level, _ in _blocks(calibrator, mapped, items):
-        for place, (rule, levels) in enumerate(zip(rules, cutoffs, strict=True)):
-            scores = rule(cosines, level)
-            returned[place] += [np.count_nonzero(scores >= cutoff) for cutoff in levels]
-    measured = [
-        _rule(total, np.concatenate(scores), levels, len(groups))
-        for total, scores, levels in zip(returned, own, cutoffs, strict=True)
-    ]
-    return SetSizes(tuple(recalls), *measured, queries=len(groups), items=len(items))
-
-
-def _scores(
-    calibrator: MatchCalibrator,
-) -> list[Callable[[np.ndarray, np.ndarray], Float[np.ndarray, "n m"]]]:
-    """The scores of pairs by the three rules, from cosines [n, m] and levels [n, 1]."""
     weights, hubness = calibrator.weights_, calibrator.hubness_
-    return [
+    rules: list[Callable[[np.ndarray, np.ndarray], np.ndarray]] = [
         lambda cosines, _: cosines,
         lambda cosines, level: cosines - (weights.level / weights.cosine) * level,
         lambda cosines, level: weights.score(cosines, level, hubness).astype(np.float32),
     ]
+    measured = []
+    for rule in rules:
+        own: list[np.ndarray] = []
+        for scores, block in _blocks(calibrator, mapped, items, rule):
+            own += [row[group] for row, group in zip(scores, groups[block], strict=True)]
+        cutoffs, returned = _cutoffs(own, recalls), np.zeros(len(recalls))
+        for scores, _ in _blocks(calibrator, mapped, items, rule):
+            returned += [np.count_nonzero(scores >= cutoff) for cutoff in cutoffs]
+        right = np.array([(np.concatenate(own) >= cutoff).sum() for cutoff in cutoffs])
+        results, precision = returned / len(groups), right / returned
+        measured.append(RuleSizes(tuple(results.tolist()), tuple(precision.tolist())))
+    return SetSizes(tuple(recalls), *measured, queries=len(groups), items=len(items))
 
 
-def _blocks(calibrator: MatchCalibrator, queries: np.ndarray, items: np.ndarray) -> Any:
-    """(Cosines [n, m], levels [n, 1], slice) of some queries at a time."""
+def _blocks(
+    calibrator: MatchCalibrator, queries: np.ndarray, items: np.ndarray, rule: Any
+) -> Iterator[tuple[Float[np.ndarray, "n m"], slice]]:
+    """Yield the scores of pairs by a rule for some queries at a time, and which queries these are."""
     best = min(calibrator.neighbours, len(items))
     for start in range(0, len(queries), _BLOCK):
         block = slice(start, start + _BLOCK)
         cosines = queries[block] @ items.T
         highest = np.partition(cosines, cosines.shape[1] - best, axis=1)[:, -best:]
-        yield cosines, calibrator.level(highest)[:, None].astype(np.float32), block
+        yield rule(cosines, calibrator.level(highest)[:, None].astype(np.float32)), block
 
 
 def _cutoffs(scores: Sequence[np.ndarray], recalls: Sequence[float]) -> np.ndarray:
-    """The highest score at or above which queries have a mean recall of at least each given one."""
+    """Return the highest score at or above which queries have a mean recall of at least each given one."""
     values = np.concatenate(scores)
     shares = np.concatenate([np.full(len(group), 1 / len(group)) for group in scores])
     order = np.argsort(-values, kind="stable")
     reached = np.cumsum(shares[order]) / len(scores)
     places = np.searchsorted(reached, np.asarray(recalls) - 1e-9)
     return values[order][np.minimum(places, len(values) - 1)]
-
-
-def _rule(returned: np.ndarray, scores: np.ndarray, cutoffs: np.ndarray, queries: int) -> RuleSizes:
-    right = np.array([(scores >= cutoff).sum() for cutoff in cutoffs])
-    return RuleSizes(tuple((returned / queries).tolist()), tuple((right / returned).tolist()))
