@@ -188,7 +188,7 @@ class MatchFilter:
         cosines, ids = self.cosines(scores), _as_array(ids)
         if cosines.shape != ids.shape:
             raise InvalidInputError(
-                f"the search must return the same shape of scores and ids, but returned {cosines.shape} and {ids.shape}."
+                f"scores and ids must have the same shape, but have {cosines.shape} and {ids.shape}."
             )
         if not len(cosines):
             return Matches([], cosines, cosines, 1.0, self.abstain is not None)
