@@ -44,7 +44,7 @@ def test_json_is_one_object():
     ("instructions", "text"), [(None, "pip install aureole-native"), ("AVX2", "native AVX2")]
 )
 def test_doctor_says_which_code_computes_the_losses(monkeypatch, instructions, text):
-    monkeypatch.setattr(au.sphere, "native_instructions", lambda: instructions)
+    monkeypatch.setattr(doctor, "native_instructions", lambda: instructions)
     assert text in " ".join(run("doctor").stdout.replace("│", "").split())
 
 
