@@ -297,7 +297,7 @@ class CapsFigure(Directive):
 
     def run(self):
         """The figure as inline SVG, with its caption."""
-        from aureole.explorer import caps_figure
+        from aureole.explorer._figures import caps_figure
 
         return [card(caps_figure(), CAPS)]
 

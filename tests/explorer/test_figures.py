@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("faiss")
 pytest.importorskip("matplotlib")
 
-from aureole.explorer import caps_figure
+from aureole.explorer._figures import caps_figure
 
 
 def counts(svg):

@@ -6,7 +6,6 @@ from aureole.explorer._explorer import (
     page_folder,
     write_explorer,
 )
-from aureole.explorer._figures import caps_figure
 from aureole.explorer._gallery_map import GalleryMap, fit_map, map_path, read_map, write_map
 from aureole.explorer._gallery_table import (
     MAX_HITS,
@@ -59,7 +58,6 @@ from aureole.explorer._page import (
 )
 from aureole.explorer._questions import (
     QUESTIONS,
-    QuestionOptions,
     Questions,
     inspect_gallery,
     outlier_p_values,
@@ -78,9 +76,7 @@ __all__ = [
     "Exploration",
     "GalleryMap",
     "GalleryTable",
-    "QuestionOptions",
     "Questions",
-    "caps_figure",
     "explore",
     "explorer_data",
     "fit_map",

@@ -15,10 +15,19 @@ from jaxtyping import Float
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.explorer._nearest_rows import GalleryRows, Neighbours, log_match_ratios, nearest_rows
+from aureole.explorer._nearest_rows import (
+    SAMPLE,
+    GalleryRows,
+    Neighbours,
+    log_match_ratios,
+    nearest_rows,
+)
 from aureole.retrieval import CredibleIndex, cap_cosine
 
 QUESTIONS = ("labels", "ambiguous", "outliers")
+NEIGHBOURS = 20  # of which those inside the predictive cap count
+MASS = 0.95  # of the predictive cap
+OUTLIER_RANK = 10  # the neighbour whose angle makes an item an outlier
 _MOST_PAIRS = 10_000  # pairs of classes that are kept
 _AMBIGUOUS = 0.25  # share that both classes of an ambiguous item have, at least
 _LARGEST_LOG = 500.0  # of a weight
@@ -26,39 +35,6 @@ _REMOTE = 20  # items of the answer "outliers", also if fewer are beyond the fen
 _FENCE = 3.0  # interquartile ranges of the log angle beyond the third quartile: Tukey's "far out"
 
 Observer = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class QuestionOptions:
-    """How the questions are answered.
-
-    Parameters
-    ----------
-    neighbours
-        Nearest items of which those inside the predictive cap count (default 20).
-    mass
-        Of the predictive cap (default 0.95).
-    outlier_rank
-        The neighbour whose angle makes an item an outlier (default 10).
-    sample
-        Items that each item is compared with, at most (default 100,000).
-    """
-
-    neighbours: int = 20
-    mass: float = 0.95
-    outlier_rank: int = 10
-    sample: int = 100_000
-
-    def __post_init__(self) -> None:
-        if not (
-            1 <= self.outlier_rank <= 1000 and 1 <= self.neighbours <= 1000 and self.sample > 1
-        ):
-            raise InvalidInputError(
-                "neighbours and outlier_rank must be between 1 and 1,000 and sample at least 2, but are "
-                f"{self.neighbours!r}, {self.outlier_rank!r} and {self.sample!r}."
-            )
-        if not 0 < self.mass < 1:
-            raise InvalidInputError(f"mass must lie between 0 and 1, but is {self.mass!r}.")
 
 
 @dataclass(frozen=True)
@@ -130,12 +106,12 @@ class Questions:
         return f"Questions({len(self)} items, {counts})"
 
     def columns(self) -> dict[str, Float[np.ndarray, " n"]]:
-        """Numbers for each item: ``suspicion`` (with labels) and ``outlier``, -log10 of the p-value."""
+        """Return numbers for each item: ``suspicion`` (with labels) and ``outlier``, -log10 of the p-value."""
         found = {} if self.suspicion is None else {"suspicion": self.suspicion}
         return found | {"outlier": -np.log10(np.maximum(self.p_value, 1e-30))}
 
     def summary(self) -> list[dict[str, Any]]:
-        """Of each question: whether it is answered, the reason if it is not, and how many items it found."""
+        """Return for each question whether it is answered, the reason if it is not, and how many items it found."""
         entries = []
         for name in QUESTIONS:
             reason = self._reason(name)
@@ -152,7 +128,7 @@ class Questions:
         *,
         classes: tuple[int, int] | None = None,
     ) -> tuple[int, list[dict[str, Any]]]:
-        """(How many there are, a page of them): rows with their scores, the strongest first.
+        """Return how many there are, and a page of them: rows with their scores, the strongest first.
 
         Outliers are followed by the next most remote items, so that there are at least 20: see ``beyond`` of each.
 
@@ -172,12 +148,12 @@ class Questions:
         ]
 
     def rows(self, name: str, *, classes: tuple[int, int] | None = None) -> np.ndarray:
-        """All rows that ``answer`` lists, ascending."""
+        """Return all rows that ``answer`` lists, ascending."""
         self._check_answered(name)
         return np.sort(self._found(name, classes))
 
     def confusions(self, limit: int = 20) -> list[dict[str, Any]]:
-        """Pairs of classes that are confused most: the mean share of each in the caps of the other."""
+        """Return the pairs of classes that are confused most: the mean share of each in the caps of the other."""
         shares, label = self.shares, self.label
         if shares is None or label is None or self.classes is None:
             return []
@@ -210,17 +186,17 @@ class Questions:
             raise InvalidInputError(reason)
 
     def _reason(self, name: str) -> str | None:
-        """Why a question has no answer; None if it has one."""
+        """Return the reason why a question has no answer; None if it has one."""
         if name in ("labels", "ambiguous") and self.shares is None:
             return "the gallery has no label column."
         return None
 
     def _count(self, name: str) -> int:
-        """How many items a question found; of outliers, those beyond the fence."""
+        """Return the number of items that a question found; of outliers, those beyond the fence."""
         return int((self.angle > self.far).sum()) if name == "outliers" else len(self._found(name))
 
     def _found(self, name: str, classes: tuple[int, int] | None = None) -> np.ndarray:
-        """The rows that a question is about, the strongest first."""
+        """Return the rows that a question is about, the strongest first."""
         if name == "outliers":
             score, flagged = self.angle, self.angle > self.far
             if math.isfinite(self.far):
@@ -269,11 +245,10 @@ def inspect_gallery(
     *,
     label_column: str | None = None,
     kappa_pos: float | None = None,
-    options: QuestionOptions | None = None,
     rows: GalleryRows | None = None,
     observer: Observer | None = None,
 ) -> Questions:
-    """Answers to the questions that people have about a gallery, for every item.
+    """Answer the questions that people have about a gallery, for every item.
 
     Suspicious labels and confused classes compare the label of an item with those of the nearest other items in its
     predictive cap, each weighted by how many times more likely than a random item it matches. Outliers compare the
@@ -291,8 +266,6 @@ def inspect_gallery(
     kappa_pos
         How close the latents of two partners are (default: that of the gallery's ``origin``). If it is unknown, the
         nearest items count equally.
-    options
-        Sizes and masses.
     rows
         All rows of the index, if they have been read already.
     observer
@@ -311,24 +284,22 @@ def inspect_gallery(
     >>> [entry["id"] for entry in found.answer("labels", limit=1)[1]]
     ['item 007']
     """
-    options = options or QuestionOptions()
     rows = rows or GalleryRows.read(index, [label_column] if label_column else [])
     if kappa_pos is None:
         kappa_pos = index.origin.kappa_pos
     n = len(rows)
-    k = max(options.neighbours, options.outlier_rank)
     watch = (lambda done: observer("comparing", done, n)) if observer else None
-    near = nearest_rows(rows.mu, k, sample=options.sample, observer=watch)
+    near = nearest_rows(rows.mu, NEIGHBOURS, observer=watch)
     typical = index.schema.typical_kappa
     shares = classes = label = suspicion = None
     if label_column is not None and n:
         classes, label = class_codes(rows.payload[label_column])
         if observer is not None:
             observer("weighing", 0, n)
-        weights = match_weights(rows, near, kappa_pos, typical, options)
+        weights = match_weights(rows, near, kappa_pos, typical)
         shares = cap_shares(near, weights, label)
         suspicion = label_suspicion(shares)
-    angle = outlier_angles(near, options.outlier_rank)
+    angle = outlier_angles(near, OUTLIER_RANK)
     return Questions(
         rows.ids,
         rows.kappa,
@@ -343,16 +314,16 @@ def inspect_gallery(
         {
             "label_column": label_column,
             "kappa_pos": kappa_pos,
-            "mass": options.mass,
-            "neighbours": options.neighbours,
-            "outlier_rank": options.outlier_rank,
-            "compared_with": min(n, options.sample),
+            "mass": MASS,
+            "neighbours": NEIGHBOURS,
+            "outlier_rank": OUTLIER_RANK,
+            "compared_with": min(n, SAMPLE),
         },
     )
 
 
 def class_codes(labels: list[Any]) -> tuple[list[Any], np.ndarray]:
-    """(The labels, most frequent first and then as text; the place of each item's label among them).
+    """Return the labels, most frequent first and then as text, and the place of each item's label among them.
 
     Examples
     --------
@@ -370,33 +341,29 @@ def match_weights(
     near: Neighbours,
     kappa_pos: float | None,
     typical_kappa: float,
-    options: QuestionOptions,
 ) -> Float[np.ndarray, "n k"]:
-    r"""How many times more likely than a random item each neighbour in the predictive cap matches: :math:`S\,h`.
+    r"""Return how many times more likely than a random item each neighbour in the predictive cap matches: :math:`S\,h`.
 
     It takes both kappas into account: 1 is chance. 0 for neighbours outside of the cap. Without ``kappa_pos`` the
     nearest neighbours all have the weight 1. Rows with a log beyond 500 are scaled down to it.
     """
-    weights = np.zeros(near.rows.shape)
-    weights[:, : options.neighbours] = 1.0
+    weights = np.ones(near.rows.shape)
     if kappa_pos is None or not near.rows.size:
         return weights
     posterior = VonMisesFisher(
         torch.from_numpy(rows.mu), torch.from_numpy(rows.kappa), validate_args=False
     )
     settings = {"kind": "predictive", "kappa_pos": kappa_pos, "kappa_other": typical_kappa}
-    threshold = cap_cosine(posterior, options.mass, **settings).numpy()
-    nearest = Neighbours(*(each[:, : options.neighbours] for each in (near.rows, near.cosine)))
-    log_ratio = log_match_ratios(nearest, rows.kappa, kappa_pos, rows.mu.shape[1])
+    threshold = cap_cosine(posterior, MASS, **settings).numpy()
+    log_ratio = log_match_ratios(near, rows.kappa, kappa_pos, rows.mu.shape[1])
     log_ratio -= np.maximum(log_ratio.max(1, keepdims=True) - _LARGEST_LOG, 0.0)
-    weights[:, : options.neighbours] = np.exp(log_ratio)
-    return weights * (near.cosine >= threshold[:, None])
+    return np.exp(log_ratio) * (near.cosine >= threshold[:, None])
 
 
 def cap_shares(near: Neighbours, weights: Float[np.ndarray, "n k"], label: np.ndarray) -> CapShares:
-    """The share of each class among the weights of an item's neighbours; the item itself does not count.
+    """Return the share of each class among the weights of an item's neighbours; the item itself does not count.
 
-    Cost: one sort of n k numbers, in blocks.
+    Cost: one sort of n k numbers.
 
     Examples
     --------
@@ -406,46 +373,32 @@ def cap_shares(near: Neighbours, weights: Float[np.ndarray, "n k"], label: np.nd
     (array([0.25, 0.5 ,  nan]), array([ 1,  1, -1], dtype=int32), array([0.75, 0.5 ,  nan]))
     """
     n, classes = len(label), int(label.max()) + 1 if len(label) else 0
-    own, best, weight = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n)
+    weight = weights.sum(1)
+    filled = weight > 0
+    share = weights / np.where(filled, weight, 1.0)[:, None]
+    row, column = np.nonzero(share)
+    # the share of each class in each cap: classes of one row are next to each other
+    key, place = np.unique(row * classes + label[near.rows[row, column]], return_inverse=True)
+    mean = np.bincount(place, share[row, column], minlength=len(key))
+    row, code = np.divmod(key, max(1, classes))
+    own, best = (np.where(filled, 0.0, np.nan) for _ in range(2))
     other = np.full(n, -1, np.int32)
-    codes: list[np.ndarray] = [np.zeros(0, np.int64)]
-    sums: list[np.ndarray] = [np.zeros(0)]
-    sizes = np.zeros(classes)
-    for start in range(0, n, 20_000):
-        part = np.arange(start, min(n, start + 20_000))
-        total = weight[part] = weights[part].sum(1)
-        filled = total > 0
-        shares = weights[part] / np.where(filled, total, 1.0)[:, None]
-        keys = (part[:, None] - start) * classes + label[near.rows[part]]
-        key, place = np.unique(keys[shares > 0], return_inverse=True)
-        share = np.bincount(place, shares[shares > 0], minlength=len(key))
-        row, code = np.divmod(key, max(1, classes))
-        is_own = code == label[part][row]
-        own[part] = np.where(filled, 0.0, np.nan)
-        best[part] = np.where(filled, 0.0, np.nan)
-        own[part[row[is_own]]] = share[is_own]
-        order = np.lexsort(
-            (-code[~is_own], share[~is_own])
-        )  # the largest share comes last and stays
-        rows_, codes_ = row[~is_own][order], code[~is_own][order]
-        other[part[rows_]], best[part[rows_]] = codes_, share[~is_own][order]
-        sizes += np.bincount(label[part][filled], minlength=classes)
-        pair, place = np.unique(
-            label[part][row].astype(np.int64) * classes + code, return_inverse=True
-        )
-        codes.append(pair)
-        sums.append(np.bincount(place, share, minlength=len(pair)))
-    pair, place = np.unique(np.concatenate(codes), return_inverse=True)
-    mean = np.bincount(place, np.concatenate(sums), minlength=len(pair))
+    is_own = code == label[row]
+    own[row[is_own]] = mean[is_own]
+    order = np.lexsort((-code[~is_own], mean[~is_own]))  # the largest share comes last and stays
+    rows, codes = row[~is_own][order], code[~is_own][order]
+    other[rows], best[rows] = codes, mean[~is_own][order]
+    pair, place = np.unique(label[row].astype(np.int64) * classes + code, return_inverse=True)
     first, second = np.divmod(pair, max(1, classes))
-    mean = mean / np.maximum(sizes[first], 1) if len(pair) else mean
-    order = np.lexsort((pair, -mean))[:_MOST_PAIRS]
+    sizes = np.bincount(label[filled], minlength=classes)
+    total = np.bincount(place, mean, minlength=len(pair)) / np.maximum(sizes[first], 1)
+    order = np.lexsort((pair, -total))[:_MOST_PAIRS]
     pairs = np.stack([first, second], 1)[order].astype(np.int32)
-    return CapShares(own, other, best, weight, pairs, mean[order])
+    return CapShares(own, other, best, weight, pairs, total[order])
 
 
 def label_suspicion(shares: CapShares) -> Float[np.ndarray, " n"]:
-    r"""How suspicious each label is: :math:`(b + 1) / (a + b + 2)`.
+    r"""Return how suspicious each label is: :math:`(b + 1) / (a + b + 2)`.
 
     a is the sum of the weights :math:`S\,h` of the items in the cap with the same label, b that of the other class with
     the largest sum; 1 is the weight of a random item. 0.5 for an empty cap.
@@ -462,7 +415,7 @@ def label_suspicion(shares: CapShares) -> Float[np.ndarray, " n"]:
 
 
 def outlier_angles(near: Neighbours, rank: int) -> Float[np.ndarray, " n"]:
-    """The angle in radians to the neighbour of this rank, or to the farthest if there are fewer; NaN without any."""
+    """Return the angle in radians to the neighbour of this rank, or to the farthest; NaN without any."""
     k = near.cosine.shape[1]
     if k == 0:
         return np.full(len(near.cosine), np.nan)
@@ -472,7 +425,7 @@ def outlier_angles(near: Neighbours, rank: int) -> Float[np.ndarray, " n"]:
 def outlier_p_values(
     angles: Float[np.ndarray, " n"], new: Float[np.ndarray, " m"] | None = None
 ) -> Float[np.ndarray, "..."]:
-    r"""Conformal p-values: how common such an angle is among the items of the gallery.
+    r"""Return conformal p-values: how common such an angle is among the items of the gallery.
 
     Of a new item with the angle a it is :math:`(1 + \#\{i : a_i \ge a\}) / (n + 1)`: if the item is drawn like those of
     the gallery, it is at most p with probability p. Of an item of the gallery, which is one of the n, it is
@@ -499,7 +452,7 @@ def outlier_p_values(
 
 
 def far_angle(angles: Float[np.ndarray, " n"]) -> float:
-    """The angle beyond which an item is far from everything: Tukey's outer fence of the log angles.
+    """Return the angle beyond which an item is far from everything: Tukey's outer fence of the log angles.
 
     Three interquartile ranges of the log angle beyond its third quartile. A gallery without outliers has hardly any
     item beyond. Infinite below 20 items.
