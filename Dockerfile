@@ -28,4 +28,4 @@ EXPOSE 8765
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python", "-c", "from http.client import HTTPConnection as C; c = C('127.0.0.1', 8765, timeout=4); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["aureole"]
-CMD ["serve", "--index", "/data/gallery.lance", "--host", "0.0.0.0", "--port", "8765", "--json-logs"]
+CMD ["serve", "--index", "/data/gallery.lance", "--host", "0.0.0.0", "--port", "8765"]

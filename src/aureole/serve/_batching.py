@@ -17,7 +17,7 @@ import torch
 from aureole.distributions import VonMisesFisher
 from aureole.embed._embedder import Embedder, prepare_vector
 from aureole.encoders import check_text
-from aureole.errors import InvalidInputError
+from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.explorer import MAX_COUNT, SUMMARY_MASSES
 from aureole.retrieval import CredibleIndex, Hits, SearchOptions
 from aureole.retrieval._cap_tables import credible_cosines
@@ -234,6 +234,8 @@ def _stored(index: CredibleIndex, names: list[Any], field: str | None) -> dict[A
     """The posteriors of items by id; a batch with an unknown item is retried one by one."""
     try:
         found, _ = index.fetch(names)
+    except DamagedGalleryError:
+        raise
     except InvalidInputError as error:
         raise item_not_found(names[0], field) from error
     pairs = zip(names, found.mu, found.kappa, strict=True)

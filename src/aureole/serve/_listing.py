@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from fastapi import Header, Path, Query, Response
 
-from aureole.errors import InvalidInputError
+from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.explorer import MASSES, MAX_HITS, GalleryTable, map_caps, table_version
 from aureole.retrieval import CredibleIndex
 from aureole.serve import _request_models as requests, _response_models as responses
@@ -58,6 +58,8 @@ class Listing:
         def work(index: CredibleIndex) -> Any:
             try:
                 return index.fetch([id], columns=list(self.columns))
+            except DamagedGalleryError:
+                raise
             except InvalidInputError as error:
                 raise item_not_found(id) from error
 
@@ -142,6 +144,8 @@ class Listing:
     def _fetch(self, index: CredibleIndex, ids: list[str]) -> list[responses.Item]:
         try:
             posterior, payload = index.fetch(ids, columns=list(self.columns))
+        except DamagedGalleryError:
+            raise
         except InvalidInputError:  # one of them was deleted since the table was read
             if len(ids) == 1:
                 return []
