@@ -2,7 +2,7 @@ r"""Numbers from records: the syntax of a fact, the role that puts it into a pag
 
 A fact is ``PATH#KEY/KEY:FORMAT``. In a page of the docs it is a role::
 
-    {fact}`results/serve/load.json#ratios/embed to the encoder/a second:.2f`
+    {fact}`results/benchmarks/damaged_faiss.json#slowest seconds:.2f`
 
 README.md has plain numbers: docs/facts.toml quotes the words around each and names the record it comes from.
 ``python docs/_ext/facts.py`` lists the numbers that are out of date.
