@@ -54,8 +54,7 @@ EXTRAS = [
     (("ray",), ("reproduce", "ambiguous", "--workers", "2", "--max-batches", "1"), "ray"),
     (("transformers",), ("score", *CSV, "transformers:a", "--out", "o.csv"), "transformers pillow"),
     (("timm",), ("embed", "photos", "--encoder", "timm:a", "--head", "head", "--out", "e.lance"), "timm pillow"),
-    (("onnxruntime",), ("score", *CSV, "onnx:c.csv", "--out", "o.csv"), "onnxruntime transformers pillow"),
-    (("httpx",), ("score", *CSV, "openai:http://127.0.0.1:9#m", "--out", "o.csv"), "httpx"),
+    (("openai",), ("score", *CSV, "openai:http://127.0.0.1:9#m", "--out", "o.csv"), "openai"),
     (("jinja2",), (*FIT, "--out", "new", "--report", "page.html"), "explore"),
     (("ray",), ("embed", "t.parquet", "--head", "head", "--out", "e.lance", "--workers", "2"), "ray"),
 ]  # fmt: skip
@@ -68,8 +67,7 @@ MISSING = [
     (("embed", "photos", "--encoder", "no", "--out", "e.lance"), "no does not exist"),
     (("score", *CSV, "python:no.py:f", "--out", "o.csv"), "no.py"),
     (("score", *CSV, "python:no_module:f", "--out", "o.csv"), "no_module"),
-    (("score", *CSV, "onnx:no.onnx", "--out", "o.csv"), "no.onnx"),
-    (("score", *CSV, "openai:http://127.0.0.1:9/v1#m", "--out", "o.csv"), "Connection refused"),
+    (("score", *CSV, "openai:http://127.0.0.1:9/v1#m", "--out", "o.csv"), "Connection error"),
     (("score", "c.csv", "--text-column", "no", *CSV[3:], "timm:a", "--out", "o.csv"), "no column 'no'"),
     (("fit-head", "c.csv", "--text-column", "no", "--group-column", "g", "--encoder", "timm:a", "--out", "new"), "no"),
     (("fit-head", "c.csv", "--text-column", "g", "--group-column", "no", "--encoder", "timm:a", "--out", "new"), "no"),
@@ -176,7 +174,7 @@ def test_a_missing_extra_is_named(without, number):
     line = one_line(without[number], 2)
     assert line.count("pip install") == 1
     name = EXTRAS[number][2]  # an extra, or packages that only the user's own model needs
-    own = name.startswith(("transformers", "timm", "onnx", "httpx"))
+    own = name.startswith(("transformers", "timm", "openai"))
     assert ("pip install " + (name if own else f"'aureole[{name}]'")) in line
 
 

@@ -1,9 +1,7 @@
-"""Real encoders of every kind, made once: gte-small, its ONNX export, a vision transformer, an API on loopback."""
+"""Real encoders of every kind, made once: gte-small, a vision transformer, an API on loopback."""
 
 import os
-import shutil
 import threading
-import warnings
 from contextlib import contextmanager
 
 import pytest
@@ -32,43 +30,6 @@ def gte(shared_data):
     """The folder of gte-small."""
     pytest.importorskip("sentence_transformers")
     return shared_data / "weights" / "gte_small"
-
-
-@pytest.fixture(scope="session")
-def onnx_file(gte, tmp_path_factory):
-    """gte-small in ONNX format, with its tokenizer."""
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    from transformers import AutoModel, AutoTokenizer
-
-    class States(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            options = {"dtype": torch.float32, "attn_implementation": "eager"}
-            self.model = AutoModel.from_pretrained(gte, add_pooling_layer=False, **options).eval()
-
-        def forward(self, input_ids, attention_mask):
-            return self.model(input_ids, attention_mask=attention_mask).last_hidden_state
-
-    folder = tmp_path_factory.mktemp("onnx")
-    for path in gte.glob("*token*"):
-        shutil.copy(path, folder)
-    batch = AutoTokenizer.from_pretrained(gte)(TEXTS, padding=True, return_tensors="pt")
-    names, axes = ["input_ids", "attention_mask"], {0: "batch", 1: "length"}
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # of the older exporter, which takes seconds instead of minutes
-        torch.onnx.export(
-            States(),
-            tuple(batch[name] for name in names),
-            str(folder / "model.onnx"),
-            input_names=names,
-            output_names=["last_hidden_state"],
-            dynamic_axes=dict.fromkeys((*names, "last_hidden_state"), axes),
-            dynamo=False,
-        )
-    return folder / "model.onnx"
 
 
 @pytest.fixture(scope="session")

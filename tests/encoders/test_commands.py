@@ -13,7 +13,6 @@ from aureole.errors import EncoderError, InvalidInputError, MissingInputError
 from aureole.serve._workers import Decoder, Look, ModelProcess
 from aureole.training import FrozenHead
 from tests.cli.conftest import QUICK, run
-from tests.encoders.conftest import served
 
 pytest.importorskip("lance")
 pytest.importorskip("faiss")
@@ -129,12 +128,11 @@ def test_one_command_from_class_folders_to_a_page(photos, mobilenet_file, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def kinds(request, texts, photos, gte, onnx_file, gte_api, vision_folder, mobilenet_file, toy):
+def kinds(request, texts, photos, gte, gte_api, vision_folder, mobilenet_file, toy):
     """The specification of each kind, and what it encodes."""
     return {
         "sentence-transformers": (f"sentence-transformers:{gte}", texts),
         "transformers": (f"transformers:{gte}", texts),
-        "onnx": (f"onnx:{onnx_file}", texts),
         "openai": (f"openai:{gte_api[0]}/v1#gte-small", texts),
         "python-text": (toy, texts),
         "transformers-image": (f"transformers:{vision_folder}", photos),
@@ -145,7 +143,7 @@ def kinds(request, texts, photos, gte, onnx_file, gte_api, vision_folder, mobile
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    ["sentence-transformers", "transformers", "onnx", "openai", "python-text", "transformers-image",
+    ["sentence-transformers", "transformers", "openai", "python-text", "transformers-image",
      "python-image"],
 )  # fmt: skip
 def test_every_kind_at_every_command(kinds, kind, tmp_path):
@@ -262,49 +260,6 @@ def test_refused_commands_leave_nothing_behind(texts, toy, photos, tmp_path):
     ):  # fmt: skip
         assert run(*command).exit_code == 2, command
     assert not list(out.iterdir())
-
-
-@pytest.mark.parametrize("fault", ["down", "slow", "429", "dimension"])
-def test_faults_of_an_api_leave_nothing_behind(texts, fault, tmp_path, monkeypatch):
-    import time
-
-    from fastapi import FastAPI
-    from fastapi.responses import JSONResponse
-
-    pause = time.sleep
-    app = FastAPI()
-
-    @app.post("/v1/embeddings")
-    def answer(body: dict):
-        if fault == "slow":
-            pause(0.6)
-        if fault == "429":
-            return JSONResponse({"error": "too many"}, 429)
-        return {"data": [{"index": i, "embedding": [1.0, 0.0]} for i in range(len(body["input"]))]}
-
-    monkeypatch.setenv("AUREOLE_API_RETRIES", "1")
-    monkeypatch.setenv("AUREOLE_API_TIMEOUT", "0.2" if fault == "slow" else "5")
-    monkeypatch.setattr("aureole.encoders._openai.time.sleep", lambda seconds: None)
-    rng = np.random.default_rng(0)
-    groups = np.repeat(np.arange(20), 4)
-    vectors = rng.normal(size=(20, 4))[groups] + 0.1 * rng.normal(size=(80, 4))
-    FrozenHead(2, steps=4, items=32).fit(vectors, groups).save(tmp_path / "head")
-    match = {"down": "refused", "slow": "no answer within", "429": "status 429 .*too many"}
-    with served(app) as url:
-        url = "http://127.0.0.1:9" if fault == "down" else url
-        model = (
-            "--text-column",
-            "text",
-            "--encoder",
-            f"openai:{url}/v1#m",
-            "--head",
-            tmp_path / "head",
-        )
-        for command in (("score", texts), ("embed", texts), ("index", "build", texts)):
-            out = tmp_path / ("o.csv" if command[0] == "score" else "o.lance")
-            expected = match.get(fault, "gives vectors of 2 dimensions, but")
-            refused(EncoderError, expected, *command, *model, "--out", out)
-    assert [path.name for path in tmp_path.iterdir()] == ["head"]
 
 
 def test_an_interrupted_encoding_resumes(texts, tmp_path):

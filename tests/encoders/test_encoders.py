@@ -4,7 +4,6 @@ import io
 import json
 import shutil
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -107,50 +106,6 @@ def test_without_a_trained_pooler_the_class_token_is_used(vision_folder, picture
     np.testing.assert_allclose(first.encode(pictures), second.encode(pictures), atol=1e-6)
 
 
-def test_onnx_gives_what_the_model_gives(sentences, onnx_file):
-    encoder = load(f"onnx:{onnx_file}")
-    assert (encoder.kind, encoder.dim) == ("text", 384)
-    found = unit(encoder.encode(TEXTS, batch_size=3))
-    np.testing.assert_allclose(found, sentences.encode(TEXTS), atol=1e-5)
-
-
-def test_onnx_needs_its_tokenizer(onnx_file, tmp_path):
-    shutil.copy(onnx_file, tmp_path / "model.onnx")
-    with pytest.raises(MissingInputError, match=r"tokenizer\.json is missing"):
-        load(f"onnx:{tmp_path / 'model.onnx'}")
-    (tmp_path / "bad.onnx").write_bytes(b"no model")
-    with pytest.raises(EncoderError, match="cannot be loaded"):
-        load(f"onnx:{tmp_path / 'bad.onnx'}")
-
-
-def test_onnx_pictures(vision_folder, pictures, tmp_path):
-    pytest.importorskip("onnx")
-    from transformers import ViTModel
-
-    class Pooled(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            options = {"attn_implementation": "eager"}
-            self.model = ViTModel.from_pretrained(vision_folder, **options).eval()
-
-        def forward(self, pixel_values):
-            return self.model(pixel_values=pixel_values).pooler_output
-
-    shutil.copy(vision_folder / "preprocessor_config.json", tmp_path)
-    (tmp_path / "onnx").mkdir()
-    path = tmp_path / "onnx" / "model.onnx"  # the processor is in the folder above
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            Pooled(), (torch.zeros(2, 3, 48, 48),), str(path), input_names=["pixel_values"],
-            output_names=["pooler_output"], dynamic_axes={"pixel_values": {0: "n"}}, dynamo=False,
-        )  # fmt: skip
-    encoder = load(f"onnx:{path}")
-    expected = load(f"transformers:{vision_folder}").encode(pictures)
-    assert encoder.kind == "image"
-    np.testing.assert_allclose(encoder.encode(pictures), expected, atol=1e-5)
-
-
 def test_mobilenet_as_a_python_encoder(mobilenet_file, pictures):
     encoder = load(f"python:{mobilenet_file}:encode")
     assert (encoder.kind, encoder.dim, encoder.resolution) == ("image", 1280, 112)
@@ -239,7 +194,6 @@ def test_functions_and_objects_of_python(tmp_path, monkeypatch):
         ("resnet50", EncoderError, "neither a folder nor KIND:NAME"),
         ("timm:", EncoderError, "names no model"),
         ("no/such/folder", MissingInputError, "does not exist"),
-        ("onnx:none.onnx", MissingInputError, "does not exist"),
         ("sentence-transformers:no-such-model", EncoderError, "cannot be loaded"),
         ("transformers:no-such-model", EncoderError, "cannot be loaded"),
         ("python:none.py:f", MissingInputError, "does not exist"),
@@ -259,7 +213,7 @@ def test_what_is_no_encoder_is_one_sentence(spec, error, message, tmp_path, monk
         ("sentence-transformers:a", "sentence_transformers", "text"),
         ("transformers:a", "transformers", "transformers"),
         ("timm:resnet18", "timm", "timm"),
-        ("openai:http://127.0.0.1:1/v1#m", "httpx", "openai"),
+        ("openai:http://127.0.0.1:1/v1#m", "openai", "openai"),
     ],
 )
 def test_a_missing_package_names_its_extra(spec, module, extra, monkeypatch):

@@ -1,20 +1,17 @@
 """The embeddings protocol: order, batches, retries, limits of patience, and the secrecy of the key."""
 
-import json
 import logging
-import time
 
 import numpy as np
 import pytest
 
-pytest.importorskip("httpx")
+pytest.importorskip("openai")
 pytest.importorskip("fastapi")
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from aureole.encoders import load
-from aureole.encoders._openai import ApiEncoder
 from aureole.errors import EncoderError
 from tests.encoders.conftest import TEXTS, Api, served
 
@@ -27,13 +24,9 @@ def toy():
         yield url, api
 
 
-@pytest.fixture
-def patient(toy, monkeypatch):
-    """The encoder, whose waits are recorded instead of waited for."""
-    waits = []
-    monkeypatch.setattr("aureole.encoders._openai.time.sleep", waits.append)
-    encoder = ApiEncoder(f"{toy[0]}/v1", "gte-small", timeout=5, retries=3)
-    return encoder, toy[1], waits
+@pytest.fixture(autouse=True)
+def one_try(monkeypatch):
+    monkeypatch.setenv("AUREOLE_API_RETRIES", "0")
 
 
 def test_gte_small_behind_the_protocol(gte, gte_api):
@@ -43,67 +36,45 @@ def test_gte_small_behind_the_protocol(gte, gte_api):
     assert (encoder.kind, encoder.dim) == ("text", 384)
 
 
-def test_rows_keep_their_order_over_batches(patient):
-    encoder, api, _ = patient
-    api.seen.clear()
+def test_rows_keep_their_order_over_batches(toy):
+    encoder = load(f"openai:{toy[0]}#gte-small")
+    toy[1].seen.clear()
     texts = ["a" * (1 + (7 * i) % 50) for i in range(100)]
     found = encoder.encode(texts, batch_size=8)
     assert found[:, 0].tolist() == [len(text) for text in texts]
-    assert max(len(body["input"]) for body in api.seen) == 8
-    assert encoder.encode(TEXTS).shape == (4, 3)
+    assert max(len(body["input"]) for body in toy[1].seen) == 8
 
 
 def test_the_url_may_end_in_several_ways(toy):
     for end in ("", "/", "/v1", "/v1/", "/v1/embeddings"):
         assert load(f"openai:{toy[0]}{end}#gte-small").dim == 3
+    with pytest.raises(EncoderError, match="404"):  # named in full, without /v1
+        load(f"openai:{toy[0]}/embeddings#gte-small")
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_passing_faults_are_retried_with_growing_waits(patient, status):
-    encoder, api, waits = patient
-    api.faults = [(status, {})] * 3
-    assert encoder.encode(["a"]).tolist() == [[1, 1, 1]]
-    assert len(waits) == 3
-    assert 0.4 <= waits[0] < waits[1] < waits[2] <= 2.4
-
-
-def test_the_server_says_how_long_to_wait(patient):
-    encoder, api, waits = patient
-    api.faults = [
-        (429, {"Retry-After": "7"}),
-        (429, {"Retry-After": "1e9"}),
-        (429, {"Retry-After": "x"}),
-    ]
-    encoder.encode(["a"])
-    assert waits[:2] == [7.0, 60.0]
-    assert waits[2] < 3
-
-
-def test_patience_ends(patient):
-    encoder, api, waits = patient
-    api.faults = [(429, {})] * 4
-    with pytest.raises(EncoderError, match=r"status 429 \(.*slow\\ndown") as caught:
-        encoder.encode(["a"])
-    assert len(waits) == 3
+def test_faults_that_pass_are_retried_and_others_are_one_line(toy, monkeypatch):
+    url, api = toy
+    monkeypatch.setenv("AUREOLE_API_RETRIES", "2")
+    monkeypatch.setattr("openai._base_client.time.sleep", lambda seconds: None)
+    api.faults = [(429, {}), (503, {"Retry-After": "7"})]
+    assert load(f"openai:{url}#gte-small").encode(["a"]).tolist() == [[1, 1, 1]]
+    api.faults = [(429, {})] * 3
+    with pytest.raises(EncoderError, match=r"Error code: 429 .*slow\\ndown") as caught:
+        load(f"openai:{url}#gte-small")
     assert "\n" not in str(caught.value)
-    assert api.faults == []
     api.seen.clear()
-    with pytest.raises(EncoderError, match=r"status 404 .*no such model"):
-        ApiEncoder(encoder._url, "other", retries=3)
+    with pytest.raises(EncoderError, match=r"Error code: 404 .*no such model"):
+        load(f"openai:{url}#other")
     assert len(api.seen) == 1  # an error that stays is not repeated
 
 
 def test_a_slow_api_and_one_that_is_down(toy, monkeypatch):
     url, api = toy
     monkeypatch.setenv("AUREOLE_API_TIMEOUT", "0.2")
-    monkeypatch.setenv("AUREOLE_API_RETRIES", "0")
-    api.delay = 1.0
-    started = time.monotonic()
-    with pytest.raises(EncoderError, match=r"no answer within 0\.2 seconds"):
+    monkeypatch.setattr(api, "delay", 1.0)
+    with pytest.raises(EncoderError, match="timed out"):
         load(f"openai:{url}/v1#gte-small")
-    assert time.monotonic() - started < 5
-    api.delay = 0.0
-    with pytest.raises(EncoderError, match="Connection refused"):
+    with pytest.raises(EncoderError, match="Connection error"):
         load("openai:http://127.0.0.1:9/v1#gte-small")
     monkeypatch.setenv("AUREOLE_API_TIMEOUT", "soon")
     with pytest.raises(EncoderError, match="AUREOLE_API_TIMEOUT must be a number"):
@@ -141,7 +112,10 @@ def test_hostile_answers_are_one_sentence(name):
             return Response("[" * 100_000, media_type="application/json")
         return JSONResponse(ANSWERS[name])
 
-    with served(app) as url, pytest.raises(EncoderError, match="did not answer as") as caught:
+    with (
+        served(app) as url,
+        pytest.raises(EncoderError, match=r"did not (answer as|encode)") as caught,
+    ):
         load(f"openai:{url}/v1#m")
     assert "\n" not in str(caught.value)
 
@@ -190,6 +164,3 @@ def test_the_key_goes_to_the_url_alone_and_is_never_shown(monkeypatch, caplog, t
         load("openai:http://me:hunter2@127.0.0.1:1/v1#m")
     assert "hunter2" not in str(caught.value)
     assert secret not in caplog.text
-    encoder = ApiEncoder.__new__(ApiEncoder)
-    encoder.name = "openai:http://h/v1#m"
-    assert secret not in json.dumps([repr(encoder), str(vars(encoder))])

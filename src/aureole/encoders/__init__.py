@@ -8,7 +8,7 @@ loaded.
 
 from aureole.encoders._bulk import ahead, encode_all
 from aureole.encoders._encoder import Encoder, Kind, PosteriorModel, check_text
-from aureole.encoders._resolver import KINDS, absolute_spec, is_spec, load
+from aureole.encoders._resolver import absolute_spec, is_spec, load
 from aureole.encoders._sentence_transformers import packaged_folder
 
 __all__ = ["Encoder", "load"]

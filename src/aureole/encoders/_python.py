@@ -70,7 +70,7 @@ class FunctionEncoder(Encoder):
         own = getattr(found, "fingerprint", None)
         if isinstance(own, str):
             self.fingerprint = sha256(f"python {own} {self.dim}".encode()).hexdigest()
-        elif isinstance(found, nn.Module):
+        elif isinstance(found, nn.Module) and found.state_dict():  # empty with an ONNX backend
             self.fingerprint = weights_fingerprint(found, "python")
         else:
             short = Path(name.removeprefix("python:")).name  # the file may be moved

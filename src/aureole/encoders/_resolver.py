@@ -23,22 +23,13 @@ from aureole.models import CifarResNet, PosteriorEncoder, ResNet18
 from aureole.models._saving import WEIGHTS, format_of
 from aureole.records import file_hash
 
-# each kind is one module with a function ``load(name, kind)``
-KINDS = {
-    "sentence-transformers": "NAME_OR_FOLDER",
-    "transformers": "NAME_OR_FOLDER",
-    "timm": "NAME_OR_FOLDER",
-    "onnx": "FILE",
-    "openai": "URL#MODEL",
-    "python": "MODULE:FUNCTION",
-}
-_PACKAGES = {
-    "sentence-transformers": "'aureole[text]'",
-    "transformers": "transformers pillow",
-    "timm": "timm pillow",
-    "onnx": "onnxruntime transformers pillow",
-    "openai": "httpx",
-    "python": "'aureole[all]'",
+# each kind is one module with a function ``load(name, kind)``: how its name is written, and what to install
+_KINDS = {
+    "sentence-transformers": ("NAME_OR_FOLDER", "'aureole[text]'"),
+    "transformers": ("NAME_OR_FOLDER", "transformers pillow"),
+    "timm": ("NAME_OR_FOLDER", "timm pillow"),
+    "openai": ("URL#MODEL", "openai"),
+    "python": ("MODULE:FUNCTION", "'aureole[all]'"),
 }
 _SIDE = 32  # pixels: what the image networks of ``aureole.models`` are trained on
 
@@ -52,7 +43,7 @@ def load(spec: Any, kind: Kind | None = None) -> Encoder:
     ----------
     spec
         ``sentence-transformers:NAME_OR_FOLDER``, ``transformers:NAME_OR_FOLDER``, ``timm:NAME_OR_FOLDER``,
-        ``onnx:FILE``, ``openai:URL#MODEL``, ``python:MODULE:FUNCTION`` (or ``python:FILE.py:FUNCTION``), the folder of
+        ``openai:URL#MODEL``, ``python:MODULE:FUNCTION`` (or ``python:FILE.py:FUNCTION``), the folder of
         a saved ``PosteriorEncoder`` or sentence-transformers pipeline, or an object with ``encode(inputs)``, such as
         a ``SentenceTransformer``.
     kind
@@ -63,8 +54,8 @@ def load(spec: Any, kind: Kind | None = None) -> Encoder:
     >>> load("resnet50")
     Traceback (most recent call last):
     aureole.errors.EncoderError: 'resnet50' is not an encoder: it is neither a folder nor KIND:NAME. Kinds are
-    sentence-transformers:NAME_OR_FOLDER, transformers:NAME_OR_FOLDER, timm:NAME_OR_FOLDER, onnx:FILE,
-    openai:URL#MODEL, python:MODULE:FUNCTION.
+    sentence-transformers:NAME_OR_FOLDER, transformers:NAME_OR_FOLDER, timm:NAME_OR_FOLDER, openai:URL#MODEL,
+    python:MODULE:FUNCTION.
     """
     if isinstance(spec, Encoder):
         encoder = spec
@@ -79,7 +70,7 @@ def load(spec: Any, kind: Kind | None = None) -> Encoder:
 
 def is_spec(text: str) -> bool:
     """Whether a text names one of the kinds, such as ``timm:resnet50``."""
-    return text.partition(":")[0] in KINDS and ":" in text
+    return text.partition(":")[0] in _KINDS and ":" in text
 
 
 def absolute_spec(spec: str) -> str:
@@ -90,12 +81,8 @@ def absolute_spec(spec: str) -> str:
     >>> absolute_spec("timm:resnet50"), absolute_spec("timm:.") == f"timm:{Path().absolute()}"
     ('timm:resnet50', True)
     """
-    scheme, name = "", spec
-    if is_spec(spec):
-        scheme, name = spec.split(":", 1)
-    place, function = name, ""
-    if scheme == "python":
-        place, _, function = name.rpartition(":")
+    scheme, name = spec.split(":", 1) if is_spec(spec) else ("", spec)
+    place, _, function = name.rpartition(":") if scheme == "python" else (name, "", "")
     if scheme == "openai" or not Path(place).exists() or (function and not place.endswith(".py")):
         return spec
     return ":".join(part for part in (scheme, str(Path(place).absolute()), function) if part)
@@ -112,13 +99,13 @@ def _load_named(spec: str, kind: Kind | None) -> Encoder:
             raise MissingInputError(
                 f"{spec[:200]} does not exist or is not a folder. Check the path."
             )
-        kinds = ", ".join(f"{kind}:{name}" for kind, name in KINDS.items())
+        kinds = ", ".join(f"{kind}:{name}" for kind, (name, _) in _KINDS.items())
         raise EncoderError(
             f"{spec[:200]!r} is not an encoder: it is neither a folder nor KIND:NAME. Kinds are {kinds}."
         )
     shown = re.sub(r"//[^/@]*@", "//", spec)[:200]  # without a password
     if not name:
-        raise EncoderError(f"{shown!r} names no model: write {scheme}:{KINDS[scheme]}.")
+        raise EncoderError(f"{shown!r} names no model: write {scheme}:{_KINDS[scheme][0]}.")
     module = import_module(f"aureole.encoders._{scheme.replace('-', '_')}")
     try:
         return module.load(name, kind)
@@ -127,7 +114,7 @@ def _load_named(spec: str, kind: Kind | None) -> Encoder:
     except ImportError as error:
         raise MissingPackageError(
             f"{shown} needs a package that cannot be imported ({first_line(error)}): "
-            f"pip install {_PACKAGES[scheme]}."
+            f"pip install {_KINDS[scheme][1]}."
         ) from error
     except Exception as error:  # libraries raise almost anything for a name they do not know
         raise EncoderError(
