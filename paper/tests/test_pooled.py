@@ -10,8 +10,7 @@ from aureole.models import (
     KappaFromNorm,
     PosteriorEncoder,
 )
-from aureole.models._posterior_encoder import pool
-from aureole_paper.pooled import Ensemble, MirroredViews
+from aureole_paper.pooled import Ensemble, MirroredViews, pool
 
 
 def test_views_that_agree_keep_kappa_and_views_that_do_not_lose_it():

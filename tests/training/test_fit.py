@@ -1,27 +1,19 @@
 """The loop: it learns, it resumes to the same result, it says what goes wrong."""
 
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import aureole as au
-from aureole.data import PairBatch, Triplets
+from aureole.data import Triplets
 from aureole.errors import AureoleWarning, DivergenceError, InvalidInputError
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.synthetic import ControlledProcess, draw_generator
 from aureole.training import FitOptions, Phase, _fit as fitting, fit
-from aureole.training._fit import load_checkpoint, save_checkpoint, step_seed
-from aureole.training._schedule import locate
-from aureole_paper.paper_encoders import paper_phases, three_phases
-from aureole_paper.starts import best_start
+from aureole.training._fit import load_checkpoint, save_checkpoint
+from aureole_paper.paper_encoders import three_phases
 
 DIM = 4
 
@@ -307,21 +299,6 @@ def test_a_learnable_kappa_pos_is_learned_and_resumed(process, tmp_path):
     assert trained(tmp_path / "a", 8) == value
 
 
-def test_schedules():
-    assert [phase.part for phase in three_phases(100)] == ["mu", "kappa", "joint"]
-    assert sum(phase.steps for phase in three_phases(997)) == 997
-    assert sum(phase.steps for phase in paper_phases(22)) == 22
-    assert [phase.lr for phase in paper_phases(8)] == pytest.approx([1e-4, 1e-5, 1e-6, 1e-7])
-    phase = Phase("joint", 1000, 1.0)
-    rates = [phase.rate(step) for step in range(1000)]
-    assert max(rates) == pytest.approx(1.0)
-    assert rates[0] < 0.05
-    assert rates[-1] < 1e-4
-    with pytest.raises(InvalidInputError, match="beyond"):
-        locate([phase], 1000)
-    assert len({step_seed(seed, step) for seed in range(30) for step in range(30)}) == 900
-
-
 def test_checkpoints_are_whole_or_refused(tmp_path):
     path = tmp_path / "a" / "run.safetensors"
     save_checkpoint(path, {"x": torch.arange(3)}, {"step": 1})
@@ -337,60 +314,6 @@ def test_checkpoints_are_whole_or_refused(tmp_path):
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(InvalidInputError, match="not a checkpoint"):
         load_checkpoint(path)
-
-
-def test_batches_say_their_size(process):
-    batch = process.batch(32, 50.0)
-    assert isinstance(batch, PairBatch)
-    assert batch.expected_pairs == 50.0
-
-
-@pytest.mark.slow
-def test_a_killed_command_goes_on_to_the_same_metrics(tmp_path):
-    """``aureole reproduce`` killed with SIGKILL half way and started again, against an undisturbed run."""
-    from aureole.records import read_record
-
-    def start(out):
-        command = [
-            sys.executable,
-            "-m",
-            "aureole",
-            "reproduce",
-            "bimodal",
-            "--seeds",
-            "1",
-            "--max-batches",
-            "24",
-        ]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL
-        )
-
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = start(killed)
-    checkpoint = killed / "bimodal-mixture-3" / "seed-4.safetensors"
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline and not _step_reached(checkpoint, 8):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert checkpoint.exists()
-    assert start(killed).wait(300) == 0
-    assert start(whole).wait(300) == 0
-    for path in sorted(whole.rglob("seed-*.json")):
-        wanted = read_record(path).metrics
-        found = read_record(killed / path.relative_to(whole)).metrics
-        for name, value in wanted.items():
-            if isinstance(value, float) and not name.startswith("seconds"):
-                assert found[name] == pytest.approx(value, rel=1e-6), name
-
-
-def _step_reached(path: Path, step: int) -> bool:
-    try:
-        return load_checkpoint(path)[1]["step"] >= step
-    except (InvalidInputError, OSError):
-        return False
 
 
 @pytest.mark.parametrize("stop", [None, 14])
@@ -454,24 +377,3 @@ def test_selection_by_an_unknown_figure_names_the_known_ones(process):
             phases=[Phase("joint", 2, 1e-3)],
             options=FitOptions(select="score"),
         )
-
-
-@pytest.mark.filterwarnings("ignore:mu has collapsed")
-def test_the_best_start_goes_on_and_leaves_no_files(process, tmp_path):
-    def start(k):
-        encoder = new_encoder(process)
-        if k != 1:  # all mu in one spot: such a start cannot learn in three steps
-            with torch.no_grad():
-                encoder.location.last.weight.mul_(1e-6)
-                encoder.location.last.bias.fill_(1.0)
-        return encoder
-
-    options = {"starts": 3, "phase": Phase("joint", 3, 1e-4), "seed": 4}
-    path = tmp_path / "run.safetensors"
-    best, losses = best_start(
-        start, au.ClosedFormInfoNCE(20.0), batches(process), **options, checkpoint=path
-    )
-    assert losses.index(min(losses)) == 1
-    assert all(p.requires_grad for p in best.parameters())
-    assert best(process.inputs(64)).mu.std(0).mean() > 0.2
-    assert not list(tmp_path.iterdir())

@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -13,7 +12,6 @@ from aureole.evaluation import predictive_coverage, spearman
 from aureole.retrieval import CredibleIndex, Hits
 from aureole.training import FrozenHead, TwoTowerHead, _two_towers as towers
 from aureole.training._two_towers import cross_pairs
-from tests.training.test_frozen_head import OUT_OF_RANGE, with_parameters
 
 
 def draw(n, seed, features=(12, 9)):
@@ -102,18 +100,6 @@ def test_a_seed_decides_everything():
         assert torch.equal(one[side].mu, two[side].mu)
         assert torch.equal(one[side].kappa, two[side].kappa)
         assert not torch.equal(one[side].kappa, other[side].kappa)
-
-
-def test_arrays_and_arrow_columns_do_as_tensors_do(head, unseen):
-    left, right, _ = unseen
-    expected = head.predict(left, right)
-    columns = [
-        pa.FixedSizeListArray.from_arrays(pa.array(x.numpy().reshape(-1)), x.shape[1])
-        for x in (left, right)
-    ]
-    for inputs in ([left.numpy(), right.numpy()], columns):
-        for found, tensor in zip(head.predict(*inputs), expected, strict=True):
-            torch.testing.assert_close(found.kappa, tensor.kappa)
 
 
 def test_rows_with_several_partners_are_never_on_two_sides_of_a_split():
@@ -289,13 +275,6 @@ def test_wrong_inputs_are_named_in_one_line(kind):
     with pytest.raises(InvalidInputError, match=message) as caught:
         small(steps=1).fit(*change(left, right))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("name", "value", "message"), OUT_OF_RANGE)
-def test_parameters_out_of_range_are_named(unseen, name, value, message):
-    left, right, _ = unseen
-    with pytest.raises(InvalidInputError, match=f"{name} .*{message}"):
-        with_parameters(small(steps=1), **{name: value}).fit(left, right)
 
 
 def test_wrong_sizes_and_unfitted_heads_are_named(head, unseen, tmp_path):
