@@ -48,7 +48,6 @@ from tests.made_pictures import make_pictures
 
 PARTS = ("images", "captions", "memory")
 IMAGE_BATCH, TEXT_BATCH = 128, 32
-TEXT_CHUNK = 512  # several chunks per worker even if there are few captions
 _PEAK = r"""
 import re, sys
 import torch
@@ -152,7 +151,7 @@ def raw_inputs(table: Path, column: str, count: int) -> list[Any]:
 
 def measure(
     table: Path, column: str, encoder: Path, modality: str, *,
-    rows: int, batch: int, chunk: int | None, workers: list[int], rounds: int, folder: Path,
+    rows: int, batch: int, workers: list[int], rounds: int, folder: Path,
 ) -> dict[str, Any]:  # fmt: skip
     """Rows per second of the bare loop and of ours, medians over rounds in which they alternate."""
     embedder = load_embedder(encoder, modality)  # pyright: ignore[reportArgumentType]
@@ -168,7 +167,7 @@ def measure(
         for n in workers:
             bare.append(bare_rate(embedder, part, batch))
             out = folder / f"{modality}-{n}-{round_}.lance"
-            source = SourceSpec(str(table), embedder.modality, column, "id", chunk)
+            source = SourceSpec(str(table), embedder.modality, column, "id")
             report = embed(source, encoder, out, workers=n, options=EmbedOptions(batch=batch))
             assert report.rows == rows, report
             bytes_a_row = size_of(out) / rows
@@ -222,7 +221,7 @@ def with_latency(folder: Path, encoder: Path, *, rows: int, seconds: float) -> d
         worker.load_input = late if delay else plain
         try:
             out = folder / f"slow-{delay}-{decoders}.lance"
-            spec = SourceSpec(str(source), rows_per_chunk=rows // 4)
+            spec = SourceSpec(str(source))
             report = embed(spec, encoder, out, options=EmbedOptions(batch=32, decoders=decoders))
         finally:
             worker.load_input = plain
@@ -283,7 +282,7 @@ def main() -> None:
             table = picture_table(folder, options.images)
             metrics["images"] = measure(
                 table, "image", folder / "encoder", "image",
-                rows=options.images, batch=IMAGE_BATCH, chunk=None,
+                rows=options.images, batch=IMAGE_BATCH,
                 workers=options.workers, rounds=options.rounds, folder=folder,
             )  # fmt: skip
             print(metrics["images"], flush=True)
@@ -292,7 +291,7 @@ def main() -> None:
             table = caption_table(folder, options.captions)
             metrics["captions"] = measure(
                 table, "caption", MINILM_CAPTIONS, "text",
-                rows=options.captions, batch=TEXT_BATCH, chunk=TEXT_CHUNK,
+                rows=options.captions, batch=TEXT_BATCH,
                 workers=caption_workers, rounds=caption_rounds, folder=folder,
             )  # fmt: skip
             print(metrics["captions"], flush=True)

@@ -47,8 +47,7 @@ EXTRAS = [
     (("fastapi",), ("serve", "--index", "g.faiss"), "serve"),
     (("uvicorn",), ("serve", "--index", "g.faiss"), "serve"),
     (("prometheus_client",), ("serve", "--index", "g.faiss"), "serve"),
-    (("lightning_fabric",), ("train", "c.toml", "--out", "new", "--ranks", "2"), "train"),
-    (("lightning_fabric",), ("reproduce", "ambiguous", "--ranks", "2", "--seeds", "1"), "train"),
+    (("lightning_fabric",), ("train", "c.toml", "--out", "new"), "train"),
     # in a process that the command starts
     (("sentence_transformers",), ("serve", "--index", "t.faiss", *MODEL), "text"),
     (("ray",), ("reproduce", "ambiguous", "--workers", "2", "--max-batches", "1"), "ray"),
@@ -108,7 +107,6 @@ WRONG = [
     (("reproduce", "ambiguous", "--only", "nope"), "nope", "aureole reproduce --help"),
     (("reproduce", "all", "--only", "nope"), "nope", "aureole reproduce --help"),
     (("reproduce", "bimodal", "--preset", "paper"), "--preset fast", "aureole reproduce --help"),
-    (("reproduce", "ambiguous", "--ranks", "2", "--workers", "2"), "use either --ranks", "aureole reproduce --help"),
     (("report", "records", "--items", "9"), "--items is for a gallery", "aureole report --help"),
     (("report", "postgresql://me@localhost/db"), "with --out", "aureole report --help"),
 ]  # fmt: skip

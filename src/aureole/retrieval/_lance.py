@@ -243,6 +243,10 @@ class LanceStore(_LanceTable):
             )
         with reading(where, *_FAILURES):
             table = open_table(where)
+            if table.base_paths():  # of a shallow clone, or of strangers who want our credentials
+                raise DamagedGalleryError(
+                    f"{where} names files outside of its folder. Copy the whole table: dataset.deep_clone(…)."
+                )
             table.count_rows()
         store = cls(where, table)
         problem = store._index_problem()

@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ from aureole.errors import InvalidInputError
 from aureole.losses import ContrastiveLoss
 from aureole.losses._negatives import gather_posteriors, n_ranks, rank
 
-STORE = "AUREOLE_RANKS_STORE"  # a folder with the file through which the ranks of one machine meet
 Batch = PairBatch | Triplets
 Posterior = VonMisesFisher | MixtureVMF
 
@@ -47,13 +45,8 @@ def joined() -> Iterator[int]:
     if launched() == 1 or dist.is_initialized():
         yield rank()
         return
-    options: dict[str, Any] = {}
-    if STORE in os.environ:  # a restarted group meets in another file
-        file = Path(os.environ[STORE]) / os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        numbers = {"rank": int(os.environ["RANK"]), "world_size": launched()}
-        options = {"init_method": file.resolve().as_uri(), **numbers}
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, **options)
+    dist.init_process_group(backend)
     try:
         yield rank()
     finally:
