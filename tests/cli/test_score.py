@@ -122,6 +122,18 @@ def test_what_cannot_be_scored_is_named(table, fitted, tmp_path):
     assert not out.exists()
 
 
+def test_two_columns_of_one_name_are_refused(fitted, tmp_path):
+    (tmp_path / "twice.csv").write_text("id,id,g\n" + "1,2,3\n" * 320)
+    np.save(tmp_path / "v.npy", columns()["v"])
+    done = run(
+        "score", tmp_path / "v.npy", "--head", fitted[0], "--columns-from", tmp_path / "twice.csv",
+        "--id-column", "id", "--out", tmp_path / "s.csv",
+    )  # fmt: skip
+    assert done.exit_code == 1
+    assert "twice.csv has several columns named 'id'. Rename" in str(done.exception)
+    assert not (tmp_path / "s.csv").exists()
+
+
 @pytest.mark.parametrize("command", ["score", "fit-head"])
 def test_no_input_is_overwritten(fitted, tmp_path, command):
     given = columns()

@@ -122,7 +122,7 @@ def calibrate(
             calibrator.fit(
                 query_vectors,
                 item_vectors,
-                labels.matches if items.ids is None else _named(labels.matches, items.ids),
+                [items.named(group) for group in labels.matches],
                 ids=items.ids,
                 other_queries=others if len(others) else None,
                 encoder=None if model is None else model.fingerprint,
@@ -159,17 +159,14 @@ class _Vectors:
     def of_items(self, items: Items) -> np.ndarray:
         """The vectors of the gallery."""
         path = self.sources.gallery.gallery
+        column, kind = self.sources.item_column, self.sources.inputs.kind
         if path is None:
             assert items.texts is not None
-            return self._encoded(
-                ((f"item {i}", text) for i, text in enumerate(items.texts)), "gallery"
-            )
-        column = self.sources.item_column
+            texts = ((f"item {i}", text) for i, text in enumerate(items.texts))
+            return self._encoded(texts, "gallery")
         if not self.sources.has_vectors(path):
             assert column is not None
-            return self._encoded(
-                au.data.scan_inputs(path, column, self.sources.inputs.kind), "gallery"
-            )
+            return self._encoded(au.data.scan_inputs(path, column, kind), "gallery")
         with rows_bar("reading gallery", shown=self.shown) as observer:
             vectors = au.data.read_vectors(path, column, work=self.partial, observer=observer)
         if self.encoder is not None:
@@ -187,24 +184,20 @@ class _Vectors:
         elif self.encoder is not None:
             column = inputs.column(table)
             assert column is not None
-            vectors = self._encoded(au.data.scan_inputs(table, column, inputs.kind), "queries")[
-                rows
-            ]
+            pictures = au.data.scan_inputs(table, column, inputs.kind)
+            vectors = self._encoded(pictures, "queries")[rows]
         else:
-            vectors = au.data.read_vectors(
-                table, self.sources.queries.vector_column, work=self.partial
-            )
+            column = self.sources.queries.vector_column
+            vectors = au.data.read_vectors(table, column, work=self.partial)
             self._check_dim(vectors.shape[1], dim, f"{table} has")
             vectors = vectors[rows]
         return vectors[: len(labels.rows)], vectors[len(labels.rows) :]
 
     def _encoded(self, stream: Any, name: str) -> np.ndarray:
         assert self.encoder is not None
-        resume = self.partial / name
+        places = {"work": self.partial, "resume": self.partial / name}
         with rows_bar(f"encoding {name}", shown=self.shown) as observer:
-            return au.encoders.encode_all(
-                self.encoder, stream, work=self.partial, resume=resume, observer=observer
-            )
+            return au.encoders.encode_all(self.encoder, stream, observer=observer, **places)
 
     def _check_dim(self, given: int, needed: int, what: str) -> None:
         if given != needed:
@@ -212,10 +205,6 @@ class _Vectors:
                 f"{what} vectors of {given} dimensions, but the gallery {self.sources.gallery.gallery} has {needed}. "
                 "Use the encoder that made the gallery."
             )
-
-
-def _named(matches: list[list[int]], ids: list[Any]) -> list[list[Any]]:
-    return [[ids[row] for row in group] for group in matches]
 
 
 def _save(
@@ -229,15 +218,8 @@ def _save(
     """Write the calibrator and its page to a folder next to ``out``, then move the files."""
     calibrator.save(staging)
     note = au.explorer.MADE if sources.queries.made else ""
-    au.explorer.write_match_report(
-        calibrator,
-        staging / PAGE,
-        source=sources.table.name,
-        folder=str(out),
-        aims=aims,
-        sizes=sizes,
-        note=note,
-    )
+    about = {"source": sources.table.name, "folder": str(out), "note": note}
+    au.explorer.write_match_report(calibrator, staging / PAGE, aims=aims, sizes=sizes, **about)
     out.mkdir(parents=True, exist_ok=True)
     for file in sorted(staging.iterdir(), key=lambda file: file.name == "match.json"):
         file.replace(out / file.name)  # match.json, by which a calibrator is recognised, comes last

@@ -21,7 +21,7 @@ from aureole.cli._options import (
     expanded,
     option,
 )
-from aureole.cli._output import embed_bar, is_quiet, print_json, print_text
+from aureole.cli._output import embed_bar, print_json, print_text
 from aureole.errors import AureoleError
 
 HELP = r"""Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset.
@@ -91,7 +91,7 @@ def embed(
     spec, model = columns.source(source), au.embed.ModelSpec(encoder, head, normalized)
     options = au.embed.EmbedOptions(batch)
     # Ray reports dead workers on standard output, which is for the result alone
-    shown = not is_quiet(as_json=as_json)
+    shown = not as_json
     with redirect_stdout(sys.stderr), embed_bar("embedding", shown=shown) as observer:
         report = au.embed.embed(
             spec, model, out,

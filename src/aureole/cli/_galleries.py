@@ -11,7 +11,7 @@ import aureole as au
 from aureole.cli._gallery_facts import gallery_facts, show_facts
 from aureole.cli._index import index
 from aureole.cli._options import AsJson, Gallery
-from aureole.cli._output import is_quiet, print_json, print_text, rows_bar
+from aureole.cli._output import print_json, print_text, rows_bar
 from aureole.errors import DamagedGalleryError
 from aureole.retrieval._addresses import shown_address
 
@@ -56,7 +56,7 @@ def check(gallery: Gallery, as_json: AsJson = False) -> None:
     try:
         with au.CredibleIndex.open(gallery) as opened:
             facts |= {"engine": opened.engine, "rows": opened.count()}
-            shown = not is_quiet(as_json=as_json)
+            shown = not as_json
             with rows_bar("checking", opened.count(), shown=shown) as observer:
                 problems = opened.check(observer=observer)
     except DamagedGalleryError as error:  # so damaged that it does not open

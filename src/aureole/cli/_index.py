@@ -30,7 +30,7 @@ from aureole.cli._options import (
     expanded,
     option,
 )
-from aureole.cli._output import is_quiet, rows_bar
+from aureole.cli._output import rows_bar
 from aureole.errors import InvalidInputError
 from aureole.records import file_hash
 from aureole.retrieval._addresses import is_local, shown_address
@@ -236,7 +236,7 @@ def build(
         origin = replace(origin, kappa_pos=calibrate.kappa_pos)
     if calibrate.group_column is not None and origin.kappa_pos is None:
         raise typer.BadParameter("a calibration needs --kappa-pos, or --head, which has one.")
-    shown = not is_quiet(as_json=as_json)
+    shown = not as_json
     encoder = columns.inputs.load(columns.head)
     if encoder is not None:
         origin = replace(origin, encoder=encoder.fingerprint)
@@ -279,7 +279,7 @@ def append(
 ) -> None:
     """Append to a gallery; ``APPEND`` is the text users see."""
     started = time.monotonic()
-    shown = not is_quiet(as_json=as_json)
+    shown = not as_json
     columns.check(table)
     with au.CredibleIndex.open(gallery) as opened:
         encoder = columns.inputs.load(columns.head)

@@ -12,7 +12,7 @@ from typer import Option
 import aureole as au
 from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson, Gallery
-from aureole.cli._output import add_row, is_quiet, print_json, print_text, rows_bar, table
+from aureole.cli._output import add_row, print_json, print_text, rows_bar, table
 from aureole.retrieval._addresses import shown_address
 
 HELP = r"""Find suspicious labels, confused classes and outliers in a gallery.
@@ -44,7 +44,7 @@ def inspect(
     with au.CredibleIndex.open(gallery) as index:
         label, _ = au.explorer.choose_columns(index.schema.columns, label_column, None)
         rows = au.explorer.GalleryRows.read(index, [label] if label else [])
-        with rows_bar("inspecting", len(rows), shown=not is_quiet(as_json=as_json)) as bar:
+        with rows_bar("inspecting", len(rows), shown=not as_json) as bar:
             questions = au.explorer.inspect_gallery(
                 index,
                 label_column=label,

@@ -89,6 +89,10 @@ class Items:
     ids: list[Any] | None = None
     texts: list[str] | None = None
 
+    def named(self, rows: list[int]) -> list[Any]:
+        """Return the ids of rows."""
+        return rows if self.ids is None else [self.ids[row] for row in rows]
+
 
 @dataclass(frozen=True)
 class Labels:

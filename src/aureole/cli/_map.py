@@ -10,7 +10,7 @@ from typer import Option
 import aureole as au
 from aureole.cli._index import index
 from aureole.cli._options import AsJson, Gallery, expanded
-from aureole.cli._output import is_quiet, print_json, print_text, training_bar
+from aureole.cli._output import print_json, print_text, training_bar
 
 HELP = r"""Make the map of a gallery that `aureole serve` shows, or add new rows to it.
 
@@ -42,7 +42,7 @@ def map_(
     started = time.monotonic()
     with (
         au.CredibleIndex.open(gallery) as opened,
-        training_bar("mapping", shown=not is_quiet(as_json=as_json)) as bar,
+        training_bar("mapping", shown=not as_json) as bar,
     ):
         made = write_map(opened, refit=refit, sample=sample, seed=seed, observer=bar.part)
         path = str(map_path(opened.where))

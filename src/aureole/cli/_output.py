@@ -138,11 +138,6 @@ def about_kappa(low: float, median: float, high: float) -> str:
     return f"κ: median {median:.4g}, 90 % within {low:.4g} to {high:.4g}"
 
 
-def is_quiet(*, as_json: bool) -> bool:
-    """Return whether to report no progress: with --json, where only the result matters."""
-    return as_json
-
-
 @contextmanager
 def _progress(title: str, total: int | None, *, shown: bool) -> Iterator[Callable[..., None]]:
     """Yield a function of (done, total, state) that shows a bar in a terminal, and otherwise logs now and then."""

@@ -16,7 +16,7 @@ from typer import Argument, Option
 
 import aureole as au
 from aureole.cli._options import AsJson, check_out, expanded, run_digest
-from aureole.cli._output import about_kappa, is_quiet, print_json, print_text, training_bar
+from aureole.cli._output import about_kappa, print_json, print_text, training_bar
 from aureole.records import Record, write_record
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def train(
     out = out.resolve()
     digest = run_digest([settings.kind, settings_of(settings)], _files(settings))
     work = out.with_name(f"{out.name}.partial-{digest}")
-    metrics = _train(settings, out, work, is_quiet(as_json=as_json))
+    metrics = _train(settings, out, work, as_json)
     if not is_first():
         return
     shutil.rmtree(work, ignore_errors=True)

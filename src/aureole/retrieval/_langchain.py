@@ -85,7 +85,12 @@ class LangChainMatchRetriever(BaseRetriever):
             for document, score in self._search(vector, self.matches.k, **self.search_kwargs)
         ]
         return [
-            _with_metadata(document, match_probability=probability, match_cosine=cosine)
+            document.model_copy(
+                update={
+                    "metadata": document.metadata
+                    | {"match_probability": probability, "match_cosine": cosine}
+                }
+            )
             for document, probability, cosine in select_items(self.matches, found, level)
         ]
 
@@ -106,7 +111,3 @@ class LangChainMatchRetriever(BaseRetriever):
             )
         results: Any = search(vector, k=k, **search_kwargs)
         return results
-
-
-def _with_metadata(document: Document, **values: float) -> Document:
-    return document.model_copy(update={"metadata": {**document.metadata, **values}})

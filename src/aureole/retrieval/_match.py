@@ -135,7 +135,7 @@ class MatchCalibrator:
         """
         self._check_options()
         queries, gallery = unit_rows(queries, "queries"), unit_rows(gallery, "gallery")
-        others = None if other_queries is None else unit_rows(other_queries, "other_queries")
+        others = gallery[:0] if other_queries is None else unit_rows(other_queries, "other_queries")
         _check_sizes(queries, gallery, matches, others)
         self.ids_ = None if ids is None else list(ids)
         self._row_of = _rows_by_id(self.ids_, len(gallery))
@@ -149,22 +149,21 @@ class MatchCalibrator:
             self.map_ = fit_query_map(queries[fitted], gallery, groups, self.seed)
         self.dim_ = gallery.shape[1]
         queries = apply_query_map(queries, self.map_)
-        others = None if others is None else apply_query_map(others, self.map_)
-        reference = queries[fitted] if others is None else np.concatenate([queries[fitted], others])
-        best = self._item_cosines(gallery, reference, [rows[i] for i in fitted])
+        self.reference_ = np.concatenate([queries[fitted], apply_query_map(others, self.map_)])
+        best = self._item_cosines(gallery, self.reference_, [rows[i] for i in fitted])
         self.hubness_ = mean_of_best(best[:, : self.neighbours]).astype(np.float32)
-        self.reference_ = reference
         self.encoder_ = encoder
         chosen = fitted[:_MOST_FITTED]
-        self.weights_ = self._regression(queries[chosen], gallery, [rows[i] for i in chosen], best)
-        self.fitted_ = self._scored(queries[chosen], gallery, [rows[i] for i in chosen])
+        part = queries[chosen], gallery, [rows[i] for i in chosen]
+        self.weights_ = self._regression(*part, best)
+        self.fitted_ = self._scored(*part)
         self.held_out_ = self._scored(queries[held], gallery, [rows[i] for i in held])
         self.curve_ = increasing_curve(self.held_out_.candidates, self.held_out_.labels)
         self._null = np.sort(self.held_out_.best_wrong)
         return self
 
     def map_queries(self, queries: Any) -> Float[np.ndarray, "n dim"]:
-        """The vectors to search with: of length 1, and mapped if the calibrator has a query map."""
+        """Return the vectors to search with: of length 1, and mapped if the calibrator has a query map."""
         queries = unit_rows(queries, "queries")
         if queries.shape[1] != self.dim_:
             raise InvalidInputError(
@@ -175,7 +174,7 @@ class MatchCalibrator:
     def probability(
         self, cosines: Any, items: Any, *, level: Any = None
     ) -> Float[np.ndarray, "..."]:
-        """The probability that each item matches its query.
+        """Return the probability that each item matches its query.
 
         Parameters
         ----------
@@ -205,7 +204,7 @@ class MatchCalibrator:
         return self._to_probability(score)
 
     def level(self, cosines: Any) -> Float[np.ndarray, "..."]:
-        """The mean of the ``neighbours`` highest cosines of each query; they must come from an unfiltered search."""
+        """Return the mean of the ``neighbours`` highest cosines of each query, from an unfiltered search."""
         cosines = _cosines(cosines)
         needed = min(self.neighbours, len(self.hubness_))
         if cosines.shape[-1] < needed:
@@ -216,7 +215,7 @@ class MatchCalibrator:
         return mean_of_best(-np.sort(-cosines, axis=-1)[..., :needed])
 
     def radius(self, threshold: float, level: Any) -> Float[np.ndarray, "..."]:
-        """The smallest cosine with which any item can reach a probability, for a database's range search.
+        """Return the smallest cosine with which any item can reach a probability, for a database's range search.
 
         It is a lower bound for the items with the lowest hubness: the range holds every item at or above the threshold
         and others, so apply :meth:`probability` to what the search returns.
@@ -230,7 +229,7 @@ class MatchCalibrator:
     def threshold(
         self, *, precision: float | None = None, recall: float | None = None, f1: bool = False
     ) -> float:
-        """The probability at which to cut results, by exactly one of three aims.
+        """Return the probability at which to cut results, by exactly one of three aims.
 
         - ``precision``: of all results with at least this probability, at most ``limit`` per query, this share matches.
         - ``recall``: of the matches of a query, this share has at least this probability, on average over queries.
@@ -259,12 +258,12 @@ class MatchCalibrator:
         return float(self._to_probability(np.array(score)))
 
     def quality(self, threshold: float, *, bootstrap: int = 200) -> MatchQuality:
-        """Precision, recall and number of results on the held-out queries."""
+        """Return precision, recall and number of results on the held-out queries."""
         score = self._to_score(threshold)
         return quality_at(self.held_out_, score, threshold, bootstrap=bootstrap, seed=self.seed)
 
     def reliability(self, bins: int = 10) -> list[tuple[float, float, int]]:
-        """Mean probability, share of matches and number of the held-out candidates, in bins of equal width.
+        """Return mean probability, share of matches and number of the held-out candidates, in bins of equal width.
 
         These candidates also shaped the curve from scores to probabilities, so new queries agree a little less.
         """
@@ -272,7 +271,7 @@ class MatchCalibrator:
         return reliability_bins(self._to_probability(held.candidates), held.labels, bins)
 
     def no_match_p_value(self, cosines: Any) -> Float[np.ndarray, "..."]:
-        """How often a query whose matches are missing from the gallery has a highest cosine at least as high.
+        """Return the share of queries without a match in the gallery whose highest cosine is at least as high.
 
         From the held-out queries with their matches removed. Return no results where it exceeds 0.05, and at most one
         query in twenty without a match gets some. Many queries with a match exceed it too if wrong items are often as
@@ -368,7 +367,7 @@ class MatchCalibrator:
     def _item_cosines(
         self, items: np.ndarray, queries: np.ndarray, matches: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """The highest ``neighbours`` + 1 cosines of each item with queries that it does not match, descending."""
+        """Return the ``neighbours`` + 1 highest cosines of each item with queries that it does not match."""
         count = min(self.neighbours + 1, len(queries))
         owners = np.repeat(np.arange(len(matches)), [len(group) for group in matches])
         matched = np.concatenate(matches) if matches else np.zeros(0, np.int64)
@@ -471,11 +470,11 @@ class MatchCalibrator:
         return self.hubness_[np.array(rows, dtype=np.int64)].reshape(items.shape)
 
     def _row(self, item: Any) -> int:
-        row = (
-            self._row_of.get(item)
-            if isinstance(self._row_of, dict)
-            else _valid_row(item, self._row_of)
-        )
+        known, row = self._row_of, None
+        if isinstance(known, dict):
+            row = known.get(item)
+        elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+            row = int(item) if 0 <= item < known else None
         if row is None:
             raise InvalidInputError(
                 f"item {str(item)[:60]!r} is not in the gallery of the calibrator. Call append for new items."
@@ -487,7 +486,7 @@ _OPTIONS = ("neighbours", "candidates", "limit", "confidence", "seed", "query_ma
 
 
 def _check_sizes(
-    queries: np.ndarray, gallery: np.ndarray, matches: Sequence[Any], others: np.ndarray | None
+    queries: np.ndarray, gallery: np.ndarray, matches: Sequence[Any], others: np.ndarray
 ) -> None:
     if len(queries) != len(matches):
         raise InvalidInputError(
@@ -498,16 +497,15 @@ def _check_sizes(
         raise InvalidInputError(
             f"fit needs at least {_FEWEST} labelled queries, but got {len(queries)}."
         )
-    dims = {queries.shape[1], gallery.shape[1], *(() if others is None else (others.shape[1],))}
-    if len(dims) > 1:
-        raise InvalidInputError(
-            f"queries have dimension {queries.shape[1]}, but the gallery has {gallery.shape[1]}"
-            + ("." if others is None else f" and other_queries have {others.shape[1]}.")
-        )
+    for name, array in (("queries", queries), ("other_queries", others)):
+        if array.shape[1] != gallery.shape[1]:
+            raise InvalidInputError(
+                f"{name} have dimension {array.shape[1]}, but the gallery has {gallery.shape[1]}."
+            )
 
 
 def _rows_by_id(ids: Sequence[Any] | None, count: int) -> dict[Any, int] | int:
-    """The row of each id; without ids, the number of rows."""
+    """Return the row of each id; without ids, the number of rows."""
     if ids is None:
         return count
     rows = {name: row for row, name in enumerate(ids)}
@@ -516,11 +514,6 @@ def _rows_by_id(ids: Sequence[Any] | None, count: int) -> dict[Any, int] | int:
             f"the gallery has {count} items, but there are {len(ids)} ids, {len(rows)} of them distinct."
         )
     return rows
-
-
-def _valid_row(item: Any, count: int) -> int | None:
-    whole = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
-    return int(item) if whole and 0 <= item < count else None
 
 
 def _cosines(cosines: Any) -> np.ndarray:
