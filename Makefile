@@ -86,6 +86,11 @@ SOURCES = $(wildcard src/aureole paper/src)
 stats:
 	python tools/stats.py
 
+# Changes of the code that no test notices; hours for all of them, so a sample of each file: make mutations SAMPLE=20
+.PHONY: mutations
+mutations:
+	PYTHONPATH=src python tools/mutations.py --sample $(or $(SAMPLE),20)
+
 clones:
 	pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --ignore-imports=y \
 	  --ignore-docstrings=y --ignore-signatures=y --ignore-comments=y --score=n $(SOURCES)

@@ -181,6 +181,7 @@ def test_points_agree_without_a_loss_and_nothing_observed_is_zero():
         ({"self_weight": math.inf}, "self_weight must be"),
         ({"weights": torch.ones(2)}, "one value per pair"),
         ({"weights": torch.tensor([1.0, -1.0, 1.0])}, "weights.1. is -1"),
+        ({"weights": torch.tensor([1.0, -0.5, 1.0])}, "weights.1. is -0.5"),
         ({"weights": torch.tensor([1.0, math.nan, 1.0])}, "weights.1. is nan"),
         ({"weights": torch.zeros(3)}, "all weights of pairs are 0"),
         ({"agreement": torch.ones(5)}, "one value per item"),
@@ -206,3 +207,13 @@ def test_bad_matrices_and_mixtures_are_named():
         loss.among(items(components=2), torch.tensor([[0, 1]]), self_weight=1.0)
     with pytest.raises(InvalidInputError, match="single vMF posteriors"):
         loss.among(items(components=2), torch.tensor([[0, 1]]), agreement=torch.ones(6))
+
+
+def test_a_weight_of_zero_in_a_sparse_matrix_is_no_pair():
+    q, index = items(), torch.tensor([[0, 1, 4], [1, 1, 2]])
+    matrix = torch.sparse_coo_tensor(
+        index, torch.tensor([2.0, 0.0, 1.0]), (6, 6), check_invariants=True
+    )
+    found = LOSS.among(q, matrix)  # without the self-pair (1, 1)
+    listed = LOSS.among(q, torch.tensor([[0, 1], [4, 2]]), weights=torch.tensor([2.0, 1.0]))
+    torch.testing.assert_close(found, listed)
