@@ -20,8 +20,9 @@ from aureole.retrieval._caps import Posterior, cap_cosine, cap_kind
 from aureole.retrieval._conformal import ConformalMass
 from aureole.retrieval._engines import engine_of, wrapped_store
 from aureole.retrieval._filters import check_filter
+from aureole.retrieval._gallery_check import find_problems
 from aureole.retrieval._hits import Hits, Queries, find_members, raise_bounds, rank_hits
-from aureole.retrieval._integrity import LARGEST_NOTE, find_problems
+from aureole.retrieval._integrity import LARGEST_NOTE
 from aureole.retrieval._recall import Recall, recall_of
 from aureole.retrieval._schema import Origin, Rows, Schema, check_ids, check_rows, schema_of
 from aureole.retrieval._search_options import (

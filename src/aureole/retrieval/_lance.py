@@ -276,20 +276,6 @@ class LanceStore(_LanceTable):
                 ) from None
             self._index_ids()
 
-    def append_new(self, rows: Rows) -> None:
-        """Add rows whose ids are known to be new: no id is looked up or indexed."""
-        if not len(rows):
-            return
-        with locked(self.where), writing(self.where):
-            data = keyed(to_arrow(rows, self.schema))
-            self._table = lance_package().write_dataset(data, self._table, mode="append")
-
-    def index_ids(self) -> None:
-        """Index the ids after ``append_new``, if there are many."""
-        with locked(self.where), writing(self.where):
-            self._refresh()
-            self._index_ids()
-
     def upsert(self, rows: Rows) -> int:
         """Add rows, and replace those whose id exists, in one commit; return how many were replaced."""
         with locked(self.where):
@@ -338,13 +324,6 @@ class LanceStore(_LanceTable):
                 self._index_ids()
                 self._table.create_index("mu", name, metric="dot", replace=True, **options)
                 self._note_index(kind, options["num_partitions"], sizes)
-
-    def adopt(self, lists: int, sizes: dict[str, int]) -> None:
-        """Use an index of the column mu with this many lists that workers of a cluster have built."""
-        check_build("ivf", sizes)
-        with locked(self.where):
-            self._table.checkout_latest()
-            self._note_index("ivf", lists, sizes)
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index, or None."""
