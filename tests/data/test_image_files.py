@@ -11,7 +11,6 @@ import torch
 from aureole.data import (
     open_picture,
     read_picture,
-    read_pictures,
     read_rgb,
     read_square,
     read_thumbnail,
@@ -46,7 +45,6 @@ def ghostscript(tmp_path, monkeypatch):
         lambda path: read_rgb(path.read_bytes()),
         lambda path: read_square(path, 8),
         lambda path: read_thumbnail(path, 8),
-        lambda path: read_pictures([path], 8),
     ],
 )
 def test_postscript_with_the_name_of_a_picture_starts_no_program(tmp_path, ghostscript, read):

@@ -18,13 +18,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from aureole.data import disjoint_pairs, label_rates, partner_chances
+from aureole.data import label_rates
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import Calibration, fit_calibration, spearman
 from aureole.evaluation._calibration import partner_angle
 from aureole.retrieval import ConformalMass, CredibleIndex, SearchOptions
-from aureole.retrieval._directions import exact_cosines, stored_direction
 from aureole.retrieval._caps import log_hit_positivity
+from aureole.retrieval._directions import exact_cosines, stored_direction
 from aureole.sphere import mean_resultant_length, predictive_angle, predictive_mass
 from aureole.sphere._predictive import predictive_log_pdf
 from aureole.training import Fit
@@ -32,6 +32,7 @@ from aureole.training._fit import Observer
 from aureole_paper import cifar10h
 from aureole_paper.cifar import vote_entropy
 from aureole_paper.cifar10h import Cifar10HSetting, Split, encode
+from aureole_paper.partners import disjoint_pairs, partner_chances
 from aureole_paper.pooled import MirroredViews
 from aureole_paper.set_metrics import (
     average_precision,

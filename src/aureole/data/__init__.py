@@ -11,20 +11,13 @@ from aureole.data._addresses import (
 )
 from aureole.data._array_files import ARRAYS
 from aureole.data._arrow_columns import (
-    columns_of,
-    compute_package,
     fitting,
-    holds_paths,
-    values_of,
 )
 from aureole.data._image_files import (
-    ENDINGS,
     count_pixels,
     find_picture,
-    list_pictures,
     open_picture,
     read_picture,
-    read_pictures,
     read_rgb,
     read_square,
     read_thumbnail,
@@ -35,15 +28,11 @@ from aureole.data._pairs import (
     PairBatch,
     PairIndex,
     Triplets,
-    disjoint_pairs,
     label_rates,
-    partner_chances,
     poisson_pairs,
 )
 from aureole.data._table_files import (
     FILES,
-    PARQUET,
-    Part,
     is_picture_folder,
     listed,
     pyarrow_package,
@@ -51,7 +40,6 @@ from aureole.data._table_files import (
     require_columns,
     short,
     table_parts,
-    walk,
 )
 from aureole.data._tables import (
     ColumnWriter,
@@ -76,9 +64,7 @@ __all__ = [
     "PairBatch",
     "Triplets",
     "Votes",
-    "disjoint_pairs",
     "label_rates",
-    "partner_chances",
     "poisson_pairs",
     "read_column",
     "read_groups",

@@ -1,10 +1,9 @@
 """Image files: reading and writing them, and finding them in folders. The only file that imports Pillow."""
 
-import hashlib
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -170,60 +169,6 @@ def find_picture(folder: Path, name: str) -> Path | None:
         if real.is_relative_to(folder) and real.is_file():
             return real
     return None
-
-
-def list_pictures(folder: Path) -> tuple[list[Path], list[str]]:
-    """(Images in the subfolders of a folder sorted by name, the name of each one's subfolder as its label).
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> for name in ("dog/2.png", "cat/1.jpg", "cat/notes.txt"):
-    ...     (folder / name).parent.mkdir(exist_ok=True)
-    ...     (folder / name).touch()
-    >>> [path.name for path in list_pictures(folder)[0]], list_pictures(folder)[1]
-    (['1.jpg', '2.png'], ['cat', 'dog'])
-    """
-    if not folder.is_dir():
-        raise MissingInputError(
-            f"{folder} is not a folder of images such as label/name.jpg. Check the path."
-        )
-    labels = sorted(path for path in folder.iterdir() if path.is_dir())
-    images = [
-        (path, label.name)
-        for label in labels
-        for path in sorted(label.rglob("*"))
-        if path.suffix.lower() in ENDINGS and path.is_file()
-    ]
-    if len({label for _, label in images}) < 2:
-        raise InvalidInputError(
-            f"{folder} needs images ({', '.join(ENDINGS)}) of at least two labels, such as {folder}/cat/1.jpg and "
-            f"{folder}/dog/2.jpg, but has {len(images)} in {len(labels)} folders."
-        )
-    return [path for path, _ in images], [label for _, label in images]
-
-
-def read_pictures(
-    paths: list[Path], side: int, observer: Callable[[int], None] | None = None
-) -> tuple[np.ndarray, str]:
-    """(The central squares of images, uint8 [n, 3, side, side], the SHA-256 of all their bytes)."""
-    squares = np.empty((len(paths), 3, side, side), np.uint8)
-    digest = hashlib.sha256()
-    for row, path in enumerate(paths):
-        if path.stat().st_size > _LARGEST_FILE:
-            raise InvalidInputError(
-                f"{path} is larger than {_LARGEST_FILE >> 20} MiB. Remove it from the folder."
-            )
-        content = path.read_bytes()
-        digest.update(content)
-        try:
-            squares[row] = read_square(content, side).numpy()
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{path}: {error} Remove it from the folder.") from error
-        if observer is not None and row % 100 == 99:
-            observer(row + 1)
-    return squares, digest.hexdigest()
 
 
 def _pillow() -> Any:
