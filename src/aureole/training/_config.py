@@ -84,6 +84,10 @@ class ProcessConfig:
     seed: Annotated[int, Key("training.seed", "Seed of all randomness.", 0)] = 0
     pairs: Annotated[int, Key("training.pairs", "Average number of pairs per batch.", 1)] = 1500
 
+    def __post_init__(self) -> None:
+        if self.kappa_low > self.kappa_high:
+            raise InvalidInputError("data.kappa_low must not be above data.kappa_high.")
+
 
 Config = VectorsConfig | ProcessConfig
 KINDS: dict[str, type[Config]] = {"vectors": VectorsConfig, "process": ProcessConfig}
