@@ -14,7 +14,7 @@ with install_import_hook("aureole_paper", "beartype.beartype"):
     from aureole_paper.report import read_report, write_report
 
 from aureole.cli._app import app
-from aureole.explorer import Run
+from aureole.explorer._page import Run
 from aureole.records import Record, write_record
 from aureole_paper.records import group, read_runs
 from tests.explorer.test_page import Outline

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from aureole.cli._app import app
 from aureole.data import read_picture, write_picture
 from aureole.errors import InvalidInputError
-from aureole.explorer import Run
+from aureole.explorer._page import Run
 from aureole.records import Record
 from aureole_paper.cifar10h_report import (
     LOSSES,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aureole.errors import InvalidInputError
-from aureole.explorer import format_number
+from aureole.explorer._page import format_number
 from aureole.records import Record, write_record
 from aureole_paper.records import (
     RECOVERY,

@@ -7,7 +7,8 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError
-from aureole.explorer import inspect_gallery, load_questions, questions_path
+from aureole.explorer import inspect_gallery, load_questions
+from aureole.explorer._questions_file import questions_path
 from aureole.retrieval import CredibleIndex, Origin
 from tests.cli.conftest import run
 

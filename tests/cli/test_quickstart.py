@@ -14,7 +14,7 @@ import torch
 import aureole as au
 from aureole.data import read_picture
 from aureole.errors import InvalidInputError
-from aureole.explorer import next_steps
+from aureole.explorer._quickstart import next_steps
 from aureole.records import file_hash, read_record
 from aureole.retrieval import CredibleIndex
 from tests.cli.conftest import run

@@ -16,8 +16,9 @@ from aureole.cli._app import app
 from aureole.data import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.explorer import MASSES, choose_columns, explorer_data, write_explorer
-from aureole.explorer._explorer import pick_items, render_explorer
+from aureole.explorer import explorer_data, write_explorer
+from aureole.explorer._explorer import choose_columns, pick_items, render_explorer
+from aureole.explorer._neighbourhood_map import MASSES
 from aureole.retrieval import (
     CredibleIndex,
     GalleryMatcher,

@@ -8,7 +8,8 @@ import torch
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import DamagedGalleryError, InvalidInputError
-from aureole.explorer import GalleryTable, fit_map, map_path, read_map, write_map
+from aureole.explorer import GalleryTable, fit_map, read_map, write_map
+from aureole.explorer._gallery_map import map_path
 from aureole.retrieval import CredibleIndex, Origin
 
 pytest.importorskip("faiss")

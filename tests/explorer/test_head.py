@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from aureole.data import write_picture
-from aureole.explorer import extremes, picture_items, text_items, write_head_report
-from aureole.explorer._head import head_page
+from aureole.explorer import write_head_report
+from aureole.explorer._head import extremes, head_page, picture_items, text_items
 from aureole.training._assessment import Assessment
 from tests.explorer.test_page import HOSTILE, Outline
 

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from aureole.errors import InvalidInputError
-from aureole.explorer import threshold_aims, usage_code, write_match_report
+from aureole.explorer import write_match_report
 from aureole.explorer._match_report import (
     Aim,
     _rounded,
     calibration_error,
     match_page,
     radius_verdict,
+    threshold_aims,
+    usage_code,
 )
 from aureole.retrieval import MatchCalibrator, SetSizes, compare_set_sizes
 from aureole.retrieval._match_sets import RuleSizes

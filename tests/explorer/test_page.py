@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aureole.errors import AureoleError
-from aureole.explorer import Picture, Run, Section, Table, render
+from aureole.explorer._page import Picture, Run, Section, Table, render
 from aureole.plot import FAVICON
 from aureole.records import Record
 

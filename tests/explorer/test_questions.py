@@ -13,10 +13,9 @@ from aureole.explorer import (
     inspect_gallery,
     load_questions,
     outlier_p_values,
-    questions_path,
-    save_questions,
 )
 from aureole.explorer._nearest_rows import log_match_ratios, nearest_rows
+from aureole.explorer._questions_file import questions_path, save_questions
 from aureole.retrieval import CredibleIndex, Origin, cap_cosine
 from aureole.retrieval._caps import log_hit_positivity
 

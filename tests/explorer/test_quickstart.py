@@ -8,9 +8,9 @@ import torch
 from scipy.stats import spearmanr
 
 from aureole.errors import InvalidInputError
-from aureole.explorer import QuickstartSetting
 from aureole.explorer._figures import count_labels, two_caps_figure
 from aureole.explorer._quickstart import (
+    QuickstartSetting,
     choose_query,
     draw,
     measure,

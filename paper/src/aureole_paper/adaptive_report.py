@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from aureole.explorer import Report, Run, Table
+from aureole.explorer._page import Report, Run, Table
 from aureole.plot import BLUE, GREY, canvas
 from aureole_paper.records import (
     Groups,

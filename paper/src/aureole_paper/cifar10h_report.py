@@ -11,7 +11,7 @@ import numpy as np
 
 from aureole.data import read_picture
 from aureole.errors import InvalidInputError
-from aureole.explorer import Report, Run, Table, format_number
+from aureole.explorer._page import Report, Run, Table, format_number
 from aureole.plot import BLUE, GREY, VERMILION, WIDTH, canvas, place, sheet
 from aureole_paper.cifar import CLASSES
 from aureole_paper.paper_values import format_paper, paper_value

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from aureole.explorer import Report, Run, Table
+from aureole.explorer._page import Report, Run, Table
 from aureole_paper import figures
 from aureole_paper.controlled import MASSES
 from aureole_paper.paper_values import format_paper, paper_value

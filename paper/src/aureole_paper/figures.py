@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.explorer import Run
+from aureole.explorer._page import Run
 from aureole.plot import (
     BLUE,
     COLOURS,

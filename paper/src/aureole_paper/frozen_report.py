@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from aureole.explorer import Gallery, Item, Report, Run, Table, format_number
+from aureole.explorer._page import Gallery, Item, Report, Run, Table, format_number
 from aureole.plot import BLUE, GREY, canvas
 from aureole_paper.figures import draw_coverage
 from aureole_paper.frozen_images import METHODS

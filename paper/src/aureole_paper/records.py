@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.explorer import Run, format_number
+from aureole.explorer._page import Run, format_number
 from aureole.records import Record, read_record
 
 RECOVERY = {"mu_rank": "μ rank", "mu_mae": "μ MAE", "kappa_rank": "κ rank", "kappa_mae": "κ MAE"}

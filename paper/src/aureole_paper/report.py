@@ -5,7 +5,7 @@ from pathlib import Path
 
 from aureole._io import atomic_write
 from aureole.errors import InvalidInputError
-from aureole.explorer import Report, Run, render
+from aureole.explorer._page import Report, Run, render
 from aureole_paper.adaptive_report import adaptive_report
 from aureole_paper.cifar10h_report import cifar10h_report
 from aureole_paper.controlled_report import controlled_report

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aureole.explorer import Gallery, Picture, Report, Run, Section, Table, format_number
+from aureole.explorer._page import Gallery, Picture, Report, Run, Section, Table, format_number
 from aureole_paper.records import (
     MISSING,
     Groups,

@@ -37,7 +37,8 @@ def map_(
     as_json: AsJson = False,
 ) -> None:
     """Make a map; ``HELP`` is the text users see."""
-    from aureole.explorer import map_path, write_map
+    from aureole.explorer import write_map
+    from aureole.explorer._gallery_map import map_path
 
     started = time.monotonic()
     with (

@@ -37,7 +37,7 @@ def quickstart(
     as_json: AsJson = False,
 ) -> None:
     """Run and print; ``HELP`` is the text users see."""
-    from aureole.explorer import (
+    from aureole.explorer._quickstart import (
         EXTRAS,
         QuickstartSetting,
         missing_packages,

@@ -115,7 +115,9 @@ def _flag(name: str) -> str:
 def _table_page(table: Path, rows: TableOptions, text_column: str | None, out: Path) -> Path:
     """Write the page about a table with an existing head."""
     from aureole.data import check_columns, read_groups
-    from aureole.explorer import check_page, write_head_report, write_kappa_report
+    from aureole.explorer import write_head_report
+    from aureole.explorer._head import write_kappa_report
+    from aureole.explorer._page import check_page
     from aureole.training import FrozenHead
     from aureole.training._assessment import assess, kappas
 
@@ -140,7 +142,8 @@ def _table_page(table: Path, rows: TableOptions, text_column: str | None, out: P
 
 def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
     from aureole.cli._output import rows_bar
-    from aureole.explorer import choose_columns, explorer_data, write_explorer
+    from aureole.explorer import explorer_data, write_explorer
+    from aureole.explorer._explorer import choose_columns
     from aureole.retrieval import CredibleIndex, MatchCalibrator
 
     if out is None and not is_local(address):

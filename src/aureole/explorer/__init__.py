@@ -1,19 +1,8 @@
 """Pages and figures: the explorer of a gallery, the reports of a head and of a match calibrator, the quickstart."""
 
-from aureole.explorer._explorer import (
-    choose_columns,
-    explorer_data,
-    page_folder,
-    write_explorer,
-)
-from aureole.explorer._gallery_map import GalleryMap, fit_map, map_path, read_map, write_map
-from aureole.explorer._gallery_table import (
-    MAX_HITS,
-    Column,
-    GalleryTable,
-    Order,
-    table_version,
-)
+from aureole.explorer._explorer import choose_columns, explorer_data, write_explorer
+from aureole.explorer._gallery_map import GalleryMap, fit_map, read_map, write_map
+from aureole.explorer._gallery_table import GalleryTable
 from aureole.explorer._head import (
     extremes,
     picture_items,
@@ -32,45 +21,10 @@ from aureole.explorer._match_report import (
     write_match_report,
 )
 from aureole.explorer._nearest_rows import GalleryRows
-from aureole.explorer._neighbourhood_map import (
-    MASSES,
-    MAX_COUNT,
-    SUMMARY_MASSES,
-    azimuthal_map,
-    class_counts,
-    map_caps,
-    map_reach,
-    match_prior,
-    spread_places,
-)
 from aureole.explorer._notebook import Exploration, explore
-from aureole.explorer._page import (
-    Gallery,
-    Item,
-    Picture,
-    Report,
-    Run,
-    Section,
-    Table,
-    check_page,
-    format_number,
-    render,
-)
-from aureole.explorer._questions import (
-    QUESTIONS,
-    Questions,
-    inspect_gallery,
-    outlier_p_values,
-)
+from aureole.explorer._page import Gallery, check_page
+from aureole.explorer._questions import Questions, inspect_gallery, outlier_p_values
 from aureole.explorer._questions_file import load_questions, questions_path, save_questions
-from aureole.explorer._quickstart import (
-    EXTRAS,
-    Quickstart,
-    QuickstartSetting,
-    missing_packages,
-    next_steps,
-    run_quickstart,
-)
 
 __all__ = [
     "Exploration",
@@ -83,7 +37,9 @@ __all__ = [
     "inspect_gallery",
     "load_questions",
     "outlier_p_values",
+    "questions_path",
     "read_map",
+    "save_questions",
     "write_explorer",
     "write_head_report",
     "write_map",

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 import aureole
 from aureole.errors import InvalidInputError
-from aureole.explorer import page_folder
+from aureole.explorer._explorer import page_folder
 from aureole.serve import _response_models as responses
 from aureole.serve._errors import STATUS, ApiError, internal_error
 from aureole.serve._listing import IfNoneMatch

@@ -18,7 +18,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.embed._embedder import Embedder, prepare_vector
 from aureole.encoders import check_text
 from aureole.errors import DamagedGalleryError, InvalidInputError
-from aureole.explorer import MAX_COUNT, SUMMARY_MASSES
+from aureole.explorer._neighbourhood_map import MAX_COUNT, SUMMARY_MASSES
 from aureole.retrieval import CredibleIndex, Hits, SearchOptions
 from aureole.retrieval._cap_tables import credible_cosines
 from aureole.retrieval._hits import pick_hits

@@ -6,7 +6,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from aureole.distributions import VonMisesFisher
-from aureole.explorer import MASSES
+from aureole.explorer._neighbourhood_map import MASSES
 from aureole.retrieval import Hits, explain_hits
 from aureole.retrieval._hits import times_more_likely
 from aureole.serve._pictures import Pictures

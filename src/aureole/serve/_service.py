@@ -17,11 +17,11 @@ from aureole.distributions import VonMisesFisher
 from aureole.embed._embedder import Embedder
 from aureole.errors import InvalidInputError
 from aureole.evaluation._rejection import SAMPLED, kappa_rejection
-from aureole.explorer import (
+from aureole.explorer import Questions
+from aureole.explorer._neighbourhood_map import (
     MASSES,
     MAX_COUNT,
     SUMMARY_MASSES,
-    Questions,
     azimuthal_map,
     class_counts,
     map_caps,
