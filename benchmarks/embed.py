@@ -28,7 +28,9 @@ import numpy as np
 import torch
 
 import aureole as au
-from aureole.data import pyarrow_package, read_column, write_columns, write_picture
+from aureole.data import read_column, write_columns
+from aureole.data._image_files import write_picture
+from aureole.data._table_files import pyarrow_package
 from aureole.embed import (
     Embedder,
     EmbedOptions,

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 import aureole as au
-from aureole.data import write_picture
+from aureole.data._image_files import write_picture
 from aureole.embed import load_embedder
 from aureole.records import Record, write_record
 from aureole.retrieval import CredibleIndex, SearchOptions

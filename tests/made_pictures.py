@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aureole.data import write_picture
+from aureole.data._image_files import write_picture
 
 __all__ = ["bomb", "make_corrupt", "make_pictures"]
 

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from aureole.cli._app import app
-from aureole.data import read_picture, write_picture
+from aureole.data._image_files import read_picture, write_picture
 from aureole.errors import InvalidInputError
 from aureole.explorer._page import Run
 from aureole.records import Record

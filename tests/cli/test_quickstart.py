@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.data import read_picture
+from aureole.data._image_files import read_picture
 from aureole.errors import InvalidInputError
 from aureole.explorer._quickstart import next_steps
 from aureole.records import file_hash, read_record

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from aureole import VonMisesFisher
-from aureole.data import read_column, read_vectors, write_columns, write_picture
+from aureole.data import read_column, read_vectors, write_columns
+from aureole.data._image_files import write_picture
 from aureole.errors import InvalidInputError
 from aureole.training import FrozenHead
 from tests.cli.conftest import columns, run

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from aureole import VonMisesFisher
-from aureole.data import write_columns, write_picture
+from aureole.data import write_columns
+from aureole.data._image_files import write_picture
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
 from aureole.models import (
     Card,

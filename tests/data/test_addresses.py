@@ -12,23 +12,19 @@ import numpy as np
 import pytest
 
 from aureole._io import check_local
-from aureole.data import (
-    check_columns,
+from aureole.data import read_column, read_vectors, write_columns
+from aureole.data._addresses import (
+    _file_system,
     full_address,
     is_remote,
     lance_options,
     local_folder,
-    open_picture,
-    read_column,
-    read_vectors,
     resolve,
-    scan_inputs,
-    table_files,
-    table_parts,
-    write_columns,
 )
-from aureole.data._addresses import _file_system
 from aureole.data._arrow_columns import values_of
+from aureole.data._image_files import open_picture
+from aureole.data._table_files import table_parts
+from aureole.data._tables import check_columns, scan_inputs, table_files
 from aureole.errors import InvalidInputError, MissingInputError
 from benchmarks.engines import moto_program, s3_server, upload
 from tests.made_pictures import make_pictures

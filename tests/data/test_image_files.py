@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data import (
+from aureole.data._image_files import (
     open_picture,
     read_picture,
     read_rgb,

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data import Groups, PairIndex, label_rates
+from aureole.data import Groups, label_rates
+from aureole.data._pairs import PairIndex
 from aureole.errors import InvalidInputError
 
 LABELS = [3, 1, 3, 2, 1, 3, 9, 2]

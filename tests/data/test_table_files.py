@@ -14,17 +14,9 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 from pyarrow import feather, parquet
 
-from aureole.data import (
-    check_columns,
-    is_picture_folder,
-    pick_inputs,
-    read_column,
-    read_groups,
-    read_vectors,
-    scan_inputs,
-    table_files,
-    table_parts,
-)
+from aureole.data import read_column, read_groups, read_vectors
+from aureole.data._table_files import is_picture_folder, table_parts
+from aureole.data._tables import check_columns, pick_inputs, scan_inputs, table_files
 from aureole.errors import InvalidInputError, MissingInputError
 
 ROWS = 1000

@@ -21,18 +21,14 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 
-from aureole.data import (
+from aureole.data import read_column, read_groups, read_pairs, read_vectors, write_columns
+from aureole.data._tables import (
     ColumnWriter,
     as_vectors,
     pick_inputs,
     pick_vector,
-    read_column,
-    read_groups,
-    read_pairs,
-    read_vectors,
     scan_column,
     table_files,
-    write_columns,
 )
 from aureole.errors import AureoleError, InvalidInputError
 

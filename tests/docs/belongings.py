@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 import aureole as au
-from aureole.data import read_picture, write_columns, write_picture
+from aureole.data import write_columns
+from aureole.data._image_files import read_picture, write_picture
 from aureole.embed import load_embedder
 from aureole.models import Card, CifarResNet
 from aureole.models._pretrained import MINILM_CAPTIONS

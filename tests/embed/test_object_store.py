@@ -99,7 +99,7 @@ def test_a_store_that_fails_ends_the_job_and_blames_no_input(
     store, pictures, encoder, tmp_path, monkeypatch
 ):
     upload(store, pictures, "s3://bucket/p")
-    read = "aureole.data.RemotePath.read"
+    read = "aureole.data._addresses.RemotePath.read"
     with monkeypatch.context() as failing:
         failing.setattr(read, lambda *_: (_ for _ in ()).throw(InvalidInputError("no answer.")))
         with pytest.raises(AureoleError, match=r"no answer\. Run the same command again") as caught:

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from aureole.cli._app import app
-from aureole.data import write_picture
+from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.explorer import explorer_data, write_explorer

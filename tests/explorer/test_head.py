@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data import write_picture
+from aureole.data._image_files import write_picture
 from aureole.explorer import write_head_report
 from aureole.explorer._head import extremes, head_page, picture_items, text_items
 from aureole.training._assessment import Assessment

@@ -19,7 +19,7 @@ pytest.importorskip("PIL")
 import uvicorn
 from starlette.testclient import TestClient
 
-from aureole.data import write_picture
+from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.embed import load_embedder
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aureole.data import write_picture
+from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.embed import load_embedder
 from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder, whiten_last_layer

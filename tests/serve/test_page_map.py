@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data import write_picture
+from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import read_map, write_map
 from aureole.retrieval import CredibleIndex

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from aureole.data import write_picture
+from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import inspect_gallery, write_map
 from aureole.retrieval import CredibleIndex, Origin

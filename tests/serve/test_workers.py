@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aureole.data import read_square
+from aureole.data._image_files import read_square
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.scale import ModelSpec, load_embedder
 from aureole.serve._workers import Decoder, Look, ModelProcess, Worker, WorkerError

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from aureole.data import open_picture
+from aureole.data._image_files import open_picture
 
 __all__ = ["FLAGS", "Camera", "Visit", "asks_for_members", "browser", "chromium", "serving"]
 

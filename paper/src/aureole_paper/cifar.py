@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from aureole.data import read_picture
+from aureole.data._image_files import read_picture
 from aureole.errors import InvalidInputError
 from aureole.records import file_hash
 from aureole_paper.data_folder import require_file

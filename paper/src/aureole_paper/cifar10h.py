@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from aureole.data import PairBatch, label_rates, poisson_pairs, write_picture
+from aureole.data import PairBatch, label_rates, poisson_pairs
+from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import augrc, aurc, r_auroc, rejection_curve, spearman
 from aureole.evaluation._rejection import area_under_rejection, oracle_area

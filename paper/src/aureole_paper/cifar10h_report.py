@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from aureole.data import read_picture
+from aureole.data._image_files import read_picture
 from aureole.errors import InvalidInputError
 from aureole.explorer._page import Report, Run, Table, format_number
 from aureole.plot import BLUE, GREY, VERMILION, WIDTH, canvas, place, sheet

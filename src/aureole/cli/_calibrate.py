@@ -166,7 +166,7 @@ class _Vectors:
             return self._encoded(texts, "gallery")
         if not self.sources.has_vectors(path):
             assert column is not None
-            return self._encoded(au.data.scan_inputs(path, column, kind), "gallery")
+            return self._encoded(au.data._tables.scan_inputs(path, column, kind), "gallery")
         with rows_bar("reading gallery", shown=self.shown) as observer:
             vectors = au.data.read_vectors(path, column, work=self.partial, observer=observer)
         if self.encoder is not None:
@@ -184,7 +184,7 @@ class _Vectors:
         elif self.encoder is not None:
             column = inputs.column(table)
             assert column is not None
-            pictures = au.data.scan_inputs(table, column, inputs.kind)
+            pictures = au.data._tables.scan_inputs(table, column, inputs.kind)
             vectors = self._encoded(pictures, "queries")[rows]
         else:
             column = self.sources.queries.vector_column

@@ -158,14 +158,14 @@ def fit_head(
     reports.check((vectors, others), grouped=grouped)
     shown_from = others if inputs.encoder is None else vectors
     inputs.check(shown_from, vector_column=columns.vector_column)
-    au.data.check_columns(others, pairing.id_column)
+    au.data._tables.check_columns(others, pairing.id_column)
     head, shown = fit.head(), not reports.as_json
     groups = au.data.read_groups(others, group_column) if grouped else None
     pairs, votes = pairing.read(others), voting.read(others, pairing.id_column)
     encoder = inputs.load()
     held = _held_out(groups, reports, fit.seed)
     paths = (vectors, others, pairing.pairs, voting.path)
-    files = [file for path in paths if path for file in au.data.table_files(path)]
+    files = [file for path in paths if path for file in au.data._tables.table_files(path)]
     settings = [vars(columns), vars(pairing), vars(voting), inputs.column(vectors)]
     settings += [inputs.normalized, encoder and encoder.fingerprint, head.get_params()]
     settings += [held and reports.test_share]
@@ -220,7 +220,7 @@ def _is_grouped(
     voting.check()
     given = pairing.pairs is not None, voting.votes is not None
     column = columns.group_column if any(given) else default_group(others, columns.group_column)
-    in_array = columns.columns_from is not None and others.suffix in au.data.ARRAYS
+    in_array = columns.columns_from is not None and others.suffix in au.data._array_files.ARRAYS
     grouped = column is not None or in_array
     if sum((grouped, *given)) != 1:
         raise typer.BadParameter("use one of --group-column, --pairs and --votes.")

@@ -134,7 +134,7 @@ class TableColumns:
         if self.encoder is not None:
             self.inputs.check(table, vector_column=self.vector_column)
         payload = [text.partition("=")[2] or text for text in self.payload_column or []]
-        au.data.check_columns(self.columns_from or table, self.id_column, *payload)
+        au.data._tables.check_columns(self.columns_from or table, self.id_column, *payload)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def parse_spec(text: str) -> str:
 
     Only the command line is parsed here: specifications are never read from data.
     """
-    if au.encoders.is_spec(text) or au.data.is_remote(text):
+    if au.encoders.is_spec(text) or au.data._addresses.is_remote(text):
         return text
     return str(pretrained.find_model(text))
 
@@ -53,7 +53,7 @@ class InputOptions:
             raise typer.BadParameter("use either --text-column or --image-column, not both.")
         if self.encoder is not None and vector_column is not None:
             raise typer.BadParameter("use either --vector-column or --encoder, not both.")
-        au.data.check_columns(table, self.column(table), *others)
+        au.data._tables.check_columns(table, self.column(table), *others)
         if self.encoder is not None and self.column(table) is None:
             raise typer.BadParameter("--encoder needs --text-column or --image-column.")
 
@@ -95,7 +95,7 @@ class InputOptions:
                 return au.data.read_vectors(table, vector_column, work=work, observer=observer)
             column = self.column(table)
             assert column is not None  # checked
-            inputs = au.data.scan_inputs(table, column, self.kind)
+            inputs = au.data._tables.scan_inputs(table, column, self.kind)
             options = {"work": work, "resume": resume, "observer": observer}
             return au.encoders.encode_all(encoder, inputs, **options)
 
@@ -105,7 +105,7 @@ class InputOptions:
         if column is None:
             return ()
         rows = np.concatenate(au.explorer.extremes(kappa)).tolist()
-        inputs = au.data.pick_inputs(table, column, self.kind, rows)
+        inputs = au.data._tables.pick_inputs(table, column, self.kind, rows)
         show = au.explorer.text_items if self.text_column else au.explorer.picture_items
         return show(kappa, inputs)
 
@@ -132,7 +132,9 @@ def resumable(partial: Path) -> Iterator[None]:
 @lru_cache(maxsize=8)  # a folder may have millions of files
 def is_pictures(table: Path) -> bool:
     """Return whether a path is a folder of pictures; a path that does not exist is not."""
-    return au.data.resolve(table).is_dir() and au.data.is_picture_folder(table)
+    return au.data._addresses.resolve(table).is_dir() and au.data._table_files.is_picture_folder(
+        table
+    )
 
 
 def default_group(table: Path, column: str | None) -> str | None:

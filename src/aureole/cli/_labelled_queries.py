@@ -15,6 +15,7 @@ import aureole as au
 from aureole.cli._inputs import InputOptions
 from aureole.cli._lazy import np
 from aureole.cli._options import VectorColumn, option
+from aureole.data._table_files import short
 from aureole.errors import InvalidInputError, MissingInputError
 
 _FEWEST = 20  # labelled queries of a calibrator
@@ -132,7 +133,7 @@ class Sources:
         """Raise if a table or column does not exist, before a model is loaded."""
         queries, gallery = self.queries, self.gallery
         self.inputs.check(self.table, queries.vector_column, vector_column=queries.vector_column)
-        check = au.data.check_columns
+        check = au.data._tables.check_columns
         check(self.matches_from, queries.match_column, queries.match_text_column)
         if queries.made:
             check(self.table, gallery.id_column)
@@ -140,17 +141,19 @@ class Sources:
             check(gallery.gallery, self.item_column)
             check(gallery.ids_from or gallery.gallery, gallery.id_column)
 
-    def files(self) -> list[Path | au.data.RemotePath]:
+    def files(self) -> list[Path | au.data._addresses.RemotePath]:
         """Return all files that are read."""
         paths = (self.table, self.queries.columns_from, self.gallery.gallery, self.gallery.ids_from)
-        return [file for path in paths if path for file in au.data.table_files(path)]
+        return [file for path in paths if path for file in au.data._tables.table_files(path)]
 
     def has_vectors(self, path: Path) -> bool:
         """Return whether the gallery holds vectors, not inputs of the encoder."""
-        if path.suffix in au.data.ARRAYS or self.inputs.encoder is None:
+        if path.suffix in au.data._array_files.ARRAYS or self.inputs.encoder is None:
             return True
-        schema = au.data.require_columns(au.data.table_parts(path)[0], [self.item_column])
-        return au.data.fitting(schema.field(self.item_column).type, "vector")
+        schema = au.data._table_files.require_columns(
+            au.data._table_files.table_parts(path)[0], [self.item_column]
+        )
+        return au.data._arrow_columns.fitting(schema.field(self.item_column).type, "vector")
 
     def read(self, seed: int) -> tuple[Items, Labels]:
         """Return the items and the labels; vectors are read, but nothing is encoded."""
@@ -210,10 +213,10 @@ class Sources:
         if queries.match_text_column is not None:
             assert self.item_column is not None
             texts = _read_texts(options.gallery, self.item_column)
-        if options.gallery.suffix in au.data.ARRAYS:
+        if options.gallery.suffix in au.data._array_files.ARRAYS:
             count = len(au.data.read_vectors(options.gallery, self.item_column))
         else:
-            count = sum(part.count() for part in au.data.table_parts(options.gallery))
+            count = sum(part.count() for part in au.data._table_files.table_parts(options.gallery))
         if ids is not None and len(ids) != count:
             raise InvalidInputError(
                 f"{options.gallery} has {count} rows, but {ids_from} has {len(ids)} ids: the files do not match row by "
@@ -225,9 +228,9 @@ class Sources:
 def _read_texts(table: Path, column: str, *, optional: bool = False) -> list[str]:
     """Return the texts of a column; raises for an empty one unless they are optional ("" then)."""
     texts = []
-    for where, text in au.data.scan_inputs(table, column, "text"):
+    for where, text in au.data._tables.scan_inputs(table, column, "text"):
         if not (text and text.strip()) and not optional:
-            raise InvalidInputError(f"{where} has no text in the column {au.data.short(column)}.")
+            raise InvalidInputError(f"{where} has no text in the column {short(column)}.")
         texts.append(text or "")
     if not texts:
         raise InvalidInputError(f"{table} has no rows.")
@@ -260,9 +263,9 @@ def _whole_numbers(values: list[Any]) -> list[Any]:
 def _read_cells(table: Path, column: str) -> list[Any]:
     """Return the values of a column, which may be lists."""
     cells: list[Any] = []
-    for part in au.data.table_parts(table):
-        au.data.require_columns(part, [column])
-        with au.data.reading(part):
+    for part in au.data._table_files.table_parts(table):
+        au.data._table_files.require_columns(part, [column])
+        with au.data._table_files.reading(part):
             for batch in part.batches([column]):
                 cells += batch.column(column).to_pylist()
     return cells
@@ -281,7 +284,7 @@ def _rows_of_ids(cells: Sequence[Any], items: Items, where: str) -> list[list[in
         for name in names:
             if name not in known:
                 raise MissingInputError(
-                    f"row {row} of {where.format(au.data.short(name))}, which is not an id of the gallery. "
+                    f"row {row} of {where.format(au.data._table_files.short(name))}, which is not an id of the gallery. "
                     "Check --id-column, or drop the row."
                 )
         groups.append([known[name] for name in names])
@@ -294,7 +297,7 @@ def _rows_of_texts(cells: Sequence[str], items: Items, where: str) -> list[list[
     for row, text in enumerate(cells):
         if text.strip() and text not in known:
             raise MissingInputError(
-                f"row {row} of {where.format(au.data.short(text))}, which is not a text of the gallery. Drop the row, "
+                f"row {row} of {where.format(au.data._table_files.short(text))}, which is not a text of the gallery. Drop the row, "
                 "or leave --gallery out."
             )
     return [known[text] if text.strip() else [] for text in cells]
@@ -327,7 +330,7 @@ def _items_of_pairs(table: Path, text_column: str, id_column: str | None) -> Ite
             )
         if text_of.setdefault(name, texts[row]) != texts[row]:
             raise InvalidInputError(
-                f"{where} has the id {au.data.short(name)}, which has another text before."
+                f"{where} has the id {short(name)}, which has another text before."
             )
     return Items(len(text_of), _whole_numbers(list(text_of)), list(text_of.values()))
 

@@ -162,11 +162,11 @@ def check_out(out: Path, what: str, *, overwrite: bool, file: str = "config.json
         )
 
 
-def run_digest(settings: list[Any], files: Iterable[Path | au.data.RemotePath]) -> str:
+def run_digest(settings: list[Any], files: Iterable[Path | au.data._addresses.RemotePath]) -> str:
     """Return a hash of settings and input files (path, size, time), which identifies a run to resume."""
     state = []
     for file in dict.fromkeys(files):
-        if isinstance(file, au.data.RemotePath):
+        if isinstance(file, au.data._addresses.RemotePath):
             state.append(file.state())
             continue
         stat = file.stat()

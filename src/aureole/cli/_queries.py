@@ -104,16 +104,16 @@ def build_query(index: au.CredibleIndex, query: QueryOptions, model: ModelOption
         kind, raw = "text", au.encoders.check_text(query.text)
         about = f"text {query.text[:60]!r}"
     elif query.image is not None:
-        au.data.read_rgb(query.image)
+        au.data._image_files.read_rgb(query.image)
         kind, raw, about = "image", query.image, f"picture {query.image}"
     else:
         assert path is not None  # the options were checked
         about = f"row {row} of {path}"
         if column is not None:
             kind = "text" if model.text_column else "image"
-            raw = au.data.pick_inputs(path, column, kind, [row])[row]
+            raw = au.data._tables.pick_inputs(path, column, kind, [row])[row]
         elif model.head is not None:
-            raw = au.data.pick_vector(path, model.vector_column, row)
+            raw = au.data._tables.pick_vector(path, model.vector_column, row)
         else:
             return Query(_row_posterior(path, row, model), about)
     embedder = au.embed.ModelSpec(model.encoder, model.head, model.normalized).load(kind)
@@ -125,8 +125,8 @@ def build_query(index: au.CredibleIndex, query: QueryOptions, model: ModelOption
 
 def _row_posterior(path: Path, row: int, model: ModelOptions) -> au.VonMisesFisher:
     """Return the posterior in the columns of mu and kappa of a row."""
-    mu = torch.from_numpy(au.data.pick_vector(path, model.mu_column, row).copy())
-    kappa = au.data.pick_inputs(path, model.kappa_column, None, [row])[row]
+    mu = torch.from_numpy(au.data._tables.pick_vector(path, model.mu_column, row).copy())
+    kappa = au.data._tables.pick_inputs(path, model.kappa_column, None, [row])[row]
     if not isinstance(kappa, int | float):
         got = str(kappa)[:60]
         raise InvalidInputError(f"kappa must be a number, but row {row} of {path} has {got!r}.")

@@ -114,7 +114,8 @@ def _flag(name: str) -> str:
 
 def _table_page(table: Path, rows: TableOptions, text_column: str | None, out: Path) -> Path:
     """Write the page about a table with an existing head."""
-    from aureole.data import check_columns, read_groups
+    from aureole.data import read_groups
+    from aureole.data._tables import check_columns
     from aureole.explorer import write_head_report
     from aureole.explorer._head import write_kappa_report
     from aureole.explorer._page import check_page

@@ -69,7 +69,7 @@ class ScoreOptions:
                     f"--out would overwrite the input {path}. Choose another file."
                 )
         check_local(self.out)
-        au.data.ColumnWriter(self.out)  # raises for an unknown ending
+        au.data._tables.ColumnWriter(self.out)  # raises for an unknown ending
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def score(
     if inputs.encoder is None and inputs.column(others) and measure.report is None:
         raise typer.BadParameter("--text-column and --image-column need --encoder or --report.")
     inputs.check(shown_from, vector_column=columns.vector_column)
-    au.data.check_columns(others, scores.id_column)
+    au.data._tables.check_columns(others, scores.id_column)
     fitted = au.FrozenHead.load(head)
     groups = _groups(columns, others, scores, measure)
     encoder, shown = inputs.load(head), not as_json
@@ -115,7 +115,7 @@ def score(
             kappa = result.kappa
     facts = _facts(fitted, kappa, result)
     if scores.out is not None:
-        in_array = columns.columns_from is not None and others.suffix in au.data.ARRAYS
+        in_array = columns.columns_from is not None and others.suffix in au.data._array_files.ARRAYS
         write_scores(fitted, rows, kappa, scores, others, ids_in_array=in_array, shown=shown)
         facts |= {"out": str(scores.out), "mass": scores.mass}
     if measure.report is not None:
@@ -139,7 +139,7 @@ def _groups(
     column = columns.group_column
     if scores.out is None:  # an array of other columns has groups, but with --out it has ids
         column = default_group(others, column)
-        in_array = columns.columns_from is not None and others.suffix in au.data.ARRAYS
+        in_array = columns.columns_from is not None and others.suffix in au.data._array_files.ARRAYS
         if column is None and not in_array and measure.report is None:
             raise typer.BadParameter(
                 "name --out for the kappa of every row, --group-column to measure the head, or --report."
@@ -165,9 +165,9 @@ def write_scores(
     if id_column is None and is_pictures(ids_from):
         id_column = IMAGE
     named = id_column is not None or ids_in_array
-    ids = au.data.scan_column(ids_from, id_column) if named else _row_numbers(len(rows))
+    ids = au.data._tables.scan_column(ids_from, id_column) if named else _row_numbers(len(rows))
     with (
-        au.data.ColumnWriter(scores.out) as out,
+        au.data._tables.ColumnWriter(scores.out) as out,
         rows_bar("writing", len(rows), shown=shown) as bar,
     ):
         done = 0

@@ -123,12 +123,12 @@ def _record(config: Config, metrics: dict[str, Any], command: str) -> Record:
     )
 
 
-def _files(config: Config) -> Iterator[Path | au.data.RemotePath]:
+def _files(config: Config) -> Iterator[Path | au.data._addresses.RemotePath]:
     """Return the files that a training run reads."""
     from aureole.training._config import paths_of
 
     for path in paths_of(config):
-        yield from [path] if path.is_file() else au.data.table_files(path)
+        yield from [path] if path.is_file() else au.data._tables.table_files(path)
 
 
 def _example(kind: str) -> str:

@@ -37,13 +37,13 @@ class VoteOptions:
         if self.votes is None:
             return None
         path = Path(self.votes)
-        known = self.votes.endswith((*au.data.FILES, *au.data.ARRAYS))
+        known = self.votes.endswith((*au.data._table_files.FILES, *au.data._array_files.ARRAYS))
         return path if known or path.exists() else None
 
     @property
     def is_long(self) -> bool:
         """Whether the votes are a table with one vote per row."""
-        return self.path is not None and self.path.suffix not in au.data.ARRAYS
+        return self.path is not None and self.path.suffix not in au.data._array_files.ARRAYS
 
     def check(self) -> None:
         """Raise for options that cannot be used together."""
@@ -63,10 +63,10 @@ class VoteOptions:
         if path is None:
             columns = [name.strip() for name in self.votes.split(",") if name.strip()]
             return au.data.read_vote_counts(table, columns)
-        if path.suffix in au.data.ARRAYS:
+        if path.suffix in au.data._array_files.ARRAYS:
             return au.data.read_vote_counts(path)
         names = (self.item_column, self.label_column, self._annotators(path))
-        au.data.check_columns(path, *names)
+        au.data._tables.check_columns(path, *names)
         return au.data.read_votes(path, names, ids=(table, id_column) if id_column else None)
 
     def _annotators(self, path: Path) -> str | None:
@@ -74,7 +74,10 @@ class VoteOptions:
             return self.annotator_column or None
         return (
             ANNOTATOR
-            if ANNOTATOR in au.data.require_columns(au.data.table_parts(path)[0], []).names
+            if ANNOTATOR
+            in au.data._table_files.require_columns(
+                au.data._table_files.table_parts(path)[0], []
+            ).names
             else None
         )
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from aureole.data import is_remote, local_folder
+from aureole.data._addresses import is_remote, local_folder
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.encoders import (
     Encoder,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from aureole.data import read_rgb
+from aureole.data._image_files import read_rgb
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import EncoderError, InvalidInputError
 

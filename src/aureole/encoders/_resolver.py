@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aureole.data import is_remote, local_folder, read_square
+from aureole.data._addresses import is_remote, local_folder
+from aureole.data._image_files import read_square
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.encoders import _python, _sentence_transformers
 from aureole.encoders._encoder import Encoder, Kind, PosteriorModel, first_line

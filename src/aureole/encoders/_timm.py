@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aureole.data import read_rgb
+from aureole.data._image_files import read_rgb
 from aureole.encoders._encoder import Encoder, Kind, on_device, weights_fingerprint
 
 

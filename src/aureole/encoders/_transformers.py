@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aureole.data import read_rgb
+from aureole.data._image_files import read_rgb
 from aureole.encoders._encoder import Encoder, Kind, on_device, quiet, weights_fingerprint
 from aureole.errors import EncoderError
 from aureole.models._feature_extractors import mean_pool

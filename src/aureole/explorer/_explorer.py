@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from aureole._io import atomic_write
-from aureole.data import find_picture, read_thumbnail
+from aureole.data._image_files import find_picture, read_thumbnail
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.evaluation._rejection import SAMPLED, kappa_rejection

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from aureole._io import atomic_write
-from aureole.data import read_thumbnail
+from aureole.data._image_files import read_thumbnail
 from aureole.errors import InvalidInputError
 from aureole.explorer import _figures as figures
 from aureole.explorer._page import (

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from aureole._io import check_local
-from aureole.data import PairBatch, label_rates, poisson_pairs, write_picture
+from aureole.data import PairBatch, label_rates, poisson_pairs
+from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.evaluation import rejection_curve, spearman

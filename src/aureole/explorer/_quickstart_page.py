@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from aureole._io import atomic_write
-from aureole.data import write_picture
+from aureole.data._image_files import write_picture
 from aureole.explorer import _figures as figures
 from aureole.explorer._figures import CapSearch, two_caps_figure
 from aureole.explorer._head import extremes

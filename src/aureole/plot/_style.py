@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from aureole.data import open_picture
+from aureole.data._image_files import open_picture
 from aureole.errors import MissingPackageError
 from aureole.plot._palette import SEQUENCE, adaptive
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from aureole.data import full_address
+from aureole.data._addresses import full_address
 from aureole.distributions import VonMisesFisher
 from aureole.errors import AureoleWarning, DamagedGalleryError, InvalidInputError
 from aureole.retrieval._caps import Posterior, cap_cosine, cap_kind

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from aureole.data import lance_options
+from aureole.data._addresses import lance_options
 from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
 from aureole.retrieval._integrity import check_returned, parse_index_note, parse_note, reading
 from aureole.retrieval._lance_tables import (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from aureole._io import check_local, reporting_writes
-from aureole.data import check_bucket, lance_options
+from aureole.data._addresses import check_bucket, lance_options
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.retrieval._addresses import is_local
 from aureole.retrieval._filters import Condition

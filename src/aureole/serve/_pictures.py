@@ -6,7 +6,7 @@ from collections import OrderedDict
 from functools import lru_cache
 from pathlib import Path
 
-from aureole.data import find_picture, read_thumbnail
+from aureole.data._image_files import find_picture, read_thumbnail
 from aureole.errors import MissingInputError
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aureole.data import count_pixels, read_rgb, read_square
+from aureole.data._image_files import count_pixels, read_rgb, read_square
 from aureole.embed import Embedder, ModelSpec
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.synthetic import blur_pictures, deteriorate

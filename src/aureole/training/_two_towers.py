@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from aureole.data import Triplets, as_vectors
+from aureole.data import Triplets
+from aureole.data._tables import as_vectors
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.losses import ClosedFormInfoNCE, ContrastiveLoss
