@@ -254,7 +254,7 @@ def quickstart(name: str) -> str:
 
 def caps() -> str:
     """Draw two queries, their caps and the items in them, from searches of a small gallery."""
-    from aureole.explorer import caps_figure
+    from aureole.explorer._figures import caps_figure
 
     return caps_figure()
 
