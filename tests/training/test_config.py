@@ -67,6 +67,7 @@ def test_changes_come_after_the_file_and_are_toml_or_text(tmp_path, monkeypatch)
         ('[data]\nkind = "process"\n[training]\nlr = nan', "training.lr must be at least 1e-09"),
         ('[data]\nkind = "process"\n[training]\nlr = "fast"', "training.lr must be a number"),
         ('[data]\nkind = "process"\n[loss]\nname = "best"', "loss.name must be one of closed-form"),
+        ('[data]\nkind = "process"\nkappa_low = 50', "data.kappa_low must not be above"),
         ('[data]\nkind = "vectors"', "data.path is missing. Table of vectors"),
         ('[data]\nkind = "vectors"\npath = ""', "data.path must be a path"),
         (

@@ -255,6 +255,7 @@ def step_seed(seed: int, step: int) -> int:
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
+    """Return the random generator of a step."""
     return torch.Generator().manual_seed(step_seed(seed, step))
 
 
