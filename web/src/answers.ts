@@ -30,7 +30,6 @@ export interface Questions {
   available: boolean;
   reason: string | null;
   /** The share of the rows done, while the gallery is inspected. */
-  progress: number | null;
   /** Whether the gallery has changed since the answers were computed. */
   stale: boolean;
   questions: QuestionSummary[];

@@ -225,7 +225,7 @@ export class StoredFile implements Source {
   }
 
   async questions(): Promise<Questions> {
-    return { available: false, reason: NO_ANSWERS, progress: null, stale: false, questions: [], confusions: [], settings: {} };
+    return { available: false, reason: NO_ANSWERS, stale: false, questions: [], confusions: [], settings: {} };
   }
 
   async question(): Promise<Answer> {

@@ -11,7 +11,6 @@ import { count, labelOf, percent, probability, things } from "./words";
 
 const FIRST = 12;
 const PAGE = 48;
-const AGAIN = 1500; // milliseconds between polls while the gallery is inspected
 
 interface Words {
   about: string;
@@ -59,9 +58,7 @@ export function questionsView(context: Context, about: About): View {
         shown = found.questions.flatMap((each) => (hasEntries(each) ? [new Entries(context, about, found, each)] : []));
         return fill(place, cards(found, shown));
       }
-      const progress = found.progress === null ? "" : ` ${percent(found.progress)} done.`;
-      fill(place, [h("p", { class: "empty", role: "status" }, `${sentence(found.reason ?? "there are no answers.")}${progress}`)]);
-      if (found.progress !== null) window.setTimeout(() => !left && void load(), AGAIN);
+      fill(place, [h("p", { class: "empty", role: "status" }, sentence(found.reason ?? "there are no answers."))]);
     } catch (error) {
       fill(place, [trouble(error, () => void load())]);
     }
