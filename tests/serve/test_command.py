@@ -55,7 +55,7 @@ class Client(threading.Thread):
 
 @pytest.mark.parametrize("round", range(ROUNDS))
 def test_sigterm_under_load_sends_whole_answers_or_json_errors(made, tmp_path, round):
-    files = [in_base64(made[0] / "pictures" / "item-001.png")] * 16
+    files = [in_base64(made[0] / "pictures" / "item-001.png")] * 4
     body = json.dumps({"images": files})
     with served(made[0] / "gallery.faiss", made[0] / "encoder", log=tmp_path / "log") as service:
         clients = [Client((service.host, service.port), body) for _ in range(CLIENTS)]

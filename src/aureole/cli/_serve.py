@@ -23,7 +23,7 @@ from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
 from aureole.retrieval._addresses import is_local
 
 _LOG = logging.getLogger("aureole.serve")
-_GRACE = 6  # seconds for requests in flight after SIGTERM
+_GRACE = 5  # seconds for requests in flight after SIGTERM
 
 HELP = r"""Serve a gallery over HTTP, with a page for browsers: items by certainty, searches, maps.
 
