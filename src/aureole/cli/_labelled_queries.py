@@ -15,7 +15,6 @@ import aureole as au
 from aureole.cli._inputs import InputOptions
 from aureole.cli._lazy import np
 from aureole.cli._options import VectorColumn, option
-from aureole.data._table_files import short
 from aureole.errors import InvalidInputError, MissingInputError
 
 _FEWEST = 20  # labelled queries of a calibrator
@@ -230,7 +229,7 @@ def _read_texts(table: Path, column: str, *, optional: bool = False) -> list[str
     texts = []
     for where, text in au.data._tables.scan_inputs(table, column, "text"):
         if not (text and text.strip()) and not optional:
-            raise InvalidInputError(f"{where} has no text in the column {short(column)}.")
+            raise InvalidInputError(f"{where} has no text in the column {_short(column)}.")
         texts.append(text or "")
     if not texts:
         raise InvalidInputError(f"{table} has no rows.")
@@ -284,7 +283,7 @@ def _rows_of_ids(cells: Sequence[Any], items: Items, where: str) -> list[list[in
         for name in names:
             if name not in known:
                 raise MissingInputError(
-                    f"row {row} of {where.format(au.data._table_files.short(name))}, which is not an id of the gallery. "
+                    f"row {row} of {where.format(_short(name))}, which is not an id of the gallery. "
                     "Check --id-column, or drop the row."
                 )
         groups.append([known[name] for name in names])
@@ -297,7 +296,7 @@ def _rows_of_texts(cells: Sequence[str], items: Items, where: str) -> list[list[
     for row, text in enumerate(cells):
         if text.strip() and text not in known:
             raise MissingInputError(
-                f"row {row} of {where.format(au.data._table_files.short(text))}, which is not a text of the gallery. Drop the row, "
+                f"row {row} of {where.format(_short(text))}, which is not a text of the gallery. Drop the row, "
                 "or leave --gallery out."
             )
     return [known[text] if text.strip() else [] for text in cells]
@@ -330,7 +329,7 @@ def _items_of_pairs(table: Path, text_column: str, id_column: str | None) -> Ite
             )
         if text_of.setdefault(name, texts[row]) != texts[row]:
             raise InvalidInputError(
-                f"{where} has the id {short(name)}, which has another text before."
+                f"{where} has the id {_short(name)}, which has another text before."
             )
     return Items(len(text_of), _whole_numbers(list(text_of)), list(text_of.values()))
 
@@ -391,3 +390,7 @@ def _name(value: Any) -> str:
     """Return an id as text; 7.0 is 7, since whole numbers become floats where a column has missing values."""
     whole = isinstance(value, float) and value.is_integer()
     return str(int(value) if whole else value)
+
+
+def _short(value: Any) -> str:
+    return au.data._table_files.short(value)
