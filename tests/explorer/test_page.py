@@ -81,5 +81,5 @@ def test_the_page_has_what_a_reader_needs():
 
 def test_without_jinja_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(AureoleError, match=r"pip install 'aureole\[reports\]'"):
+    with pytest.raises(AureoleError, match=r"pip install 'aureole\[explore\]'"):
         page()
