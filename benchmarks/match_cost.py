@@ -22,8 +22,8 @@ import faiss
 import numpy as np
 
 import aureole as au
+from aureole.match import MatchCalibrator, MatchFilter
 from aureole.records import Record, write_record
-from aureole.retrieval import MatchCalibrator, MatchFilter
 from benchmarks.engines import clustered
 
 DIM, K, LISTS, LABELLED, THRESHOLD = 64, 100, 1024, 200, 0.5

@@ -1,6 +1,6 @@
 """Credible sets from approximate indexes: recall, time compared with the engine's own search, and size.
 
-``python -m benchmarks.retrieval [--rows 1000000] [--engines faiss-ivf faiss-hnsw lance-ivf postgres-hnsw]
+``python -m benchmarks.retrieval [--rows 1000000] [--engines faiss-ivf faiss-hnsw lance-ivf]
 [--out results/benchmarks/retrieval.json]`` writes a record. ``--single`` measures one query per call instead, in a
 gallery of 300,000 rows, and writes ``retrieval_single.json``.
 
@@ -27,15 +27,15 @@ import numpy as np
 import torch
 
 import aureole as au
+from aureole.caps import CredibleIndex, cap_cosine
+from aureole.engines._directions import exact_cosines, stored_direction
 from aureole.records import Record, write_record
-from aureole.retrieval import CredibleIndex, cap_cosine
-from aureole.retrieval._directions import exact_cosines, stored_direction
-from benchmarks.engines import clustered, postgres_server
+from benchmarks.engines import clustered
 from benchmarks.timing import median_seconds
 
 DIM, MASS, SIZES = 128, 0.95, (1, 10, 100, 1000)
 Bare = Callable[[CredibleIndex, au.VonMisesFisher, list[int]], Callable[[], Any]]
-ENGINES = ("faiss-ivf", "faiss-hnsw", "lance-ivf", "postgres-hnsw")
+ENGINES = ("faiss-ivf", "faiss-hnsw", "lance-ivf")
 
 
 def queries_of_size(
@@ -121,31 +121,6 @@ def bare_lance(index: CredibleIndex, queries: au.VonMisesFisher, _: list[int]) -
     return ranges
 
 
-def bare_postgres(
-    index: CredibleIndex, queries: au.VonMisesFisher, counts: list[int]
-) -> Callable[[], Any]:
-    """PostgreSQL alone: the n nearest, where n is the size of the cap, which it could not know in practice."""
-    from aureole.retrieval import settings
-
-    store: Any = index._store
-    mu = stored_direction(queries.mu)
-    note = store._index_note()
-    sql = store._connection.psycopg.sql
-    statement = sql.SQL(
-        "SELECT id, mu, kappa, mu <#> %s FROM {} ORDER BY mu <#> %s LIMIT %s"
-    ).format(sql.Identifier(store._name))
-
-    def nearest() -> None:
-        for query, count in zip(mu, counts, strict=True):
-            connection = store._connection.get()
-            with connection.transaction(), connection.cursor(binary=True) as cursor:
-                for setting, value in settings(note, count):
-                    cursor.execute("SELECT set_config(%s, %s, true)", [setting, value])
-                cursor.execute(statement, [query, query, max(1, count)]).fetchall()
-
-    return nearest
-
-
 def single_searches(
     index: CredibleIndex,
     queries: au.VonMisesFisher,
@@ -228,7 +203,7 @@ def measure(
         **sizes,
     }
     print(f"{engine}: {found}", flush=True)
-    bare: Bare = {"faiss": bare_faiss, "lance": bare_lance, "postgres": bare_postgres}[name]
+    bare: Bare = {"faiss": bare_faiss, "lance": bare_lance}[name]
     for size, queries in by_size.items():
         hits = index.search(queries, MASS)
         assert isinstance(hits, list)
@@ -250,12 +225,7 @@ def measure(
             }
         found[f"{size} members"] = {"recall": got / members, "extra": extra, **times}
         print(f"{engine}, caps of {size}: {found[f'{size} members']}", flush=True)
-    if name == "postgres":
-        store: Any = index._store
-        query = "SELECT pg_total_relation_size('gallery')"
-        found["bytes a row"] = store._connection.get().execute(query).fetchone()[0] / rows
-    else:
-        found["bytes a row"] = size_of(Path(where)) / rows
+    found["bytes a row"] = size_of(Path(where)) / rows
     index.close()
     return found
 
@@ -293,8 +263,6 @@ def main() -> None:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             where = str(folder / f"gallery.{store}")
-            if store == "postgres":
-                where = stack.enter_context(postgres_server()).get_uri()
             metrics[engine] = measure(
                 engine,
                 where,

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 import aureole as au
+from aureole.caps import CredibleIndex, cap_cosine
+from aureole.engines._directions import exact_cosines, stored_direction
 from aureole.records import Record, write_record
-from aureole.retrieval import CredibleIndex, cap_cosine
-from aureole.retrieval._directions import exact_cosines, stored_direction
 from benchmarks.engines import clustered, postgres_server
 
 MASSES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)

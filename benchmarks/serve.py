@@ -28,10 +28,10 @@ import numpy as np
 import torch
 
 import aureole as au
+from aureole.caps import CredibleIndex, SearchOptions
 from aureole.data._image_files import write_picture
 from aureole.embed import load_embedder
 from aureole.records import Record, write_record
-from aureole.retrieval import CredibleIndex, SearchOptions
 from benchmarks.engines import clustered
 from benchmarks.retrieval import bare_faiss, bare_lance
 from tests.serve.served import Served, make_encoder, make_gallery, serving

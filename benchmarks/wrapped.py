@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 import aureole as au
+from aureole.caps import CredibleIndex, Hits, SearchOptions, cap_cosine
+from aureole.engines._directions import exact_cosines, stored_direction
 from aureole.records import Record, write_record
-from aureole.retrieval import CredibleIndex, Hits, SearchOptions, cap_cosine
-from aureole.retrieval._directions import exact_cosines, stored_direction
 from benchmarks.engines import clustered, postgres_server
 
 MASSES = (0.5, 0.8, 0.95, 0.99, 1.0)

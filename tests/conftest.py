@@ -10,17 +10,19 @@ from jaxtyping import install_import_hook
 
 with install_import_hook("aureole", "beartype.beartype"):
     import aureole
+    import aureole.caps
     import aureole.cli
     import aureole.data
     import aureole.embed
+    import aureole.engines._faiss
+    import aureole.engines._faiss_index
+    import aureole.engines._integrity
+    import aureole.engines._lance
+    import aureole.engines._postgres
     import aureole.evaluation
     import aureole.explorer
+    import aureole.match
     import aureole.records
-    import aureole.retrieval._faiss
-    import aureole.retrieval._faiss_index
-    import aureole.retrieval._integrity
-    import aureole.retrieval._lance
-    import aureole.retrieval._postgres
     import aureole.serve
     import aureole.training
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from aureole.caps import ConformalMass
 from aureole.distributions import VonMisesFisher, log_expected_positivity
 from aureole.records import read_record
-from aureole.retrieval import ConformalMass
 from aureole.sphere import normalize
 from aureole_paper import cifar10h
 from aureole_paper.catalogue import find_experiment

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from aureole.caps import class_entropy
 from aureole.errors import InvalidInputError
-from aureole.retrieval import class_entropy
 from aureole_paper.set_metrics import (
     average_precision,
     normalised_gain,

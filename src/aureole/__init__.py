@@ -5,22 +5,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aureole import (
+        caps,
         data,
         distributions,
         embed,
         encoders,
+        engines,
         errors,
         evaluation,
         explorer,
         losses,
+        match,
         models,
         plot,
-        retrieval,
         serve,
         sphere,
         synthetic,
         training,
     )
+    from aureole.caps import ConformalMass, CredibleIndex
     from aureole.distributions import (
         MixtureVMF,
         SphereUniform,
@@ -31,8 +34,8 @@ if TYPE_CHECKING:
     from aureole.evaluation import diagnose
     from aureole.explorer import explore
     from aureole.losses import ELK, ClosedFormInfoNCE, InfoNCE, MCInfoNCE
+    from aureole.match import MatchCalibrator
     from aureole.models import PosteriorEncoder, PosteriorHead
-    from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator
     from aureole.training import FrozenHead
 
 __version__ = "0.3.0.dev0"
@@ -51,11 +54,13 @@ __all__ = [
     "SphereUniform",
     "VonMisesFisher",
     "__version__",
+    "caps",
     "data",
     "diagnose",
     "distributions",
     "embed",
     "encoders",
+    "engines",
     "errors",
     "evaluation",
     "expected_positivity",
@@ -63,9 +68,9 @@ __all__ = [
     "explorer",
     "fuse",
     "losses",
+    "match",
     "models",
     "plot",
-    "retrieval",
     "serve",
     "sphere",
     "synthetic",
@@ -89,7 +94,9 @@ _NAMES = {
     "losses": ("ELK", "ClosedFormInfoNCE", "InfoNCE", "MCInfoNCE"),
     "models": ("PosteriorEncoder", "PosteriorHead"),
     "plot": (),
-    "retrieval": ("ConformalMass", "CredibleIndex", "MatchCalibrator"),
+    "caps": ("ConformalMass", "CredibleIndex"),
+    "engines": (),
+    "match": ("MatchCalibrator",),
     "embed": (),
     "serve": (),
     "sphere": (),

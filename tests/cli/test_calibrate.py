@@ -13,7 +13,7 @@ from aureole.cli import _labelled_queries as labelled
 from aureole.cli._app import main
 from aureole.data import write_columns
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
-from aureole.retrieval import MatchCalibrator, MatchFilter
+from aureole.match import MatchCalibrator, MatchFilter
 from tests.cli.conftest import run
 
 TOY = """
@@ -448,7 +448,7 @@ def test_an_interrupted_run_resumes(place, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(au.retrieval, "compare_set_sizes", interrupt)
+        patch.setattr(au.match, "compare_set_sizes", interrupt)
         assert run(*by_id(place), "--out", tmp_path / "c").exit_code == 130
     (partial,) = tmp_path.iterdir()
     assert sorted(file.name for file in partial.iterdir()) == ["gallery", "queries"]

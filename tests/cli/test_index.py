@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.data import write_columns
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.retrieval import CredibleIndex
 from aureole.sphere import predictive_mass
 from aureole.training import FrozenHead
 from tests.cli.conftest import QUICK, columns, run

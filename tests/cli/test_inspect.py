@@ -5,11 +5,12 @@ import json
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
+from aureole.engines import Origin
 from aureole.errors import AureoleError
 from aureole.explorer import inspect_gallery, load_questions
 from aureole.explorer._questions_file import questions_path
-from aureole.retrieval import CredibleIndex, Origin
 from tests.cli.conftest import run
 
 

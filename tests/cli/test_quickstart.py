@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import aureole as au
+from aureole.caps import CredibleIndex
 from aureole.data._image_files import read_picture
 from aureole.errors import InvalidInputError
 from aureole.explorer._quickstart import next_steps
 from aureole.records import file_hash, read_record
-from aureole.retrieval import CredibleIndex
 from tests.cli.conftest import run
 
 pytestmark = pytest.mark.filterwarnings("ignore::aureole.errors.AureoleWarning")

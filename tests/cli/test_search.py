@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from aureole import VonMisesFisher
+from aureole.caps import CredibleIndex, SearchOptions, cap_cosine, latent_in_cap
 from aureole.data import write_columns
 from aureole.data._image_files import write_picture
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
+from aureole.match import GalleryMatcher, MatchCalibrator, MatchOptions
 from aureole.models import (
     Card,
     CifarResNet,
@@ -18,15 +20,6 @@ from aureole.models import (
     MixtureHead,
     PosteriorEncoder,
     ResidualMLP,
-)
-from aureole.retrieval import (
-    CredibleIndex,
-    GalleryMatcher,
-    MatchCalibrator,
-    MatchOptions,
-    SearchOptions,
-    cap_cosine,
-    latent_in_cap,
 )
 from aureole.training import FrozenHead
 from tests.cli.conftest import columns, run

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.retrieval import CredibleIndex
+from aureole.caps import CredibleIndex
 
 from .test_help import COMMANDS
 

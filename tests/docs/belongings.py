@@ -8,14 +8,15 @@ import numpy as np
 import torch
 
 import aureole as au
+from aureole.caps import CredibleIndex
 from aureole.data import write_columns
 from aureole.data._image_files import read_picture, write_picture
 from aureole.embed import load_embedder
+from aureole.engines import Origin
 from aureole.models import Card, CifarResNet
 from aureole.models._pretrained import MINILM_CAPTIONS
 from aureole.models._saving import WEIGHTS
 from aureole.records import file_hash
-from aureole.retrieval import CredibleIndex, Origin
 from aureole.training import minilm
 from tests.made_pictures import make_pictures
 

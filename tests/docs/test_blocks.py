@@ -25,7 +25,7 @@ PAGES = {
     for page in sorted(DOCS.rglob("*.md"))
     if "_build" not in page.parts
 }
-ELSEWHERE = {"databases.md"}  # run and checked by tests/retrieval/test_match_adapters.py
+ELSEWHERE = {"databases.md"}  # run and checked by tests/match/test_adapters.py
 RUN = [
     page
     for page, found in PAGES.items()

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import aureole as au
+from aureole.engines._lance_tables import lance_package
 from aureole.models import CifarResNet
-from aureole.retrieval._lance_tables import lance_package
 from aureole.training import FrozenHead
 from tests.cli.conftest import columns
 from tests.made_pictures import make_pictures

@@ -11,11 +11,11 @@ import torch
 from pyarrow import parquet
 
 import aureole as au
+from aureole.caps import CredibleIndex
 from aureole.embed import EmbedOptions, ModelSpec, SourceSpec, embed, load_embedder
 from aureole.embed._posterior_table import Known, PosteriorTable
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.models._pretrained import MINILM_CAPTIONS
-from aureole.retrieval import CredibleIndex
 from tests.embed.conftest import assert_same, by_id, rows, save_encoder
 from tests.made_pictures import make_corrupt, make_pictures
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from aureole.caps import CredibleIndex
 from aureole.data import write_columns
 from aureole.data._addresses import _file_system
 from aureole.embed import EmbedOptions, SourceSpec, embed
+from aureole.engines._lance_tables import open_table, table_exists
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval._lance_tables import open_table, table_exists
 from benchmarks.engines import moto_program, s3_server, upload
 from tests.cli.conftest import columns
 from tests.embed.conftest import assert_same, rows

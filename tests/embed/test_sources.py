@@ -12,8 +12,8 @@ import pytest
 from pyarrow import ipc, parquet
 
 from aureole.embed._sources import Broken, Piece, Source, SourceSpec
+from aureole.engines._lance_tables import lance_package
 from aureole.errors import InvalidInputError
-from aureole.retrieval._lance_tables import lance_package
 from tests.made_pictures import make_pictures
 
 

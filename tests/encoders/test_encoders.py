@@ -13,11 +13,12 @@ from PIL import Image
 
 import aureole as au
 from aureole import encoders
+from aureole.caps import CredibleIndex
 from aureole.embed import ModelSpec, load_embedder
 from aureole.encoders import encode_all, load
+from aureole.engines import Origin
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.models import CifarResNet
-from aureole.retrieval import CredibleIndex, Origin
 from aureole.training import FrozenHead, SentencePosterior, encode_posterior, save_pipeline
 from tests.encoders.conftest import TEXTS
 

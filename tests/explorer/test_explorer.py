@@ -12,22 +12,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from aureole.caps import CredibleIndex, Hits, SearchOptions
 from aureole.cli._app import app
 from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
+from aureole.engines import Origin
 from aureole.errors import InvalidInputError
 from aureole.explorer import explorer_data, write_explorer
 from aureole.explorer._explorer import choose_columns, pick_items, render_explorer
 from aureole.explorer._neighbourhood_map import MASSES
-from aureole.retrieval import (
-    CredibleIndex,
-    GalleryMatcher,
-    Hits,
-    MatchCalibrator,
-    MatchOptions,
-    Origin,
-    SearchOptions,
-)
+from aureole.match import GalleryMatcher, MatchCalibrator, MatchOptions
 from aureole.sphere import normalize
 from tests.web.visit import Visit, browser, chromium
 

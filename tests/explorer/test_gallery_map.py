@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
+from aureole.engines import Origin
 from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.explorer import GalleryTable, fit_map, read_map, write_map
 from aureole.explorer._gallery_map import map_path
-from aureole.retrieval import CredibleIndex, Origin
 
 pytest.importorskip("faiss")
 N, DIM, CLASSES = 600, 16, 6

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.explorer import GalleryTable
-from aureole.retrieval import CredibleIndex
 
 N = 400
 

@@ -18,8 +18,8 @@ from aureole.explorer._match_report import (
     threshold_aims,
     usage_code,
 )
-from aureole.retrieval import MatchCalibrator, SetSizes, compare_set_sizes
-from aureole.retrieval._match_sets import RuleSizes
+from aureole.match import MatchCalibrator, SetSizes, compare_set_sizes
+from aureole.match._sets import RuleSizes
 from tests.explorer.test_page import HOSTILE, Outline
 
 PARTS = ["thresholds", "code", "curve", "reliability", "sets", "guarantee"]

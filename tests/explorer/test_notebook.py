@@ -166,11 +166,11 @@ def test_sets_are_those_of_the_index():
     counts = counts.reshape(60, len(stored["kinds"]), -1)
     mass = data["masses"].index(0.9)
     with au.CredibleIndex.create("faiss://", q, [str(i) for i in range(60)]) as index:
-        index.origin = au.retrieval.Origin(30.0)
+        index.origin = au.engines.Origin(30.0)
         for row, item in enumerate(data["items"][:10]):
             own = q[int(item["id"])]
             for place, kind in enumerate(stored["kinds"]):
-                options = au.retrieval.SearchOptions(kind=kind)
+                options = au.caps.SearchOptions(kind=kind)
                 ids = index.search(own, 0.9, exact=True, options=options).ids
                 assert counts[row, place, mass] == len(set(ids) - {item["id"]})
 

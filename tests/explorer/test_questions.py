@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex, cap_cosine
+from aureole.caps._caps import log_hit_positivity
 from aureole.distributions import VonMisesFisher
+from aureole.engines import Origin
 from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
 from aureole.explorer import (
     _nearest_rows as nearest,
@@ -16,8 +19,6 @@ from aureole.explorer import (
 )
 from aureole.explorer._nearest_rows import log_match_ratios, nearest_rows
 from aureole.explorer._questions_file import questions_path, save_questions
-from aureole.retrieval import CredibleIndex, Origin, cap_cosine
-from aureole.retrieval._caps import log_hit_positivity
 
 KAPPA_POS = 20.0
 N, CLASSES = 120, 3

@@ -19,11 +19,13 @@ pytest.importorskip("PIL")
 import uvicorn
 from starlette.testclient import TestClient
 
+from aureole.caps import ConformalMass, CredibleIndex
 from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.embed import load_embedder
+from aureole.engines import Origin
+from aureole.match import MatchCalibrator
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder
-from aureole.retrieval import ConformalMass, CredibleIndex, MatchCalibrator, Origin
 from aureole.serve import Service, create_app
 from aureole.serve._service import ServiceOptions
 

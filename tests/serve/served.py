@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.embed import load_embedder
+from aureole.engines import Origin
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder
-from aureole.retrieval import CredibleIndex, Origin
 from benchmarks.engines import clustered
 
 __all__ = ["Served", "ask", "make_encoder", "make_gallery", "serving"]

@@ -8,18 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex, SearchOptions, cap_cosine, class_entropy, latent_in_cap
 from aureole.distributions import VonMisesFisher
 from aureole.embed import load_embedder
+from aureole.engines import Origin
 from aureole.errors import InvalidInputError
 from aureole.explorer._neighbourhood_map import _MARGIN
-from aureole.retrieval import (
-    CredibleIndex,
-    Origin,
-    SearchOptions,
-    cap_cosine,
-    class_entropy,
-    latent_in_cap,
-)
 from aureole.serve import Service, create_app
 from aureole.serve._batching import _Search
 from aureole.serve._middleware import Access

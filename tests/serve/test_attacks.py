@@ -320,7 +320,7 @@ def test_without_the_key_there_is_nothing_but_health(service):
 
 
 def test_a_gallery_that_is_damaged_is_a_typed_error(made, tmp_path):
-    from aureole.retrieval import CredibleIndex
+    from aureole.caps import CredibleIndex
     from tests.cli.conftest import run
     from tests.serve.conftest import serving
 

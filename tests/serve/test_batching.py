@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from aureole.caps import CredibleIndex
 from aureole.embed import load_embedder
 from aureole.errors import InvalidInputError
-from aureole.retrieval import CredibleIndex
 from aureole.serve._batching import Batcher, BatchOptions, decode_base64
 from aureole.serve._errors import ApiError
 from aureole.serve._middleware import Access, Metrics

@@ -9,9 +9,10 @@ pytest.importorskip("playwright")
 pytest.importorskip("fastapi")
 pytest.importorskip("lance")
 
+from aureole.caps import ConformalMass, CredibleIndex, SearchOptions
+from aureole.caps._conformal import coverage_curve
 from aureole.distributions import VonMisesFisher
-from aureole.retrieval import ConformalMass, CredibleIndex, Origin, SearchOptions
-from aureole.retrieval._conformal import coverage_curve
+from aureole.engines import Origin
 from aureole.sphere import normalize
 from tests.web.visit import Visit, browser, chromium, serving
 

@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from aureole.retrieval import CredibleIndex
+from aureole.caps import CredibleIndex
 from aureole.training import FrozenHead
 from tests.cli.conftest import run
 from tests.serve.conftest import ask, error_of, found, in_base64

@@ -5,9 +5,9 @@ import urllib.parse
 
 import pytest
 
+from aureole.caps import CredibleIndex
 from aureole.embed import load_embedder
 from aureole.explorer import explorer_data, inspect_gallery, write_explorer, write_map
-from aureole.retrieval import CredibleIndex
 from tests.serve.axe import violations
 from tests.serve.conftest import running, serving
 from tests.web.visit import Visit, browser, chromium

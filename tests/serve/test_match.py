@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
 from aureole.embed import load_embedder
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
-from aureole.retrieval import CredibleIndex, GalleryMatcher, MatchOptions
+from aureole.match import GalleryMatcher, MatchOptions
 from aureole.serve import Service
 from tests.cli.conftest import run
 from tests.serve.conftest import (

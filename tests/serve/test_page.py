@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.embed import load_embedder
+from aureole.engines import Origin
 from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder, whiten_last_layer
 from aureole.models._pretrained import MINILM_CAPTIONS
-from aureole.retrieval import CredibleIndex, Origin
 from tests.web.visit import Visit, asks_for_members, browser, chromium, serving
 
 pytest.importorskip("playwright")

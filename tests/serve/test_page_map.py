@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import read_map, write_map
-from aureole.retrieval import CredibleIndex
 from aureole.sphere import normalize
 from tests.serve.test_page import draw, environment
 from tests.web.visit import Visit, browser, chromium, serving

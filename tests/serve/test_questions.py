@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from aureole.caps import CredibleIndex
 from aureole.explorer import inspect_gallery
-from aureole.retrieval import CredibleIndex
 from tests.serve.conftest import N, client_of, error_of, found, serving
 
 

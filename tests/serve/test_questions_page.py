@@ -5,10 +5,11 @@ import os
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
+from aureole.engines import Origin
 from aureole.explorer import inspect_gallery, write_map
-from aureole.retrieval import CredibleIndex, Origin
 from tests.web.visit import Visit, browser, chromium, serving
 
 pytest.importorskip("playwright")

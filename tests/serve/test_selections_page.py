@@ -6,9 +6,9 @@ import json
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import inspect_gallery
-from aureole.retrieval import CredibleIndex
 from aureole.sphere import normalize
 from tests.serve.conftest import running, serving
 from tests.web.visit import Visit, browser, chromium

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
-from aureole.retrieval import CredibleIndex
 from tests.serve.conftest import NASTY, N, ask, client_of, error_of, found, names, serving
 
 

@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 
+from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
 from aureole.embed import load_embedder
-from aureole.retrieval import CredibleIndex, Origin
+from aureole.engines import Origin
 from aureole.serve._middleware import Access
 from tests.serve.conftest import client_of, error_of, found, in_base64, serving
 

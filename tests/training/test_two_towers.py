@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import aureole as au
+from aureole.caps import CredibleIndex, Hits
 from aureole.errors import InvalidInputError, NotFittedError
 from aureole.evaluation import predictive_coverage, spearman
-from aureole.retrieval import CredibleIndex, Hits
 from aureole.training import FrozenHead, TwoTowerHead, _two_towers as towers
 from aureole.training._two_towers import cross_pairs
 

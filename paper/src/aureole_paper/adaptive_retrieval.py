@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from aureole.errors import AureoleWarning
-from aureole.retrieval import MatchCalibrator
+from aureole.match import MatchCalibrator
 from aureole_paper.adaptive_data import (
     Collection,
     EncoderName,

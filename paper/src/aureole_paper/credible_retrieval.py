@@ -18,13 +18,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from aureole.caps import ConformalMass, CredibleIndex, SearchOptions
+from aureole.caps._caps import log_hit_positivity
 from aureole.data import label_rates
 from aureole.distributions import VonMisesFisher
+from aureole.engines._directions import exact_cosines, stored_direction
 from aureole.evaluation import Calibration, fit_calibration, spearman
 from aureole.evaluation._calibration import partner_angle
-from aureole.retrieval import ConformalMass, CredibleIndex, SearchOptions
-from aureole.retrieval._caps import log_hit_positivity
-from aureole.retrieval._directions import exact_cosines, stored_direction
 from aureole.sphere import mean_resultant_length, predictive_angle, predictive_mass
 from aureole.sphere._predictive import predictive_log_pdf
 from aureole.training import Fit

@@ -130,9 +130,7 @@ def calibrate(
             bar.part("measuring", 1, 2)
             held = calibrator.held_out_rows_
             right = [labels.matches[row] for row in held]
-            sizes = au.retrieval.compare_set_sizes(
-                calibrator, query_vectors[held], item_vectors, right
-            )
+            sizes = au.match.compare_set_sizes(calibrator, query_vectors[held], item_vectors, right)
             shown = aims.aims(calibrator)
             _save(calibrator, partial / "calibrator", out, sources, shown, sizes)
     shutil.rmtree(partial, ignore_errors=True)
@@ -213,7 +211,7 @@ def _save(
     out: Path,
     sources: Sources,
     aims: list[au.explorer.Aim],
-    sizes: au.retrieval.SetSizes,
+    sizes: au.match.SetSizes,
 ) -> None:
     """Write the calibrator and its page to a folder next to ``out``, then move the files."""
     calibrator.save(staging)
@@ -231,7 +229,7 @@ def _facts(
     items: Items,
     labels: Labels,
     aims: list[au.explorer.Aim],
-    sizes: au.retrieval.SetSizes,
+    sizes: au.match.SetSizes,
 ) -> dict[str, Any]:
     """The results as JSON values."""
     return {
@@ -301,6 +299,6 @@ def _show_usage(calibrator: au.MatchCalibrator, out: Path, aims: list[au.explore
         f"saved in {out}; open {out / PAGE}",
         "In Python, where search(vector, k) of your database returns cosines and ids:",
         "",
-        "  from aureole.retrieval import MatchCalibrator, MatchFilter",
+        "  from aureole.match import MatchCalibrator, MatchFilter",
         *lines,
     )

@@ -12,8 +12,8 @@ from aureole.cli._gallery_facts import gallery_facts, show_facts
 from aureole.cli._index import index
 from aureole.cli._options import AsJson, Gallery
 from aureole.cli._output import print_json, print_text, rows_bar
+from aureole.engines._addresses import shown_address
 from aureole.errors import DamagedGalleryError
-from aureole.retrieval._addresses import shown_address
 
 INFO = """Print facts about a gallery: rows, dimension, typical kappa, engine, columns, approximate index, calibration.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import aureole as au
 from aureole.cli._output import print_json, print_text
-from aureole.retrieval._addresses import shown_address
+from aureole.engines._addresses import shown_address
 
 RECALL_QUERIES = 20  # rows of the gallery that measure the recall of an approximate index
 _GOOD_RECALL = 0.99  # below it the output suggests what to change
@@ -35,7 +35,7 @@ def gallery_facts(index: au.CredibleIndex, where: str) -> dict[str, Any]:
     }
 
 
-def recall_facts(recall: au.retrieval.Recall) -> dict[str, Any]:
+def recall_facts(recall: au.caps.Recall) -> dict[str, Any]:
     """The recall, of all caps and by their size."""
     by_size = {str(size): part.share for size, part in recall.by_size.items()}
     return {"recall": recall.share, "recall_by_size": by_size}

@@ -31,10 +31,10 @@ from aureole.cli._options import (
     option,
 )
 from aureole.cli._output import rows_bar
+from aureole.engines._addresses import is_local, shown_address
+from aureole.engines._engines import engine_of
 from aureole.errors import InvalidInputError
 from aureole.records import file_hash
-from aureole.retrieval._addresses import is_local, shown_address
-from aureole.retrieval._engines import engine_of
 
 HELP = """Build a gallery for `aureole search`, append to it, or inspect it.
 
@@ -352,7 +352,7 @@ def _read(
                 f"ids must be strings or integers, but the column {id_column!r} of {others} has type "
                 f"{values.dtype}."
             )
-        from aureole.retrieval._schema import check_ids
+        from aureole.engines._schema import check_ids
 
         ids = check_ids([str(value) for value in values.tolist()])
     payload: dict[str, list[Any]] = {}
@@ -409,21 +409,21 @@ def _sample_ids(opened: au.CredibleIndex) -> list[str]:
     mu = au.sphere.normalize(torch.randn(RECALL_QUERIES, opened.schema.dim, generator=rng))
     anywhere, options = (
         au.VonMisesFisher(mu, 0.0),
-        au.retrieval.SearchOptions(kind="credible"),
+        au.caps.SearchOptions(kind="credible"),
     )
     hits = opened.search(anywhere, 1.0, limit=1, exact=True, options=options)
     assert isinstance(hits, list)
     return sorted({nearest.ids[0] for nearest in hits})
 
 
-def _head_origin(folder: Path | None) -> au.retrieval.Origin:
+def _head_origin(folder: Path | None) -> au.engines.Origin:
     """The provenance of a gallery whose posteriors come from the head in a folder; unknown without one."""
     from aureole.models._saving import WEIGHTS
 
     if folder is None:
-        return au.retrieval.Origin()
+        return au.engines.Origin()
     head = au.FrozenHead.load(folder)
-    return au.retrieval.Origin(head.kappa_pos_, file_hash(folder / WEIGHTS), head.fingerprint_)
+    return au.engines.Origin(head.kappa_pos_, file_hash(folder / WEIGHTS), head.fingerprint_)
 
 
 @contextmanager

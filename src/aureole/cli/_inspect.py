@@ -13,7 +13,7 @@ import aureole as au
 from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson, Gallery
 from aureole.cli._output import add_row, print_json, print_text, rows_bar, table
-from aureole.retrieval._addresses import shown_address
+from aureole.engines._addresses import shown_address
 
 HELP = r"""Find suspicious labels, confused classes and outliers in a gallery.
 

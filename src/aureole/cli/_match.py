@@ -21,7 +21,7 @@ from aureole.cli._queries import (
     build_query,
     short_value,
 )
-from aureole.retrieval._addresses import shown_address
+from aureole.engines._addresses import shown_address
 
 _CAPS_ONLY = (*CapOptions.__dataclass_fields__, "prior", "rank", "explain")
 
@@ -115,18 +115,18 @@ def _match(
     model: ModelOptions,
     results: ResultOptions,
     matching: MatchingOptions,
-) -> tuple[Query, au.retrieval.GalleryMatches]:
+) -> tuple[Query, au.match.GalleryMatches]:
     """Return the query and its matches; the calibrator is checked before a model is loaded."""
     assert matching.calibrator is not None  # the options were checked
     calibrator = au.MatchCalibrator.load(matching.calibrator)
-    options = au.retrieval.MatchOptions(
+    options = au.match.MatchOptions(
         matching.threshold, matching.precision, matching.recall, results.limit, matching.abstain
     )
     with au.CredibleIndex.open(gallery) as index:
         name = f"the calibrator in {matching.calibrator}"
-        matcher = au.retrieval.GalleryMatcher(calibrator, index, name=name)
+        matcher = au.match.GalleryMatcher(calibrator, index, name=name)
         matcher.threshold(options)  # raises before a model is loaded
-        filter = au.retrieval.parse_filter(results.filters or [], index.schema)
+        filter = au.engines.parse_filter(results.filters or [], index.schema)
         built = build_query(index, query, model)
         found = matcher.match(
             built.posterior if built.item is None else built.item,
@@ -138,7 +138,7 @@ def _match(
     return built, found
 
 
-def _as_json(gallery: str, built: Query, found: au.retrieval.GalleryMatches) -> dict[str, Any]:
+def _as_json(gallery: str, built: Query, found: au.match.GalleryMatches) -> dict[str, Any]:
     hits = found.hits
     return {
         "gallery": gallery,

@@ -13,8 +13,8 @@ from typer import Argument, Option
 
 from aureole.cli._inputs import EncoderSpec, InputOptions, default_group
 from aureole.cli._options import Normalized, OptionalHead, VectorColumn, expanded, option
+from aureole.engines._addresses import is_local, shown_address
 from aureole.errors import MissingPackageError
-from aureole.retrieval._addresses import is_local, shown_address
 
 HELP = r"""Write one self-contained HTML page about a table, a gallery, or a folder of records.
 
@@ -142,10 +142,11 @@ def _table_page(table: Path, rows: TableOptions, text_column: str | None, out: P
 
 
 def _explorer(address: str, out: Path | None, given: dict[str, Any]) -> Path:
+    from aureole.caps import CredibleIndex
     from aureole.cli._output import rows_bar
     from aureole.explorer import explorer_data, write_explorer
     from aureole.explorer._explorer import choose_columns
-    from aureole.retrieval import CredibleIndex, MatchCalibrator
+    from aureole.match import MatchCalibrator
 
     if out is None and not is_local(address):
         raise typer.BadParameter("the gallery is not local: choose the page to write with --out.")

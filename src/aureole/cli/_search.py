@@ -30,8 +30,8 @@ from aureole.cli._queries import (
     build_query,
     short_value,
 )
+from aureole.engines._addresses import shown_address
 from aureole.errors import AureoleWarning
-from aureole.retrieval._addresses import shown_address
 
 HELP = r"""Search a gallery: the certainty of the query decides how many items are returned.
 
@@ -59,8 +59,8 @@ class Answer:
     """The result of a search: the query, the hits, their explanation, the cap, and warnings."""
 
     query: Query
-    hits: au.retrieval.Hits
-    why: au.retrieval.Explanation
+    hits: au.caps.Hits
+    why: au.caps.Explanation
     cap: dict[str, Any]
     notes: list[str]
 
@@ -133,8 +133,8 @@ def _search(
     shown: int | None,
 ) -> Answer:
     """Search a gallery; only the first ``shown`` hits (None: all) have an explanation."""
-    from aureole.retrieval._caps import cap_kind
-    from aureole.retrieval._hits import describe_cap, pick_hits
+    from aureole.caps._caps import cap_kind
+    from aureole.caps._hits import describe_cap, pick_hits
 
     limit = results.limit
     with (
@@ -142,7 +142,7 @@ def _search(
         au.CredibleIndex.open(gallery) as index,
     ):
         warnings.simplefilter("always", AureoleWarning)
-        conditions = au.retrieval.parse_filter(results.filters or [], index.schema)
+        conditions = au.engines.parse_filter(results.filters or [], index.schema)
         built = build_query(index, query, model)
         kappa_pos = cap.kappa_pos
         if kappa_pos is None and cap.guarantee is None:
@@ -155,7 +155,7 @@ def _search(
             filter=conditions,
             columns=list(index.schema.columns),
             exact=results.exact,
-            options=au.retrieval.SearchOptions(
+            options=au.caps.SearchOptions(
                 kind=kind,
                 kappa_pos=kappa_pos,
                 prior=results.prior,
@@ -164,7 +164,7 @@ def _search(
                 widest=None if cap.widest is None else math.radians(cap.widest),
             ),
         )
-        assert isinstance(hits, au.retrieval.Hits)
+        assert isinstance(hits, au.caps.Hits)
         described = describe_cap(
             cap.mass,
             kind,
@@ -175,7 +175,7 @@ def _search(
     # an item is not a result of its own query
     hits = pick_hits(hits, [i for i, name in enumerate(hits.ids) if name != built.item][:limit])
     first = pick_hits(hits, list(range(len(hits)))[:shown])
-    why = au.retrieval.explain_hits(first, built.posterior, latent=results.explain)
+    why = au.caps.explain_hits(first, built.posterior, latent=results.explain)
     notes = list(dict.fromkeys(str(w.message) for w in caught if w.category is AureoleWarning))
     described["conformal"] = cap.guarantee is not None
     return Answer(built, hits, why, described, notes)
@@ -255,10 +255,10 @@ def _about_cap(cap: dict[str, Any]) -> str:
 
 
 def _reasons(
-    hits: au.retrieval.Hits, why: au.retrieval.Explanation, cap: dict[str, Any], i: int
+    hits: au.caps.Hits, why: au.caps.Explanation, cap: dict[str, Any], i: int
 ) -> list[str]:
     """Why a hit is in the cap, in a few lines."""
-    from aureole.retrieval._hits import times_more_likely
+    from aureole.caps._hits import times_more_likely
 
     limits = [c for c in cap["cosine"] if c <= 1]
     reached = f" >= {limits[0]:.4f}" if len(limits) == 1 else " within the cap of its component"
@@ -282,9 +282,7 @@ def _reasons(
     return lines
 
 
-def _hits_table(
-    hits: au.retrieval.Hits, why: au.retrieval.Explanation, count: int
-) -> rich.table.Table:
+def _hits_table(hits: au.caps.Hits, why: au.caps.Explanation, count: int) -> rich.table.Table:
     scores = {"log positivity": hits.log_positivity, "P(positive)": hits.probability}
     scores = {name: values for name, values in scores.items() if values is not None}
     rows = table("results", "id", "cosine", "angle", "κ", *scores, *hits.payload)

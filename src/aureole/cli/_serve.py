@@ -19,8 +19,8 @@ from typer import Option
 import aureole as au
 from aureole.cli._inputs import EncoderSpec
 from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
+from aureole.engines._addresses import is_local
 from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
-from aureole.retrieval._addresses import is_local
 
 _LOG = logging.getLogger("aureole.serve")
 _GRACE = 5  # seconds for requests in flight after SIGTERM

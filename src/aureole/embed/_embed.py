@@ -12,8 +12,8 @@ from aureole.embed._posterior_table import PosteriorTable
 from aureole.embed._ray import check_parallel, run_ray
 from aureole.embed._sources import Source, SourceSpec
 from aureole.embed._worker import Order, Worker
+from aureole.engines._addresses import is_local
 from aureole.errors import InvalidInputError
-from aureole.retrieval._addresses import is_local
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from aureole.embed._embedder import Embedder, ModelSpec
 from aureole.embed._posterior_table import Known, content_key
 from aureole.embed._sources import MAX_INPUT_BYTES, Broken, Piece, Source, SourceSpec, too_large
 from aureole.encoders._bulk import ahead
+from aureole.engines._directions import stored_direction
+from aureole.engines._schema import MAX_ID_BYTES
 from aureole.errors import AureoleError, EncoderError, InvalidInputError, MissingInputError
-from aureole.retrieval._directions import stored_direction
-from aureole.retrieval._schema import MAX_ID_BYTES
 
 
 @dataclass(frozen=True)

@@ -16,24 +16,19 @@ import numpy as np
 import torch
 
 from aureole._io import atomic_write
+from aureole.caps import CredibleIndex, SearchOptions
+from aureole.caps._conformal import coverage_curve
 from aureole.data._image_files import find_picture, read_thumbnail
 from aureole.distributions import VonMisesFisher
+from aureole.engines._directions import exact_cosines, stored_direction
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from aureole.evaluation._rejection import SAMPLED, kappa_rejection
 from aureole.explorer._gallery_map import GalleryMap
 from aureole.explorer._gallery_table import NO_MAP, GalleryTable
 from aureole.explorer._neighbourhood_map import MASSES, match_prior
 from aureole.explorer._stored_sets import stored_sets
+from aureole.match import GalleryMatcher, MatchCalibrator, MatchOptions
 from aureole.plot import FAVICON
-from aureole.retrieval import (
-    CredibleIndex,
-    GalleryMatcher,
-    MatchCalibrator,
-    MatchOptions,
-    SearchOptions,
-)
-from aureole.retrieval._conformal import coverage_curve
-from aureole.retrieval._directions import exact_cosines, stored_direction
 
 _FOLDER = Path(__file__).parent / "explorer_page"
 _ENDS = 8  # items with the lowest and with the highest kappa of each class

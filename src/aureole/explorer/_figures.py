@@ -11,6 +11,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from aureole.caps import CredibleIndex, Hits
 from aureole.distributions import VonMisesFisher
 from aureole.explorer._page import format_number
 from aureole.plot import (
@@ -27,7 +28,6 @@ from aureole.plot import (
     place,
     sheet,
 )
-from aureole.retrieval import CredibleIndex, Hits
 from aureole.sphere import normalize
 from aureole.training._assessment import Assessment
 

@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Float
 
 from aureole._io import atomic_write
+from aureole.caps import CredibleIndex
+from aureole.engines._addresses import is_local
+from aureole.engines._schema import pack_strings, unpack_strings
 from aureole.errors import DamagedGalleryError, InvalidInputError, MissingPackageError
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval._addresses import is_local
-from aureole.retrieval._schema import pack_strings, unpack_strings
 
 Observer = Callable[[str, int, int], None]
 SAMPLE = 50_000

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from aureole.caps import CredibleIndex
 from aureole.errors import DamagedGalleryError, InvalidInputError, MissingPackageError
 from aureole.explorer._gallery_map import GalleryMap, map_stamp, read_map
-from aureole.retrieval import CredibleIndex
 
 Order = Literal["ambiguous", "certain"]
 Batch = tuple[Sequence[Any], np.ndarray, Mapping[str, Sequence[Any]]]

@@ -13,9 +13,9 @@ from aureole._io import atomic_write
 from aureole.errors import AureoleWarning
 from aureole.explorer._head import versions
 from aureole.explorer._page import Picture, Section, Table, format_share, render
+from aureole.match import MatchCalibrator, MatchQuality, SetSizes
+from aureole.match._sets import RuleSizes
 from aureole.plot import BLUE, GREEN, GREY, INK, VERMILION, canvas
-from aureole.retrieval import MatchCalibrator, MatchQuality, SetSizes
-from aureole.retrieval._match_sets import RuleSizes
 
 PRECISIONS = RECALLS = (0.5, 0.7, 0.9)  # shown unless others are asked for
 MADE = (
@@ -153,7 +153,7 @@ def write_match_report(
     aims
         The thresholds to show, from ``threshold_aims`` (default: several).
     sizes
-        From ``retrieval.compare_set_sizes`` (default: the page has no comparison with a single cosine).
+        From ``match.compare_set_sizes`` (default: the page has no comparison with a single cosine).
     note
         A sentence for the top of the page, such as a warning about the labels (default: none).
     """
@@ -279,7 +279,7 @@ def _chosen(aims: Sequence[Aim]) -> Aim | None:
 
 
 def _code(calibrator: MatchCalibrator, folder: str, aims: Sequence[Aim]) -> Section:
-    lines = ["from aureole.retrieval import MatchCalibrator, MatchFilter", ""]
+    lines = ["from aureole.match import MatchCalibrator, MatchFilter", ""]
     code = "\n".join([*lines, *usage_code(calibrator, folder, aims)])
     return Section("code", "Use it in your database", _SEARCH, (), (), code=code)
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from aureole.caps import CredibleIndex
+from aureole.caps._caps import log_hit_positivity
 from aureole.errors import InvalidInputError, MissingPackageError
-from aureole.retrieval import CredibleIndex
-from aureole.retrieval._caps import log_hit_positivity
 
 SAMPLE = 100_000  # rows that each row is compared with, at most
 _PART = 5_000  # rows that are searched together

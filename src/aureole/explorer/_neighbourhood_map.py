@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from aureole.retrieval._cap_tables import credible_cosines
-from aureole.retrieval._directions import POINT
+from aureole.caps._cap_tables import credible_cosines
+from aureole.engines._directions import POINT
 from aureole.sphere import predictive_angle
 
 MASSES = tuple(round(0.01 * percent, 2) for percent in range(50, 100))

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
+from aureole.engines import Origin
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.explorer._explorer import (
     choose_columns,
@@ -16,7 +18,7 @@ from aureole.explorer._explorer import (
     write_explorer,
 )
 from aureole.explorer._gallery_map import GalleryMap, Observer, fit_map
-from aureole.retrieval import CredibleIndex, MatchCalibrator, Origin
+from aureole.match import MatchCalibrator
 
 _HEIGHT = 760  # pixels
 _LARGEST = 100_000  # items: a larger gallery needs a service

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from aureole.caps import CredibleIndex, cap_cosine
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.explorer._nearest_rows import (
@@ -22,7 +23,6 @@ from aureole.explorer._nearest_rows import (
     log_match_ratios,
     nearest_rows,
 )
-from aureole.retrieval import CredibleIndex, cap_cosine
 
 QUESTIONS = ("labels", "ambiguous", "outliers")
 NEIGHBOURS = 20  # of which those inside the predictive cap count

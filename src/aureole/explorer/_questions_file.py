@@ -9,10 +9,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from aureole._io import atomic_write
+from aureole.engines._addresses import is_local
+from aureole.engines._schema import pack_strings, unpack_strings
 from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
 from aureole.explorer._questions import CapShares, Questions
-from aureole.retrieval._addresses import is_local
-from aureole.retrieval._schema import pack_strings, unpack_strings
 
 _FORMAT = "aureole-questions-1"
 _SUFFIX = ".questions.safetensors"

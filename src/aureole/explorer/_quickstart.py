@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from aureole._io import check_local
+from aureole.caps import CredibleIndex, SearchOptions
 from aureole.data import PairBatch, label_rates, poisson_pairs
 from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
+from aureole.engines import Origin
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.evaluation import rejection_curve, spearman
 from aureole.evaluation._retrieval_metrics import nearest_label_matches
@@ -32,7 +34,6 @@ from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder, w
 from aureole.models._saving import WEIGHTS
 from aureole.plot import as_file
 from aureole.records import Record, file_hash, read_record, write_record
-from aureole.retrieval import CredibleIndex, Origin, SearchOptions
 from aureole.synthetic import KINDS, DrawnShapes, blur_pictures, deteriorate, drawn_shapes
 from aureole.synthetic._image_transforms import augment
 from aureole.training import FitOptions, Phase, fit

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from aureole.caps import CredibleIndex, Hits, SearchOptions, positive_probability
+from aureole.caps._caps import log_hit_positivity
 from aureole.distributions import VonMisesFisher
+from aureole.engines._directions import exact_cosines, stored_direction
 from aureole.explorer._neighbourhood_map import (
     MASSES,
     MAX_CLASSES,
@@ -21,9 +24,6 @@ from aureole.explorer._neighbourhood_map import (
     map_reach,
     spread_places,
 )
-from aureole.retrieval import CredibleIndex, Hits, SearchOptions, positive_probability
-from aureole.retrieval._caps import log_hit_positivity
-from aureole.retrieval._directions import exact_cosines, stored_direction
 
 _MEMBERS = 48  # items of the file that are listed for a set
 _POINTS = 160  # items of the file on a map

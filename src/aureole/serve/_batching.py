@@ -14,15 +14,15 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from aureole.caps import CredibleIndex, Hits, SearchOptions
+from aureole.caps._cap_tables import credible_cosines
+from aureole.caps._hits import pick_hits
 from aureole.distributions import VonMisesFisher
 from aureole.embed._embedder import Embedder, prepare_vector
 from aureole.encoders import check_text
 from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.explorer._neighbourhood_map import MAX_COUNT, SUMMARY_MASSES
-from aureole.retrieval import CredibleIndex, Hits, SearchOptions
-from aureole.retrieval._cap_tables import credible_cosines
-from aureole.retrieval._hits import pick_hits
-from aureole.retrieval._match_gallery import without_item
+from aureole.match._gallery import without_item
 from aureole.serve._errors import ApiError, item_not_found, map_failures
 from aureole.serve._middleware import Metrics
 from aureole.serve._workers import (

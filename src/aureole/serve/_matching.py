@@ -3,17 +3,10 @@
 import asyncio
 from concurrent.futures import Executor
 
+from aureole.caps import CredibleIndex, Hits, SearchOptions
 from aureole.distributions import VonMisesFisher
-from aureole.retrieval import (
-    CredibleIndex,
-    GalleryMatcher,
-    GalleryMatches,
-    Hits,
-    MatchCalibrator,
-    MatchOptions,
-    SearchOptions,
-)
-from aureole.retrieval._match_gallery import UnknownItemError, without_item
+from aureole.match import GalleryMatcher, GalleryMatches, MatchCalibrator, MatchOptions
+from aureole.match._gallery import UnknownItemError, without_item
 from aureole.serve._batching import Engine, SearchPlan
 from aureole.serve._errors import ApiError, map_failures
 from aureole.serve._request_models import MatchRequest, filter_of

@@ -19,9 +19,9 @@ from pydantic import (
     model_validator,
 )
 
+from aureole.caps import SearchOptions
+from aureole.caps._caps import cap_kind
 from aureole.distributions import VonMisesFisher
-from aureole.retrieval import SearchOptions
-from aureole.retrieval._caps import cap_kind
 from aureole.serve._batching import SearchPlan
 from aureole.serve._errors import ApiError
 from aureole.serve._workers import BLUR_UNITS

@@ -5,10 +5,10 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
+from aureole.caps import Hits, explain_hits
+from aureole.caps._hits import times_more_likely
 from aureole.distributions import VonMisesFisher
 from aureole.explorer._neighbourhood_map import MASSES
-from aureole.retrieval import Hits, explain_hits
-from aureole.retrieval._hits import times_more_likely
 from aureole.serve._pictures import Pictures
 
 

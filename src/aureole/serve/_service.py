@@ -13,6 +13,10 @@ import torch
 from fastapi import Body, Query, Response
 
 import aureole
+from aureole.caps import CredibleIndex, SearchOptions, class_entropy
+from aureole.caps._caps import cap_kind
+from aureole.caps._conformal import coverage_curve
+from aureole.caps._hits import describe_cap, pick_hits
 from aureole.distributions import VonMisesFisher
 from aureole.embed._embedder import Embedder
 from aureole.errors import InvalidInputError
@@ -29,10 +33,7 @@ from aureole.explorer._neighbourhood_map import (
     match_prior,
     spread_places,
 )
-from aureole.retrieval import CredibleIndex, MatchCalibrator, SearchOptions, class_entropy
-from aureole.retrieval._caps import cap_kind
-from aureole.retrieval._conformal import coverage_curve
-from aureole.retrieval._hits import describe_cap, pick_hits
+from aureole.match import MatchCalibrator
 from aureole.serve import _request_models as requests, _response_models as responses
 from aureole.serve._batching import (
     BatchOptions,
