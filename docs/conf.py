@@ -22,14 +22,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
-    "record_tables",
-    "training_tables",
-    "scale_tables",
-    "facts",
     "api_reference",
-    "quickstart_tables",
-    "run_tables",
-    "peer_tables",
     "notebook_figures",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]

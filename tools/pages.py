@@ -7,7 +7,7 @@ Committed pages are plain Markdown: a number is followed by a comment that names
 
 and a table stands between two comments, of which the first says how it is built::
 
-    <!-- table runs paper/results/controlled -->
+    <!-- table report paper/results/controlled recovery -->
     <!-- end -->
 
 Facts
@@ -30,7 +30,7 @@ Blocks
 ------
 ``table report FOLDER ANCHOR`` and ``text report FOLDER ANCHOR``: a section of the report on the paper's experiments.
 ``table record PATH``: the metrics of a record, settings by measurement. ``table accuracy PATH``: errors by dimension.
-``table runs FOLDER``: the settings of a folder, with seeds and minutes. ``table seeds FOLDER``: one column per seed.
+``table seeds FOLDER``: one column per seed.
 ``output PATH``: a text file, verbatim. ``frozen HASH PATH ...``: written by hand from records that have this hash.
 """
 
@@ -42,7 +42,6 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from statistics import mean
 
 ROOT = Path(__file__).parents[1]
 LAYOUT = re.compile(
@@ -315,22 +314,6 @@ def accuracy_table(path: str) -> list[str]:
     return [*lines, *source(path)[1:]]
 
 
-def runs_table(folder: str) -> list[str]:
-    """Return one row per setting of a folder: runs, seeds, minutes of a run, commits."""
-    settings: dict[str, list[dict]] = {}
-    for path in sorted((ROOT / folder).glob("*/seed-*.json")):
-        settings.setdefault(path.parent.name, []).append(json.loads(path.read_text()))
-    rows = []
-    for name, records in settings.items():
-        parts = ("seconds_training", "seconds_evaluation", "seconds")
-        seconds = [sum(r["metrics"].get(part, 0.0) for part in parts) for r in records]
-        minutes = f"{mean(seconds) / 60:.1f}" if any(seconds) else ""
-        seeds = ", ".join(str(seed) for seed in sorted(record["seed"] for record in records))
-        commits = ", ".join(sorted({record["commit"] for record in records}))
-        rows.append([f"`{name}`", len(records), seeds, minutes, commits])
-    return table(["setting", "runs", "seeds or folds", "minutes per run", "commits"], rows)
-
-
 def seeds_table(folder: str) -> list[str]:
     """Return the numbers that the records of a folder have in common, one column per seed."""
     records = [json.loads(path.read_text()) for path in sorted((ROOT / folder).glob("seed-*.json"))]
@@ -354,7 +337,6 @@ BLOCKS = {
     "text report": report_text,
     "table record": record_table,
     "table accuracy": accuracy_table,
-    "table runs": runs_table,
     "table seeds": seeds_table,
 }
 

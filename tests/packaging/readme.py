@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.docs.belongings import make_belongings
-from tests.packaging.bare import check_base
 from tests.packaging.environments import ROOT, TORCH, Environment, base, build, timed
 
 __all__ = ["Block", "Runner", "blocks", "check_installed", "is_service", "main"]
@@ -108,7 +107,7 @@ class Runner:
         """Run a command; a status other than 0 is an error with what it said."""
         # what a command leaves behind: its folder and its variables
         links = f"pip install --find-links '{self._wheels}'"  # beside those that are configured
-        command = re.sub(r"\bpip install\b", lambda _: links, command)
+        command = re.sub(r"\bpip install\b", lambda _: links, command).replace("'.[", "'aureole[")
         script = f"set -e -o pipefail\n{command}\npwd > '{self._state}.cwd'\nenv -0 > '{self._state}.env'\n"
         done = subprocess.run(
             ["bash", "-c", script], cwd=self._env.work, env=self._variables, timeout=self._timeout,
@@ -180,7 +179,9 @@ def main(arguments: list[str] | None = None) -> int:
         with timed("an empty environment with torch and the wheel"):
             env = base(place / "venv", place / "work", built.wheel)
         with timed("the wheel without extras"):
-            check_base(env, version)
+            env.run(env.python, "-m", "pip", "check")
+            assert env.aureole("--version") == f"aureole {version}\n"
+            env.aureole("--help")
         constraints = place / "constraints.txt"
         constraints.write_text(f"{TORCH}\naureole=={version}\n")
         make_belongings(place / "files")

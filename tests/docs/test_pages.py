@@ -1,14 +1,18 @@
-"""Numbers in pages and README come from records."""
+"""``tools/pages.py``: numbers and tables of the pages come from records."""
 
+import hashlib
+import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
-import facts
 import pytest
 
 ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("pages_tool", ROOT / "tools" / "pages.py")
+pages = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = pages
+_spec.loader.exec_module(pages)
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def records(tmp_path):
     ],
 )
 def test_a_fact_says_what_the_records_say(records, text, said):
-    assert facts.fact(text, records) == said
+    assert pages.fact(text, records) == said
 
 
 @pytest.mark.parametrize(
@@ -73,66 +77,53 @@ def test_a_fact_says_what_the_records_say(records, text, said):
     ],
 )
 def test_what_no_record_tells_is_an_error_that_names_it(records, text, complaint):
-    with pytest.raises(facts.FactError) as error:
-        facts.fact(text, records)
+    with pytest.raises(pages.FactError) as error:
+        pages.fact(text, records)
     assert complaint in str(error.value)
     assert text in str(error.value)
 
 
-def test_a_quote_that_is_out_of_date_is_found(records):
-    path = records / "facts.toml"
-    path.write_text(
-        '[[fact]]\nquote = "it is {} of {}"\nfrom = ["results/run#a:.1f", "results/run#a:count"]\n'
+def test_a_page_is_refreshed_and_keeps_what_is_up_to_date(records):
+    page = "It is 2.4<!--=results/run#a:.1f--> of `x` (**9 ± 1**<!--=results/run#a:.3f±-->)."
+    page = page.replace(
+        "**9 ± 1**<!--=results/run#a:.3f±-->", "**9 ± 1<!--=results/run#a:.3f±-->**"
     )
-    assert facts.quotes(path, records) == ["it is 2.3 of 3"]
-    assert facts.stale("So it is\n  2.3 of 3 here.", path, records) == []
-    assert facts.stale("So it is 2.4 of 3.", path, records) == ["it is 2.3 of 3"]
+    fresh = pages.refresh(page, records)
+    assert fresh.startswith("It is 2.3<!--=results/run#a:.1f--> of `x` (**2.333 ± 0.882<!--=")
+    assert pages.refresh(fresh, records) == fresh
 
 
-def test_the_numbers_of_the_readme_are_those_of_the_records():
-    text = (ROOT / "README.md").read_text()
-    assert facts.stale(text) == []
-    assert "<!--" not in text
+def test_a_table_written_by_hand_is_stale_when_its_record_changes(records):
+    path = records / "results/one.json"
+    known = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    page = f"<!-- frozen {known} results/one.json -->\n| a |\n|---|\n| 1 |\n\n<!-- end -->\n"
+    assert pages.refresh(page, records) == page
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(pages.FactError, match="rewrite the table"):
+        pages.refresh(page, records)
 
 
-def test_the_command_lists_what_is_out_of_date():
-    checked = subprocess.run(
-        [sys.executable, str(ROOT / "docs/_ext/facts.py")], capture_output=True
-    )
-    assert (checked.returncode, checked.stdout) == (0, b"")
-
-
-def test_a_page_shows_facts_in_prose_and_cells_and_an_unknown_one_ends_the_build(tmp_path):
-    pytest.importorskip("myst_parser")
-    (tmp_path / "conf.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT / 'docs/_ext')!r})\n"
-        "extensions = ['myst_parser', 'facts']\n"
-    )
-    page = tmp_path / "index.md"
-    role = "{fact}`results/scale/embed.json#images/dim`"
-    page.write_text(f"# Title\n\nIt has {role} dimensions.\n\n| D |\n|---|\n| {role}, said |\n")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", str(tmp_path), str(tmp_path / "out")]
-    built = subprocess.run(command, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    html = (tmp_path / "out" / "index.html").read_text()
-    assert "It has 16 dimensions." in html
-    assert "<td><p>16, said</p></td>" in html
-    page.write_text(
-        "# Title\n\nOne.\n\nIt has {fact}`results/scale/embed.json#images/width` of them.\n"
-    )
-    built = subprocess.run(command, capture_output=True, text=True)
-    assert built.returncode != 0
-    assert "index.md:5: results/scale/embed.json#images/width" in built.stderr
-    assert "has no key 'width', only ['1 workers'" in built.stderr
+def test_columns_of_numbers_are_aligned_to_the_right():
+    assert pages.table(["a", "b"], [["x | y", "0.5 ± 0.1"]]) == [
+        "| a | b |",
+        "| --- | --: |",
+        "| x \\| y | 0.5 ± 0.1 |",
+    ]
 
 
 def test_numbers_of_the_paper_stand_as_it_prints_them():
-    assert facts.fact("paper#ambiguous/kappa_mae") == "6.15 ± 0.61"
-    with pytest.raises(facts.FactError, match="unknown number of the paper"):
-        facts.fact("paper#ambiguous/kappa")
+    assert pages.fact("paper#ambiguous/kappa_mae") == "6.15 ± 0.61"
+    with pytest.raises(pages.FactError, match="unknown number of the paper"):
+        pages.fact("paper#ambiguous/kappa")
 
 
-def test_no_line_of_the_readme_begins_with_a_fact():
-    """A comment at the start of a line ends the paragraph, for Markdown."""
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert [line for line in lines if line.lstrip().startswith("<!--fact")] == []
+def test_no_page_needs_sphinx_for_its_numbers():
+    committed = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    for page in committed:
+        if "reference" in page.parts or "_build" in page.parts:
+            continue
+        text = page.read_text(encoding="utf-8")
+        assert "{fact}" not in text, page
+        assert "{eval-rst}" not in text, page
+        lines = [line for line in text.splitlines() if line.lstrip().startswith("<!--=")]
+        assert not lines, f"{page}: a comment at the start of a line ends the paragraph"
