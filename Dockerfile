@@ -1,5 +1,5 @@
 # The service in a container: `aureole serve` as an unprivileged user, on a root file system that may be read-only.
-# docs/serve.md shows how to build and run it; tools/container_steps.py runs these steps without a container engine.
+# docs/serve.md shows how to build and run it.
 FROM python:3.11-slim AS build
 # Options of pip that select the CPU build of torch, from PyTorch's install page. Without them, pip may take a CUDA build.
 ARG TORCH_INDEX=""

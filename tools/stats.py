@@ -106,7 +106,8 @@ def import_cycles(trees: dict[str, ast.AST]) -> list[str]:
             for node in runtime_nodes(tree)
             if isinstance(node, ast.ImportFrom) and node.module and not node.level
             for alias in node.names
-            for target in (f"{node.module}.{alias.name}", node.module)
+            for inner in [f"{node.module}.{alias.name}"]
+            for target in [inner if inner in trees else node.module]
             if target in trees and target != name
         }
         for name, tree in trees.items()

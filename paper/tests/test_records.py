@@ -8,11 +8,8 @@ import pytest
 
 from aureole.errors import InvalidInputError
 from aureole.explorer._page import format_number
-from aureole.records import Record, write_record
 from aureole_paper.records import (
-    RECOVERY,
     Summary,
-    compare_ranks,
     format_summary,
     group,
     numbers,
@@ -107,36 +104,3 @@ def test_numbers_are_shown_with_as_many_digits_as_they_have(mean, error, shown):
 def test_no_value_is_shown_as_a_dash():
     assert format_summary(None) == "\N{EN DASH}"
     assert format_number(412.4, 0) == "412"
-
-
-def write_ranks(folder, ranks, values):
-    for seed, value in values.items():
-        settings = {"ranks": ranks} if ranks > 1 else {}
-        record = Record("a", dict.fromkeys(RECOVERY, value), "demo", seed, settings)
-        write_record(record, folder / f"seed-{seed}.json")
-    return folder
-
-
-def test_the_same_seeds_are_compared(tmp_path):
-    one = write_ranks(tmp_path / "one", 1, {4: 1.0, 5: 3.0, 6: 5.0, 9: 100.0})
-    two = write_ranks(tmp_path / "two", 2, {4: 1.5, 5: 3.5, 6: 5.5})
-    found = compare_ranks(one, two)[0]
-    assert found.seeds == (4, 5, 6)
-    assert found.ranks == 2
-    assert found.one == pytest.approx((3.0, 2 / 3**0.5))
-    assert found.difference == pytest.approx((0.5, 0.0))
-    assert found.errors_apart == pytest.approx(0.5 / (2 * 4 / 3) ** 0.5)
-    with pytest.raises(InvalidInputError, match="have 1 seeds in common"):
-        compare_ranks(one, write_ranks(tmp_path / "few", 2, {4: 1.0}))
-
-
-def test_two_ranks_train_the_ambiguous_experiment_as_one_does():
-    """The records in the repository: five seeds, every figure within two standard errors."""
-    found = compare_ranks(
-        ROOT / "results/scale/one_process/ambiguous", ROOT / "results/scale/ranks/ambiguous"
-    )
-    assert len(found) == 4
-    for figure in found:
-        assert figure.seeds == (4, 5, 6, 7, 8)
-        assert figure.ranks == 2
-        assert figure.errors_apart < 2, figure.metric

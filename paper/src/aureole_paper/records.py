@@ -8,7 +8,7 @@ from typing import Any
 
 from aureole.errors import InvalidInputError, MissingInputError
 from aureole.explorer._page import Run, format_number
-from aureole.records import Record, read_record
+from aureole.records import read_record
 
 RECOVERY = {"mu_rank": "μ rank", "mu_mae": "μ MAE", "kappa_rank": "κ rank", "kappa_mae": "κ MAE"}
 MISSING = "\N{EN DASH}"  # what a table cell shows for a missing value
@@ -146,49 +146,6 @@ def counted(count: int, noun: str) -> str:
     ('1 seed', '5 folds')
     """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A metric of one process and of several ranks: (mean, standard error) of each over the seeds that both have.
-
-    ``difference`` is the paired difference, several minus one, with its own standard error.
-    """
-
-    metric: str
-    one: tuple[float, float]
-    several: tuple[float, float]
-    difference: tuple[float, float]
-    seeds: tuple[int, ...]
-    ranks: int
-
-    @property
-    def errors_apart(self) -> float:
-        """How many standard errors the two means are apart, as if the samples were independent."""
-        return abs(self.several[0] - self.one[0]) / math.hypot(self.one[1], self.several[1])
-
-
-def compare_ranks(one: Path, several: Path) -> list[Comparison]:
-    """The metrics of recovery in two folders of records ``seed-<n>.json``, over the seeds that both have."""
-    records: list[dict[int | None, Record]] = []
-    for folder in (one, several):
-        read = (read_record(path) for path in sorted(folder.glob("seed-*.json")))
-        records.append({record.seed: record for record in read})
-    seeds = sorted(seed for seed in records[0] if seed is not None and seed in records[1])
-    if len(seeds) < 2:
-        raise InvalidInputError(
-            f"{one} and {several} have {len(seeds)} seeds in common, but a standard error needs two."
-        )
-    ranks = int(records[1][seeds[0]].settings.get("ranks", 1))
-    comparisons = []
-    for metric in RECOVERY:
-        left, right = ([float(r[seed].metrics[metric]) for seed in seeds] for r in records)
-        paired = [b - a for a, b in zip(left, right, strict=True)]
-        one_, several_, difference = (
-            (s.mean, s.error or 0.0) for s in map(summarise, (left, right, paired))
-        )
-        comparisons.append(Comparison(metric, one_, several_, difference, tuple(seeds), ranks))
-    return comparisons
 
 
 def _number(value: Any) -> float | None:
