@@ -448,7 +448,7 @@ def test_an_interrupted_run_resumes(place, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(au.match, "compare_set_sizes", interrupt)
+        patch.setattr(au.MatchCalibrator, "quality", interrupt)
         assert run(*by_id(place), "--out", tmp_path / "c").exit_code == 130
     (partial,) = tmp_path.iterdir()
     assert sorted(file.name for file in partial.iterdir()) == ["gallery", "queries"]

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import aureole
-from aureole.match._brute_force import nearest
+from aureole.match._fitting import nearest
 from tests.packaging.readme import blocks, is_service
 
 __all__ = ["DOCS", "Part", "Reader", "drop", "main", "parts", "prepare"]

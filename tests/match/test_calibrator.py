@@ -8,8 +8,7 @@ import pytest
 import aureole as au
 from aureole.errors import AureoleWarning, InvalidInputError, MissingInputError
 from aureole.match import MatchFilter
-from aureole.match._brute_force import labels_of, nearest
-from aureole.match._query_map import _known
+from aureole.match._fitting import nearest
 
 DIM, ITEMS = 16, 400
 
@@ -289,7 +288,7 @@ def test_wrong_cosines(calibrator):
         calibrator.probability([0.5] * 10, np.arange(9))
     with pytest.raises(InvalidInputError, match="exactly one of"):
         calibrator.threshold(precision=0.5, recall=0.5)
-    with pytest.raises(InvalidInputError, match="knows 400 items"):
+    with pytest.raises(InvalidInputError, match="item '400' is not in the gallery"):
         calibrator.probability([0.5] * 10, np.arange(395, 405))
 
 
@@ -315,14 +314,6 @@ def test_a_query_map_finds_more_and_leaves_the_gallery_alone(gallery, tmp_path):
     assert (again.map_queries(queries[:5]) == mapped.map_queries(queries[:5])).all()
     with pytest.raises(InvalidInputError, match="dimension 3, but the calibrator was fitted on 16"):
         again.map_queries(np.ones((1, 3)))
-
-
-def test_matches_in_a_batch_are_no_negatives():
-    rng = np.random.default_rng(0)
-    rows = rng.integers(30, size=50)
-    matches = [rng.choice(30, rng.integers(1, 4), replace=False) for _ in range(12)]
-    wanted = labels_of(np.broadcast_to(rows, (12, 50)), matches)
-    assert (_known(rows, matches) == wanted).all()
 
 
 def test_reliability_bins_hold_all_held_out_candidates(calibrator):

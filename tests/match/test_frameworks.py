@@ -190,7 +190,7 @@ def test_few_results_need_a_level(rows):
     cosines, ids = exact(gallery)(matches.query_vector(queries[0]), 100)
     with pytest.raises(InvalidInputError) as error:
         matches.select(cosines[:4], ids[:4])
-    assert "returned 4 results, but match probabilities need the 10 nearest" in message(error)
+    assert "needs its 10 highest cosines, but got 4" in message(error)
     few = matches.select(cosines[:4], ids[:4], level=matches.level(cosines))
     assert few.ids == [row for row in matches.select(cosines, ids).ids if row in ids[:4]]
 
@@ -466,7 +466,7 @@ def test_llamaindex_what_can_go_wrong_is_one_line(named, index, monkeypatch):
     matches = MatchFilter(named[0], threshold=0.3)
     few = index.as_retriever(similarity_top_k=2).retrieve(bundle(named[2][0]))
     cases = {
-        "returned 2 results": (few, None),
+        "but got 2": (few, None),
         "without a score": ([NodeWithScore(node=TextNode(id_="item 1"))], None),
         "without the key 'sku'": (few, "sku"),
     }

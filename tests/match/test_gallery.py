@@ -169,8 +169,8 @@ def test_another_model_or_dimension_is_refused():
             GalleryMatcher(fitted(IDS, encoder), index)
         with pytest.raises(EncoderError, match=r"the directions of a head\. Fit it on the mu"):
             GalleryMatcher(fitted(IDS, "the encoder"), index)
-        with pytest.raises(EncoderError, match="my calibrator was fitted on vectors of another"):
-            GalleryMatcher(fitted(IDS, "something else"), index, name="my calibrator")
+        with pytest.raises(EncoderError, match="the calibrator was fitted on vectors of another"):
+            GalleryMatcher(fitted(IDS, "something else"), index)
     with gallery(origin=Origin(encoder="the encoder")) as index:
         GalleryMatcher(fitted(IDS, "the encoder"), index)
     other = MatchCalibrator().fit(QUERIES[:400, :5], MU[:, :5], [[row] for row in RIGHT[:400]])
@@ -204,7 +204,7 @@ def test_items_that_the_calibrator_does_not_know():
         assert "new" in found.hits.ids
     for hostile in ("-1", "٣", "1e1", "0x1", "01", "9" * 30, " 1", ""):
         with pytest.raises(UnknownItemError), gallery() as index:
-            GalleryMatcher(fitted(), index).check_known([hostile])
+            GalleryMatcher(fitted(), index).rows_of([hostile])
 
 
 def test_a_gallery_with_fewer_items_than_neighbours():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from aureole.match._risk_control import last_safe, mean_is_below
+from aureole.match._quality import last_safe, mean_is_below
 
 DRAWS = {
     "coins": lambda rng, n, mean: (rng.random(n) < mean).astype(float),

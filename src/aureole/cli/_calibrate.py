@@ -128,20 +128,16 @@ def calibrate(
                 encoder=None if model is None else model.fingerprint,
             )
             bar.part("measuring", 1, 2)
-            held = calibrator.held_out_rows_
-            right = [labels.matches[row] for row in held]
-            sizes = au.match.compare_set_sizes(calibrator, query_vectors[held], item_vectors, right)
             shown = aims.aims(calibrator)
-            _save(calibrator, partial / "calibrator", out, sources, shown, sizes)
+            _save(calibrator, partial / "calibrator", out, sources, shown)
     shutil.rmtree(partial, ignore_errors=True)
     if as_json:
-        facts = _facts(calibrator, out, items, labels, shown, sizes)
+        facts = _facts(calibrator, out, items, labels, shown)
         print_json(facts | {"made": queries.made, "seconds": time.monotonic() - started})
         return
     _show(calibrator, items, labels, shown)
-    made = [au.explorer.MADE] if queries.made else []
-    for sentence in (*made, au.explorer.radius_verdict(sizes)):
-        _print_wrapped(f"\n{sentence}")
+    if queries.made:
+        _print_wrapped(f"\n{au.explorer.MADE}")
     _show_usage(calibrator, out, shown)
 
 
@@ -211,13 +207,12 @@ def _save(
     out: Path,
     sources: Sources,
     aims: list[au.explorer.Aim],
-    sizes: au.match.SetSizes,
 ) -> None:
     """Write the calibrator and its page to a folder next to ``out``, then move the files."""
     calibrator.save(staging)
     note = au.explorer.MADE if sources.queries.made else ""
     about = {"source": sources.table.name, "folder": str(out), "note": note}
-    au.explorer.write_match_report(calibrator, staging / PAGE, aims=aims, sizes=sizes, **about)
+    au.explorer.write_match_report(calibrator, staging / PAGE, aims=aims, **about)
     out.mkdir(parents=True, exist_ok=True)
     for file in sorted(staging.iterdir(), key=lambda file: file.name == "match.json"):
         file.replace(out / file.name)  # match.json, by which a calibrator is recognised, comes last
@@ -229,7 +224,6 @@ def _facts(
     items: Items,
     labels: Labels,
     aims: list[au.explorer.Aim],
-    sizes: au.match.SetSizes,
 ) -> dict[str, Any]:
     """The results as JSON values."""
     return {
@@ -244,7 +238,6 @@ def _facts(
             | ({} if aim.quality is None else {"held_out": asdict(aim.quality)})
             for aim in aims
         ],
-        "set_sizes": asdict(sizes),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from aureole.cli._queries import (
     short_value,
 )
 from aureole.engines._addresses import shown_address
+
+if TYPE_CHECKING:
+    from aureole.match._gallery import GalleryMatches
 
 _CAPS_ONLY = (*CapOptions.__dataclass_fields__, "prior", "rank", "explain")
 
@@ -115,7 +118,7 @@ def _match(
     model: ModelOptions,
     results: ResultOptions,
     matching: MatchingOptions,
-) -> tuple[Query, au.match.GalleryMatches]:
+) -> tuple[Query, GalleryMatches]:
     """Return the query and its matches; the calibrator is checked before a model is loaded."""
     assert matching.calibrator is not None  # the options were checked
     calibrator = au.MatchCalibrator.load(matching.calibrator)
@@ -123,8 +126,7 @@ def _match(
         matching.threshold, matching.precision, matching.recall, results.limit, matching.abstain
     )
     with au.CredibleIndex.open(gallery) as index:
-        name = f"the calibrator in {matching.calibrator}"
-        matcher = au.match.GalleryMatcher(calibrator, index, name=name)
+        matcher = au.match.GalleryMatcher(calibrator, index)
         matcher.threshold(options)  # raises before a model is loaded
         filter = au.engines.parse_filter(results.filters or [], index.schema)
         built = build_query(index, query, model)
@@ -138,7 +140,7 @@ def _match(
     return built, found
 
 
-def _as_json(gallery: str, built: Query, found: au.match.GalleryMatches) -> dict[str, Any]:
+def _as_json(gallery: str, built: Query, found: GalleryMatches) -> dict[str, Any]:
     hits = found.hits
     return {
         "gallery": gallery,

@@ -15,7 +15,6 @@ from aureole.explorer._match_report import (
     Aim,
     format_threshold,
     percent_range,
-    radius_verdict,
     threshold_aims,
     usage_code,
     write_match_report,

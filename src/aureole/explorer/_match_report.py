@@ -13,9 +13,8 @@ from aureole._io import atomic_write
 from aureole.errors import AureoleWarning
 from aureole.explorer._head import versions
 from aureole.explorer._page import Picture, Section, Table, format_share, render
-from aureole.match import MatchCalibrator, MatchQuality, SetSizes
-from aureole.match._sets import RuleSizes
-from aureole.plot import BLUE, GREEN, GREY, INK, VERMILION, canvas
+from aureole.match import MatchCalibrator, MatchQuality
+from aureole.plot import BLUE, INK, VERMILION, canvas
 
 PRECISIONS = RECALLS = (0.5, 0.7, 0.9)  # shown unless others are asked for
 MADE = (
@@ -23,8 +22,6 @@ MADE = (
     "real queries. Probabilities and guarantees hold for such halves only, and can be too high or too low for real "
     "queries."
 )
-_COMPARED = (0.5, 0.7, 0.9)  # recalls of the table of set sizes
-_SAME = 0.05  # relative difference of set sizes that does not matter
 _LOW = 0.05  # probabilities below it are left out of the calibration error: most items are clearly wrong
 _ROUNDED = 0.99  # thresholds below it are shown with three digits
 _MAX_ID = 40  # characters of an id in the code
@@ -102,29 +99,6 @@ def format_threshold(threshold: float) -> str:
     return short if float(short) == threshold else repr(threshold)
 
 
-def radius_verdict(sizes: SetSizes) -> str:
-    """One sentence on whether a radius per query returns fewer items than one cosine for all, at the same recall."""
-    places = [i for i, recall in enumerate(sizes.recalls) if recall in _COMPARED] or [-1]
-    ratios = [sizes.query_radius.results[i] / sizes.one_cosine.results[i] for i in places]
-    if max(ratios) < 1 - _SAME:
-        verdict = "A radius per query helps here"
-    elif min(ratios) > 1 + _SAME:
-        verdict = "A radius per query does not help here"
-    elif max(ratios) <= 1 + _SAME and min(ratios) >= 1 - _SAME:
-        verdict = "A radius per query makes no difference here"
-    else:
-        verdict = "A radius per query helps at some recalls only"
-    one, own, pair = (
-        _count(rule.results[places[-1]])
-        for rule in (sizes.one_cosine, sizes.query_radius, sizes.match_score)
-    )
-    return (
-        f"{verdict}: to find {format_share(sizes.recalls[places[-1]])} of the matches, one cosine for all queries "
-        f"returns {one} items per query, a radius per query {own}, and the match probability, which also corrects for "
-        f"the item, {pair}."
-    )
-
-
 def write_match_report(
     calibrator: MatchCalibrator,
     out: Path | str,
@@ -132,13 +106,12 @@ def write_match_report(
     source: str,
     folder: str = "calibrator",
     aims: Sequence[Aim] | None = None,
-    sizes: SetSizes | None = None,
     note: str = "",
 ) -> Path:
     """Write the page on a match calibrator atomically, and return its path.
 
     Thresholds with their precision, recall and number of results, the precision-recall curve, the reliability of the
-    probabilities, set sizes, what the guarantee covers, and the code to use the calibrator in your own database.
+    probabilities, what the guarantee covers, and the code to use the calibrator in your own database.
 
     Parameters
     ----------
@@ -152,13 +125,11 @@ def write_match_report(
         Where the calibrator is saved, for the code on the page (default "calibrator").
     aims
         The thresholds to show, from ``threshold_aims`` (default: several).
-    sizes
-        From ``match.compare_set_sizes`` (default: the page has no comparison with a single cosine).
     note
         A sentence for the top of the page, such as a warning about the labels (default: none).
     """
     aims = threshold_aims(calibrator) if aims is None else aims
-    page = match_page(calibrator, source, folder=folder, aims=aims, sizes=sizes, note=note)
+    page = match_page(calibrator, source, folder=folder, aims=aims, note=note)
     return atomic_write(Path(out), page)
 
 
@@ -168,7 +139,6 @@ def match_page(
     *,
     folder: str,
     aims: Sequence[Aim],
-    sizes: SetSizes | None,
     note: str,
 ) -> str:
     """The page on a calibrator as HTML."""
@@ -176,23 +146,18 @@ def match_page(
     sections = [
         _thresholds(calibrator, aims),
         _code(calibrator, folder, aims),
-        _curve(calibrator, aims, sizes),
+        _curve(calibrator, aims),
         _reliability(calibrator),
     ]
-    if sizes is not None:
-        sections.append(_sets(sizes))
     text = "\n\n".join(_PROMISE).format(
         confidence=format_share(calibrator.confidence), limit=calibrator.limit
     )
     sections.append(Section("guarantee", "What is guaranteed", text, (), ()))
-    results = [*([note] if note else []), *_results(aims)]
-    if sizes is not None:
-        results.append(radius_verdict(sizes))
     return render(
         "Which results are good enough?",
         sections,
         about=f"{source}: {len(calibrator.hubness_):,} items. All numbers are from {held:,} held-out queries.",
-        results=results,
+        results=[*([note] if note else []), *_results(aims)],
         footer=[versions()],
         footer_title="How this page was made",
     )
@@ -289,16 +254,11 @@ def _shown_id(item: Any) -> str:
     return text if len(text) <= _MAX_ID else f"{text[: _MAX_ID - 2]}…{text[0]}"
 
 
-def _curve(calibrator: MatchCalibrator, aims: Sequence[Aim], sizes: SetSizes | None) -> Section:
+def _curve(calibrator: MatchCalibrator, aims: Sequence[Aim]) -> Section:
     curve = [calibrator.quality(p, bootstrap=1) for p in np.linspace(0.01, 0.99, 99)]
     drawn = [quality for quality in curve if np.isfinite(quality.precision)]
     with canvas("match-curve", 1, height=4.0) as drawing:
         (axes,) = drawing.axes
-        if sizes is not None:
-            for rule, (label, colour, style) in zip(_rules(sizes)[:2], _STYLES[:2], strict=True):
-                shown = [100 * recall for recall in sizes.recalls]
-                precision = [100 * share for share in rule.precision]
-                axes.plot(shown, precision, style, color=colour, label=label)
         xy = [[100 * q.recall for q in drawn], [100 * q.precision for q in drawn]]
         axes.plot(*xy, color=BLUE, linewidth=2.6, label="match probability")
         dots = [aim.quality for aim in aims if aim.quality is not None]
@@ -349,42 +309,3 @@ def _reliability(calibrator: MatchCalibrator) -> Section:
         text += f"Above 5 %, the two differ by {100 * error:.1f} points on average. "
     text += "The same queries shaped the probabilities, so new ones agree a little less."
     return Section("reliability", "Are the probabilities right?", text, (table,), (figure,))
-
-
-_STYLES = (
-    ("one cosine for all", GREY, "-."),
-    ("a radius per query", GREEN, "--"),
-    ("match probability", BLUE, "-"),
-)
-
-
-def _rules(sizes: SetSizes) -> tuple[RuleSizes, RuleSizes, RuleSizes]:
-    return sizes.one_cosine, sizes.query_radius, sizes.match_score
-
-
-def _sets(sizes: SetSizes) -> Section:
-    with canvas("match-sets", 1, height=4.0) as drawing:
-        (axes,) = drawing.axes
-        shown = [100 * recall for recall in sizes.recalls]
-        for rule, (label, colour, style) in zip(_rules(sizes), _STYLES, strict=True):
-            axes.plot(shown, rule.results, style, color=colour, label=label)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:,g}")
-        axes.set(xlabel="recall, %", ylabel="items per query", xlim=(0, 101))
-        drawing.legend(columns=2)
-    figure = Picture(
-        drawing.svg,
-        "Items per query that each rule returns from the whole gallery to reach a recall. Lower is better.",
-        "Set sizes against recall for three rules",
-    )
-    places = [i for i, recall in enumerate(sizes.recalls) if recall in _COMPARED]
-    table = Table(
-        "Items per query",
-        f"Mean over {sizes.queries:,} held-out queries, of {sizes.items:,} items.",
-        ("recall", *(label for label, _, _ in _STYLES)),
-        tuple(
-            (format_share(sizes.recalls[i]), *(_count(rule.results[i]) for rule in _rules(sizes)))
-            for i in places
-        ),
-    )
-    return Section("sets", "Set sizes", radius_verdict(sizes), (table,), (figure,))

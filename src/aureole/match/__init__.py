@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aureole.match._calibrator import MatchCalibrator
     from aureole.match._filter import Matches, MatchFilter
-    from aureole.match._gallery import GalleryMatcher, GalleryMatches, MatchOptions
+    from aureole.match._gallery import GalleryMatcher, MatchOptions
     from aureole.match._langchain import LangChainMatchRetriever
     from aureole.match._llama_index import LlamaIndexMatchRetriever
     from aureole.match._quality import MatchQuality
-    from aureole.match._sets import SetSizes, compare_set_sizes
 
 __all__ = [
     "GalleryMatcher",
-    "GalleryMatches",
     "LangChainMatchRetriever",
     "LlamaIndexMatchRetriever",
     "MatchCalibrator",
@@ -22,13 +20,10 @@ __all__ = [
     "MatchOptions",
     "MatchQuality",
     "Matches",
-    "SetSizes",
-    "compare_set_sizes",
 ]
 
 _MODULES = {
     "GalleryMatcher": "_gallery",
-    "GalleryMatches": "_gallery",
     "LangChainMatchRetriever": "_langchain",
     "LlamaIndexMatchRetriever": "_llama_index",
     "MatchCalibrator": "_calibrator",
@@ -36,8 +31,6 @@ _MODULES = {
     "MatchOptions": "_gallery",
     "MatchQuality": "_quality",
     "Matches": "_filter",
-    "SetSizes": "_sets",
-    "compare_set_sizes": "_sets",
 }
 
 
@@ -48,8 +41,3 @@ def __getattr__(name: str) -> Any:
     found = getattr(import_module(f"aureole.match.{_MODULES[name]}"), name)
     globals()[name] = found
     return found
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return sorted(__all__)

@@ -14,13 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors.numpy import load_file, save
 
 from aureole._io import atomic_file, atomic_write, check_local
 from aureole._validation import check_size
 from aureole.errors import AureoleWarning, InvalidInputError, MissingInputError
-from aureole.match._brute_force import BLOCK, labels_of, mean_of_best, nearest, unit_rows
+from aureole.match._fitting import (
+    BLOCK,
+    Weights,
+    apply_query_map,
+    fit_query_map,
+    fit_weights,
+    increasing_curve,
+    interpolate,
+    labels_of,
+    mean_of_best,
+    nearest,
+    sigmoid,
+    soften,
+    unit_rows,
+    unsoften,
+)
 from aureole.match._quality import (
     MatchQuality,
     Scored,
@@ -30,18 +45,10 @@ from aureole.match._quality import (
     recall_score,
     reliability_bins,
 )
-from aureole.match._query_map import apply_query_map, fit_query_map
-from aureole.match._regression import (
-    Weights,
-    fit_weights,
-    increasing_curve,
-    interpolate,
-    sigmoid,
-    soften,
-    unsoften,
-)
 
 _FORMAT = "aureole-match-1"
+_OPTIONS = ("neighbours", "candidates", "limit", "confidence", "seed", "query_map")
+_ARRAYS = ("hubness", "reference", "curve", "held_out_rows")
 _FEWEST = 20  # labelled queries
 _MOST_FITTED = 4000  # labelled queries in the regression; the hubness uses all of them
 _MOST_HELD_OUT = 2000
@@ -151,7 +158,7 @@ class MatchCalibrator:
         queries = apply_query_map(queries, self.map_)
         self.reference_ = np.concatenate([queries[fitted], apply_query_map(others, self.map_)])
         best = self._item_cosines(gallery, self.reference_, [rows[i] for i in fitted])
-        self.hubness_ = mean_of_best(best[:, : self.neighbours]).astype(np.float32)
+        self.hubness_ = mean_of_best(best, self.neighbours).astype(np.float32)
         self.encoder_ = encoder
         chosen = fitted[:_MOST_FITTED]
         part = queries[chosen], gallery, [rows[i] for i in chosen]
@@ -193,14 +200,14 @@ class MatchCalibrator:
                 f"cosines and items must have the same shape, but have {cosines.shape} and {items.shape}."
             )
         level = self.level(cosines) if level is None else np.asarray(level, dtype=np.float64)
-        self.warn_of_drift(level)
-        return self.pair_probability(cosines, items, level)
+        self._warn_of_drift(level)
+        return self._pair_probability(cosines, self._rows_of(items), level)
 
-    def pair_probability(
-        self, cosines: np.ndarray, items: np.ndarray, level: np.ndarray
+    def _pair_probability(
+        self, cosines: np.ndarray, rows: np.ndarray, level: np.ndarray
     ) -> Float[np.ndarray, "..."]:
-        """Return :meth:`probability` for inputs that were checked."""
-        score = self.weights_.score(cosines, level[..., None], self._hubness_of(items))
+        """Return :meth:`probability` from the rows of the items, for inputs that were checked."""
+        score = self.weights_.score(cosines, level[..., None], self.hubness_[rows])
         return self._to_probability(score)
 
     def level(self, cosines: Any) -> Float[np.ndarray, "..."]:
@@ -212,7 +219,7 @@ class MatchCalibrator:
                 f"the level of a query needs its {needed} highest cosines, but got {cosines.shape[-1]}. Retrieve more, "
                 "or pass level."
             )
-        return mean_of_best(-np.sort(-cosines, axis=-1)[..., :needed])
+        return mean_of_best(cosines, needed)
 
     def radius(self, threshold: float, level: Any) -> Float[np.ndarray, "..."]:
         """Return the smallest cosine with which any item can reach a probability, for a database's range search.
@@ -243,13 +250,9 @@ class MatchCalibrator:
         if (precision is not None) + (recall is not None) + f1 != 1:
             raise InvalidInputError("threshold takes exactly one of precision, recall and f1.")
         if precision is not None:
-            score = precision_score(
-                self.fitted_,
-                self.held_out_,
-                _share(precision, "precision"),
-                limit=self.limit,
-                confidence=self.confidence,
-            )
+            share = _share(precision, "precision")
+            limits = {"limit": self.limit, "confidence": self.confidence}
+            score = precision_score(self.fitted_, self.held_out_, share, **limits)
         elif recall is not None:
             share = _share(recall, "recall")
             score = recall_score(self.fitted_, self.held_out_, share, confidence=self.confidence)
@@ -279,12 +282,9 @@ class MatchCalibrator:
         better than the probability does, which is corrected for the level of the query. It describes the gallery,
         unlike kappa, which describes the query alone.
         """
-        return self.null_p_value(_cosines(cosines).max(axis=-1))
-
-    def null_p_value(self, highest: Any) -> Float[np.ndarray, "..."]:
-        """Return :meth:`no_match_p_value` from the highest cosines."""
+        highest = _cosines(cosines).max(axis=-1).astype(np.float32)
         null = self._null
-        above = len(null) - null.searchsorted(np.asarray(highest, dtype=np.float32), side="left")
+        above = len(null) - null.searchsorted(highest, side="left")
         return np.asarray((1 + above) / (len(null) + 1))
 
     def append(self, vectors: Any, ids: Sequence[Any] | None = None) -> None:
@@ -295,7 +295,7 @@ class MatchCalibrator:
                 "append needs one id for each vector if fit had ids, and none otherwise."
             )
         best = self._item_cosines(vectors, self.reference_, [])
-        hubness = mean_of_best(best[:, : self.neighbours]).astype(np.float32)
+        hubness = mean_of_best(best, self.neighbours).astype(np.float32)
         if ids is not None and self.ids_ is not None:
             merged = [*self.ids_, *ids]
             self._row_of, self.ids_ = _rows_by_id(merged, len(merged)), merged
@@ -305,23 +305,18 @@ class MatchCalibrator:
         """Write ``match.json`` and ``match.safetensors``."""
         folder = Path(folder)
         check_local(folder)
-        options = {name: getattr(self, name) for name in _OPTIONS}
         described = {
             "format": _FORMAT,
-            "options": options,
+            "options": {name: getattr(self, name) for name in _OPTIONS},
             "weights": asdict(self.weights_),
             "encoder": self.encoder_,
             "ids": self.ids_,
         }
-        arrays = {
-            "hubness": self.hubness_,
-            "reference": self.reference_,
-            "curve": self.curve_,
-            "held_out_rows": self.held_out_rows_,
-            **({} if self.map_ is None else {"map": self.map_}),
-            **{f"fitted.{k}": v for k, v in asdict(self.fitted_).items()},
-            **{f"held_out.{k}": v for k, v in asdict(self.held_out_).items()},
-        }
+        arrays = {name: getattr(self, f"{name}_") for name in _ARRAYS}
+        arrays |= {} if self.map_ is None else {"map": self.map_}
+        for part in ("fitted", "held_out"):
+            scored = asdict(getattr(self, f"{part}_"))
+            arrays |= {f"{part}.{name}": value for name, value in scored.items()}
         plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         with atomic_file(folder / "match.safetensors") as file:
             file.write(save(plain))
@@ -342,9 +337,9 @@ class MatchCalibrator:
             self._check_options()
             self.weights_ = Weights(**{k: float(v) for k, v in described["weights"].items()})
             self.encoder_, self.ids_ = described["encoder"], described["ids"]
-            self.hubness_, self.reference_ = arrays["hubness"], arrays["reference"]
-            self.curve_, self.map_ = arrays["curve"], arrays.get("map")
-            self.held_out_rows_ = arrays["held_out_rows"]
+            for name in _ARRAYS:
+                setattr(self, f"{name}_", arrays[name])
+            self.map_ = arrays.get("map")
             self.dim_ = self.reference_.shape[1]
             if self.map_ is not None and self.map_.shape != (self.dim_, self.dim_):
                 raise ValueError(f"map of shape {self.map_.shape}")
@@ -397,11 +392,11 @@ class MatchCalibrator:
         labels = labels_of(rows, matches)
         around = best[rows]
         own = cosines >= around[..., -1]
-        hubness = mean_of_best(around[..., : self.neighbours])
+        hubness = mean_of_best(around, self.neighbours)
         without = (np.where(np.isfinite(around), around, 0.0).sum(-1) - cosines) / self.neighbours
         if best.shape[1] == self.neighbours + 1:
             hubness = np.where(own & ~labels, without, hubness)
-        level = np.broadcast_to(self._level(cosines)[:, None], cosines.shape)
+        level = np.broadcast_to(mean_of_best(cosines, self.neighbours)[:, None], cosines.shape)
         features = np.stack([cosines, -level, -hubness], axis=-1)
         return fit_weights(features[np.isfinite(hubness)], labels[np.isfinite(hubness)])
 
@@ -410,7 +405,7 @@ class MatchCalibrator:
     ) -> Scored:
         cosines, rows = nearest(queries, gallery, self.candidates)
         labels = labels_of(rows, matches)
-        level = self._level(cosines)
+        level = mean_of_best(cosines, self.neighbours)
         scores = self.weights_.score(cosines, level[:, None], self.hubness_[rows])
         owners = np.repeat(np.arange(len(matches)), [len(group) for group in matches])
         matched = np.concatenate(matches) if len(owners) else np.zeros(0, np.int64)
@@ -424,10 +419,7 @@ class MatchCalibrator:
             levels=level.astype(np.float32),
         )
 
-    def _level(self, cosines: np.ndarray) -> np.ndarray:
-        return mean_of_best(-np.sort(-cosines, axis=-1)[..., : self.neighbours])
-
-    def warn_of_drift(self, level: np.ndarray) -> bool:
+    def _warn_of_drift(self, level: np.ndarray) -> bool:
         """Warn, and return True, if levels of new queries differ from those of the held-out queries."""
         known = self.held_out_.levels
         if level.size < _DRIFT_QUERIES:
@@ -454,20 +446,17 @@ class MatchCalibrator:
         odds = unsoften(np.array(math.log(probability) - math.log1p(-probability)))
         return float(interpolate(self.curve_[1], self.curve_[0], odds))
 
-    def _hubness_of(self, items: np.ndarray) -> np.ndarray:
-        if self.ids_ is None and items.dtype.kind in "iu":
-            if items.size and not (items.min() >= 0 and items.max() < len(self.hubness_)):
-                raise InvalidInputError(
-                    f"items has rows from {items.min()} to {items.max()}, but the calibrator knows "
-                    f"{len(self.hubness_)} items. Call append for new ones."
-                )
-            return self.hubness_[items]
-        names = items.ravel().tolist()
+    def _rows_of(self, items: np.ndarray) -> Int[np.ndarray, "..."]:
+        """Return the row of each item; raises for one that the calibrator does not have."""
+        plain = self.ids_ is None and items.dtype.kind in "iu" and items.size
+        if plain and items.min() >= 0 and items.max() < len(self.hubness_):
+            return items
+        names, known = items.ravel().tolist(), self._row_of
         try:
-            rows = [self._row_of[name] for name in names]  # type: ignore[index]
+            rows = [known[name] for name in names]  # type: ignore[index]
         except (KeyError, TypeError):
             rows = [self._row(name) for name in names]  # integers, or an id to report
-        return self.hubness_[np.array(rows, dtype=np.int64)].reshape(items.shape)
+        return np.array(rows, dtype=np.int64).reshape(items.shape)
 
     def _row(self, item: Any) -> int:
         known, row = self._row_of, None
@@ -480,9 +469,6 @@ class MatchCalibrator:
                 f"item {str(item)[:60]!r} is not in the gallery of the calibrator. Call append for new items."
             )
         return row
-
-
-_OPTIONS = ("neighbours", "candidates", "limit", "confidence", "seed", "query_map")
 
 
 def _check_sizes(

@@ -26,13 +26,20 @@ _WINDOW, _CHECK_EVERY = 300, 30
 
 @dataclass(frozen=True)
 class Matches:
-    """The likely matches of a query, the most probable first."""
+    """The likely matches of a query, the most probable first.
+
+    ``p_value`` is that of :meth:`MatchCalibrator.no_match_p_value`, ``level`` that of :meth:`MatchCalibrator.level`.
+    ``reason`` explains why there are no matches; None if there are.
+    """
 
     ids: list[Any]
     probabilities: Float[np.ndarray, " n"]
     cosines: Float[np.ndarray, " n"]
-    p_value: float  # that no item of the gallery matches, see MatchCalibrator.no_match_p_value
+    threshold: float
+    p_value: float
+    level: float
     abstained: bool
+    reason: str | None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -42,19 +49,43 @@ def choose(
     calibrator: MatchCalibrator,
     cosines: Float[np.ndarray, " n"],
     ids: np.ndarray,
+    rows: np.ndarray,
     level: float,
     *,
     threshold: float,
     limit: int,
     abstain: float | None = None,
 ) -> Matches:
-    """Return the matches among items, the most probable first; what is passed was checked."""
-    probabilities = calibrator.pair_probability(cosines, ids, np.array(level))
-    p_value = float(calibrator.null_p_value(cosines.max()))
+    """Return the matches among items with these ids and rows of the calibrator; everything passed was checked."""
+    if not len(cosines):
+        abstained = abstain is not None and abstain < 1
+        reason = "the search found no items."
+        return Matches([], cosines, cosines, threshold, 1.0, level, abstained, reason)
+    probabilities = calibrator._pair_probability(cosines, rows, np.array(level))
+    p_value = float(calibrator.no_match_p_value(cosines))
     abstained = abstain is not None and p_value > abstain
     likely = np.flatnonzero(probabilities >= threshold)
     kept = likely[(-probabilities[likely]).argsort(kind="stable")][: 0 if abstained else limit]
-    return Matches(ids[kept].tolist(), probabilities[kept], cosines[kept], p_value, abstained)
+    reason = None
+    if abstained:
+        reason = (
+            f"abstained: the highest cosine, {cosines.max():.3f}, is reached by a share of {p_value:.3g} of queries "
+            f"without a match (the p-value), which is above {abstain:g}."
+        )
+    elif not len(kept):
+        best = probabilities.max()
+        reason = f"no item reaches the probability {threshold:.3g}; the highest is {best:.3g}."
+    found = ids[kept].tolist(), probabilities[kept], cosines[kept]
+    return Matches(*found, threshold, p_value, level, abstained, reason)
+
+
+def check_cuts(threshold: float | None, limit: int | None, abstain: float | None) -> None:
+    """Raise unless the values that are given are in range."""
+    for name, value in (("threshold", threshold), ("abstain", abstain)):
+        if value is not None and not 0 <= value <= 1:
+            raise InvalidInputError(f"{name} must be between 0 and 1, but is {value!r}.")
+    if limit is not None and (isinstance(limit, bool) or limit < 1):
+        raise InvalidInputError(f"limit must be at least 1, but is {limit!r}.")
 
 
 class LevelWindow:
@@ -70,7 +101,7 @@ class LevelWindow:
         self._levels.append(level)
         self._queries += 1
         if not self._warned and self._queries % _CHECK_EVERY == 0:
-            self._warned = self._calibrator.warn_of_drift(np.array(self._levels))
+            self._warned = self._calibrator._warn_of_drift(np.array(self._levels))
 
 
 class MatchFilter:
@@ -125,15 +156,11 @@ class MatchFilter:
         abstain: float | None = None,
         scores: Scores = "cosine",
     ) -> None:
-        for name, value in (("threshold", threshold), ("abstain", abstain)):
-            if value is not None and not 0 <= value <= 1:
-                raise InvalidInputError(f"{name} must be between 0 and 1, but is {value!r}.")
+        check_cuts(threshold, limit, abstain)
         if k < calibrator.neighbours:
             raise InvalidInputError(
                 f"k must be at least {calibrator.neighbours}, the neighbours of the calibrator, but is {k}."
             )
-        if limit is not None and limit < 1:
-            raise InvalidInputError(f"limit must be at least 1, but is {limit}.")
         if not callable(scores) and scores not in _TO_COSINE:
             raise InvalidInputError(
                 f"scores must be one of {', '.join(_TO_COSINE)} or a function, but is {str(scores)[:60]!r}."
@@ -169,7 +196,13 @@ class MatchFilter:
 
     def level(self, scores: Any) -> float:
         """Return the level of a query, from its best scores in a search without a filter, the best first."""
-        return self._level(self.cosines(scores))
+        cosines = self.cosines(scores)
+        if len(cosines) > 2 and cosines[-1] > cosines[0] and (np.diff(cosines) >= 0).all():
+            raise InvalidInputError(
+                "the cosines increase from the first result to the last, so the search returns distances. Pass "
+                "scores='cosine_distance' or 'squared_l2'."
+            )
+        return float(self.calibrator.level(cosines))
 
     def radius(self, level: float) -> float:
         """Return the smallest cosine with which any item can reach the threshold, for a range search."""
@@ -190,12 +223,12 @@ class MatchFilter:
             raise InvalidInputError(
                 f"scores and ids must have the same shape, but have {cosines.shape} and {ids.shape}."
             )
-        if not len(cosines):
-            return Matches([], cosines, cosines, 1.0, self.abstain is not None)
-        level = self._level(cosines) if level is None else level
+        if level is None:
+            level = self.level(scores) if len(cosines) else 0.0
         self._window.add(level)
         cuts = {"threshold": self.threshold, "limit": self.limit, "abstain": self.abstain}
-        return choose(self.calibrator, cosines, ids, level, **cuts)
+        rows = self.calibrator._rows_of(ids) if len(ids) else ids
+        return choose(self.calibrator, cosines, ids, rows, level, **cuts)
 
     def cosines(self, scores: Any) -> Float[np.ndarray, " n"]:
         """Return the cosines of the scores of one query."""
@@ -214,20 +247,6 @@ class MatchFilter:
                 "this MatchFilter has no search function. Pass search, or call select with the results of your search."
             )
         return self.search(query, k)
-
-    def _level(self, cosines: np.ndarray) -> float:
-        needed = min(self.calibrator.neighbours, len(self.calibrator.hubness_))
-        if len(cosines) < needed:
-            raise InvalidInputError(
-                f"the search returned {len(cosines)} results, but match probabilities need the {needed} nearest of an "
-                "unfiltered search. Retrieve more, and pass their level if you use a filter."
-            )
-        if len(cosines) > 2 and cosines[-1] > cosines[0] and (np.diff(cosines) >= 0).all():
-            raise InvalidInputError(
-                "the cosines increase from the first result to the last, so the search returns distances. Pass "
-                "scores='cosine_distance' or 'squared_l2'."
-            )
-        return float(np.sort(cosines)[-needed:].sum() / needed)
 
 
 def select_items(
@@ -257,9 +276,8 @@ def item_id(name: Any, metadata: dict[str, Any], id_key: str | None) -> Any:
 
 def _as_array(ids: Any) -> np.ndarray:
     """Return the ids as an array that keeps their types."""
-    named = not isinstance(ids, np.ndarray) and len(ids) and isinstance(ids[0], str)
-    array = np.empty(0, dtype=object) if named else np.asarray(ids)
-    if array.dtype.kind not in "iu":
-        array = np.empty(len(ids), dtype=object)
-        array[:] = ids if named else list(ids)
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+        return ids
+    array = np.empty(len(ids), dtype=object)
+    array[:] = list(ids)
     return array

@@ -2,13 +2,14 @@
 
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from aureole.caps._hits import Hits, pick_hits
 from aureole.caps._index import CredibleIndex
@@ -17,7 +18,8 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.engines._schema import Origin
 from aureole.errors import AureoleWarning, EncoderError, InvalidInputError, MissingInputError
 from aureole.match._calibrator import MatchCalibrator
-from aureole.match._filter import LevelWindow, choose
+from aureole.match._filter import LevelWindow, Matches, check_cuts, choose
+from aureole.match._fitting import mean_of_best
 
 _EVERYTHING = SearchOptions(kind="credible")  # with mass 1, the cap is the sphere
 _MOST_CACHED = 1000  # thresholds
@@ -51,34 +53,15 @@ class MatchOptions:
         aims = (self.threshold, self.precision, self.recall)
         if sum(aim is not None for aim in aims) > 1:
             raise InvalidInputError("use at most one of threshold, precision and recall.")
-        for name in ("threshold", "abstain"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise InvalidInputError(f"{name} must be between 0 and 1, but is {value!r}.")
-        if self.limit is not None and (isinstance(self.limit, bool) or self.limit < 1):
-            raise InvalidInputError(f"limit must be at least 1, but is {self.limit!r}.")
+        check_cuts(self.threshold, self.limit, self.abstain)
 
 
 @dataclass(frozen=True)
-class GalleryMatches:
-    """The likely matches of a query in a gallery, the most probable first.
-
-    ``hits`` and ``probabilities`` are in the same order. ``p_value`` is that of
-    :meth:`MatchCalibrator.no_match_p_value`, ``level`` that of :meth:`MatchCalibrator.level`. ``reason`` says why there
-    are no results; None if there are. ``note`` says why the precision or recall that was asked for is not guaranteed.
-    """
+class GalleryMatches(Matches):
+    """Matches with their rows of the gallery, and a note if the precision or recall asked for is not guaranteed."""
 
     hits: Hits
-    probabilities: Float[np.ndarray, " n"]
-    threshold: float
-    p_value: float
-    level: float
-    abstained: bool = False
-    reason: str | None = None
-    note: str | None = None
-
-    def __len__(self) -> int:
-        return len(self.hits)
+    note: str | None
 
 
 class GalleryMatcher:
@@ -98,8 +81,6 @@ class GalleryMatcher:
         Fitted on the directions of the gallery.
     index
         The gallery.
-    name
-        Of the calibrator, in errors (default "the calibrator").
 
     Examples
     --------
@@ -121,22 +102,17 @@ class GalleryMatcher:
     (True, 0)
     """
 
-    def __init__(
-        self, calibrator: MatchCalibrator, index: CredibleIndex, *, name: str = "the calibrator"
-    ) -> None:
-        self.calibrator, self.index, self._name = calibrator, index, name
-        _check_same(calibrator, index.schema.dim, index.origin, name)
+    def __init__(self, calibrator: MatchCalibrator, index: CredibleIndex) -> None:
+        self.calibrator, self.index = calibrator, index
+        _check_same(calibrator, index.schema.dim, index.origin)
         ids = calibrator.ids_
-        self._names: dict[str, Any] | None = None
-        if ids is not None:
-            self._names = {str(one): one for one in ids}
-            self._names |= {one: one for one in ids if isinstance(one, str)}
-        self._thresholds: dict[tuple[float | None, float | None], tuple[float, str | None]] = {}
+        self._rows = None if ids is None else {str(one): row for row, one in enumerate(ids)}
+        self._thresholds = lru_cache(_MOST_CACHED)(self._find_threshold)
         self._window = LevelWindow(calibrator)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # also because catching warnings is not thread-safe
 
     def about(self) -> dict[str, Any]:
-        """The default threshold and limit, and the number of held-out queries of the calibrator."""
+        """Return the default threshold and limit, and the number of held-out queries of the calibrator."""
         return {
             "threshold": self.threshold(MatchOptions())[0],
             "limit": self.calibrator.limit,
@@ -152,7 +128,9 @@ class GalleryMatcher:
         columns: Sequence[str] = (),
         exact: bool = False,
     ) -> GalleryMatches:
-        """The likely matches of one query.
+        """Return the likely matches of one query, with their rows in ``hits``.
+
+        ``note`` of the result reports if the precision or recall that you asked for is not guaranteed.
 
         Parameters
         ----------
@@ -176,7 +154,7 @@ class GalleryMatcher:
         return self.select(hits, options, level=level, item=item)
 
     def direction(self, query: Any) -> VonMisesFisher:
-        """The direction to search with, as a posterior with kappa 0; mapped if the calibrator has a query map."""
+        """Return the direction to search with, mapped if there is a query map, as a posterior with kappa 0."""
         if isinstance(query, MixtureVMF):
             raise InvalidInputError(
                 "match probabilities need one direction per query, but the model returns a mixture."
@@ -186,14 +164,13 @@ class GalleryMatcher:
         return VonMisesFisher(torch.from_numpy(mapped), torch.zeros(()), validate_args=False)
 
     def candidates(self, options: MatchOptions) -> int:
-        """How many of the nearest items to retrieve for :meth:`select`."""
+        """Return how many of the nearest items to retrieve for :meth:`select`."""
         calibrator = self.calibrator
         return max(calibrator.candidates, calibrator.neighbours, self._limit(options))
 
     def level(self, hits: Hits) -> float:
-        """The level of a query, from the hits of an unfiltered search; the mean of all in a smaller gallery."""
-        cosines = -np.sort(-hits.cosine.numpy())[: self.calibrator.neighbours]
-        return float(cosines.mean()) if len(cosines) else 0.0
+        """Return the level of a query, from the hits of an unfiltered search; the mean of all in a smaller gallery."""
+        return float(mean_of_best(hits.cosine.numpy(), self.calibrator.neighbours))
 
     def select(
         self,
@@ -203,55 +180,33 @@ class GalleryMatcher:
         level: float | None = None,
         item: str | None = None,
     ) -> GalleryMatches:
-        """The matches among the nearest items, without the ``item`` that is the query.
+        """Return the matches among the nearest items, without the ``item`` that is the query.
 
         ``level`` is needed if the search was filtered.
         """
         threshold, note = self.threshold(options)
         hits = without_item(hits, item)
-        if not len(hits):
-            reason = "the search found no items."
-            return GalleryMatches(hits, np.zeros(0), threshold, 1.0, 0.0, reason=reason, note=note)
-        names = self._known(hits.ids)
+        rows, cosines, limit = self.rows_of(hits.ids), hits.cosine.numpy(), self._limit(options)
         level = self.level(hits) if level is None else level
-        if item is None:
+        if item is None and len(hits):
             with self._lock:  # a warning must not become the note of a threshold
                 self._window.add(level)
-        cosines, limit = hits.cosine.numpy(), self._limit(options)
         cuts = {"threshold": threshold, "limit": limit, "abstain": options.abstain}
-        chosen = choose(self.calibrator, cosines, names, level, **cuts)
+        chosen = choose(self.calibrator, cosines, np.arange(len(hits)), rows, level, **cuts)
         if options.recall is not None and len(chosen) == limit:
             few = "match is" if limit == 1 else "matches are"
             note = f"only the {limit:,} most probable {few} returned, so recall is not guaranteed."
-        reason = None
-        if chosen.abstained:
-            reason = (
-                f"abstained: the highest cosine, {cosines.max():.3f}, is reached by a share of {chosen.p_value:.3g} of "
-                f"queries without a match (the p-value), which is above {options.abstain:g}."
-            )
-        elif not len(chosen):
-            best = self.calibrator.pair_probability(cosines, names, np.array(level)).max()
-            reason = f"no item reaches the probability {threshold:.3g}; the highest is {best:.3g}."
-        places = {name: place for place, name in enumerate(names)}
-        return GalleryMatches(
-            pick_hits(hits, [places[name] for name in chosen.ids]),
-            chosen.probabilities,
-            threshold,
-            chosen.p_value,
-            level,
-            chosen.abstained,
-            reason,
-            note,
-        )
+        kept = pick_hits(hits, chosen.ids)
+        return GalleryMatches(**vars(chosen) | {"ids": kept.ids}, hits=kept, note=note)
 
     def probabilities(
         self, cosines: Float[np.ndarray, " n"], ids: Sequence[Any], *, level: float
     ) -> Float[np.ndarray, " n"]:
-        """The match probability of each item, from its cosine and the level of the query."""
-        return self.calibrator.probability(cosines, self._known(ids), level=level)
+        """Return the match probability of each item, from its cosine and the level of the query."""
+        return self.calibrator._pair_probability(cosines, self.rows_of(ids), np.array(level))
 
     def threshold(self, options: MatchOptions) -> tuple[float, str | None]:
-        """(The smallest probability of a match, a note if its guarantee does not hold); cached."""
+        """Return the smallest probability of a match, and a note if its guarantee does not hold; cached."""
         if options.threshold is not None:
             return options.threshold, None
         most = self.calibrator.limit
@@ -259,49 +214,41 @@ class GalleryMatcher:
             raise InvalidInputError(
                 f"the calibrator guarantees precision for at most {most} results, but limit is {options.limit}."
             )
-        key = (options.precision, options.recall)
-        with self._lock:  # also because catching warnings is not thread-safe
-            if key not in self._thresholds:
-                if len(self._thresholds) >= _MOST_CACHED:
-                    self._thresholds.clear()
-                with warnings.catch_warnings(record=True) as caught:
-                    warnings.simplefilter("always", AureoleWarning)
-                    value = self.calibrator.threshold(
-                        precision=key[0], recall=key[1], f1=key == (None, None)
-                    )
-                note = next((str(w.message) for w in caught), None)
-                self._thresholds[key] = (value, note)
-            return self._thresholds[key]
+        with self._lock:
+            return self._thresholds(options.precision, options.recall)
 
-    def check_known(self, ids: Iterable[Any]) -> None:
-        """Raise if the calibrator does not know an item."""
-        self._known(list(ids))
-
-    def _known(self, ids: Sequence[Any]) -> np.ndarray:
-        """Return the calibrator's ids of items; raises for an unknown one."""
-        names = np.empty(len(ids), dtype=object)
-        names[:] = [self._name_of(one) for one in ids]
-        unknown = [one for one, name in zip(ids, names, strict=True) if name is None]
+    def rows_of(self, ids: Sequence[Any]) -> Int[np.ndarray, " n"]:
+        """Return the calibrator's rows of items; raises ``UnknownItemError`` if it does not have one."""
+        rows = [self._row_of(one) for one in ids]
+        unknown = [one for one, row in zip(ids, rows, strict=True) if row is None]
         if unknown:
             raise UnknownItemError(
-                f"{self._name} has no entry for {len(unknown):,} of these items of the gallery, such as "
+                f"the calibrator has no entry for {len(unknown):,} of these items of the gallery, such as "
                 f"{str(unknown[0])[:60]!r}. Add them with MatchCalibrator.append, or calibrate again."
             )
-        return names
+        return np.array(rows, dtype=np.int64)
+
+    def _row_of(self, item: Any) -> int | None:
+        text = str(item)
+        if self._rows is not None:
+            return self._rows.get(text)
+        row = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
+        known = 0 <= row < len(self.calibrator.hubness_) and str(row) == text
+        return row if known else None
+
+    def _find_threshold(
+        self, precision: float | None, recall: float | None
+    ) -> tuple[float, str | None]:
+        f1 = precision is None and recall is None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", AureoleWarning)
+            value = self.calibrator.threshold(precision=precision, recall=recall, f1=f1)
+        return value, next((str(one.message) for one in caught), None)
 
     def _limit(self, options: MatchOptions) -> int:
         if options.limit is not None:
             return options.limit
         return self.calibrator.limit if options.recall is None else _MOST_FOR_RECALL
-
-    def _name_of(self, item: Any) -> Any:
-        """The calibrator's id of an item; None if it has none."""
-        text = str(item)
-        if self._names is not None:
-            return self._names.get(text)
-        row = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
-        known = 0 <= row < len(self.calibrator.hubness_) and str(row) == text
-        return row if known else None
 
     def _search(self, direction: VonMisesFisher, limit: int, **options: Any) -> Hits:
         hits = self.index.search(direction, 1.0, limit=limit, options=_EVERYTHING, **options)
@@ -314,27 +261,24 @@ class UnknownItemError(MissingInputError):
 
 
 def without_item(hits: Hits, item: Any) -> Hits:
-    """The hits without an item; all of them for None."""
+    """Return the hits without an item; all of them for None."""
     if item is None or item not in hits.ids:
         return hits
     return pick_hits(hits, [place for place, name in enumerate(hits.ids) if name != item])
 
 
-def _check_same(calibrator: MatchCalibrator, dim: int, origin: Origin, name: str) -> None:
+def _check_same(calibrator: MatchCalibrator, dim: int, origin: Origin) -> None:
     """Raise if the calibrator was not fitted on the directions of the gallery, as far as is known."""
-    remedy = "Fit it on the mu of queries and gallery, with encoder=index.origin.fingerprint."
     own, theirs = calibrator.encoder_, origin.fingerprint
     if None not in (own, theirs) and own != theirs:
+        fault = "another model than this gallery's (their fingerprints differ)"
         if origin.weights is not None and own == origin.encoder:
-            raise EncoderError(
-                f"{name} was fitted on vectors of the encoder, but this gallery holds the directions of a head. "
-                + remedy
-            )
-        raise EncoderError(
-            f"{name} was fitted on vectors of another model than this gallery's (their fingerprints differ). {remedy}"
-        )
-    if calibrator.dim_ != dim:
-        raise EncoderError(
-            f"{name} was fitted on vectors of dimension {calibrator.dim_}, but the gallery has dimension {dim}. "
-            + remedy
-        )
+            fault = "the encoder, but this gallery holds the directions of a head"
+    elif calibrator.dim_ != dim:
+        fault = f"dimension {calibrator.dim_}, but the gallery has dimension {dim}"
+    else:
+        return
+    raise EncoderError(
+        f"the calibrator was fitted on vectors of {fault}. Fit it on the mu of queries and gallery, with "
+        "encoder=index.origin.fingerprint."
+    )

@@ -1,5 +1,6 @@
 """Match probabilities in LlamaIndex. The only module that imports llama-index-core."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,38 +74,26 @@ class LlamaIndexMatchRetriever(BaseRetriever):
         embedding = query_bundle.embedding
         if embedding is None:
             embedding = self._model().get_agg_embedding_from_queries(query_bundle.embedding_strs)
-        query = self._mapped(query_bundle, embedding)
-        nearest = None if self._nearest is None else self._nearest.retrieve(query)
-        return self._select(self._filtered.retrieve(query), nearest)
-
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        embedding = query_bundle.embedding
-        if embedding is None:
-            texts = query_bundle.embedding_strs
-            embedding = await self._model().aget_agg_embedding_from_queries(texts)
-        query = self._mapped(query_bundle, embedding)
-        nearest = None if self._nearest is None else await self._nearest.aretrieve(query)
-        return self._select(await self._filtered.aretrieve(query), nearest)
-
-    def _model(self) -> Any:
-        if self._embed_model is None:
-            raise InvalidInputError("the index has no embedding model. Pass embed_model.")
-        return self._embed_model
-
-    def _mapped(self, query: QueryBundle, embedding: Any) -> QueryBundle:
         vector = self._matches.query_vector(embedding).tolist()
-        return QueryBundle(query.query_str, embedding=vector)
-
-    def _select(
-        self, nodes: Sequence[NodeWithScore], nearest: Sequence[NodeWithScore] | None
-    ) -> list[NodeWithScore]:
-        level = None if nearest is None else self._matches.level(_scores(nearest))
+        query = QueryBundle(query_bundle.query_str, embedding=vector)
+        level = None
+        if self._nearest is not None:
+            level = self._matches.level(_scores(self._nearest.retrieve(query)))
+        nodes = self._filtered.retrieve(query)
         names = [item_id(node.node.node_id, node.node.metadata, self._id_key) for node in nodes]
         results = list(zip((node.node for node in nodes), names, _scores(nodes), strict=True))
         return [
             NodeWithScore(node=node, score=probability)
             for node, probability, _ in select_items(self._matches, results, level)
         ]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)
+
+    def _model(self) -> Any:
+        if self._embed_model is None:
+            raise InvalidInputError("the index has no embedding model. Pass embed_model.")
+        return self._embed_model
 
 
 def _scores(nodes: Sequence[NodeWithScore]) -> list[float]:

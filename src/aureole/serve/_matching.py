@@ -5,8 +5,8 @@ from concurrent.futures import Executor
 
 from aureole.caps import CredibleIndex, Hits, SearchOptions
 from aureole.distributions import VonMisesFisher
-from aureole.match import GalleryMatcher, GalleryMatches, MatchCalibrator, MatchOptions
-from aureole.match._gallery import UnknownItemError, without_item
+from aureole.match import GalleryMatcher, MatchCalibrator, MatchOptions
+from aureole.match._gallery import GalleryMatches, UnknownItemError, without_item
 from aureole.serve._batching import Engine, SearchPlan
 from aureole.serve._errors import ApiError, map_failures
 from aureole.serve._request_models import MatchRequest, filter_of
@@ -26,7 +26,7 @@ class Matching:
     ) -> None:
         self._matcher = GalleryMatcher(calibrator, index)
         for ids, _, _ in index.scan():
-            self._matcher.check_known(ids)
+            self._matcher.rows_of(ids)
         self._engine, self._pool = engine, pool
         self._columns = tuple(index.schema.columns)
 
