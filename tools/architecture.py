@@ -21,11 +21,14 @@ LAYERS = [
     [("plot", "figures, the style", "", "")],
     [
         ("training", "fit, frozen heads", "16", ""),
-        ("retrieval", "CredibleIndex, engines", "", "45"),
+        ("match", "probabilities, thresholds", "", ""),
     ],
+    [("caps", "caps, conformal masses, CredibleIndex", "", "35")],
+    [("engines", "one adapter per vector engine", "", "4")],
     [
-        ("evaluation", "recovery, coverage, calibration", "7", ""),
+        ("evaluation", "recovery, coverage", "7", ""),
         ("encoders", "other libraries' by name", "", ""),
+        ("synthetic", "known posteriors", "", ""),
     ],
     [
         ("losses", "InfoNCE, ELK, hedged", "4", ""),
@@ -33,7 +36,7 @@ LAYERS = [
         ("data", "pairs, tables", "2", ""),
     ],
     [("distributions", "VonMisesFisher, MixtureVMF, SphereUniform", "3", "23")],
-    [("sphere", "Bessel ratios, normaliser, cosine law, positivity", "5", "35")],
+    [("sphere", "Bessel ratios, normaliser, cosine law, positivity", "5", "3")],
     [("records", "results with provenance", "7", ""), ("errors", "what users can catch", "", "")],
 ]
 STEPS = {
@@ -50,7 +53,7 @@ STEPS = {
         "The command or the service validates the input.",
         "models turn it into a posterior (mu, kappa).",
         "The posterior and the mass give a cap: mu and\na smallest cosine.",
-        "retrieval asks the engine (Lance, FAISS or\nPostgreSQL) for candidates within the cap.",
+        "engines asks the engine (Lance, FAISS or\nPostgreSQL) for candidates within the cap.",
         "Candidates are scored again exactly, in float64,\nand ranked by cosine or expected positivity.",
         "The hits go back to the client; the explorer\nshows them.",
     ],
