@@ -1,0 +1,563 @@
+r"""Log positivities of all pairs of a batch, from a table that is interpolated.
+
+:math:`f(c, \kappa, \kappa') = \log S\,h` is smooth in its arguments, so a few Chebyshev polynomials of
+
+.. math:: s = \sqrt{a + 1 + c}, \qquad u = 1 / (\kappa + \max(\kappa_\mathrm{pos}, (D - 1) / 2))
+
+give it over a box of cosines and concentrations, and nothing cancels at any kappa_pos. f as a function of c is singular
+somewhere below -1, where a Bessel function has zeros; the root with the right a moves that point away and halves the
+number of polynomials. For each degree in s the matrix of coefficients in u and u' is cut to its numerical rank, so all
+pairs cost one product of thin matrices and two elementwise operations per degree.
+
+Accuracy: the tails of the coefficients are below ``tolerance`` in f, 1e-6 for float32 and 1e-9 for float64. In float32
+the rounding of the cosine (6e-8) times the slope of f comes on top.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aureole.errors import InvalidInputError
+from aureole.sphere._positivity import log_positivity
+
+_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-9}
+_FEW = 2_048  # pairs below which each is computed by itself: a table costs about as many
+_SHIFTS = (None, 0.01, 0.03, 0.1, 0.3, 1.0)  # the values of a that are tried; None is c itself
+_MOST = 256  # degrees
+_POS_NODES = 12  # over a range of kappa_pos of a factor 1.5
+_BLOCK = 2**17  # entries of a matrix at a time: their few arrays stay in the cache
+_DROPPED = 1e-25  # gradients below this share of one are 0: products with them would be subnormal
+_PAIRS = 8_192  # listed pairs at a time
+_KEPT = 16  # tables
+_STEPS_UNREAD = 100  # on an accelerator, calls between two looks at the box
+_READ_FREELY = ("cpu",)  # devices whose values are read without waiting for them
+
+
+@dataclass(frozen=True)
+class Box:
+    """The cosines from ``low`` to 1 and the concentrations from ``least`` to ``most`` that a table covers."""
+
+    low: float
+    least: float
+    most: float
+
+    def covers(self, other: "Box") -> bool:
+        return self.low <= other.low and self.least <= other.least and other.most <= self.most
+
+    def widened(self, other: "Box | None" = None) -> "Box":
+        """Return a box around both with room to grow: cosines in eighths, concentrations in powers of two."""
+        boxes = [self] if other is None else [self, other]
+        low = min(box.low for box in boxes)
+        least, most = min(box.least for box in boxes), max(box.most for box in boxes)
+        return Box(
+            max(-1.0, math.floor(8 * low - 0.5) / 8),
+            2.0 ** math.floor(math.log2(least) - 0.5) if least > 0 else 0.0,
+            2.0 ** math.ceil(math.log2(most) + 0.5) if 0 < most < math.inf else max(most, 1.0),
+        )
+
+
+class PositivityTable:
+    """The Chebyshev coefficients of log positivity over a box, for one dimension and one or a range of kappa_pos."""
+
+    def __init__(
+        self, dim: int, kappa_pos: tuple[float, float], box: Box, tolerance: float
+    ) -> None:
+        self.dim, self.box, self.tolerance = dim, box, tolerance
+        self.ends_pos = kappa_pos
+        self.offset = max(kappa_pos[1], (dim - 1) / 2)
+        self.ends_u = (1 / (box.most + self.offset), 1 / (box.least + self.offset))
+        self.shift: float | None = None
+        degrees = []
+        for shift in _SHIFTS:
+            self.shift = shift
+            degrees.append(self._degree_of_cosine(32))
+        self.shift = _SHIFTS[degrees.index(min(degrees))]
+        n_cosine = self._degree_of_cosine(_MOST)
+        n_kappa = self._degree_of_kappa(_MOST)
+        n_pos = 1 if kappa_pos[0] == kappa_pos[1] else _POS_NODES
+        self.coefficients = self._interpolate(n_cosine, n_kappa, n_pos)
+        self._forms: dict[Any, _Form] = {}
+
+    def form(self, kappa_pos: float, device: torch.device) -> "_Form":
+        """Return the coefficients at a kappa_pos, cut to their ranks, on a device; the last one is cached."""
+        key = (kappa_pos, device)
+        if key not in self._forms:
+            low, high = self.ends_pos
+            n, slope = len(self.coefficients), None
+            place = 0.0 if low == high else (2 * kappa_pos - (low + high)) / (high - low)
+            terms = chebyshev(torch.tensor(place, dtype=torch.float64), n)
+            value = torch.tensordot(terms, self.coefficients, 1)
+            if n > 1:
+                slope = terms @ derivative(n) * (2 / (high - low))
+                slope = torch.tensordot(slope, self.coefficients, 1)
+            self._forms = {key: _Form.of(value, slope, self.tolerance, device)}
+        return self._forms[key]
+
+    def x_of(self, cosine: Tensor) -> Tensor:
+        """Return the place of cosines in [-1, 1] of the polynomials; differentiable."""
+        middle, half = self._cosine_scale()
+        if self.shift is None:
+            return (cosine - middle) / half
+        return (torch.sqrt(cosine + (1 + self.shift)) - middle) / half
+
+    def x_slope(self, cosine: Tensor) -> Tensor | float:
+        """Return the derivative of ``x_of``."""
+        half = self._cosine_scale()[1]
+        if self.shift is None:
+            return 1 / half
+        return torch.rsqrt(cosine + (1 + self.shift)).mul_(0.5 / half)
+
+    def y_of(self, kappa: Tensor) -> Tensor:
+        """Return the place of concentrations in [-1, 1] of the polynomials, in float64."""
+        low, high = self.ends_u
+        return (2 / (kappa.double() + self.offset) - (low + high)) / (high - low)
+
+    def y_slope(self, kappa: Tensor) -> Tensor:
+        """Return the derivative of ``y_of``."""
+        low, high = self.ends_u
+        return -2 / ((kappa.double() + self.offset).square() * (high - low))
+
+    def each(
+        self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor, kappa_pos: Tensor
+    ) -> Float[Tensor, "*batch"]:
+        """Return the logs of listed pairs in float64."""
+        shape = torch.broadcast_shapes(cosine.shape, kappa1.shape, kappa2.shape)
+        flat = [part.expand(shape).reshape(-1) for part in (cosine, kappa1, kappa2)]
+        return _LogEach.apply(*flat, kappa_pos, self, float(kappa_pos)).view(shape)
+
+    def matrix(
+        self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor, kappa_pos: Tensor
+    ) -> Float[Tensor, "n m"]:
+        """Return the logs of all pairs, in the dtype of the cosines."""
+        return _LogMatrix.apply(cosine, kappa1, kappa2, kappa_pos, self, float(kappa_pos))
+
+    def _cosine_scale(self) -> tuple[float, float]:
+        """Return the middle and half the length of the box in the variable of the cosine."""
+        low, high = self.box.low, 1.0
+        if self.shift is not None:
+            low, high = math.sqrt(self.shift + 1 + low), math.sqrt(self.shift + 2)
+        return (low + high) / 2, (high - low) / 2
+
+    def _cosines(self, count: int) -> Tensor:
+        middle, half = self._cosine_scale()
+        place = middle + half * nodes(count)
+        return (place if self.shift is None else place.square() - self.shift - 1).clamp(-1, 1)
+
+    def _kappas(self, count: int) -> Tensor:
+        low, high = self.ends_u
+        return (1 / ((low + high) / 2 + (high - low) / 2 * nodes(count)) - self.offset).clamp(min=0)
+
+    @torch.no_grad()
+    def _exact(self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor, kappa_pos: Any) -> Tensor:
+        """Return exact values, some thousand at a time."""
+        parts = torch.broadcast_tensors(
+            cosine, kappa1, kappa2, torch.as_tensor(kappa_pos, dtype=torch.float64)
+        )
+        pieces = zip(*(part.reshape(-1).split(_PAIRS) for part in parts), strict=True)
+        found = [log_positivity(*piece, self.dim) for piece in pieces]
+        return torch.cat(found).view(parts[0].shape)
+
+    def _samples(self) -> Tensor:
+        """Return concentrations from end to end of the box: f is simplest at its ends and hardest between them."""
+        ends = torch.tensor([self.box.least, min(self.box.most, 1e30)], dtype=torch.float64)
+        return torch.cat([ends, self._kappas(6)])
+
+    def _degree_of_cosine(self, most: int) -> int:
+        """Return how many polynomials of the cosine matter, for equal concentrations and for the ends of the box."""
+        kappa = self._samples()
+        one, two = torch.cat([kappa, kappa[:1]]), torch.cat([kappa, kappa[1:2]])
+        pos = self.ends_pos[1]
+        return self._degree(lambda n: self._exact(self._cosines(n)[:, None], one, two, pos), most)
+
+    def _degree_of_kappa(self, most: int) -> int:
+        """Return how many polynomials of one concentration matter, for some of the other and of the cosine."""
+        cosines = torch.tensor([self.box.low, (self.box.low + 1) / 2, 1.0], dtype=torch.float64)
+        other, pos = self._samples()[:, None], self.ends_pos[1]
+        return self._degree(
+            lambda n: self._exact(cosines, self._kappas(n)[:, None, None], other, pos).flatten(1),
+            most,
+        )
+
+    def _degree(self, values: Any, most: int) -> int:
+        count = 16
+        while True:
+            tail = (projection(count) @ values(count)).abs().flip(0).cumsum(0).flip(0).amax(1)
+            needed = int((tail > self.tolerance / 3).sum())
+            if needed < count - 2 or count >= most:
+                break
+            count *= 2
+        if needed >= most:
+            if most < _MOST:
+                return most
+            raise InvalidInputError(
+                f"log positivity of D = {self.dim}, kappa_pos = {self.ends_pos[1]:g} needs more than {most} "
+                f"polynomials over cosines from {self.box.low:g} and kappas from {self.box.least:g} to "
+                f"{self.box.most:g}: bound the range of kappa."
+            )
+        return max(2, needed)
+
+    def _interpolate(self, n_cosine: int, n_kappa: int, n_pos: int) -> Tensor:
+        """Return the coefficients [kappa_pos, cosine, kappa, kappa] from the values at the nodes."""
+        low, high = self.ends_pos
+        kappa_pos = (low + high) / 2 + (high - low) / 2 * nodes(n_pos)
+        kappa = self._kappas(n_kappa)
+        i, j = torch.triu_indices(n_kappa, n_kappa)
+        half = self._exact(
+            self._cosines(n_cosine)[:, None], kappa[i], kappa[j], kappa_pos[:, None, None]
+        )
+        full = half.new_empty(n_pos, n_cosine, n_kappa, n_kappa)
+        full[..., i, j] = full[..., j, i] = half
+        for count in full.shape:  # each product turns the axes by one
+            full = torch.tensordot(full, projection(count), ([0], [1]))
+        return full
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The coefficients at one kappa_pos: whole, and cut to the ranks of f, its slope in x, and in kappa_pos."""
+
+    value: Tensor
+    slope: Tensor | None
+    derivative_x: Tensor
+    derivative_y: Tensor
+    ranks: "_Ranks"
+    slope_ranks: "_Ranks"
+    pos_ranks: "_Ranks | None"
+
+    @staticmethod
+    def of(value: Tensor, slope: Tensor | None, tolerance: float, device: torch.device) -> "_Form":
+        each = tolerance / len(value) / 3
+        d_x, d_y = derivative(value.shape[0]), derivative(value.shape[1])
+        along = torch.tensordot(d_x, value, 1)[:-1]
+        move = lambda x: x.to(device)  # noqa: E731
+        ranks = [
+            None if part is None else [(move(a), move(b)) for a, b in low_rank(part, limit)]
+            for part, limit in ((value, each), (along, 20 * each), (slope, 20 * each))
+        ]
+        return _Form(
+            move(value), None if slope is None else move(slope), move(d_x), move(d_y), *ranks
+        )
+
+
+_Ranks = list[tuple[Tensor, Tensor]]
+
+
+class _LogEach(torch.autograd.Function):
+    """Listed pairs: value and derivatives in one pass, so that the backward pass is elementwise."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        cosine: Tensor,
+        kappa1: Tensor,
+        kappa2: Tensor,
+        kappa_pos: Tensor,  # noqa: ARG004
+        table: PositivityTable,
+        known: float,
+    ) -> Tensor:
+        form = table.form(known, cosine.device)
+        n_cosine, n_kappa = form.value.shape[:2]
+        parts = []
+        for rows in torch.arange(len(cosine), device=cosine.device).split(_PAIRS):
+            c, k1, k2 = cosine[rows].double(), kappa1[rows], kappa2[rows]
+            terms = chebyshev(table.x_of(c), n_cosine)
+            one, two = (chebyshev(table.y_of(k), n_kappa) for k in (k1, k2))
+            d_terms = terms @ form.derivative_x * torch.as_tensor(table.x_slope(c)).unsqueeze(-1)
+            d_one, d_two = (
+                t @ form.derivative_y * table.y_slope(k).unsqueeze(-1)
+                for t, k in ((one, k1), (two, k2))
+            )
+            mixed = torch.tensordot(terms, form.value, 1)
+            right = (mixed @ two.unsqueeze(-1)).squeeze(-1)
+            left = (one.unsqueeze(-2) @ mixed).squeeze(-2)
+            across = torch.tensordot(d_terms, form.value, 1)
+            columns = [
+                (one * right).sum(-1),
+                (one * (across @ two.unsqueeze(-1)).squeeze(-1)).sum(-1),
+                (d_one * right).sum(-1),
+                (left * d_two).sum(-1),
+            ]
+            if form.slope is not None:
+                mixed = torch.tensordot(terms, form.slope, 1)
+                columns.append((one * (mixed @ two.unsqueeze(-1)).squeeze(-1)).sum(-1))
+            parts.append(torch.stack(columns))
+        value, *slopes = (
+            torch.cat(parts, 1) if parts else cosine.new_zeros(4, 0, dtype=torch.float64)
+        )
+        ctx.save_for_backward(*slopes)
+        ctx.dtypes = [x.dtype for x in (cosine, kappa1, kappa2)]
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        slopes = ctx.saved_tensors
+        found = [
+            (grads[0] * slope).to(dtype) for slope, dtype in zip(slopes, ctx.dtypes, strict=False)
+        ]
+        pos = (grads[0] * slopes[3]).sum() if ctx.needs_input_grad[3] else None
+        return *found, pos, None, None
+
+
+class _LogMatrix(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        cosine: Tensor,
+        kappa1: Tensor,
+        kappa2: Tensor,
+        kappa_pos: Tensor,
+        table: PositivityTable,
+        known: float,
+    ) -> Tensor:
+        ctx.save_for_backward(cosine, kappa1, kappa2, kappa_pos)
+        ctx.table, ctx.known = table, known
+        ranks = table.form(known, cosine.device).ranks
+        one, two = _sides(table, kappa1, kappa2, cosine.dtype, ranks)
+        found = torch.empty_like(cosine)
+        for rows in _blocks(cosine):
+            found[rows] = clenshaw(table.x_of(cosine[rows]), [s[rows] for s in one], two)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        cosine, kappa1, kappa2, kappa_pos = ctx.saved_tensors
+        table, form = ctx.table, ctx.table.form(ctx.known, cosine.device)
+        grad = grads[0]
+        value = _Sides.of(table, kappa1, kappa2, cosine.dtype, form.ranks)
+        slope = _sides(table, kappa1, kappa2, cosine.dtype, form.slope_ranks)
+        pos = None
+        if ctx.needs_input_grad[3]:
+            pos = _sides(table, kappa1, kappa2, cosine.dtype, form.pos_ranks)
+        grad_cosine = torch.empty_like(cosine)
+        grad1, grad2 = torch.zeros_like(value.one_slope[0][:, 0]), torch.zeros_like(kappa2)
+        grad2, grad_pos = grad2.to(cosine.dtype), kappa_pos.new_zeros(())
+        for rows in _blocks(cosine):
+            c, g = cosine[rows], grad[rows]
+            g = g.masked_fill(g.abs() < _DROPPED, 0.0)
+            x = table.x_of(c)
+            out = clenshaw(x, [s[rows] for s in slope[0]], slope[1])
+            grad_cosine[rows] = out.mul_(g).mul_(table.x_slope(c))
+            if pos is not None:
+                out = clenshaw(x, [s[rows] for s in pos[0]], pos[1]).mul_(g)
+                grad_pos += out.sum(dtype=grad_pos.dtype)
+            value.project(x, g, rows, grad1, grad2)
+        return (
+            grad_cosine,
+            grad1.to(kappa1.dtype),
+            grad2.to(kappa2.dtype),
+            grad_pos if pos is not None else None,
+            None,
+            None,
+        )
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """The factors of both sides of each degree's matrix, and their derivatives in kappa."""
+
+    one: list[Tensor]
+    two: list[Tensor]
+    one_slope: list[Tensor]
+    two_slope: list[Tensor]
+
+    @staticmethod
+    def of(
+        table: PositivityTable, kappa1: Tensor, kappa2: Tensor, dtype: Any, ranks: Any
+    ) -> "_Sides":
+        count = len(ranks[0][0])
+        one, two = _sides(table, kappa1, kappa2, dtype, ranks)
+        slopes = [
+            chebyshev(table.y_of(k), count)
+            @ derivative(count).to(k.device)
+            * table.y_slope(k).unsqueeze(-1)
+            for k in (kappa1, kappa2)
+        ]
+        return _Sides(
+            one,
+            two,
+            [(slopes[0] @ left).to(dtype) for left, _ in ranks],
+            [(slopes[1] @ right).to(dtype) for _, right in ranks],
+        )
+
+    def project(self, x: Tensor, grad: Tensor, rows: slice, grad1: Tensor, grad2: Tensor) -> None:
+        """Add the gradients in both kappas of some rows: the recurrence runs on T_p(x) times the gradient."""
+        before, now, double = grad, grad * x, 2 * x
+        for degree in range(len(self.one)):
+            term = before if degree == 0 else now
+            grad1[rows] += ((term @ self.two[degree]) * self.one_slope[degree][rows]).sum(1)
+            grad2 += ((term.T @ self.one[degree][rows]) * self.two_slope[degree]).sum(1)
+            if degree:
+                before, now = now, torch.addcmul(before.neg(), double, now)
+
+
+def _sides(
+    table: PositivityTable, kappa1: Tensor, kappa2: Tensor, dtype: torch.dtype, ranks: Any
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the factors [n, r] and [m, r] of each degree's matrix."""
+    count = len(ranks[0][0])
+    one, two = (chebyshev(table.y_of(k), count) for k in (kappa1, kappa2))
+    return [(one @ left).to(dtype) for left, _ in ranks], [
+        (two @ right).to(dtype) for _, right in ranks
+    ]
+
+
+def _blocks(cosine: Tensor) -> list[slice]:
+    """Return blocks of rows whose arrays fit the cache of a CPU; one block elsewhere."""
+    rows, columns = cosine.shape
+    step = max(1, _BLOCK // max(1, columns)) if cosine.device.type == "cpu" else max(1, rows)
+    return [slice(start, start + step) for start in range(0, rows, step)]
+
+
+def clenshaw(x: Tensor, one: Sequence[Tensor], two: Sequence[Tensor]) -> Tensor:
+    r"""Return :math:`\sum_p T_p(x_{ij}) (A_p B_p^T)_{ij}`, with the factors A_p [n, r] and B_p [m, r]."""
+    now = one[-1] @ two[-1].T
+    if len(one) == 1:
+        return now
+    after, double = torch.zeros_like(x), 2 * x
+    for degree in range(len(one) - 2, -1, -1):
+        torch.addmm(after, one[degree], two[degree].T, beta=-1, out=after)
+        after.addcmul_(double if degree else x, now)
+        after, now = now, after
+    return now
+
+
+def nodes(count: int) -> Float[Tensor, " n"]:
+    """Return the Chebyshev nodes of a degree."""
+    return torch.cos(math.pi * (torch.arange(count, dtype=torch.float64) + 0.5) / count)
+
+
+def chebyshev(x: Float[Tensor, "*batch"], count: int) -> Float[Tensor, "*batch n"]:
+    """Return the Chebyshev polynomials of degrees 0 to count - 1.
+
+    Examples
+    --------
+    >>> chebyshev(torch.tensor(0.5), 4)
+    tensor([ 1.0000,  0.5000, -0.5000, -1.0000])
+    """
+    found = [torch.ones_like(x), x]
+    while len(found) < count:
+        found.append(2 * x * found[-1] - found[-2])
+    return torch.stack(found[:count], -1)
+
+
+def projection(count: int) -> Float[Tensor, "n n"]:
+    """Return the matrix that makes coefficients of the values at the nodes."""
+    share = torch.full((count, 1), 2.0 / count, dtype=torch.float64)
+    share[0] /= 2
+    return chebyshev(nodes(count), count).T * share
+
+
+def derivative(count: int) -> Float[Tensor, "n n"]:
+    """Return the matrix that makes the coefficients of the derivative of those of a function."""
+    place = torch.arange(count)
+    odd = (place[None] > place[:, None]) & ((place[None] - place[:, None]) % 2 == 1)
+    matrix = torch.where(odd, 2.0 * place[None].double(), 0.0)
+    matrix[0] /= 2
+    return matrix
+
+
+def low_rank(matrices: Float[Tensor, "p r r"], tolerance: float) -> list[tuple[Tensor, Tensor]]:
+    """Return factors (A, B) of each matrix, with as few columns as its numerical rank."""
+    u, size, v = torch.linalg.svd(matrices)
+    ranks = (size > tolerance).sum(-1).clamp(min=1)
+    return [
+        (u[p, :, :r] * size[p, :r], v[p, :r].T.contiguous()) for p, r in enumerate(ranks.tolist())
+    ]
+
+
+@dataclass
+class _Entry:
+    """The table of a dimension and kappa_pos, how often it was used, and how often rebuilt."""
+
+    table: PositivityTable
+    calls: int = 0
+    builds: int = 1
+
+
+_TABLES: OrderedDict[tuple[int, float, float, float], _Entry] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class Positivities:
+    """The log positivities of a batch, by a table or, for a few pairs, each by itself.
+
+    ``Positivities.over`` chooses by the number of pairs alone. On the CPU the table covers what the batch holds; it is
+    rebuilt with room to grow when the batch leaves it. On an accelerator nothing is read back except in every hundredth
+    call; in between, values outside the box of the table count as those at its border.
+    """
+
+    dim: int
+    kappa_pos: Tensor
+    table: PositivityTable | None
+
+    @staticmethod
+    def over(
+        cosines: Sequence[Tensor],
+        kappas: Sequence[Tensor],
+        kappa_pos: Tensor,
+        dim: int,
+        known: float,
+    ) -> "Positivities":
+        """Return what computes the positivities of these cosines and kappas; ``known`` is kappa_pos as a number."""
+        if sum(cosine.numel() for cosine in cosines) < _FEW and cosines[0].device.type == "cpu":
+            return Positivities(dim, kappa_pos, None)
+        low = known
+        high = known
+        if kappa_pos.requires_grad:
+            low = 1.5 ** math.floor(math.log(known, 1.5))
+            high = 1.5 * low
+        single = any(cosine.dtype == torch.float32 for cosine in cosines)
+        tolerance = _TOLERANCE[torch.float32 if single else torch.float64]
+        key = (dim, low, high, tolerance)
+        entry = _TABLES.get(key)
+        free = cosines[0].device.type in _READ_FREELY
+        if entry is None or free or entry.calls % _STEPS_UNREAD == 0:
+            box = box_of(cosines, kappas)
+            if entry is None or not entry.table.box.covers(box):
+                wide = box.widened(None if entry is None else entry.table.box)
+                builds = 1 if entry is None else entry.builds + 1
+                table = PositivityTable(dim, (low, high), wide, tolerance)
+                entry = _Entry(table, 0 if entry is None else entry.calls, builds)
+        entry.calls += 1
+        _TABLES[key] = entry
+        _TABLES.move_to_end(key)
+        while len(_TABLES) > _KEPT:
+            _TABLES.popitem(last=False)
+        return Positivities(dim, kappa_pos, entry.table)
+
+    def each(
+        self, cosine: Float[Tensor, "*batch"], kappa1: Tensor, kappa2: Tensor
+    ) -> Float[Tensor, "*batch"]:
+        """Return the logs of listed pairs, in float64."""
+        if self.table is None:
+            return log_positivity(cosine.double(), kappa1, kappa2, self.kappa_pos, self.dim)
+        return self.table.each(*self._within(cosine, kappa1, kappa2), self.kappa_pos)
+
+    def matrix(
+        self, cosine: Float[Tensor, "n m"], kappa1: Float[Tensor, " n"], kappa2: Float[Tensor, " m"]
+    ) -> Float[Tensor, "n m"]:
+        """Return the logs of all pairs, in the dtype of the cosines."""
+        if self.table is None:
+            return log_positivity(cosine, kappa1.unsqueeze(1), kappa2, self.kappa_pos, self.dim)
+        return self.table.matrix(*self._within(cosine, kappa1, kappa2), self.kappa_pos)
+
+    def _within(self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> tuple[Tensor, ...]:
+        if cosine.device.type in _READ_FREELY or self.table is None:
+            return cosine, kappa1, kappa2
+        box = self.table.box
+        kappas = (kappa.clamp(box.least, box.most) for kappa in (kappa1, kappa2))
+        return cosine.clamp(min=box.low), *kappas
+
+
+@torch.no_grad()
+def box_of(cosines: Sequence[Tensor], kappas: Sequence[Tensor]) -> Box:
+    """Return the smallest box around cosines and concentrations; reads three numbers from their device."""
+    low = min(float(cosine.min()) for cosine in cosines if cosine.numel())
+    ends = [kappa.aminmax() for kappa in kappas if kappa.numel()]
+    return Box(max(-1.0, low), min(float(a) for a, _ in ends), max(float(b) for _, b in ends))
