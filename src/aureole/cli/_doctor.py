@@ -15,7 +15,6 @@ import aureole as au
 from aureole.cli._lazy import pretrained, rich, torch
 from aureole.cli._options import AsJson
 from aureole.cli._output import print_json, print_text
-from aureole.sphere._native import native_instructions
 
 HELP = """Check this machine and installation: versions, cores, optional packages, numerics.
 
@@ -81,7 +80,6 @@ def machine() -> dict[str, Any]:
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "native": native_instructions(),
         "heads": sorted(pretrained.PACKAGED_HEADS),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
@@ -94,7 +92,6 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"good": good, **facts, "checks": checks, "packages": packages})
     else:
-        facts["native"] = facts["native"] or "pip install aureole-native makes the losses faster"
         facts |= {"heads": ", ".join(facts["heads"]), "gpus": ", ".join(facts["gpus"]) or "none"}
         facts |= _by_extra(packages)
         facts |= {c["name"]: f"{c['value']:.10g}{'' if c['good'] else ' is WRONG'}" for c in checks}

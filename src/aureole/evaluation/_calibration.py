@@ -10,12 +10,10 @@ from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.sphere import log_positivity, pairwise_positivity, predictive_mass
-from aureole.sphere._interpolation import interpolated_log_positivity
+from aureole.sphere import predictive_mass
+from aureole.sphere._positivity_table import Positivities
 
 CAP_MASSES = (0.5, 0.8, 0.9, 0.95)  # of the caps that are reported by default
-_LOST = 1e-12  # share of the largest sum below which rounding could show in probabilities
-_PAIRS = 2**15  # whose logs are interpolated at a time, in 150 MB
 
 
 def latent_coverage(
@@ -86,25 +84,10 @@ def _partner_probability(
     kappa_pos: float,
     dim: int,
 ) -> Float[Tensor, "n m"]:
-    """For each query, the probability of each gallery item to be the partner.
-
-    The fused pass is right to 1e-15 of the positivity at cosine 1, which is too little for a sharp query without an
-    item nearby. Where rounding could be more than 1e-3 of the sum, the row is computed in logs, to 1e-3.
-    """
-    values, scale = pairwise_positivity(cosine, kappa, others, kappa_pos, dim)
-    values = values.clamp(min=0)  # cancelling terms can round below 0
-    total = values.sum(-1)
-    largest = log_positivity(torch.ones_like(kappa), kappa, others.max(), kappa_pos, dim) - scale
-    lost = (total < _LOST * len(others) * largest.exp()).nonzero()[:, 0]
-    probability = values / total.unsqueeze(-1)
-    row = lost.repeat_interleave(len(others))
-    column = torch.arange(len(others), device=lost.device).repeat(len(lost))
-    logs = [
-        interpolated_log_positivity(cosine[i, j], kappa[i], others[j], kappa_pos, dim)
-        for i, j in zip(row.split(_PAIRS), column.split(_PAIRS), strict=True)
-    ]
-    probability[lost] = torch.softmax(torch.cat(logs).view(len(lost), len(others)), -1)
-    return probability
+    """Return the probability of each gallery item to be the partner, for each query."""
+    pos = torch.tensor(kappa_pos, dtype=torch.float64)
+    h = Positivities.over([cosine], [kappa, others], pos, dim, kappa_pos)
+    return torch.softmax(h.matrix(cosine, kappa, others), -1)
 
 
 def partner_angle(query: VonMisesFisher, partner: VonMisesFisher) -> Float[Tensor, "*batch"]:

@@ -1,34 +1,48 @@
 """Closed-form InfoNCE: the ratio of expected positivities, without a single draw."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.errors import InvalidInputError
 from aureole.losses._contrastive import PositivityLoss
 from aureole.losses._cross_entropy import log1p_exp
-from aureole.losses._mixture import mixture_among
-from aureole.losses._negatives import InBatch, Negatives
-from aureole.losses._positivity_sums import (
-    Items,
+from aureole.losses._log_sums import (
     distinct_pairs,
     log_others,
-    log_pairs,
     log_row_sums,
     log_sum_by_row,
-    log_sums_by_series,
+    log_weighted_sum,
     partners,
 )
+from aureole.losses._negatives import InBatch, Negatives
 from aureole.losses._self_pairs import agreement_loss
-from aureole.sphere._positivity import MAX_TERMS, n_terms
+from aureole.sphere._geometry import unit_cosine
+from aureole.sphere._positivity_table import Positivities
 
-_DENSE = 16  # pairs per anchor from which on every positivity is computed by itself
-_AT_ONCE = 1 << 17  # of them at a time; more are computed again in the backward pass
+_DENSE = 16  # pairs per anchor from which on the pairs are read from the matrix of all logs
+
+
+@dataclass(frozen=True)
+class KappaPos:
+    """kappa_pos as a tensor, and as the number that chooses a table."""
+
+    value: Tensor
+    number: float
+
+    @staticmethod
+    def of(value: Tensor | float) -> "KappaPos":
+        tensor = torch.as_tensor(value, dtype=torch.float64)
+        return KappaPos(tensor, float(tensor.detach()))
+
+    def over(self, cosines: Sequence[Tensor], kappas: Sequence[Tensor], dim: int) -> Positivities:
+        """Return what computes the positivities of these cosines and kappas."""
+        return Positivities.over(cosines, kappas, self.value, dim, self.number)
 
 
 def closed_form_infonce(
@@ -36,131 +50,126 @@ def closed_form_infonce(
     positive: VonMisesFisher,
     negatives: Negatives,
     *,
-    kappa_pos: Tensor | float,
+    kappa_pos: KappaPos,
 ) -> Float[Tensor, " batch"]:
-    r"""The loss :math:`-\log\frac{h(x, x^+)}{h(x, x^+) + \sum_m h(x, x^-_m)}` with expected positivities h.
+    r"""Return the loss :math:`-\log\frac{h(x, x^+)}{h(x, x^+) + \sum_m h(x, x^-_m)}` with expected positivities h.
 
-    The pairs' logs are computed in float64. The negatives are summed in the posteriors' dtype, in float64 where its
-    rounding would show (high kappa_pos in high dimension), and pair by pair in log space where even that would.
-    Minimal, up to a constant, where h is the density ratio P(x+|x)/P(x-), for any number of negatives.
-    Cost B M terms, with 10 to 50 terms in common settings (see ``sphere.n_terms``).
+    The pairs' logs are computed in float64, those of the negatives in the posteriors' dtype. Minimal, up to a constant,
+    where h is the density ratio P(x+|x)/P(x-), for any number of negatives. Cost: some tens of elementwise operations
+    on B M entries, see ``sphere._positivity_table``.
     """
-    posteriors = (anchor, positive, negatives.posterior)
-    own, partner, rest = Items.of([(q.mu, q.kappa) for q in posteriors], kappa_pos)
-    log_known = log_pairs(own, partner)
+    rest = negatives.posterior
+    pairs = unit_cosine(anchor.mu, positive.mu)
+    kappas = (anchor.kappa, positive.kappa, rest.kappa)
     if negatives.shared:
-        log_sums = log_row_sums(
-            own, rest, excluded=negatives.excluded, log_known=log_known.detach()
-        )
+        others = unit(anchor.mu) @ unit(rest.mu).T
+        h = kappa_pos.over([pairs, others], kappas, anchor.dim)
+        logs = h.matrix(others, anchor.kappa, rest.kappa)
     else:
-        each = log_pairs(own[:, None], rest)
-        if negatives.excluded is not None:
-            each = each.masked_fill(negatives.excluded, -torch.inf)
-        log_sums = torch.logsumexp(each, -1)
-    return log1p_exp(log_sums - log_known).to(anchor.mu.dtype)
-
-
-def _by_series(
-    anchor: VonMisesFisher,
-    positive: VonMisesFisher,
-    negatives: Negatives,
-    kappa_pos: Tensor,
-    known: float,
-) -> Float[Tensor, " batch"]:
-    """``closed_form_infonce`` by the series alone, for a kappa_pos that is also known as a plain number."""
-    count = _most_terms(known, anchor.dim)
-    posteriors = (anchor, positive, negatives.posterior)
-    items = Items.of([(q.mu, q.kappa) for q in posteriors], kappa_pos, count)
-    log_known, log_sums = log_sums_by_series(*items, excluded=negatives.excluded)
-    return log1p_exp(log_sums - log_known).to(anchor.mu.dtype)
-
-
-def _most_terms(kappa_pos: float, dim: int) -> int:
-    """How many terms the series needs at this kappa_pos, whatever the other concentrations."""
-    count = n_terms([math.inf, math.inf, kappa_pos], dim, tolerance=1e-17)
-    if count > MAX_TERMS:
-        raise InvalidInputError(
-            f"with static=True, kappa_pos = {kappa_pos:g} is too large for D = {dim}: the series "
-            f"would need more than {MAX_TERMS} terms. Use the loss without static."
-        )
-    return count
+        others = unit_cosine(anchor.mu.unsqueeze(1), rest.mu)
+        h = kappa_pos.over([pairs, others], kappas, anchor.dim)
+        logs = h.each(others, anchor.kappa.unsqueeze(1), rest.kappa)
+    log_known = h.each(pairs, anchor.kappa, positive.kappa)
+    if negatives.excluded is not None:
+        logs = logs.masked_fill(negatives.excluded, -torch.inf)
+    return log1p_exp(log_row_sums(logs).double() - log_known).to(anchor.mu.dtype)
 
 
 def closed_form_among(
     posterior: VonMisesFisher,
     pairs: Int[Tensor, "p 2"],
     *,
-    kappa_pos: Tensor | float,
+    kappa_pos: KappaPos,
     anchors: slice = slice(None),
     self_weight: float = 0.0,
 ) -> Float[Tensor, " p"]:
-    r"""The loss :math:`-\log\frac{h_{ij}}{w h_{ii} + \sum_{k \ne i} h_{ik}}` of each pair (i, j) among N items.
+    r"""Return the loss :math:`-\log\frac{h_{ij}}{w h_{ii} + \sum_{k \ne i} h_{ik}}` of each pair (i, j) among N items.
 
-    All other items are the negatives, as in ``closed_form_infonce``. Each item is encoded once and each of the
-    N^2 / 2 positivities computed once, however many pairs there are: cost (N^2 / 2 + P) terms. If all anchors i are
-    among A items, pass them as ``anchors``: then it is A N + P. With more than 16 pairs per anchor, as in a dense
-    matrix of weights, all N^2 logs are computed one by one in float64. Pairs (i, i) need a self-weight w.
+    All other items are the negatives, as in ``closed_form_infonce``. Each item is encoded once and each of the A N
+    positivities of A anchors computed once, however many pairs there are. Pairs (i, i) need a self-weight w.
     """
-    (items,) = Items.of([(posterior.mu, posterior.kappa)], kappa_pos)
-    first, last, _ = anchors.indices(len(posterior.mu))
+    n, mu = len(posterior.kappa), unit(posterior.mu)
+    first, last, _ = anchors.indices(n)
+    rows = slice(first, last)
+    distinct, listed = distinct_pairs(pairs, n)
+    i, j = distinct.unbind(-1)
+    cosine, known = mu[rows] @ mu.T, unit_cosine(posterior.mu[i], posterior.mu[j])
+    h = kappa_pos.over([cosine, known], [posterior.kappa], posterior.dim)
+    logs = h.matrix(cosine, posterior.kappa[rows], posterior.kappa)
     if len(pairs) > _DENSE * (last - first):
-        loss = _among_all(items, pairs, slice(first, last), self_weight)
-        return loss.to(posterior.mu.dtype)
-    pairs, listed = distinct_pairs(pairs, len(items.kappa))
-    loss = _among_listed(items, pairs, slice(first, last), self_weight)
+        log_known = logs[i - first, j].double()
+    else:
+        log_known = h.each(known, posterior.kappa[i], posterior.kappa[j])
+    log_itself = None
+    if self_weight:
+        one = torch.ones_like(posterior.kappa[rows], dtype=torch.float64)
+        log_itself = h.each(one, posterior.kappa[rows], posterior.kappa[rows])
+    loss = _loss_of_listed(
+        logs,
+        distinct - distinct.new_tensor([first, 0]),
+        first,
+        log_known,
+        (log_itself, self_weight),
+    )
     return loss.to(posterior.mu.dtype)[listed]
 
 
-def _among_listed(
-    items: Items, pairs: Int[Tensor, "p 2"], anchors: slice, self_weight: float
+def _loss_of_listed(
+    logs: Float[Tensor, "a n"],
+    pairs: Int[Tensor, "p 2"],
+    first: int,
+    log_known: Float[Tensor, " p"],
+    itself: tuple[Tensor | None, float],
 ) -> Float[Tensor, " p"]:
-    """The loss of distinct pairs: sums over each anchor's row without its partners, and the pairs one by one."""
-    n, n_rows = len(items.kappa), anchors.stop - anchors.start
-    own = items if n_rows == n else items[anchors]
-    rows = pairs - pairs.new_tensor([anchors.start, 0])
-    itself = pairs[:, 0] == pairs[:, 1]
-    other = rows[~itself]
-    log_known = log_pairs(own[other[:, 0]], items[other[:, 1]])
-    log_partners = log_sum_by_row(log_known, other[:, 0], n_rows)
-    log_itself = log_pairs(own, own) if self_weight else None
-    log_copies = None if log_itself is None else log_itself + math.log(self_weight)
-    known = log_partners if log_copies is None else torch.logaddexp(log_partners, log_copies)
-    log_rest = log_row_sums(
-        own, items, excluded=partners(other, (n_rows, n), anchors.start), log_known=known.detach()
+    """Return the loss of distinct pairs (row, item), given the matrix of logs and those of the pairs in float64."""
+    log_itself, self_weight = itself
+    alone = pairs[:, 0] + first == pairs[:, 1]
+    other, log_other = pairs[~alone], log_known[~alone]
+    excluded = partners(other, tuple(logs.shape), first)
+    log_rows = log_row_sums(logs.masked_fill(excluded, -torch.inf)).double()
+    if log_itself is None:
+        return log1p_exp(log_others(log_rows, log_other, other) - log_other)
+    log_rows = torch.logaddexp(log_rows, log_itself + math.log(self_weight))
+    log_partners = log_sum_by_row(log_other, other[:, 0], len(logs))
+    row = pairs[alone, 0]
+    loss = log_rows.new_empty(len(pairs))
+    ordinary = log1p_exp(log_others(log_rows, log_other, other) - log_other)
+    loss = loss.index_put((~alone,), ordinary)
+    return loss.index_put((alone,), torch.logaddexp(log_rows, log_partners)[row] - log_itself[row])
+
+
+def mixture_among(
+    posterior: MixtureVMF, pairs: Int[Tensor, "p 2"], *, kappa_pos: KappaPos
+) -> Float[Tensor, " p"]:
+    r"""Return the loss :math:`-\log\frac{h_{ij}}{\sum_{k \ne i} h_{ik}}` of pairs (i, j) among N mixtures.
+
+    With c components each,
+    :math:`h_{ij} = \sum_{ab} w_{ia} w_{jb}\,h(\mu_{ia}^T\mu_{jb}, \kappa_{ia}, \kappa_{jb})`: expected positivity is
+    bilinear in the weights. Cost N^2 c^2 positivities.
+    """
+    n, count = posterior.weights.shape
+    weights = posterior.weights.double()
+    mu, kappa = unit(posterior.mu).flatten(0, 1), posterior.kappa.flatten()
+    distinct, listed = distinct_pairs(pairs, n)
+    i, j = distinct.unbind(-1)
+    cosine = mu @ mu.T
+    known = unit_cosine(posterior.mu[i][:, :, None], posterior.mu[j][:, None])
+    h = kappa_pos.over([cosine, known], [kappa], posterior.dim)
+    each = h.each(known, posterior.kappa[i][:, :, None], posterior.kappa[j][:, None])
+    log_known = log_weighted_sum(
+        each.flatten(1), (weights[i, :, None] * weights[j, None]).flatten(1)
     )
-    if log_itself is None or log_copies is None:
-        return log1p_exp(log_others(log_rest, log_known, other) - log_known)
-    log_rows = torch.logaddexp(log_rest, log_copies)
-    loss = log_rest.new_empty(len(pairs))
-    ordinary = log1p_exp(log_others(log_rows, log_known, other) - log_known)
-    row = rows[itself, 0]
-    alone = torch.logaddexp(log_rows, log_partners)[row] - log_itself[row]
-    return loss.index_put((~itself,), ordinary).index_put((itself,), alone)
+    excluded = partners(distinct, (n, n)).repeat_interleave(count, 0).repeat_interleave(count, 1)
+    logs = h.matrix(cosine, kappa, kappa).double().masked_fill(excluded, -torch.inf)
+    rows = log_weighted_sum(logs, weights.flatten().unsqueeze(0))
+    rows = log_weighted_sum(rows.view(n, count), weights)
+    loss = log1p_exp(log_others(rows, log_known, distinct) - log_known)
+    return loss.to(posterior.mu.dtype)[listed]
 
 
-def _among_all(
-    items: Items, pairs: Int[Tensor, "p 2"], anchors: slice, self_weight: float
-) -> Float[Tensor, " p"]:
-    """The loss of so many pairs that the log of every positivity is computed, some rows at a time."""
-
-    def losses(rows: slice) -> Tensor:
-        log_h = log_pairs(items[rows][:, None], items[None, :])
-        here = torch.arange(rows.stop - rows.start, device=log_h.device)
-        weight = torch.zeros_like(log_h)
-        weight[here, here + rows.start] = math.log(self_weight) if self_weight else -math.inf
-        i, j = mine[(mine[:, 0] >= rows.start) & (mine[:, 0] < rows.stop)].unbind(-1)
-        return torch.logsumexp(log_h + weight, 1)[i - rows.start] - log_h[i - rows.start, j]
-
-    order = torch.argsort(pairs[:, 0], stable=True)
-    mine = pairs[order]
-    height = max(1, _AT_ONCE // len(items.kappa))
-    starts = range(anchors.start, anchors.stop, height)
-    blocks = [slice(start, min(start + height, anchors.stop)) for start in starts]
-    if len(blocks) == 1:
-        found = losses(blocks[0])
-    else:
-        found = torch.cat([checkpoint(losses, block, use_reentrant=False) for block in blocks])
-    return torch.empty_like(found).index_put((order,), found)
+def unit(mu: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+    """Return directions of norm 1 to rounding in their own dtype, so that gradients are tangential."""
+    return mu / torch.linalg.vector_norm(mu, dim=-1, keepdim=True)
 
 
 class ClosedFormInfoNCE(PositivityLoss):
@@ -176,11 +185,6 @@ class ClosedFormInfoNCE(PositivityLoss):
         such as 0.02 removes it, a strong one (2) wins over the data.
     agreement_weight
         Weight of the term of ``among(..., agreement=...)``.
-    static
-        Never read a value back from the device: for accelerators, with posteriors of ``validate_args=False``. The
-        loss is then the series in float64, where a positivity below 1e-14 of the largest possible counts as that much:
-        right unless kappa_pos is large for the dimension. Nothing is checked. ``among`` ignores it, and so does
-        ``torch.compile``, under which the loss is one operator that reads values back and checks no input.
     learn_kappa_pos, in_batch, gather, reduction
         See ``PositivityLoss``.
 
@@ -197,7 +201,6 @@ class ClosedFormInfoNCE(PositivityLoss):
         *,
         centring: float = 0.0,
         agreement_weight: float = 1.0,
-        static: bool = False,
         learn_kappa_pos: bool = False,
         in_batch: InBatch = "both",
         gather: bool = False,
@@ -211,19 +214,12 @@ class ClosedFormInfoNCE(PositivityLoss):
             reduction=reduction,
         )
         self.centring, self.agreement_weight = float(centring), float(agreement_weight)
-        self.static = static
 
     def per_anchor(
         self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives
     ) -> Float[Tensor, " batch"]:
         """The loss of each anchor."""
-        if torch.compiler.is_compiling():
-            parts = [x for q in (anchor, positive, negatives.posterior) for x in (q.mu, q.kappa)]
-            value = _compiled(parts, self.kappa_pos, negatives.excluded)
-        elif self.static:
-            value = _by_series(anchor, positive, negatives, self.kappa_pos, self.known_kappa_pos())
-        else:
-            value = closed_form_infonce(anchor, positive, negatives, kappa_pos=self.kappa_pos)
+        value = closed_form_infonce(anchor, positive, negatives, kappa_pos=self._kappa_pos())
         pool = negatives.posterior if negatives.pool is None else negatives.pool
         return self._centred(value, pool)
 
@@ -236,11 +232,11 @@ class ClosedFormInfoNCE(PositivityLoss):
     ) -> Float[Tensor, " p"]:
         """The loss of each pair among the items, of which only the anchors' positivities are computed."""
         if isinstance(posterior, MixtureVMF) and not self_weight:
-            value = mixture_among(posterior, pairs, kappa_pos=self.kappa_pos)
+            value = mixture_among(posterior, pairs, kappa_pos=self._kappa_pos())
             return self._centred(value, posterior.components)
         q = self.single(posterior)
         value = closed_form_among(
-            q, pairs, kappa_pos=self.kappa_pos, anchors=anchors, self_weight=self_weight
+            q, pairs, kappa_pos=self._kappa_pos(), anchors=anchors, self_weight=self_weight
         )
         return self._centred(value, q)
 
@@ -255,65 +251,10 @@ class ClosedFormInfoNCE(PositivityLoss):
         value = agreement_loss(q.kappa, agreement, kappa_pos=self.kappa_pos, dim=q.dim)
         return (self.agreement_weight * value).to(q.mu.dtype)
 
-    def unchecked(self) -> bool:
-        """Whether the loss is to read nothing back from the device."""
-        return self.trusted or self.static or torch.compiler.is_compiling()
+    def _kappa_pos(self) -> KappaPos:
+        return KappaPos(self.kappa_pos, self.known_kappa_pos())
 
     def _centred(self, value: Tensor, pool: VonMisesFisher) -> Tensor:
         if not self.centring:
             return value
         return value + self.centring * pool.mu.flatten(0, -2).mean(0).square().sum()
-
-
-@torch.library.custom_op("aureole::closed_form_infonce", mutates_args=())
-def _compiled(posteriors: list[Tensor], kappa_pos: Tensor, excluded: Tensor | None) -> Tensor:
-    """``closed_form_infonce`` for torch.compile, which calls it as one operator and does not look inside."""
-    return _of_tensors(posteriors, kappa_pos, excluded)
-
-
-@_compiled.register_fake
-def _(posteriors: list[Tensor], kappa_pos: Tensor, excluded: Tensor | None) -> Tensor:  # noqa: ARG001
-    return posteriors[0].new_empty(posteriors[0].shape[0])
-
-
-@torch.library.custom_op("aureole::closed_form_infonce_backward", mutates_args=())
-def _compiled_backward(
-    grad: Tensor, posteriors: list[Tensor], kappa_pos: Tensor, excluded: Tensor | None
-) -> list[Tensor]:
-    key = torch._C.DispatchKey.AutogradFunctionality  # off inside an operator, and needed here
-    with torch._C._SetExcludeDispatchKeyGuard(key, False), torch.enable_grad():
-        leaves = [x.detach().clone().requires_grad_() for x in (*posteriors, kappa_pos)]
-        value = _of_tensors(leaves[:-1], leaves[-1], excluded)
-        return [x.clone() for x in torch.autograd.grad(value, leaves, grad)]
-
-
-@_compiled_backward.register_fake
-def _(
-    grad: Tensor,  # noqa: ARG001
-    posteriors: list[Tensor],
-    kappa_pos: Tensor,
-    excluded: Tensor | None,  # noqa: ARG001
-) -> list[Tensor]:
-    return [torch.empty_like(x) for x in (*posteriors, kappa_pos)]
-
-
-def _compiled_context(ctx, inputs, output) -> None:  # noqa: ARG001
-    posteriors, kappa_pos, excluded = inputs
-    ctx.save_for_backward(*posteriors, kappa_pos, excluded)
-
-
-def _compiled_gradients(ctx, grad: Tensor) -> tuple[list[Tensor], Tensor, None]:
-    *posteriors, kappa_pos, excluded = ctx.saved_tensors
-    *found, last = _compiled_backward(grad, posteriors, kappa_pos, excluded)
-    return found, last, None
-
-
-_compiled.register_autograd(_compiled_gradients, setup_context=_compiled_context)
-
-
-def _of_tensors(posteriors: list[Tensor], kappa_pos: Tensor, excluded: Tensor | None) -> Tensor:
-    anchor, positive, rest = (
-        VonMisesFisher(mu, kappa, validate_args=False)
-        for mu, kappa in zip(posteriors[::2], posteriors[1::2], strict=True)
-    )
-    return closed_form_infonce(anchor, positive, Negatives(rest, excluded), kappa_pos=kappa_pos)

@@ -58,7 +58,7 @@ class ContrastiveLoss(nn.Module):
         negative: VonMisesFisher | None = None,
     ) -> Float[Tensor, "..."]:
         """The loss of anchors [B], their partners [B] and negatives [M], [B, M] or None."""
-        if not self.unchecked():
+        if not self.trusted:
             self.check_parameters()
             check_posteriors(anchor, positive, negative)
         anchor, positive, negative = _same_dtype(anchor, positive, negative)
@@ -68,10 +68,6 @@ class ContrastiveLoss(nn.Module):
             )
             value = self.per_anchor(anchor, positive, negatives)
         return value.mean() if self.reduction == "mean" else value
-
-    def unchecked(self) -> bool:
-        """Return True if inputs are taken as they are, without a look at their values."""
-        return self.trusted
 
     def per_anchor(
         self, anchor: VonMisesFisher, positive: VonMisesFisher, negatives: Negatives

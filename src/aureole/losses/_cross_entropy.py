@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole.losses._positivity_sums import distinct_pairs, log_others, partners
+from aureole.losses._log_sums import distinct_pairs, log_others, partners
 
 
 def cross_entropy(

@@ -7,7 +7,6 @@ from torch import Tensor
 from aureole._validation import first_index
 from aureole.errors import InvalidInputError
 from aureole.sphere import log_normalizer, log_positivity
-from aureole.sphere._positivity import MAX_TERMS, log_coefficients, n_terms
 
 
 def log_self_match(
@@ -26,11 +25,7 @@ def log_self_match(
     scale = torch.as_tensor(kappa_pos, dtype=torch.float64, device=kappa.device)
     uniform = log_normalizer(torch.zeros_like(scale), dim)
     highest = log_normalizer(scale, dim) - uniform + scale  # of two draws that coincide
-    count = n_terms([torch.inf, torch.inf, scale.item()], dim, tolerance=1e-17)
-    if count > MAX_TERMS or not bool((both > 0).all()):
-        value = log_positivity(torch.ones_like(both), both, both, scale, dim)
-    else:  # at cosine 1 all terms are positive, so that nothing cancels
-        value = torch.logsumexp(2 * log_coefficients(both, scale, dim, count), -1)
+    value = log_positivity(torch.ones_like(both), both, both, scale, dim)
     # by rounding, a very concentrated posterior may lie just above the highest
     return (value - highest).clamp(max=0.0).masked_fill(torch.isinf(both), 0.0)
 

@@ -25,9 +25,7 @@ them (the log is -7e9 at c = -1/2 and concentrations of 1e10, so 2e-6 there):
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -43,7 +41,6 @@ from aureole.sphere._bessel import (
     log_hyp0f1_of_square,
     log_hyp0f1_scaled,
 )
-from aureole.sphere._native import has_native, native_log_ratios, native_series
 from aureole.sphere._zonal import log_zonal_weights, zonal_basis, zonal_sum
 
 MAX_TERMS = 1024  # beyond, the integral is cheaper than the series
@@ -52,23 +49,10 @@ _CANCELLED = (
 )
 
 
-class _Effort(NamedTuple):
-    """What exactness costs.
-
-    Where the terms of the series have ``cancelled`` by more than this factor, the integral takes over. Its window is
-    where the integrand is above exp(-depth) of its peak, found on a grid of ``cells``, with so many ``nodes`` of
-    Gauss-Legendre on it.
-    """
-
-    cancelled: float
-    depth: float
-    cells: int
-    nodes: int
-
-
+# the window of the integral is where the integrand is above exp(-depth) of its peak, found on a grid of so many cells,
+# with so many nodes of Gauss-Legendre on it
+_DEPTH, _CELLS, _NODES = 45.0, 32, 96
 _ZOOMS = 12  # on the window, at the most
-_FULL = _Effort(_CANCELLED, 45.0, 32, 96)
-_ROUGH = _Effort(1e9, 20.0, 16, 32)
 
 
 def log_positivity(
@@ -77,15 +61,12 @@ def log_positivity(
     kappa2: Float[Tensor, "..."],
     kappa_pos: Float[Tensor, "..."] | float,
     dim: int,
-    *,
-    rough: bool = False,
 ) -> Float[Tensor, "..."]:
-    r"""The log of the expected positivity ratio, :math:`\log S\,h(c, \kappa_1, \kappa_2)`, entry by entry.
+    r"""Return the log of the expected positivity ratio, :math:`\log S\,h(c, \kappa_1, \kappa_2)`, entry by entry.
 
     All four arguments broadcast and are differentiable; ``torch.func`` transforms are not supported. -inf only where
     three points do not coincide. A negative or NaN concentration raises an error that names it, since it has no
-    positivity; a NaN cosine gives NaN. With ``rough`` the absolute error is 1e-6, and an integral needs about half of
-    the evaluations.
+    positivity; a NaN cosine gives NaN.
 
     Examples
     --------
@@ -94,36 +75,10 @@ def log_positivity(
     >>> log_positivity(c, kappa, kappa, 20.0, dim=10)
     tensor([  4.8082,  -0.0602, -16.6273], dtype=torch.float64)
     """
-    finite = partial(_log_finite, effort=_ROUGH if rough else _FULL)
-    return _by_region(cosine, [kappa1, kappa2, kappa_pos], dim, finite)
-
-
-def log_positivity_by_integral(
-    cosine: Float[Tensor, "..."],
-    kappa1: Float[Tensor, "..."],
-    kappa2: Float[Tensor, "..."],
-    kappa_pos: Float[Tensor, "..."] | float,
-    dim: int,
-) -> Float[Tensor, "..."]:
-    """``log_positivity`` for pairs whose series is known to cancel: the integral, without trying the series first.
-
-    Examples
-    --------
-    >>> kappa = torch.tensor(24.0, dtype=torch.float64)
-    >>> log_positivity_by_integral(-torch.ones(1).double(), kappa, kappa, 20.0, dim=10)
-    tensor([-16.6273], dtype=torch.float64)
-    """
-    finite = partial(_log_integral, effort=_FULL)
-    return _by_region(cosine, [kappa1, kappa2, kappa_pos], dim, finite)
-
-
-def _by_region(
-    cosine: Tensor, named: list[Tensor | float], dim: int, finite: Callable[..., Tensor]
-) -> Tensor:
-    """The log, where all three concentrations are finite and positive by the given function."""
     dim = check_dim(dim)
     kappa1, kappa2, kappa_pos = (
-        torch.as_tensor(k, dtype=torch.float64, device=cosine.device) for k in named
+        torch.as_tensor(k, dtype=torch.float64, device=cosine.device)
+        for k in (kappa1, kappa2, kappa_pos)
     )
     c, *kappas = torch.broadcast_tensors(cosine.double(), kappa1, kappa2, kappa_pos)
     shape, c = c.shape, c.reshape(-1)
@@ -136,7 +91,7 @@ def _by_region(
     value = torch.zeros_like(c)
     for mask, function in (
         (small == 0, _log_with_uniform),
-        ((small > 0) & torch.isfinite(large), finite),
+        ((small > 0) & torch.isfinite(large), _log_finite),
         ((small > 0) & torch.isinf(large), _log_with_points),
     ):
         if bool(mask.any()):
@@ -249,8 +204,6 @@ def _log_ratios(kappa: Tensor, dim: int, count: int) -> Tensor:
     """Log A_l(kappa) for l < count. A kappa of 0 counts as 1e-30, so that its gradient is right."""
     kappa = kappa.double()
     kappa = kappa + (1e-30 - kappa.detach()).clamp(min=0)
-    if has_native(kappa):
-        return native_log_ratios(dim / 2 - 1, kappa, count)
     steps = bessel_steps(dim / 2 - 1, kappa, count - 1)
     return torch.nn.functional.pad(torch.log(steps).cumsum(-1), (1, 0))
 
@@ -261,13 +214,8 @@ def pairwise_from_ratios(
     right: Float[Tensor, "m terms"],
     positive: Float[Tensor, " terms"],
     dim: int,
-    *,
-    symmetric: bool = False,
 ) -> tuple[Float[Tensor, "n m"], float]:
-    """``pairwise_positivity`` from the Bessel ratios of both sides and ``positive_terms``, all in float64.
-
-    ``symmetric`` says that both sides are the same things: then half of the pairs are computed.
-    """
+    """``pairwise_positivity`` from the Bessel ratios of both sides and ``positive_terms``, all in float64."""
     if not left.numel() or not right.numel():
         return torch.zeros_like(cosine), 0.0
     with torch.no_grad():
@@ -278,7 +226,7 @@ def pairwise_from_ratios(
     left = left * (positive * math.exp(-scale) * inverse)
     right = right * share
     left, right = left.to(cosine.dtype), right.to(cosine.dtype)
-    return zonal_sum(cosine, left, right, dim, symmetric=symmetric), scale
+    return zonal_sum(cosine, left, right, dim), scale
 
 
 def log_pair_likelihood(
@@ -382,59 +330,47 @@ def _log_with_points(c: Tensor, _: Tensor, middle: Tensor, small: Tensor, dim: i
     return torch.where(one_point, pair, torch.where(two_points, single, same))
 
 
-def _log_finite(
-    c: Tensor, large: Tensor, middle: Tensor, small: Tensor, dim: int, effort: _Effort
-) -> Tensor:
+def _log_finite(c: Tensor, large: Tensor, middle: Tensor, small: Tensor, dim: int) -> Tensor:
     """The log for three finite, positive concentrations in descending order."""
     bounds = [k.detach().max().item() for k in (large, middle, small)]
     count = n_terms(bounds, dim, tolerance=1e-17)
     if count > MAX_TERMS:
-        return _log_integral(c, large, middle, small, dim, effort)
+        return _log_integral(c, large, middle, small, dim)
     logs = log_zonal_weights(dim, count, c.device)
     for kappa in (large, middle, small):
         logs = logs + _log_ratios(kappa, dim, count)
-    value, trusted = log_series(c, logs, dim, cancelled=effort.cancelled)
+    value, trusted = log_series(c, logs, dim)
     if bool(trusted.all()):
         return value
     rest = ~trusted
-    integral = _log_integral(c[rest], large[rest], middle[rest], small[rest], dim, effort)
+    integral = _log_integral(c[rest], large[rest], middle[rest], small[rest], dim)
     return torch.where(trusted, value, 0.0).index_put((rest.nonzero()[:, 0],), integral)
 
 
 def log_series(
-    cosine: Float[Tensor, "*batch"],
-    log_terms: Float[Tensor, "*batch terms"],
-    dim: int,
-    *,
-    cancelled: float = _CANCELLED,
+    cosine: Float[Tensor, "*batch"], log_terms: Float[Tensor, "*batch terms"], dim: int
 ) -> tuple[Float[Tensor, "*batch"], Bool[Tensor, "*batch"]]:
     """(Log of the series, whether to trust it), given the logs of its terms at c = 1.
 
     Terms cancel: the error of the log is about 1e-16 times the sum of their sizes over their sum. Where that ratio
-    exceeds ``cancelled`` the value is that at c = 1, to be replaced.
+    exceeds 1e6 the value is that at c = 1, to be replaced.
     """
-    if has_native(cosine) and log_terms.shape[:-1] == cosine.shape:
-        total, sizes, scale = native_series(cosine, log_terms, dim)
-        trusted = total.detach() * cancelled > sizes
-        return torch.log(torch.where(trusted, total, 1.0)) + scale, trusted
     scale = log_terms.detach().amax(-1)
     parts = torch.exp(log_terms - scale.unsqueeze(-1)) * zonal_basis(
         cosine, dim, log_terms.shape[-1]
     )
     total = parts.sum(-1)
-    trusted = total.detach() * cancelled > parts.detach().abs().sum(-1)
+    trusted = total.detach() * _CANCELLED > parts.detach().abs().sum(-1)
     return torch.log(torch.where(trusted, total, 1.0)) + scale, trusted
 
 
-def _log_integral(
-    c: Tensor, large: Tensor, middle: Tensor, small: Tensor, dim: int, effort: _Effort
-) -> Tensor:
+def _log_integral(c: Tensor, large: Tensor, middle: Tensor, small: Tensor, dim: int) -> Tensor:
     """The log of the positive integral, by Gauss-Legendre on the window that holds its mass."""
     order = dim / 2 - 1
     wide = (c.unsqueeze(-1), large.unsqueeze(-1), middle.unsqueeze(-1), small.unsqueeze(-1))
     with torch.no_grad():
-        low, high = _integral_window(*wide, dim, effort)
-    nodes, weights = gauss_legendre(effort.nodes, c.device)
+        low, high = _integral_window(*wide, dim)
+    nodes, weights = gauss_legendre(_NODES, c.device)
     values = _log_integrand(low + (high - low) * nodes, *wide, dim)
     log_sum = torch.logsumexp(values + torch.log(weights * (high - low)), -1)
     norms = sum(log_hyp0f1_scaled(order, k) for k in (large, middle, small))
@@ -491,16 +427,16 @@ def _log_together(phi: Tensor, first: Tensor, second: Tensor, dim: int) -> Tenso
 
 
 def _integral_window(
-    c: Tensor, large: Tensor, middle: Tensor, small: Tensor, dim: int, effort: _Effort
+    c: Tensor, large: Tensor, middle: Tensor, small: Tensor, dim: int
 ) -> tuple[Tensor, Tensor]:
     """Ends between which the integrand is above its depth, by zooming in on a grid until that is half of the window."""
-    cells = effort.cells
+    cells = _CELLS
     middles = (torch.arange(cells, dtype=c.dtype, device=c.device) + 0.5) / cells
     low, high = torch.zeros_like(c), torch.full_like(c, math.pi)
     for _ in range(_ZOOMS):
         width = high - low
         values = _log_integrand(low + width * middles, c, large, middle, small, dim)
-        kept = values > values.amax(-1, keepdim=True) - effort.depth
+        kept = values > values.amax(-1, keepdim=True) - _DEPTH
         first = kept.int().argmax(-1, keepdim=True) - 1
         last = cells - kept.flip(-1).int().argmax(-1, keepdim=True) + 1
         high = low + width * (last.clamp(max=cells) / cells)

@@ -16,7 +16,6 @@ Rescaling it would save a multiplication per term, but in high dimension the fac
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 _BLOCK = 2**18  # pairs at a time on a CPU: the recurrence's few arrays stay in the cache
-_STRIPE = 64  # rows of a symmetric matrix at a time, each stripe from its diagonal on
 
 
 def log_zonal_weights(
@@ -64,69 +62,19 @@ def zonal_sum(
     left: Float[Tensor, "n terms"],
     right: Float[Tensor, "m terms"],
     dim: int,
-    *,
-    symmetric: bool = False,
 ) -> Float[Tensor, "n m"]:
     r"""The pairwise sums :math:`\sum_l a_{il}\,b_{jl}\,G_l(c_{ij})`, differentiable any number of times in all three.
 
     Two passes over memory per term forward and six backward, in blocks that fit the cache; no array of pairs times
-    terms is allocated, except for second derivatives. Cost n m terms, memory n m. If the sums are ``symmetric`` (c is,
-    and :math:`a_{il} b_{jl} = a_{jl} b_{il}`), little more than half of them are computed, and gradients flow to that
-    half. The rounding error of a sum is about a rounding of :math:`\sum_l |a_{il}\,b_{jl}\,G_l(c_{ij})|`.
+    terms is allocated, except for second derivatives. Cost n m terms, memory n m.
+    The rounding error of a sum is about a rounding of :math:`\sum_l |a_{il}\,b_{jl}\,G_l(c_{ij})|`.
 
     Examples
     --------
     >>> zonal_sum(torch.tensor([[0.5]]), torch.ones(1, 3), torch.ones(1, 3), 3)
     tensor([[1.3750]])
     """
-    return _ZonalSum.apply(cosine, left, right, dim, symmetric)
-
-
-@torch.no_grad()
-def zonal_sizes(
-    cosine: Float[Tensor, "n m"],
-    left: Float[Tensor, "n terms"],
-    right: Float[Tensor, "m terms"],
-    dim: int,
-) -> Float[Tensor, "n m"]:
-    r"""The sums of sizes :math:`\sum_l |a_{il}\,b_{jl}\,G_l(c_{ij})|` of ``zonal_sum``'s terms, without a gradient.
-
-    A rounding of this is the error of ``zonal_sum``, whose terms cancel.
-
-    Examples
-    --------
-    >>> zonal_sizes(torch.tensor([[0.5]]), torch.ones(1, 3), torch.ones(1, 3), 3)
-    tensor([[1.6250]])
-    """
-    left, right = left.abs(), right.abs()
-    total, before, now = (
-        torch.zeros_like(cosine),
-        torch.zeros_like(cosine),
-        torch.ones_like(cosine),
-    )
-    for l, ratio in enumerate(_ratios(dim, left.shape[-1])[:-1]):  # noqa: E741
-        total.addcmul_(now.abs(), torch.outer(left[:, l], right[:, l]))
-        before.mul_(-ratio).addcmul_(cosine, now, value=1 + ratio)
-        before, now = now, before
-    return total
-
-
-@lru_cache(maxsize=64)
-def zonal_envelope(
-    dim: int, n_terms: int, bins: int, dtype: torch.dtype, device: torch.device
-) -> Float[Tensor, "terms bins"]:
-    """The largest size of each polynomial over each of so many equal bins of the cosine from -1 to 1.
-
-    Examples
-    --------
-    >>> zonal_envelope(3, 2, 4, torch.float32, torch.device("cpu"))
-    tensor([[1.0000, 1.0000, 1.0000, 1.0000],
-            [1.0000, 0.5000, 0.5000, 1.0000]])
-    """
-    fine = torch.linspace(-1, 1, 8 * bins + 1, dtype=torch.float64, device=device)
-    size = zonal_basis(fine, dim, n_terms).abs()
-    inner = size[:-1].unflatten(0, (bins, 8)).amax(1)
-    return torch.maximum(inner, size[8::8]).T.to(dtype).contiguous()
+    return _ZonalSum.apply(cosine, left, right, dim)
 
 
 class _ZonalBasis(torch.autograd.Function):
@@ -156,22 +104,17 @@ class _ZonalBasis(torch.autograd.Function):
 
 class _ZonalSum(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, cosine: Tensor, left: Tensor, right: Tensor, dim: int, symmetric: bool
-    ) -> Tensor:
+    def forward(ctx: Any, cosine: Tensor, left: Tensor, right: Tensor, dim: int) -> Tensor:
         ctx.save_for_backward(cosine, left, right)
-        ctx.dim, ctx.symmetric = dim, symmetric
-        total = _weighted_sum(cosine, left, right, dim, symmetric)
-        return torch.triu(total) + torch.triu(total, 1).T if symmetric else total
+        ctx.dim = dim
+        return _weighted_sum(cosine, left, right, dim)
 
     @staticmethod
     def backward(
         ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         cosine, left, right = ctx.saved_tensors
-        grad, dim, symmetric = grads[0], ctx.dim, ctx.symmetric
-        if symmetric:  # the upper half stands for both
-            grad = torch.triu(grad) + torch.tril(grad, -1).T
+        grad, dim = grads[0], ctx.dim
         grad_cosine = grad_left = grad_right = None
         if ctx.needs_input_grad[0]:
             factors = _derivative_factors(dim, left.shape[-1], left.device).to(left)
@@ -179,11 +122,11 @@ class _ZonalSum(torch.autograd.Function):
             if torch.is_grad_enabled():
                 grad_cosine = zonal_sum(cosine, *slopes) * grad
             else:
-                grad_cosine = _weighted_sum(cosine, *slopes, symmetric).mul_(grad)
+                grad_cosine = _weighted_sum(cosine, *slopes).mul_(grad)
         if any(ctx.needs_input_grad[1:3]):
             project = _differentiable_projections if torch.is_grad_enabled() else _projections
-            grad_left, grad_right = project(cosine, left, right, dim, grad, symmetric)
-        return grad_cosine, grad_left, grad_right, None, None
+            grad_left, grad_right = project(cosine, left, right, dim, grad)
+        return grad_cosine, grad_left, grad_right, None
 
 
 def _derivative_factors(dim: int, n_terms: int, device: torch.device) -> Tensor:
@@ -197,40 +140,35 @@ def _ratios(dim: int, n_terms: int) -> list[float]:
     return [0.0, *(n / (n + dim - 2) for n in range(1, n_terms + 1))]
 
 
-def _blocks(cosine: Tensor, symmetric: bool) -> Iterator[tuple[slice, slice]]:
-    """(Rows, columns) of the blocks to compute: all, or of a symmetric matrix those from the diagonal on."""
+def _blocks(cosine: Tensor) -> Iterator[slice]:
+    """Yield blocks of rows whose arrays fit the cache of a CPU."""
     rows, columns = cosine.shape
     step = max(1, _BLOCK // max(1, columns)) if cosine.device.type == "cpu" else max(1, rows)
-    if symmetric:
-        step = min(step, _STRIPE)
-    for start in range(0, max(rows, 1), max(1, step)):
-        yield slice(start, start + step), slice(start if symmetric else 0, None)
+    for start in range(0, max(rows, 1), step):
+        yield slice(start, start + step)
 
 
-def _weighted_sum(cosine: Tensor, left: Tensor, right: Tensor, dim: int, symmetric: bool) -> Tensor:
-    """Clenshaw's summation b_l = a_l + (1 + r_l) c b_(l+1) - r_(l+1) b_(l+2), a_l the outer product of two columns.
-
-    Of symmetric sums the entries left of the diagonal's blocks are 0.
-    """
+def _weighted_sum(cosine: Tensor, left: Tensor, right: Tensor, dim: int) -> Tensor:
+    """Clenshaw's summation b_l = a_l + (1 + r_l) c b_(l+1) - r_(l+1) b_(l+2), a_l the outer product of two columns."""
     n_terms = left.shape[-1]
     if n_terms == 0:
         return torch.zeros_like(cosine)
     ratios = _ratios(dim, n_terms)
     columns, rows = left.T.contiguous(), right.T.contiguous()
-    total = torch.zeros_like(cosine) if symmetric else torch.empty_like(cosine)
-    for block, across in _blocks(cosine, symmetric):
-        c, column, row = cosine[block, across].contiguous(), columns[:, block], rows[:, across]
+    total = torch.empty_like(cosine)
+    for block in _blocks(cosine):
+        c, column, row = cosine[block].contiguous(), columns[:, block], rows
         after, now = torch.zeros_like(c), torch.outer(column[-1], row[-1])  # b_(l+2), b_(l+1)
         for l in range(n_terms - 2, -1, -1):  # noqa: E741
             after.addr_(column[l], row[l], beta=-ratios[l + 1])
             after.addcmul_(c, now, value=1 + ratios[l])
             after, now = now, after
-        total[block, across] = now
+        total[block] = now
     return total
 
 
 def _projections(
-    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor, symmetric: bool
+    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients in the coefficients: grad times G_l, summed against the other side's coefficients.
 
@@ -240,21 +178,20 @@ def _projections(
     ratios = _ratios(dim, n_terms)
     grad_left, grad_right = torch.zeros_like(left.T), torch.zeros_like(right.T)
     left_t, right_t = left.T.contiguous(), right.T.contiguous()
-    for block, across in _blocks(cosine, symmetric):
-        c, now = cosine[block, across].contiguous(), grad[block, across].clone()
+    for block in _blocks(cosine):
+        c, now = cosine[block].contiguous(), grad[block].clone()
         before = torch.zeros_like(now)
         for l in range(n_terms):  # noqa: E741
-            grad_left[l, block] = now @ right_t[l, across]
-            grad_right[l, across] += left_t[l, block] @ now
+            grad_left[l, block] = now @ right_t[l]
+            grad_right[l] += left_t[l, block] @ now
             before.mul_(-ratios[l]).addcmul_(c, now, value=1 + ratios[l])
             before, now = now, before
     return grad_left.T, grad_right.T
 
 
 def _differentiable_projections(
-    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor, symmetric: bool
+    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor
 ) -> tuple[Tensor, Tensor]:
     """``_projections`` in differentiable operations, for second derivatives: memory n m terms."""
-    del symmetric  # the gradient is 0 below the diagonal
     products = grad.unsqueeze(-1) * zonal_basis(cosine, dim, left.shape[-1])
     return (products * right).sum(1), (products * left.unsqueeze(1)).sum(0)
