@@ -6,7 +6,7 @@ PYTEST = python -m pytest -q -n 2 --dist worksteal --rotation $(ROTATION)
 
 QUICK = tests/sphere tests/distributions tests/losses tests/data tests/evaluation tests/models
 
-.PHONY: check quick core-quick fast again native timm slow sweeps lint types contracts test pages page docs accuracy benchmarks
+.PHONY: check quick core-quick fast again timm slow sweeps lint types contracts test pages page docs accuracy benchmarks
 
 check: lint types contracts stats pages page docs test
 
@@ -24,11 +24,6 @@ fast:
 again:
 	cp .pytest_cache/v/cache/lastfailed .pytest_cache/flaky.json
 	python -m pytest -q -n 0 --rotation $(ROTATION) --last-failed --last-failed-no-failures none
-
-# The losses with the compiled library, which has to be installed: pip install ./native
-native:
-	python -c "import aureole_native"
-	$(PYTEST) -m "not slow" tests/losses tests/sphere/test_positivity.py
 
 # The encoders of timm, in a separate environment: with torchvision's CUDA build, other packages cannot be imported.
 timm:

@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 import aureole as au
@@ -38,14 +37,6 @@ def test_json_is_one_object():
     assert len(found["checks"]) == 4
     lightning = next(p for p in found["packages"] if p["name"] == "lightning-fabric")
     assert lightning["version"] == metadata.version("lightning-fabric")
-
-
-@pytest.mark.parametrize(
-    ("instructions", "text"), [(None, "pip install aureole-native"), ("AVX2", "native AVX2")]
-)
-def test_doctor_says_which_code_computes_the_losses(monkeypatch, instructions, text):
-    monkeypatch.setattr(doctor, "native_instructions", lambda: instructions)
-    assert text in " ".join(run("doctor").stdout.replace("│", "").split())
 
 
 def distribution(monkeypatch, requires, versions):

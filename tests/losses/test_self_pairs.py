@@ -83,18 +83,6 @@ def test_a_dense_a_sparse_and_a_listed_matrix_agree(weight):
     assert (sum(parts) / matrix.sum()).item() == pytest.approx(wanted.item(), rel=1e-10)
 
 
-def test_many_pairs_are_computed_in_blocks_with_the_same_gradient(monkeypatch):
-    q, matrix = items(n=30), torch.rand(30, 30, dtype=torch.float64)
-    loss = au.ClosedFormInfoNCE(20.0)
-    whole = loss.among(q, matrix, self_weight=4.0)
-    wanted = torch.autograd.grad(whole, (q.mu, q.kappa))
-    monkeypatch.setattr("aureole.losses._closed_form._AT_ONCE", 100)
-    parts = loss.among(q, matrix, self_weight=4.0)
-    assert parts.item() == pytest.approx(whole.item(), rel=1e-12)
-    for a, b in zip(torch.autograd.grad(parts, (q.mu, q.kappa)), wanted, strict=True):
-        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     "loss",
     [au.ELK(temperature=1.0), au.InfoNCE(temperature=0.05), au.losses.HedgedInstance(n_samples=4)],

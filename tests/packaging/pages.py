@@ -154,8 +154,6 @@ def main(arguments: list[str] | None = None) -> int:
         constraints.write_text(f"{TORCH}\naureole=={version}\n")
         pip = f"--find-links {wheel.parent} -c {constraints}"
         make_belongings(place / "files")
-        leave_out = shutil.ignore_patterns("build", "*.egg-info", "__pycache__", "*.so")
-        shutil.copytree(ROOT / "native", place / "files" / "native", ignore=leave_out)
         say(f"aureole {version}, {time.strftime('%Y-%m-%d %H:%M')}")
         for page in to_run:
             folder = place / "page"

@@ -13,7 +13,6 @@ import aureole as au
 from aureole import sphere
 from aureole.sphere import _angle as angle, _predictive as predictive
 from aureole.sphere._cosine import cap_height
-from aureole.sphere._interpolation import interpolated_log_positivity
 
 N = 2000
 COSINE = torch.linspace(-0.5, 0.5, N, dtype=torch.float64)
@@ -29,8 +28,10 @@ CALLS = {
     ),
     "integral": lambda: sphere.log_positivity(-HALF, SURE, SURE, 1e5, 10),
     "ends of kappa": lambda: sphere.log_positivity(HALF, FEW, FEW.flip(0), math.inf, 10),
-    "pairs": lambda: sphere.pairwise_positivity(UNIT[:, :5], FEW, FEW, 20.0, 6)[0],
-    "interpolation": lambda: interpolated_log_positivity(COSINE, KAPPA, KAPPA, 64.0, 32),
+    "pairs": lambda: sphere.log_positivity_matrix(UNIT[:, :5], FEW, FEW, 20.0, 6),
+    "table": lambda: sphere.log_positivity_matrix(
+        COSINE[::40, None] * COSINE[::40], KAPPA[::40], KAPPA[::40], 64.0, 32
+    ),
     "mass by series": lambda: sphere.predictive_mass(HALF, FEW[:3, None], HALF, 20.0, 10),
     "mass by nodes": lambda: sphere.predictive_mass(0.01 * HALF, SURE, SURE, 1e5, 10),
     "angle by series": lambda: sphere.predictive_angle(0.9, FEW[:3], HALF[:3], 20.0, 10),
@@ -57,7 +58,7 @@ def test_new_tensors_follow_the_inputs(name):
 def test_gradients_follow_the_inputs():
     def slopes():
         c, k = (x[::100].clone().requires_grad_() for x in (COSINE, KAPPA))
-        values, _ = sphere.pairwise_positivity(c[:, None] * c, k, k, 64.0, 32)
+        values = sphere.log_positivity_matrix(c[:, None] * c, k, k, 64.0, 32)
         total = sphere.log_positivity(c, k, k, 64.0, 32).sum() + values.sum()
         return torch.autograd.grad(total + sphere.cap_mass(1 - c, k, 10).sum(), (c, k))
 

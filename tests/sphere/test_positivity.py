@@ -1,4 +1,4 @@
-"""Expected positivity against a 400-digit series and a double integral; its limits; the fused pair kernel."""
+"""Expected positivity against a 400-digit series and a double integral; its limits."""
 
 import math
 
@@ -10,7 +10,6 @@ from hypothesis import given, settings, strategies as st
 from aureole import sphere
 from aureole.errors import InvalidInputError
 from aureole.sphere import _positivity as positivity, _zonal as zonal
-from aureole.sphere._bessel import bessel_ratios
 from aureole.sphere._positivity import log_pair_likelihood
 from tests.oracles import positivity as oracle
 
@@ -113,33 +112,6 @@ def test_mean_over_the_sphere_is_chance(dim):
     assert value.mean().item() == pytest.approx(1, abs=2e-2)
 
 
-@pytest.mark.parametrize("dim", [2, 3, 10, 128])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_pair_kernel_matches_the_elementwise_values(dim, dtype):
-    k1, k2 = 40 * torch.rand(7, dtype=dtype), 40 * torch.rand(5, dtype=dtype)
-    k1[0], k2[0] = 0.0, torch.inf
-    c = 2 * torch.rand(7, 5, dtype=dtype) - 1
-    values, scale = sphere.pairwise_positivity(c, k1, k2, 20.0, dim)
-    truth = sphere.log_positivity(c.double(), k1.double().unsqueeze(1), k2.double(), 20.0, dim)
-    error = (values.double() - torch.exp(truth - scale)).abs().max()
-    assert error <= (1e-13 if dtype == torch.float64 else 2e-6)
-
-
-@pytest.mark.parametrize("dim", [2, 3, 10])
-def test_pair_kernel_gradients(dim, monkeypatch):
-    monkeypatch.setattr(zonal, "_BLOCK", 6)  # several blocks
-    c = (1.8 * torch.rand(4, 3, dtype=torch.float64) - 0.9).requires_grad_()
-    k1 = tensor([0.0, 3.0, 20.0, 60.0]).requires_grad_()
-    k2 = tensor([1.0, 8.0, 200.0]).requires_grad_()
-    kpos = tensor(12.0).requires_grad_()
-
-    def kernel(c, k1, k2, kpos):
-        values, scale = sphere.pairwise_positivity(c, k1, k2, kpos, dim)
-        return values * math.exp(scale)
-
-    assert torch.autograd.gradcheck(kernel, (c, k1, k2, kpos), rtol=1e-4)
-
-
 def test_zonal_basis_is_differentiable_twice():
     c = tensor([-0.9, 0.1, 1.0]).requires_grad_()
     for dim in (2, 3, 9):
@@ -172,29 +144,6 @@ def test_enough_terms_are_counted(k1, k2, kpos, dim):
     assert more[count:].sum() <= 1e-12 * more.sum()
 
 
-@pytest.mark.parametrize("n", [1, 5, 150])
-def test_half_of_a_symmetric_matrix_gives_the_whole_and_its_gradients(n):
-    rng = torch.Generator().manual_seed(n)
-    weights = torch.randn(n, n, generator=rng, dtype=torch.float64)
-    found = []
-    for symmetric in (False, True):
-        rng.manual_seed(7)
-        mu = torch.randn(n, 6, generator=rng, dtype=torch.float64).requires_grad_()
-        kappa = (5 + 50 * torch.rand(n, generator=rng, dtype=torch.float64)).requires_grad_()
-        unit = mu / mu.norm(dim=-1, keepdim=True)
-        ratios, terms = (
-            bessel_ratios(2.0, kappa, 30),
-            positivity.positive_terms(6, 30, tensor(20.0)),
-        )
-        values, scale = positivity.pairwise_from_ratios(
-            (unit @ unit.T).clamp(-1, 1), ratios, ratios, terms, 6, symmetric=symmetric
-        )
-        (values * weights).sum().backward()
-        found.append((values.detach(), scale, mu.grad, kappa.grad))
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-13)
-
-
 @pytest.mark.parametrize("bad", [math.nan, -1e-9, -math.inf])
 @pytest.mark.parametrize("other", [0.0, 5.0, math.inf])
 @pytest.mark.parametrize("place", range(3))
@@ -205,11 +154,6 @@ def test_concentrations_that_are_none_are_refused_and_named(bad, other, place):
     name = ("kappa1", "kappa2", "kappa_pos")[place]
     with pytest.raises(InvalidInputError, match=rf"{name}\[1, 2\] is (nan|-).*1 of 6 are off"):
         sphere.log_positivity(torch.zeros(2, 3), *kappas, 10)
-    row = [tensor([5.0, 6.0]), tensor([5.0, 6.0]), tensor(20.0)]
-    row[place][(1,) * row[place].dim()] = bad
-    if math.isnan(bad):
-        with pytest.raises(InvalidInputError, match=rf"{name}(\[1\])? is nan"):
-            sphere.pairwise_positivity(torch.zeros(2, 2), *row, 10)
     plain = [5.0] * 3
     plain[place] = bad
     with pytest.raises(InvalidInputError, match=rf"kappas\[{place}\] .* is (nan|-)"):
@@ -221,24 +165,6 @@ def test_concentrations_that_are_none_are_refused_and_named(bad, other, place):
 def test_a_nan_cosine_gives_nan(kappa, kappa_pos):
     value = sphere.log_positivity(tensor([math.nan]), tensor(kappa), tensor(kappa), kappa_pos, 10)
     assert value.isnan().all()
-
-
-@pytest.mark.parametrize("dim", [2, 3, 4, 10, 32, 128, 1024])
-@pytest.mark.parametrize("most", [1e4, 1e8])
-def test_a_rough_value_is_within_a_millionth(dim, most):
-    """Over all sizes of concentrations, from where the series will do to the narrowest windows of the integral."""
-    generator = torch.Generator().manual_seed(dim)
-    c = 2 * torch.rand(400, dtype=torch.float64, generator=generator) - 1
-    c[:2] = tensor([-1.0, 1.0])
-    share = torch.rand(3, 400, dtype=torch.float64, generator=generator)
-    inputs = [x.requires_grad_() for x in (c, *(1e-2 * (100 * most) ** share))]
-    exact, rough = (sphere.log_positivity(*inputs, dim, rough=r) for r in (False, True))
-    assert (exact - rough).abs().max() < 1e-6
-    if most > 1e4:  # there a slope in c has few digits either way
-        return
-    slopes = [torch.autograd.grad(value.sum(), inputs) for value in (exact, rough)]
-    for one, other in zip(*slopes, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

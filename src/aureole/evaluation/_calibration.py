@@ -10,8 +10,7 @@ from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.sphere import predictive_mass
-from aureole.sphere._positivity_table import Positivities
+from aureole.sphere import log_positivity_matrix, predictive_mass
 
 CAP_MASSES = (0.5, 0.8, 0.9, 0.95)  # of the caps that are reported by default
 
@@ -85,9 +84,7 @@ def _partner_probability(
     dim: int,
 ) -> Float[Tensor, "n m"]:
     """Return the probability of each gallery item to be the partner, for each query."""
-    pos = torch.tensor(kappa_pos, dtype=torch.float64)
-    h = Positivities.over([cosine], [kappa, others], pos, dim, kappa_pos)
-    return torch.softmax(h.matrix(cosine, kappa, others), -1)
+    return torch.softmax(log_positivity_matrix(cosine, kappa, others, kappa_pos, dim), -1)
 
 
 def partner_angle(query: VonMisesFisher, partner: VonMisesFisher) -> Float[Tensor, "*batch"]:

@@ -134,10 +134,10 @@ class ContrastiveLoss(nn.Module):
         self_weight: float,
     ) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"] | None]:
         """The (weighted) losses of the pairs whose anchor is one of some items, and their weights."""
-        n = len(posterior)
         if not self.trusted:
             self.check_parameters()
             check_items(posterior)
+        n = len(posterior)
         pairs, weights = listed_pairs(pairs, weights, n)
         check_pairs(pairs, n, with_itself=check_self_weight(self_weight))
         first, last, _ = anchors.indices(n)

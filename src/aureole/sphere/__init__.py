@@ -13,7 +13,8 @@ from aureole.sphere._normalizer import (
     mean_resultant_length,
     mean_resultant_slope,
 )
-from aureole.sphere._positivity import log_positivity, pairwise_positivity
+from aureole.sphere._positivity import log_positivity
+from aureole.sphere._positivity_table import log_positivity_matrix
 from aureole.sphere._predictive import predictive_angle, predictive_mass
 
 __all__ = [
@@ -29,12 +30,12 @@ __all__ = [
     "log_bessel_i",
     "log_normalizer",
     "log_positivity",
+    "log_positivity_matrix",
     "log_scaled_normalizer",
     "log_sphere_area",
     "mean_resultant_length",
     "mean_resultant_slope",
     "normalize",
-    "pairwise_positivity",
     "predictive_angle",
     "predictive_mass",
 ]

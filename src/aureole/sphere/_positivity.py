@@ -14,7 +14,7 @@ them (the log is -7e9 at c = -1/2 and concentrations of 1e10, so 2e-6 there):
 
 - any concentration 0: the log is 0, exactly;
 - any infinite: the closed form :math:`F(|a\mu_1 + b\mu_2|) / (F(a) F(b))` of the two others, 1e-11;
-- the series where the rounding of its terms does not show, 1e-9 at worst (they cancel where h is small);
+- the series where the rounding of its terms does not show, 1e-11 at worst (they cancel where h is small);
 - elsewhere the positive integral over the angle phi between mu_2 and z, in log space, 1e-10 up to a concentration of
   1e10 and D = 4096,
 
@@ -45,7 +45,7 @@ from aureole.sphere._zonal import log_zonal_weights, zonal_basis, zonal_sum
 
 MAX_TERMS = 1024  # beyond, the integral is cheaper than the series
 _CANCELLED = (
-    1e6  # the sum of the terms' sizes over their sum: beyond, ten of sixteen digits are lost
+    1e4  # the sum of the terms' sizes over their sum: beyond, the integral is more accurate
 )
 
 
@@ -119,87 +119,6 @@ def check_concentrations(**named: Float[Tensor, "..."]) -> None:
             )
 
 
-def pairwise_positivity(
-    cosine: Float[Tensor, "n m"],
-    kappa1: Float[Tensor, " n"],
-    kappa2: Float[Tensor, " m"],
-    kappa_pos: Float[Tensor, ""] | float,
-    dim: int,
-) -> tuple[Float[Tensor, "n m"], float]:
-    r"""(Values, log scale) for all pairs in one fused pass: :math:`S\,h_{ij}` = values times exp(scale).
-
-    In the dtype of ``cosine``; differentiable in all arguments. The scale makes the largest possible value 1, and the
-    absolute error of a value is about 10 roundings (1e-6 in float32, 1e-15 in float64) whatever its size: right for
-    sums over negatives, not for logs of single small values. A NaN concentration raises an error that names it; a
-    negative one continues as the series does, to a law around -mu. Cost n m terms; n m integrals where the series would
-    need more than 4096.
-
-    Examples
-    --------
-    >>> kappa = torch.tensor([10.0, 100.0])
-    >>> values, scale = pairwise_positivity(torch.eye(2), kappa, kappa, 20.0, dim=10)
-    >>> values * math.exp(scale)
-    tensor([[1.4596e+01, 1.8046e-01],
-            [1.8046e-01, 1.6096e+03]])
-    """
-    dim = check_dim(dim)
-    kappa_pos = torch.as_tensor(kappa_pos, dtype=torch.float64, device=cosine.device)
-    bounds = [
-        k.detach().abs().max().item() if k.numel() else 0.0 for k in (kappa1, kappa2, kappa_pos)
-    ]
-    if any(math.isnan(bound) for bound in bounds):
-        check_concentrations(kappa1=kappa1, kappa2=kappa2, kappa_pos=kappa_pos)
-    count = n_terms(bounds, dim, tolerance=1e-17 if cosine.dtype == torch.float64 else 1e-9)
-    if count > 4 * MAX_TERMS:
-        logs = log_positivity(cosine.double(), kappa1.unsqueeze(-1), kappa2, kappa_pos, dim)
-        one, two, pos = torch.tensor(bounds, dtype=torch.float64)
-        scale = log_positivity(torch.ones_like(one), one, two, pos, dim).item()
-        return torch.exp(logs - scale).to(cosine.dtype), scale
-    sides, scale = [], 0.0
-    for kappa in (kappa1, kappa2):
-        size = torch.where(kappa < 0, -kappa, kappa)
-        unit, log_scale = unit_coefficients(log_coefficients(size, kappa_pos, dim, count))
-        if bool((kappa < 0).any()):  # odd terms change sign: the law around -mu
-            odd = torch.arange(count, device=kappa.device) % 2 == 1
-            unit = torch.where(odd & (kappa < 0).unsqueeze(-1), -unit, unit)
-        top = log_scale.max().item() if len(log_scale) else 0.0
-        sides.append((unit * torch.exp(log_scale - top).unsqueeze(-1)).to(cosine.dtype))
-        scale += top
-    return zonal_sum(cosine, sides[0], sides[1], dim), scale
-
-
-def log_coefficients(
-    kappa: Float[Tensor, "*batch"], kappa_pos: Float[Tensor, ""], dim: int, count: int
-) -> Float[Tensor, "*batch terms"]:
-    r"""The logs of :math:`a_l = \sqrt{w_l A_l(\kappa_\mathrm{pos})}\,A_l(\kappa)`, one item's half of each term.
-
-    The positivity of two items is :math:`\sum_l a_{il} a_{jl} G_l(c_{ij})`.
-
-    Examples
-    --------
-    >>> log_coefficients(torch.tensor([2.0]), torch.tensor(torch.inf), 3, 3).exp().square()
-    tensor([[1.0000, 0.8661, 0.1882]], dtype=torch.float64)
-    """
-    logs = log_zonal_weights(dim, count, kappa.device) + _log_ratios(kappa_pos, dim, count)
-    return logs / 2 + _log_ratios(kappa, dim, count)
-
-
-def unit_coefficients(
-    logs: Float[Tensor, "*batch terms"],
-) -> tuple[Float[Tensor, "*batch terms"], Float[Tensor, "*batch"]]:
-    """(Unit vectors, log scales) of coefficients given by their logs, which may exceed the range of floats.
-
-    The scale, the log of the norm, is a constant for autograd. A sum over two unit vectors is at most 1.
-
-    Examples
-    --------
-    >>> unit_coefficients(torch.tensor([[1000.0, 1000.0]]))
-    (tensor([[0.7071, 0.7071]]), tensor([1000.3466]))
-    """
-    scale = torch.logsumexp(2 * logs.detach(), -1) / 2
-    return torch.exp(logs - scale.unsqueeze(-1)), scale
-
-
 def _log_ratios(kappa: Tensor, dim: int, count: int) -> Tensor:
     """Log A_l(kappa) for l < count. A kappa of 0 counts as 1e-30, so that its gradient is right."""
     kappa = kappa.double()
@@ -215,7 +134,11 @@ def pairwise_from_ratios(
     positive: Float[Tensor, " terms"],
     dim: int,
 ) -> tuple[Float[Tensor, "n m"], float]:
-    """``pairwise_positivity`` from the Bessel ratios of both sides and ``positive_terms``, all in float64."""
+    r"""Return (values, log scale) of all pairs, from the Bessel ratios of both sides and ``positive_terms``.
+
+    :math:`S\,h_{ij}` = values times exp(scale), with an error of some roundings of the largest possible value. The
+    ratios are float64; nothing is differentiable.
+    """
     if not left.numel() or not right.numel():
         return torch.zeros_like(cosine), 0.0
     with torch.no_grad():
@@ -353,7 +276,7 @@ def log_series(
     """(Log of the series, whether to trust it), given the logs of its terms at c = 1.
 
     Terms cancel: the error of the log is about 1e-16 times the sum of their sizes over their sum. Where that ratio
-    exceeds 1e6 the value is that at c = 1, to be replaced.
+    exceeds 1e4 the value is that at c = 1, to be replaced.
     """
     scale = log_terms.detach().amax(-1)
     parts = torch.exp(log_terms - scale.unsqueeze(-1)) * zonal_basis(

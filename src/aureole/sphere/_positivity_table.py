@@ -9,13 +9,13 @@ somewhere below -1, where a Bessel function has zeros; the root with the right a
 number of polynomials. For each degree in s the matrix of coefficients in u and u' is cut to its numerical rank, so all
 pairs cost one product of thin matrices and two elementwise operations per degree.
 
-Accuracy: the tails of the coefficients are below ``tolerance`` in f, 1e-6 for float32 and 1e-9 for float64. In float32
+Accuracy: the tails of the coefficients are below ``tolerance`` in f, 1e-6 for float32 and 3e-9 for float64. In float32
 the rounding of the cosine (6e-8) times the slope of f comes on top.
 """
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,8 @@ from torch import Tensor
 from aureole.errors import InvalidInputError
 from aureole.sphere._positivity import log_positivity
 
-_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-9}
+_TOLERANCE = {torch.float32: 1e-6, torch.float64: 3e-9}
 _FEW = 2_048  # pairs below which each is computed by itself: a table costs about as many
-_SHIFTS = (None, 0.01, 0.03, 0.1, 0.3, 1.0)  # the values of a that are tried; None is c itself
 _MOST = 256  # degrees
 _POS_NODES = 12  # over a range of kappa_pos of a factor 1.5
 _BLOCK = 2**17  # entries of a matrix at a time: their few arrays stay in the cache
@@ -72,14 +71,8 @@ class PositivityTable:
         self.ends_pos = kappa_pos
         self.offset = max(kappa_pos[1], (dim - 1) / 2)
         self.ends_u = (1 / (box.most + self.offset), 1 / (box.least + self.offset))
-        self.shift: float | None = None
-        degrees = []
-        for shift in _SHIFTS:
-            self.shift = shift
-            degrees.append(self._degree_of_cosine(32))
-        self.shift = _SHIFTS[degrees.index(min(degrees))]
-        n_cosine = self._degree_of_cosine(_MOST)
-        n_kappa = self._degree_of_kappa(_MOST)
+        self.shift = shift_of(dim, box.most, kappa_pos[1])
+        n_cosine, n_kappa = self._degree_of_cosine(), self._degree_of_kappa()
         n_pos = 1 if kappa_pos[0] == kappa_pos[1] else _POS_NODES
         self.coefficients = self._interpolate(n_cosine, n_kappa, n_pos)
         self._forms: dict[Any, _Form] = {}
@@ -102,16 +95,11 @@ class PositivityTable:
     def x_of(self, cosine: Tensor) -> Tensor:
         """Return the place of cosines in [-1, 1] of the polynomials; differentiable."""
         middle, half = self._cosine_scale()
-        if self.shift is None:
-            return (cosine - middle) / half
         return (torch.sqrt(cosine + (1 + self.shift)) - middle) / half
 
-    def x_slope(self, cosine: Tensor) -> Tensor | float:
+    def x_slope(self, cosine: Tensor) -> Tensor:
         """Return the derivative of ``x_of``."""
-        half = self._cosine_scale()[1]
-        if self.shift is None:
-            return 1 / half
-        return torch.rsqrt(cosine + (1 + self.shift)).mul_(0.5 / half)
+        return torch.rsqrt(cosine + (1 + self.shift)).mul_(0.5 / self._cosine_scale()[1])
 
     def y_of(self, kappa: Tensor) -> Tensor:
         """Return the place of concentrations in [-1, 1] of the polynomials, in float64."""
@@ -123,31 +111,14 @@ class PositivityTable:
         low, high = self.ends_u
         return -2 / ((kappa.double() + self.offset).square() * (high - low))
 
-    def each(
-        self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor, kappa_pos: Tensor
-    ) -> Float[Tensor, "*batch"]:
-        """Return the logs of listed pairs in float64."""
-        shape = torch.broadcast_shapes(cosine.shape, kappa1.shape, kappa2.shape)
-        flat = [part.expand(shape).reshape(-1) for part in (cosine, kappa1, kappa2)]
-        return _LogEach.apply(*flat, kappa_pos, self, float(kappa_pos)).view(shape)
-
-    def matrix(
-        self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor, kappa_pos: Tensor
-    ) -> Float[Tensor, "n m"]:
-        """Return the logs of all pairs, in the dtype of the cosines."""
-        return _LogMatrix.apply(cosine, kappa1, kappa2, kappa_pos, self, float(kappa_pos))
-
     def _cosine_scale(self) -> tuple[float, float]:
         """Return the middle and half the length of the box in the variable of the cosine."""
-        low, high = self.box.low, 1.0
-        if self.shift is not None:
-            low, high = math.sqrt(self.shift + 1 + low), math.sqrt(self.shift + 2)
+        low, high = math.sqrt(self.shift + 1 + self.box.low), math.sqrt(self.shift + 2)
         return (low + high) / 2, (high - low) / 2
 
     def _cosines(self, count: int) -> Tensor:
         middle, half = self._cosine_scale()
-        place = middle + half * nodes(count)
-        return (place if self.shift is None else place.square() - self.shift - 1).clamp(-1, 1)
+        return ((middle + half * nodes(count)).square() - self.shift - 1).clamp(-1, 1)
 
     def _kappas(self, count: int) -> Tensor:
         low, high = self.ends_u
@@ -165,42 +136,36 @@ class PositivityTable:
 
     def _samples(self) -> Tensor:
         """Return concentrations from end to end of the box: f is simplest at its ends and hardest between them."""
-        ends = torch.tensor([self.box.least, min(self.box.most, 1e30)], dtype=torch.float64)
+        ends = torch.tensor([self.box.least, self.box.most], dtype=torch.float64)
         return torch.cat([ends, self._kappas(6)])
 
-    def _degree_of_cosine(self, most: int) -> int:
+    def _degree_of_cosine(self) -> int:
         """Return how many polynomials of the cosine matter, for equal concentrations and for the ends of the box."""
         kappa = self._samples()
         one, two = torch.cat([kappa, kappa[:1]]), torch.cat([kappa, kappa[1:2]])
         pos = self.ends_pos[1]
-        return self._degree(lambda n: self._exact(self._cosines(n)[:, None], one, two, pos), most)
+        return self._degree(lambda n: self._exact(self._cosines(n)[:, None], one, two, pos))
 
-    def _degree_of_kappa(self, most: int) -> int:
+    def _degree_of_kappa(self) -> int:
         """Return how many polynomials of one concentration matter, for some of the other and of the cosine."""
         cosines = torch.tensor([self.box.low, (self.box.low + 1) / 2, 1.0], dtype=torch.float64)
         other, pos = self._samples()[:, None], self.ends_pos[1]
         return self._degree(
-            lambda n: self._exact(cosines, self._kappas(n)[:, None, None], other, pos).flatten(1),
-            most,
+            lambda n: self._exact(cosines, self._kappas(n)[:, None, None], other, pos).flatten(1)
         )
 
-    def _degree(self, values: Any, most: int) -> int:
-        count = 16
-        while True:
+    def _degree(self, values: Callable[[int], Tensor]) -> int:
+        """Return the number of coefficients after which the sum of all others is below the tolerance."""
+        for count in (16, 32, 64, 128, _MOST):
             tail = (projection(count) @ values(count)).abs().flip(0).cumsum(0).flip(0).amax(1)
             needed = int((tail > self.tolerance / 3).sum())
-            if needed < count - 2 or count >= most:
-                break
-            count *= 2
-        if needed >= most:
-            if most < _MOST:
-                return most
-            raise InvalidInputError(
-                f"log positivity of D = {self.dim}, kappa_pos = {self.ends_pos[1]:g} needs more than {most} "
-                f"polynomials over cosines from {self.box.low:g} and kappas from {self.box.least:g} to "
-                f"{self.box.most:g}: bound the range of kappa."
-            )
-        return max(2, needed)
+            if needed < count - 2:
+                return max(2, needed)
+        raise InvalidInputError(
+            f"log positivity of D = {self.dim}, kappa_pos = {self.ends_pos[1]:g} needs more than {_MOST} "
+            f"polynomials over cosines from {self.box.low:g} and kappas from {self.box.least:g} to "
+            f"{self.box.most:g}: bound the range of kappa."
+        )
 
     def _interpolate(self, n_cosine: int, n_kappa: int, n_pos: int) -> Tensor:
         """Return the coefficients [kappa_pos, cosine, kappa, kappa] from the values at the nodes."""
@@ -268,7 +233,7 @@ class _LogEach(torch.autograd.Function):
             c, k1, k2 = cosine[rows].double(), kappa1[rows], kappa2[rows]
             terms = chebyshev(table.x_of(c), n_cosine)
             one, two = (chebyshev(table.y_of(k), n_kappa) for k in (k1, k2))
-            d_terms = terms @ form.derivative_x * torch.as_tensor(table.x_slope(c)).unsqueeze(-1)
+            d_terms = terms @ form.derivative_x * table.x_slope(c).unsqueeze(-1)
             d_one, d_two = (
                 t @ form.derivative_y * table.y_slope(k).unsqueeze(-1)
                 for t, k in ((one, k1), (two, k2))
@@ -427,6 +392,17 @@ def clenshaw(x: Tensor, one: Sequence[Tensor], two: Sequence[Tensor]) -> Tensor:
     return now
 
 
+def shift_of(dim: int, kappa: float, kappa_pos: float) -> float:
+    """Return ``a`` near the distance from -1 to the singular point, for concentrations up to these.
+
+    Two posteriors cancel to a Bessel function at its first zero, about sqrt((v + 1) (v + 5)) in size for the order
+    v = D/2 - 1, at c = -1 - zero^2 / (2 k k'); kappa_pos moves the point away as if one of them was blurred by it.
+    """
+    order = dim / 2 - 1
+    blurred = 1 / (1 / kappa + 1 / kappa_pos)
+    return min(1.0, max(1e-3, (order + 1) * (order + 5) / (2 * kappa * blurred)))
+
+
 def nodes(count: int) -> Float[Tensor, " n"]:
     """Return the Chebyshev nodes of a degree."""
     return torch.cos(math.pi * (torch.arange(count, dtype=torch.float64) + 0.5) / count)
@@ -494,6 +470,7 @@ class Positivities:
 
     dim: int
     kappa_pos: Tensor
+    known: float  # kappa_pos as a number, which need not be read from a device
     table: PositivityTable | None
 
     @staticmethod
@@ -506,7 +483,7 @@ class Positivities:
     ) -> "Positivities":
         """Return what computes the positivities of these cosines and kappas; ``known`` is kappa_pos as a number."""
         if sum(cosine.numel() for cosine in cosines) < _FEW and cosines[0].device.type == "cpu":
-            return Positivities(dim, kappa_pos, None)
+            return Positivities(dim, kappa_pos, known, None)
         low = known
         high = known
         if kappa_pos.requires_grad:
@@ -529,7 +506,7 @@ class Positivities:
         _TABLES.move_to_end(key)
         while len(_TABLES) > _KEPT:
             _TABLES.popitem(last=False)
-        return Positivities(dim, kappa_pos, entry.table)
+        return Positivities(dim, kappa_pos, known, entry.table)
 
     def each(
         self, cosine: Float[Tensor, "*batch"], kappa1: Tensor, kappa2: Tensor
@@ -537,7 +514,10 @@ class Positivities:
         """Return the logs of listed pairs, in float64."""
         if self.table is None:
             return log_positivity(cosine.double(), kappa1, kappa2, self.kappa_pos, self.dim)
-        return self.table.each(*self._within(cosine, kappa1, kappa2), self.kappa_pos)
+        parts = self._within(cosine, kappa1, kappa2)
+        shape = torch.broadcast_shapes(*(part.shape for part in parts))
+        flat = [part.expand(shape).reshape(-1) for part in parts]
+        return _LogEach.apply(*flat, self.kappa_pos, self.table, self.known).view(shape)
 
     def matrix(
         self, cosine: Float[Tensor, "n m"], kappa1: Float[Tensor, " n"], kappa2: Float[Tensor, " m"]
@@ -545,7 +525,8 @@ class Positivities:
         """Return the logs of all pairs, in the dtype of the cosines."""
         if self.table is None:
             return log_positivity(cosine, kappa1.unsqueeze(1), kappa2, self.kappa_pos, self.dim)
-        return self.table.matrix(*self._within(cosine, kappa1, kappa2), self.kappa_pos)
+        parts = self._within(cosine, kappa1, kappa2)
+        return _LogMatrix.apply(*parts, self.kappa_pos, self.table, self.known)
 
     def _within(self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> tuple[Tensor, ...]:
         if cosine.device.type in _READ_FREELY or self.table is None:
@@ -555,9 +536,38 @@ class Positivities:
         return cosine.clamp(min=box.low), *kappas
 
 
+def log_positivity_matrix(
+    cosine: Float[Tensor, "n m"],
+    kappa1: Float[Tensor, " n"],
+    kappa2: Float[Tensor, " m"],
+    kappa_pos: Float[Tensor, ""] | float,
+    dim: int,
+) -> Float[Tensor, "n m"]:
+    """Return ``log_positivity`` of all pairs, interpolated in a cached table from 2,048 pairs on.
+
+    In the dtype of the cosines, with an error of 1e-6 in float32 and 3e-9 in float64, plus the rounding of the cosine
+    times the slope. The first derivatives in all arguments are available. A new table takes about a second.
+
+    Examples
+    --------
+    >>> log_positivity_matrix(torch.eye(2), torch.full((2,), 20.0), torch.full((2,), 30.0), 20.0, dim=10)
+    tensor([[ 4.8106, -2.5503],
+            [-2.5503,  4.8106]])
+    """
+    value = torch.as_tensor(kappa_pos, dtype=torch.float64, device=cosine.device)
+    kappas = [kappa1, kappa2]
+    h = Positivities.over([cosine], kappas, value, dim, float(value.detach()))
+    return h.matrix(cosine, *kappas)
+
+
 @torch.no_grad()
 def box_of(cosines: Sequence[Tensor], kappas: Sequence[Tensor]) -> Box:
     """Return the smallest box around cosines and concentrations; reads three numbers from their device."""
     low = min(float(cosine.min()) for cosine in cosines if cosine.numel())
     ends = [kappa.aminmax() for kappa in kappas if kappa.numel()]
-    return Box(max(-1.0, low), min(float(a) for a, _ in ends), max(float(b) for _, b in ends))
+    least, most = min(float(a) for a, _ in ends), max(float(b) for _, b in ends)
+    if math.isnan(low + sum(float(b) for _, b in ends)) or least < 0:
+        raise InvalidInputError(
+            "positivity needs cosines that are not NaN and concentrations of at least 0."
+        )
+    return Box(max(-1.0, low), least, most)

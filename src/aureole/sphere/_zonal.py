@@ -57,24 +57,39 @@ def zonal_basis(
     return _ZonalBasis.apply(cosine, dim, n_terms)
 
 
+@torch.no_grad()
 def zonal_sum(
     cosine: Float[Tensor, "n m"],
     left: Float[Tensor, "n terms"],
     right: Float[Tensor, "m terms"],
     dim: int,
 ) -> Float[Tensor, "n m"]:
-    r"""The pairwise sums :math:`\sum_l a_{il}\,b_{jl}\,G_l(c_{ij})`, differentiable any number of times in all three.
+    r"""Return the pairwise sums :math:`\sum_l a_{il}\,b_{jl}\,G_l(c_{ij})`; not differentiable.
 
-    Two passes over memory per term forward and six backward, in blocks that fit the cache; no array of pairs times
-    terms is allocated, except for second derivatives. Cost n m terms, memory n m.
-    The rounding error of a sum is about a rounding of :math:`\sum_l |a_{il}\,b_{jl}\,G_l(c_{ij})|`.
+    Cost n m terms, memory n m. The rounding error of a sum is about a rounding of
+    :math:`\sum_l |a_{il}\,b_{jl}\,G_l(c_{ij})|`.
 
     Examples
     --------
     >>> zonal_sum(torch.tensor([[0.5]]), torch.ones(1, 3), torch.ones(1, 3), 3)
     tensor([[1.3750]])
     """
-    return _ZonalSum.apply(cosine, left, right, dim)
+    n_terms = left.shape[-1]
+    if n_terms == 0:
+        return torch.zeros_like(cosine)
+    ratios = _ratios(dim, n_terms)
+    columns, rows = left.T.contiguous(), right.T.contiguous()
+    total = torch.empty_like(cosine)
+    for block in _blocks(cosine):
+        # Clenshaw's summation b_l = a_l + (1 + r_l) c b_(l+1) - r_(l+1) b_(l+2), a_l the outer product of two columns
+        c, column = cosine[block].contiguous(), columns[:, block]
+        after, now = torch.zeros_like(c), torch.outer(column[-1], rows[-1])  # b_(l+2), b_(l+1)
+        for l in range(n_terms - 2, -1, -1):  # noqa: E741
+            after.addr_(column[l], rows[l], beta=-ratios[l + 1])
+            after.addcmul_(c, now, value=1 + ratios[l])
+            after, now = now, after
+        total[block] = now
+    return total
 
 
 class _ZonalBasis(torch.autograd.Function):
@@ -102,33 +117,6 @@ class _ZonalBasis(torch.autograd.Function):
         return (grads[0][..., 1:] * slopes).sum(-1), None, None
 
 
-class _ZonalSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, cosine: Tensor, left: Tensor, right: Tensor, dim: int) -> Tensor:
-        ctx.save_for_backward(cosine, left, right)
-        ctx.dim = dim
-        return _weighted_sum(cosine, left, right, dim)
-
-    @staticmethod
-    def backward(
-        ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        cosine, left, right = ctx.saved_tensors
-        grad, dim = grads[0], ctx.dim
-        grad_cosine = grad_left = grad_right = None
-        if ctx.needs_input_grad[0]:
-            factors = _derivative_factors(dim, left.shape[-1], left.device).to(left)
-            slopes = (left[:, 1:] * factors, right[:, 1:], dim + 2)
-            if torch.is_grad_enabled():
-                grad_cosine = zonal_sum(cosine, *slopes) * grad
-            else:
-                grad_cosine = _weighted_sum(cosine, *slopes).mul_(grad)
-        if any(ctx.needs_input_grad[1:3]):
-            project = _differentiable_projections if torch.is_grad_enabled() else _projections
-            grad_left, grad_right = project(cosine, left, right, dim, grad)
-        return grad_cosine, grad_left, grad_right, None
-
-
 def _derivative_factors(dim: int, n_terms: int, device: torch.device) -> Tensor:
     """The factors l (l + 2 lambda) / (2 lambda + 1) for l = 1, 2, ..."""
     terms = torch.arange(1, n_terms, dtype=torch.float64, device=device)
@@ -146,52 +134,3 @@ def _blocks(cosine: Tensor) -> Iterator[slice]:
     step = max(1, _BLOCK // max(1, columns)) if cosine.device.type == "cpu" else max(1, rows)
     for start in range(0, max(rows, 1), step):
         yield slice(start, start + step)
-
-
-def _weighted_sum(cosine: Tensor, left: Tensor, right: Tensor, dim: int) -> Tensor:
-    """Clenshaw's summation b_l = a_l + (1 + r_l) c b_(l+1) - r_(l+1) b_(l+2), a_l the outer product of two columns."""
-    n_terms = left.shape[-1]
-    if n_terms == 0:
-        return torch.zeros_like(cosine)
-    ratios = _ratios(dim, n_terms)
-    columns, rows = left.T.contiguous(), right.T.contiguous()
-    total = torch.empty_like(cosine)
-    for block in _blocks(cosine):
-        c, column, row = cosine[block].contiguous(), columns[:, block], rows
-        after, now = torch.zeros_like(c), torch.outer(column[-1], row[-1])  # b_(l+2), b_(l+1)
-        for l in range(n_terms - 2, -1, -1):  # noqa: E741
-            after.addr_(column[l], row[l], beta=-ratios[l + 1])
-            after.addcmul_(c, now, value=1 + ratios[l])
-            after, now = now, after
-        total[block] = now
-    return total
-
-
-def _projections(
-    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradients in the coefficients: grad times G_l, summed against the other side's coefficients.
-
-    The recurrence is linear, so it runs on the product with the gradient itself.
-    """
-    n_terms = left.shape[-1]
-    ratios = _ratios(dim, n_terms)
-    grad_left, grad_right = torch.zeros_like(left.T), torch.zeros_like(right.T)
-    left_t, right_t = left.T.contiguous(), right.T.contiguous()
-    for block in _blocks(cosine):
-        c, now = cosine[block].contiguous(), grad[block].clone()
-        before = torch.zeros_like(now)
-        for l in range(n_terms):  # noqa: E741
-            grad_left[l, block] = now @ right_t[l]
-            grad_right[l] += left_t[l, block] @ now
-            before.mul_(-ratios[l]).addcmul_(c, now, value=1 + ratios[l])
-            before, now = now, before
-    return grad_left.T, grad_right.T
-
-
-def _differentiable_projections(
-    cosine: Tensor, left: Tensor, right: Tensor, dim: int, grad: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``_projections`` in differentiable operations, for second derivatives: memory n m terms."""
-    products = grad.unsqueeze(-1) * zonal_basis(cosine, dim, left.shape[-1])
-    return (products * right).sum(1), (products * left.unsqueeze(1)).sum(0)
