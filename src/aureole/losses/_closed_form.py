@@ -40,6 +40,7 @@ class KappaPos:
         tensor = torch.as_tensor(value, dtype=torch.float64)
         return KappaPos(tensor, float(tensor.detach()))
 
+    @torch.compiler.disable
     def over(self, cosines: Sequence[Tensor], kappas: Sequence[Tensor], dim: int) -> Positivities:
         """Return what computes the positivities of these cosines and kappas."""
         return Positivities.over(cosines, kappas, self.value, dim, self.number)
