@@ -9,8 +9,8 @@ from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
 from aureole.engines import Origin
 from aureole.errors import AureoleError
-from aureole.explorer import inspect_gallery, load_questions
-from aureole.explorer._questions_file import questions_path
+from aureole.explorer import inspect_gallery
+from aureole.explorer._questions import load_questions, questions_path
 from tests.cli.conftest import run
 
 

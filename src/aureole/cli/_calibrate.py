@@ -14,7 +14,7 @@ from typer import Argument, Option
 import aureole as au
 from aureole.cli._inputs import EncoderSpec, InputOptions, resumable
 from aureole.cli._labelled_queries import GalleryOptions, Items, Labels, QueryOptions, Sources
-from aureole.cli._lazy import np
+from aureole.cli._lazy import match_report, np, pages
 from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
 from aureole.cli._output import (
     print_json,
@@ -77,11 +77,11 @@ class AimOptions:
                 if not 0 < share < 1:
                     raise typer.BadParameter(f"--{name} must be between 0 and 1, not {share}.")
 
-    def aims(self, calibrator: au.MatchCalibrator) -> list[au.explorer.Aim]:
+    def aims(self, calibrator: au.MatchCalibrator) -> list[match_report.Aim]:
         """The thresholds that were asked for, or several."""
         if not self.precision and not self.recall:
-            return au.explorer.threshold_aims(calibrator)
-        return au.explorer.threshold_aims(calibrator, self.precision or (), self.recall or ())
+            return match_report.threshold_aims(calibrator)
+        return match_report.threshold_aims(calibrator, self.precision or (), self.recall or ())
 
 
 @expanded
@@ -102,7 +102,7 @@ def calibrate(
     """Calibrate and save; ``HELP`` is the text users see."""
     started = time.monotonic()
     check_out(out, "calibrator", overwrite=aims.overwrite, file="match.json")
-    au.explorer.check_page()
+    pages.check_page()
     aims.check()
     queries.check(encoder, gallery.gallery)
     inputs = InputOptions(encoder, queries.text_column, queries.image_column)
@@ -137,7 +137,7 @@ def calibrate(
         return
     _show(calibrator, items, labels, shown)
     if queries.made:
-        _print_wrapped(f"\n{au.explorer.MADE}")
+        _print_wrapped(f"\n{match_report.MADE}")
     _show_usage(calibrator, out, shown)
 
 
@@ -206,13 +206,13 @@ def _save(
     staging: Path,
     out: Path,
     sources: Sources,
-    aims: list[au.explorer.Aim],
+    aims: list[match_report.Aim],
 ) -> None:
     """Write the calibrator and its page to a folder next to ``out``, then move the files."""
     calibrator.save(staging)
-    note = au.explorer.MADE if sources.queries.made else ""
+    note = match_report.MADE if sources.queries.made else ""
     about = {"source": sources.table.name, "folder": str(out), "note": note}
-    au.explorer.write_match_report(calibrator, staging / PAGE, aims=aims, **about)
+    match_report.write_match_report(calibrator, staging / PAGE, aims=aims, **about)
     out.mkdir(parents=True, exist_ok=True)
     for file in sorted(staging.iterdir(), key=lambda file: file.name == "match.json"):
         file.replace(out / file.name)  # match.json, by which a calibrator is recognised, comes last
@@ -223,7 +223,7 @@ def _facts(
     out: Path,
     items: Items,
     labels: Labels,
-    aims: list[au.explorer.Aim],
+    aims: list[match_report.Aim],
 ) -> dict[str, Any]:
     """The results as JSON values."""
     return {
@@ -245,7 +245,7 @@ def _show(
     calibrator: au.MatchCalibrator,
     items: Items,
     labels: Labels,
-    aims: list[au.explorer.Aim],
+    aims: list[match_report.Aim],
 ) -> None:
     """Print the sizes and the table of thresholds."""
     held, matches = len(calibrator.held_out_rows_), sum(map(len, labels.matches))
@@ -267,9 +267,9 @@ def _show(
         quality = aim.quality
         rows.add_row(
             aim.label,
-            au.explorer.format_threshold(quality.threshold),
-            au.explorer.percent_range(quality.precision, quality.precision_interval),
-            au.explorer.percent_range(quality.recall, quality.recall_interval),
+            match_report.format_threshold(quality.threshold),
+            match_report.percent_range(quality.precision, quality.precision_interval),
+            match_report.percent_range(quality.recall, quality.recall_interval),
             f"{quality.results:,.1f}",
         )
     print_table(rows)
@@ -284,9 +284,9 @@ def _print_wrapped(text: str) -> None:
     print_text(*(wrapped(line, 80) for line in text.split("\n")), wrap=False)
 
 
-def _show_usage(calibrator: au.MatchCalibrator, out: Path, aims: list[au.explorer.Aim]) -> None:
+def _show_usage(calibrator: au.MatchCalibrator, out: Path, aims: list[match_report.Aim]) -> None:
     """Print what to do next."""
-    lines = [f"  {line}" for line in au.explorer.usage_code(calibrator, str(out), aims)]
+    lines = [f"  {line}" for line in match_report.usage_code(calibrator, str(out), aims)]
     print_text(
         "",
         f"saved in {out}; open {out / PAGE}",

@@ -13,7 +13,7 @@ from typer import Option
 
 import aureole as au
 from aureole.cli._inputs import InputOptions, default_group, resumable
-from aureole.cli._lazy import assessment, np, torch
+from aureole.cli._lazy import assessment, np, pages, torch
 from aureole.cli._options import (
     AsJson,
     GroupedVectors,
@@ -135,7 +135,7 @@ class OutputOptions:
                 raise typer.BadParameter(
                     "--report needs groups: it measures the head on some of them."
                 )
-            au.explorer.check_page()  # raises if its packages are missing
+            pages.check_page()  # raises if its packages are missing
 
 
 @expanded

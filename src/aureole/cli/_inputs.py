@@ -14,7 +14,7 @@ import typer
 from typer import Option
 
 import aureole as au
-from aureole.cli._lazy import np, pretrained
+from aureole.cli._lazy import head_report, np, pages, pretrained
 from aureole.cli._options import Normalized, option
 from aureole.cli._output import rows_bar
 from aureole.errors import EncoderError, InvalidInputError
@@ -99,14 +99,14 @@ class InputOptions:
             options = {"work": work, "resume": resume, "observer": observer}
             return au.encoders.encode_all(encoder, inputs, **options)
 
-    def galleries(self, kappa: np.ndarray, table: Path) -> tuple[au.explorer.Gallery, ...]:
+    def galleries(self, kappa: np.ndarray, table: Path) -> tuple[pages.Gallery, ...]:
         """Return the least and the most certain rows, if there is a column of texts or pictures to show."""
         column = self.column(table)
         if column is None:
             return ()
-        rows = np.concatenate(au.explorer.extremes(kappa)).tolist()
+        rows = np.concatenate(head_report.extremes(kappa)).tolist()
         inputs = au.data._tables.pick_inputs(table, column, self.kind, rows)
-        show = au.explorer.text_items if self.text_column else au.explorer.picture_items
+        show = head_report.text_items if self.text_column else head_report.picture_items
         return show(kappa, inputs)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from typer import Option
 
 import aureole as au
-from aureole.cli._lazy import rich
+from aureole.cli._lazy import questions as answers, rich
 from aureole.cli._options import AsJson, Gallery
 from aureole.cli._output import add_row, print_json, print_text, rows_bar, table
 from aureole.engines._addresses import shown_address
@@ -40,19 +40,17 @@ def inspect(
 ) -> None:
     """Answer questions about a gallery; ``HELP`` is the text users see."""
     started = time.monotonic()
-    path = out or au.explorer.questions_path(gallery)
+    from aureole.explorer._explorer import choose_columns
+
+    path = out or answers.questions_path(gallery)
     with au.CredibleIndex.open(gallery) as index:
-        label, _ = au.explorer.choose_columns(index.schema.columns, label_column, None)
-        rows = au.explorer.GalleryRows.read(index, [label] if label else [])
-        with rows_bar("inspecting", len(rows), shown=not as_json) as bar:
-            questions = au.explorer.inspect_gallery(
-                index,
-                label_column=label,
-                rows=rows,
-                observer=lambda _, done, __: bar(done),
+        label, _ = choose_columns(index.schema.columns, label_column, None)
+        with rows_bar("inspecting", index.count(), shown=not as_json) as bar:
+            found = answers.inspect_gallery(
+                index, label_column=label, observer=lambda _, done, __: bar(done)
             )
-    au.explorer.save_questions(questions, path)
-    facts = inspect_facts(questions, gallery, limit)
+    answers.save_questions(found, path)
+    facts = inspect_facts(found, gallery, limit)
     facts |= {"out": str(path), "seconds": time.monotonic() - started}
     if as_json:
         print_json(facts)
@@ -60,17 +58,17 @@ def inspect(
         _show(facts)
 
 
-def inspect_facts(questions: au.explorer.Questions, gallery: str, limit: int) -> dict[str, Any]:
+def inspect_facts(questions: answers.Questions, gallery: str, limit: int) -> dict[str, Any]:
     """Return what ``aureole inspect`` prints as JSON: the counts and the first items of each question."""
-    answers = {}
+    shown = {}
     for entry in questions.summary():
         first = questions.answer(entry["name"], 0, limit)[1] if entry["available"] else []
-        answers[entry["name"]] = entry | {"first": first}
+        shown[entry["name"]] = entry | {"first": first}
     return {
         "gallery": shown_address(gallery),
         "rows": len(questions),
         "settings": questions.settings,
-        "questions": answers,
+        "questions": shown,
         "confusions": questions.confusions(limit),
     }
 

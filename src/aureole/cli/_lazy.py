@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     import rich.text
     import torch
 
+    from aureole.explorer import (
+        _head as head_report,
+        _match_report as match_report,
+        _page as pages,
+        _questions as questions,
+    )
     from aureole.models import _pretrained as pretrained
     from aureole.training import _assessment as assessment
 else:
@@ -34,5 +40,19 @@ else:
     np, rich, torch = _Lazy("numpy"), _Lazy("rich"), _Lazy("torch")
     pretrained = _Lazy("aureole.models._pretrained")
     assessment = _Lazy("aureole.training._assessment")
+    head_report = _Lazy("aureole.explorer._head")
+    match_report = _Lazy("aureole.explorer._match_report")
+    pages = _Lazy("aureole.explorer._page")
+    questions = _Lazy("aureole.explorer._questions")
 
-__all__ = ["assessment", "np", "pretrained", "rich", "torch"]
+__all__ = [
+    "assessment",
+    "head_report",
+    "match_report",
+    "np",
+    "pages",
+    "pretrained",
+    "questions",
+    "rich",
+    "torch",
+]

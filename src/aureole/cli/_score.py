@@ -13,7 +13,7 @@ import typer
 import aureole as au
 from aureole._io import check_local
 from aureole.cli._inputs import IMAGE, InputOptions, default_group, is_pictures
-from aureole.cli._lazy import assessment, np
+from aureole.cli._lazy import assessment, head_report, np, pages
 from aureole.cli._options import AsJson, GroupedVectors, Head, Vectors, expanded, option
 from aureole.cli._output import (
     about_kappa,
@@ -224,11 +224,11 @@ def _write_page(
     source: str,
     kappa: np.ndarray,
     result: assessment.Assessment | None,
-    galleries: tuple[au.explorer.Gallery, ...],
+    galleries: tuple[pages.Gallery, ...],
 ) -> None:
     """Write the page about the rows: with groups also the metrics of the head."""
     if result is None:
-        au.explorer.write_kappa_report(kappa, report, source=source, galleries=galleries)
+        head_report.write_kappa_report(kappa, report, source=source, galleries=galleries)
     else:
         au.explorer.write_head_report(result, report, source=source, galleries=galleries)
 

@@ -18,6 +18,7 @@ from typer import Option
 
 import aureole as au
 from aureole.cli._inputs import EncoderSpec
+from aureole.cli._lazy import questions
 from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
 from aureole.engines._addresses import is_local
 from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
@@ -188,13 +189,13 @@ def _bind(host: str, port: int) -> socket.socket:
         raise AureoleError(f"cannot listen on {host} port {port}: {error}.") from error
 
 
-def _questions(index: str, given: Path | None) -> au.explorer.Questions | None:
+def _questions(index: str, given: Path | None) -> questions.Questions | None:
     """The answers in a file, or in the one next to the gallery; None if that does not exist."""
     if given is not None:
-        return au.explorer.load_questions(given)
-    if not is_local(index) or not au.explorer.questions_path(index).is_file():
+        return questions.load_questions(given)
+    if not is_local(index) or not questions.questions_path(index).is_file():
         return None
-    return au.explorer.load_questions(au.explorer.questions_path(index))
+    return questions.load_questions(questions.questions_path(index))
 
 
 def _read_key(file: Path | None) -> str | None:

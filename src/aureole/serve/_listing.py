@@ -12,8 +12,7 @@ from fastapi import Header, Path, Query, Response
 
 from aureole.caps import CredibleIndex
 from aureole.errors import DamagedGalleryError, InvalidInputError
-from aureole.explorer import GalleryTable
-from aureole.explorer._gallery_table import MAX_HITS, table_version
+from aureole.explorer._gallery_table import MAX_HITS, GalleryTable, table_version
 from aureole.explorer._neighbourhood_map import MASSES, map_caps
 from aureole.serve import _request_models as requests, _response_models as responses
 from aureole.serve._batching import Engine

@@ -7,7 +7,7 @@ import numpy as np
 from fastapi import Path, Query
 
 from aureole.errors import InvalidInputError
-from aureole.explorer import Questions
+from aureole.explorer._questions import Questions
 from aureole.serve import _response_models as responses
 from aureole.serve._errors import ApiError
 from aureole.serve._listing import Count, Listing, Offset

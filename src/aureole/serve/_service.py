@@ -21,7 +21,6 @@ from aureole.distributions import VonMisesFisher
 from aureole.embed._embedder import Embedder
 from aureole.errors import InvalidInputError
 from aureole.evaluation._rejection import SAMPLED, kappa_rejection
-from aureole.explorer import Questions
 from aureole.explorer._neighbourhood_map import (
     MASSES,
     MAX_COUNT,
@@ -33,6 +32,7 @@ from aureole.explorer._neighbourhood_map import (
     match_prior,
     spread_places,
 )
+from aureole.explorer._questions import Questions
 from aureole.match import MatchCalibrator
 from aureole.serve import _request_models as requests, _response_models as responses
 from aureole.serve._batching import (
