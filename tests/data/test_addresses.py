@@ -1,10 +1,8 @@
 """Tables, pictures and models on S3: read as local ones are, and refused in one line where that is impossible."""
 
 import gzip
-import io
 import json
 import socket
-import tarfile
 import time
 from pathlib import Path
 
@@ -222,21 +220,3 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch, listening):
             table_parts("s3://bucket/x.parquet")
         assert time.monotonic() - start < 15
     _file_system.cache_clear()
-
-
-@needs_server
-def test_shards_are_read_as_local_ones(store, stored, tmp_path):
-    scale = pytest.importorskip("aureole.embed")
-    sources = pytest.importorskip("aureole.embed._sources")
-    with tarfile.open(tmp_path / "a.tar", "w") as shard:
-        for name in ("1.txt", "2.txt"):
-            info = tarfile.TarInfo(name)
-            info.size = 5
-            shard.addfile(info, io.BytesIO(b"hello"))
-    upload(stored[0], tmp_path, "s3://bucket/shards")
-    found = []
-    for path in (str(tmp_path), "s3://bucket/shards"):
-        source = sources.open_source(scale.SourceSpec(path, "text"))
-        found.append([(c.key, list(source.read(c))) for c in source.chunks()])
-    assert found[0] == found[1]
-    assert found[0][0][1] == [("a/1", "hello"), ("a/2", "hello")]

@@ -1,7 +1,6 @@
 """What a reader of the pages has: the files that their commands name, small, in one folder."""
 
 import shutil
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -131,13 +130,8 @@ def _items(things: list[tuple[str, str]]) -> dict[str, np.ndarray]:
 
 
 def _pictures(folder: Path) -> None:
-    """A folder of photos, tar files of them, an encoder, and a gallery of pictures by it."""
+    """A folder of photos, an encoder, and a gallery of pictures by it."""
     names = make_pictures(folder / "photos", 80)
-    (folder / "shards").mkdir()
-    for shard in range(2):
-        with tarfile.open(folder / "shards" / f"{shard}.tar", "w") as tar:
-            for name in names[shard::2]:
-                tar.add(folder / "photos" / name, Path(name).name)
     torch.manual_seed(0)
     card = Card(name="Toy", kappa_pos=16.0)
     for name in ("encoder", "encoder-2"):

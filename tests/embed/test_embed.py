@@ -12,14 +12,12 @@ from pyarrow import parquet
 
 import aureole as au
 from aureole.caps import CredibleIndex
-from aureole.embed import EmbedOptions, ModelSpec, SourceSpec, embed, load_embedder
-from aureole.embed._posterior_table import Known, PosteriorTable
+from aureole.embed import ModelSpec, SourceSpec, embed, load_embedder
+from aureole.embed._posterior_table import PosteriorTable
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.models._pretrained import MINILM_CAPTIONS
 from tests.embed.conftest import assert_same, by_id, rows, save_encoder
 from tests.made_pictures import make_corrupt, make_pictures
-
-AT_ONCE = EmbedOptions(batch=50, commit_seconds=0.0)
 
 
 def write_vectors(path, vectors, **columns):
@@ -29,7 +27,7 @@ def write_vectors(path, vectors, **columns):
 
 def test_the_table_is_a_gallery_with_a_row_for_each_picture(pictures, encoder, tmp_path):
     out, seen = tmp_path / "t.lance", []
-    report = embed(pictures, encoder, out, options=AT_ONCE, observer=seen.append)
+    report = embed(pictures, encoder, out, batch=50, observer=seen.append)
     assert (report.rows, report.new_rows, report.errors) == (230, 230, 0)
     embedder, found = load_embedder(encoder), by_id(out)
     assert len(found) == len({row["source"] for row in found.values()}) == 230
@@ -69,7 +67,7 @@ def test_unreadable_inputs_are_in_the_errors_table_and_nothing_else_is_lost(enco
     source, out = tmp_path / "p", tmp_path / "t.lance"
     names = make_pictures(source, 300)
     bad = make_corrupt(source, 10)
-    report = embed(source, encoder, out, options=EmbedOptions(decoders=2))
+    report = embed(source, encoder, out)
     assert sorted(by_id(out)) == names
     faults = by_id(tmp_path / "t.errors.lance")
     assert set(bad) <= set(faults)
@@ -126,7 +124,7 @@ def test_what_was_made_before_an_error_is_kept(pictures, encoder, tmp_path):
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
-        embed(pictures, encoder, out, options=EmbedOptions(batch=50), observer=stop)
+        embed(pictures, encoder, out, batch=50, observer=stop)
     assert len(by_id(out)) == 100
     assert embed(pictures, encoder, out).new_rows == 130
     embed(pictures, encoder, tmp_path / "whole.lance")
@@ -140,7 +138,7 @@ def test_ids_that_cannot_be_stored_or_occur_twice_are_faults(head, tmp_path):
     ids[9], ids[39], ids[20], ids[21], ids[22] = "id 8", "id 0", "x" * 2000, "a\0b", None
     write_vectors(tmp_path / "t.parquet", vectors, id=ids)
     out, spec = tmp_path / "out.lance", SourceSpec(str(tmp_path / "t.parquet"), id_column="id")
-    report = embed(spec, head, out, options=EmbedOptions(batch=10))
+    report = embed(spec, head, out, batch=10)
     assert (report.rows, report.errors, report.dim) == (34, 6, 4)
     reasons = {row["id"]: row["reason"] for row in rows(tmp_path / "out.errors.lance")}
     assert "not finite" in reasons["id 7"]
@@ -190,9 +188,6 @@ def test_tables_of_others_and_other_jobs_are_not_touched(pictures, encoder, tmp_
         embed(tmp_path / "p", encoder, out)
     with pytest.raises(InvalidInputError, match=r"must end in \.lance"):
         embed(pictures, encoder, tmp_path / "t.parquet")
-    job = {}
-    with pytest.raises(InvalidInputError, match="was written with"):
-        PosteriorTable(str(out), load_embedder(encoder), job, 1.0)
     with pytest.raises(InvalidInputError, match="workers must be 1 or more"):
         embed(pictures, encoder, tmp_path / "none.lance", workers=0)
     assert not (tmp_path / "none.lance").exists()
@@ -235,11 +230,3 @@ def test_what_is_missing_stops_the_job_and_leaves_nothing(pictures, encoder, tmp
     with pytest.raises(MissingPackageError, match="several workers need Ray"):
         embed(pictures, encoder, tmp_path / "t.lance", workers=2)
     assert os.listdir(tmp_path) == []
-
-
-def test_known_ids_are_found_before_and_after_they_are_folded(monkeypatch):
-    monkeypatch.setattr("aureole.embed._posterior_table._FOLDED", 5)
-    known, texts = Known(), [f"é {i}" for i in range(12)]
-    assert known.add([*texts[:4], texts[0]]).tolist() == [True] * 4 + [False]
-    assert known.add(texts[2:9]).tolist() == [False] * 2 + [True] * 5
-    assert known.has(texts).tolist() == [True] * 9 + [False] * 3

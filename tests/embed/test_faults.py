@@ -12,7 +12,7 @@ from tests.embed.conftest import assert_same, by_id
 KILLED = """
 import os, signal, sys
 import psutil
-from aureole.embed import EmbedOptions, _sources, embed
+from aureole.embed import _posterior_table, _worker, embed
 
 killed = []
 
@@ -28,9 +28,9 @@ def kill(now):
         killed.append(process)
         os.kill(process, signal.SIGKILL)
 
-_sources._PICTURES = 16
-options = EmbedOptions(batch=4, commit_seconds=0.0)
-embed(*sys.argv[1:4], workers=int(sys.argv[4]), options=options, observer=kill)
+_worker._SMALLEST_PIECE = 16
+_posterior_table._COMMIT_SECONDS = 0.0
+embed(*sys.argv[1:4], workers=int(sys.argv[4]), batch=4, observer=kill)
 assert killed
 """
 

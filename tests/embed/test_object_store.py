@@ -7,7 +7,7 @@ import pytest
 from aureole.caps import CredibleIndex
 from aureole.data import write_columns
 from aureole.data._addresses import _file_system
-from aureole.embed import EmbedOptions, SourceSpec, embed
+from aureole.embed import SourceSpec, embed
 from aureole.engines._lance_tables import open_table, table_exists
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from benchmarks.engines import moto_program, s3_server, upload
@@ -15,7 +15,6 @@ from tests.cli.conftest import columns
 from tests.embed.conftest import assert_same, rows
 
 pytestmark = pytest.mark.skipif(moto_program() is None, reason="needs moto_server")
-OPTIONS = EmbedOptions(batch=32, commit_seconds=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +45,8 @@ def test_embed_from_and_to_the_store_gives_the_local_rows(store, pictures, encod
     upload(store, pictures, "s3://bucket/pictures")
     upload(store, encoder, "s3://bucket/encoder")
     spec = SourceSpec("s3://bucket/pictures")
-    report = embed(spec, "s3://bucket/encoder", "s3://bucket/out.lance", options=OPTIONS)
-    embed(pictures, encoder, tmp_path / "t.lance", options=OPTIONS)
+    report = embed(spec, "s3://bucket/encoder", "s3://bucket/out.lance")
+    embed(pictures, encoder, tmp_path / "t.lance")
     local = {row["id"]: row for row in rows(tmp_path / "t.lance")}
     assert report.rows == len(local) == 230
     assert_same(remote_rows("s3://bucket/out.lance"), local)
@@ -55,7 +54,7 @@ def test_embed_from_and_to_the_store_gives_the_local_rows(store, pictures, encod
         assert [row[key] for key in ("source", "model")] == [
             local[name][key] for key in ("source", "model")
         ]
-    again = embed(spec, "s3://bucket/encoder", "s3://bucket/out.lance", options=OPTIONS)
+    again = embed(spec, "s3://bucket/encoder", "s3://bucket/out.lance")
     assert (again.new_rows, again.rows) == (0, 230)
 
 

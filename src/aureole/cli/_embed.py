@@ -24,7 +24,7 @@ from aureole.cli._options import (
 from aureole.cli._output import embed_bar, print_json, print_text
 from aureole.errors import AureoleError
 
-HELP = r"""Embed a folder of pictures, a table, a WebDataset or a saved Hugging Face dataset.
+HELP = r"""Embed a folder of pictures, a table or a saved Hugging Face dataset.
 
 The model is an encoder with a head on its vectors, a head alone for vectors, or a saved model that returns posteriors.
 
@@ -39,7 +39,7 @@ Examples:
       --encoder sentence-transformers:all-MiniLM-L6-v2 --head head \
       --out captions.lance
     aureole embed vectors.parquet --head head --out vectors.lance --workers 4
-    aureole embed mounted/tars/ --encoder timm:resnet50 --head head \
+    aureole embed mounted/photos/ --encoder timm:resnet50 --head head \
       --out photos.lance --workers 64 --ray-address 10.0.0.1:6379
 """
 
@@ -49,9 +49,7 @@ class ColumnOptions:
     """The column of inputs; by default the only one that fits what the model takes."""
 
     text_column: str | None = option("Column of texts.")
-    image_column: str | None = option(
-        "Column of pictures, bytes or paths; the file ending in .tar files."
-    )
+    image_column: str | None = option("Column of pictures, bytes or paths.")
     vector_column: str | None = option("Column of vectors.")
     id_column: IdColumn = None
 
@@ -70,7 +68,7 @@ def embed(
     source: Annotated[
         str,
         Argument(
-            help="Folder of pictures, table (.csv, .jsonl, .parquet, .lance, ...), .tar file, or a folder of these."
+            help="Folder of pictures, table (.csv, .jsonl, .parquet, .lance, ...), or a folder of tables."
         ),
     ],
     out: Annotated[str, Option(help="Table to write, NAME.lance.", metavar="ADDRESS")],
@@ -89,13 +87,12 @@ def embed(
     if encoder is None and head is None:
         raise typer.BadParameter("name an --encoder, a --head, or both.")
     spec, model = columns.source(source), au.embed.ModelSpec(encoder, head, normalized)
-    options = au.embed.EmbedOptions(batch)
     # Ray reports dead workers on standard output, which is for the result alone
     shown = not as_json
     with redirect_stdout(sys.stderr), embed_bar("embedding", shown=shown) as observer:
         report = au.embed.embed(
             spec, model, out,
-            workers=workers, address=ray_address, options=options, observer=observer,
+            batch=batch, workers=workers, address=ray_address, observer=observer,
         )  # fmt: skip
     if as_json:
         print_json(asdict(report))

@@ -28,34 +28,23 @@ from aureole.errors import InvalidInputError
 COLUMNS = {"source": "text", "model": "text"}
 _JOB = "embed"  # name of the note that describes the job
 _ROWS = 65_536  # rows in memory before they are written
-_FOLDED = 1_000_000  # new ids in a set before they join the sorted array
+_COMMIT_SECONDS = 2.0  # a crash loses the rows since the last commit
 
 
 class Known:
-    """The ids that have a row, as sorted 64-bit hashes: 8 bytes per row."""
+    """The texts that were stored before, as sorted 64-bit hashes: 8 bytes per row."""
 
     def __init__(self, hashes: Iterable[int] = ()) -> None:
-        self._sorted, self._new = np.unique(np.fromiter(hashes, np.uint64)), set[int]()
+        self._sorted = np.unique(np.fromiter(hashes, np.uint64))
 
     def has(self, texts: list[str]) -> np.ndarray:
         """Return for each text whether it is known."""
         found = hashes_of(texts)
         places = np.searchsorted(self._sorted, found)
-        old = np.zeros(len(found), bool)
+        known = np.zeros(len(found), bool)
         inside = places < len(self._sorted)
-        old[inside] = self._sorted[places[inside]] == found[inside]
-        return old | np.fromiter((one in self._new for one in found.tolist()), bool, len(found))
-
-    def add(self, texts: list[str]) -> np.ndarray:
-        """Add texts, and return for each whether it is new."""
-        fresh = ~self.has(texts)
-        for i, one in enumerate(hashes_of(texts).tolist()):
-            fresh[i] &= one not in self._new
-            self._new.add(one)
-        if len(self._new) > _FOLDED:
-            added = np.fromiter(self._new, np.uint64, len(self._new))
-            self._sorted, self._new = np.union1d(self._sorted, added), set()
-        return fresh
+        known[inside] = self._sorted[places[inside]] == found[inside]
+        return known
 
 
 def hashes_of(texts: list[str]) -> np.ndarray:
@@ -71,10 +60,10 @@ class PosteriorTable:
     SHA-256 of the weights, which the origin of the gallery has in full. Only one job may fill a table at a time.
     """
 
-    def __init__(self, out: str, embedder: Embedder, job: dict[str, Any], seconds: float) -> None:
+    def __init__(self, out: str, embedder: Embedder, job: dict[str, Any]) -> None:
         self.where = table_address(out, embedder.weights)
         self.errors = f"{self.where.removesuffix('/').removesuffix('.lance')}.errors.lance"
-        self._model, self._seconds, self._is_new = embedder.weights[:12], seconds, False
+        self._model, self._is_new = embedder.weights[:12], False
         self._schema = Schema(embedder.dim, COLUMNS)
         self._waiting: list[Any] = []
         self._last = time.monotonic()
@@ -93,7 +82,7 @@ class PosteriorTable:
                 "original command to resume it, or choose another --out."
             )
         self._lock: Any = None
-        self.done, self.contents, self._new = Known(), Known(), Known()
+        self.done, self.contents, self._new = Known(), Known(), set[int]()
 
     def __enter__(self) -> "PosteriorTable":
         self._lock = self._locked()
@@ -115,15 +104,17 @@ class PosteriorTable:
         """Add a worker's rows, which are committed every few seconds; return the numbers of posteriors and faults."""
         import pyarrow as pa
 
-        fresh = self._new.add(rows["id"].to_pylist())
         reasons = rows["reason"].to_pylist()
-        reasons = [
-            reason or (None if new else "another input has the same id.")
-            for reason, new in zip(reasons, fresh.tolist(), strict=True)
-        ]
+        for i, key in enumerate(hashes_of(rows["id"].to_pylist()).tolist()):
+            if key in self._new:
+                reasons[i] = reasons[i] or "another input has the same id."
+            self._new.add(key)
         place = rows.column_names.index("reason")
         self._waiting.append(rows.set_column(place, "reason", pa.array(reasons, pa.string())))
-        if time.monotonic() - self._last >= self._seconds or sum(map(len, self._waiting)) >= _ROWS:
+        if (
+            time.monotonic() - self._last >= _COMMIT_SECONDS
+            or sum(map(len, self._waiting)) >= _ROWS
+        ):
             self._commit()
         faults = sum(reason is not None for reason in reasons)
         return len(reasons) - faults, faults

@@ -1,6 +1,5 @@
 """The same work with Ray Data: pieces of the source are embedded by tasks, on this machine or on a cluster."""
 
-import json
 import logging
 import os
 import socket
@@ -13,8 +12,7 @@ from secrets import token_hex
 from typing import Any
 
 from aureole.embed._embedder import ModelSpec
-from aureole.embed._sources import Piece, Source
-from aureole.embed._worker import Order, Worker
+from aureole.embed._worker import Order, Piece, Source, Worker
 from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
 
 _STORE_BYTES = 200 * 2**20  # shared memory of a local Ray
@@ -43,7 +41,7 @@ def run_ray(order: Order, source: Source, *, workers: int, address: str | None) 
     Pieces run as tasks, not actors: tasks of a node that dies move to any other node. A worker process keeps the model
     between its tasks.
     """
-    items = [{"piece": json.dumps(asdict(piece))} for piece in source.pieces(_SLICES * workers)]
+    items = [asdict(piece) for piece in source.pieces(_SLICES * workers)]
     if not items:
         return
     with ray_running(workers, address) as ray:
@@ -76,8 +74,8 @@ def _embed_piece(batch: dict[str, Any], *, job: str, order: Any) -> Iterator[Any
         torch.set_num_threads(1)
         _WORKERS.clear()
         _WORKERS[job] = Worker(ray.get(order))
-    (text,) = batch["piece"]
-    yield from _WORKERS[job].run([Piece(**json.loads(str(text)))])
+    (name,), (first,), (count,) = (batch[key] for key in ("name", "first", "count"))
+    yield from _WORKERS[job].run([Piece(str(name), int(first), int(count))])
 
 
 def _cause(error: BaseException) -> AureoleError:

@@ -1,34 +1,167 @@
 """Worker: reads, decodes and embeds pieces of a source, in this process or on a cluster."""
 
-import os
-import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from aureole.data._addresses import RemotePath
-from aureole.embed._embedder import Embedder, ModelSpec
+from aureole.data._addresses import RemotePath, is_remote, resolve
+from aureole.data._arrow_columns import columns_of, fitting, holds_paths, values_of
+from aureole.data._table_files import is_picture_folder, require_columns, table_parts
+from aureole.embed._embedder import Embedder, Modality, ModelSpec
 from aureole.embed._posterior_table import Known, content_key
-from aureole.embed._sources import MAX_INPUT_BYTES, Broken, Piece, Source, SourceSpec, too_large
 from aureole.encoders._bulk import ahead
 from aureole.engines._directions import stored_direction
 from aureole.engines._schema import MAX_ID_BYTES
-from aureole.errors import AureoleError, EncoderError, InvalidInputError, MissingInputError
+from aureole.errors import (
+    AureoleError,
+    EncoderError,
+    InvalidInputError,
+    MissingInputError,
+)
+
+_SMALLEST_PIECE = 1024  # rows
+_MAX_INPUT_BYTES = 256 * 2**20
+_REMOTE_READERS = (
+    16  # threads per worker that read from an object store, which takes milliseconds to respond
+)
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """Describes a source in plain values, so that each worker can open it for itself.
+
+    Attributes
+    ----------
+    path
+        A folder of pictures, a CSV, TSV, JSON-lines, Parquet, Arrow or Lance table, a folder of such files, or a
+        dataset saved to disk by ``datasets``.
+    modality
+        "image", "text" or "vector"; default: what the model takes.
+    column
+        The column of a table; default: the only one that fits.
+    id_column
+        The column of ids; default: row numbers, and the paths of pictures in a folder.
+    """
+
+    path: str
+    modality: Modality | None = None
+    column: str | None = None
+    id_column: str | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some inputs, which one worker reads: ``count`` rows of a file of the source; None for all."""
+
+    name: str  # below the source
+    first: int = 0
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """An input that the source could not read, and why."""
+
+    reason: str
+
+
+class Source:
+    """Inputs with ids: the path below a folder, a column, or ``file:row``."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        path = resolve(spec.path)
+        if is_picture_folder(spec.path):
+            if spec.id_column is not None:
+                raise InvalidInputError(f"{path} has no columns: ids are the names of files.")
+            if spec.modality not in (None, "image"):
+                raise InvalidInputError(
+                    f"{path} is a folder of pictures, but {spec.modality}s were requested. Put them in a table."
+                )
+            spec = replace(spec, modality="image", column="image", id_column="image")
+        self._spec, self._path = spec, path
+        self.named = spec.id_column is not None  # rows are only numbered
+        self._single = not path.is_dir() or path.suffix.lower() == ".lance"
+        parts = table_parts(spec.path)
+        root = path.parent if self._single else path
+        self._parts = {part.path.relative_to(root).as_posix(): part for part in parts}
+        self._schema = require_columns(parts[0], (spec.column, spec.id_column))
+
+    def guess(self) -> Modality | None:
+        """Return the modality where it is unambiguous: pictures in a folder, or by the types of the columns."""
+        if self._spec.modality is not None:
+            return self._spec.modality
+        columns = {kind: columns_of(self._schema, kind) for kind in get_args(Modality)}
+        wanted = self._spec.column
+        fit = [kind for kind, names in columns.items() if wanted in names or (names and not wanted)]
+        return fit[0] if len(fit) == 1 else None
+
+    @cached_property
+    def column(self) -> str:
+        """The column of inputs: the one named, or the only one with a fitting type."""
+        kind, wanted = self._spec.modality or "vector", self._spec.column
+        if wanted is not None:
+            type = self._schema.field(wanted).type
+            if not fitting(type, kind) and not holds_paths(type, kind):
+                raise MissingInputError(
+                    f"the column {wanted!r} of {self._path} has type {type}, which does not hold {kind}s."
+                )
+            return wanted
+        names = [name for name in columns_of(self._schema, kind) if name != self._spec.id_column]
+        if len(names) != 1:
+            raise MissingInputError(
+                f"cannot infer which column of {self._path} holds the {kind}s. Name it with --{kind}-column; "
+                f"candidates: {', '.join(names) or 'none'}."
+            )
+        return names[0]
+
+    def rows(self) -> int:
+        """Return the number of inputs."""
+        return sum(part.count() for part in self._parts.values())
+
+    def pieces(self, slices: int = 1) -> Iterator[Piece]:
+        """Yield all pieces in order; each file is cut into this many."""
+        for name, part in self._parts.items():
+            if slices == 1:
+                yield Piece(name)
+                continue
+            rows = part.count()
+            size = max(_SMALLEST_PIECE, -(-rows // slices))
+            for first in range(0, rows, size):
+                yield Piece(name, first, min(size, rows - first))
+
+    def read(self, piece: Piece) -> Iterator[tuple[str, Any]]:
+        """Yield (id, input) of each input: bytes, a path, a text, a vector, None, or ``_Broken``."""
+        name, row, kind = piece.name, piece.first, self._spec.modality or "vector"
+        part, id_column = self._parts[name], self._spec.id_column
+        columns = list(dict.fromkeys([self.column, id_column or self.column]))
+        require_columns(part, columns)
+        prefix = "" if self._single else f"{name.encode('utf-8', 'backslashreplace').decode()}:"
+        for batch in part.batches(columns, rows=256, first=piece.first, count=piece.count):
+            inputs = values_of(batch.column(self.column), kind, part.folder)
+            numbers = [f"{prefix}{row + i}" for i in range(len(inputs))]
+            ids = numbers if id_column is None else batch.column(id_column).to_pylist()
+            for number, one, value in zip(numbers, ids, inputs, strict=True):
+                if isinstance(one, str | int) and not isinstance(one, bool):
+                    yield str(one), value
+                else:
+                    reason = f"its id is {one!r:.60}; ids must be strings or integers."
+                    yield f"row {number}", _Broken(reason)
+            row += len(batch)
 
 
 @dataclass(frozen=True)
 class Order:
-    """Everything a worker needs: the source, the model, sizes, and what is done already."""
+    """Everything a worker needs: the source, the model, the batch, and what is done already."""
 
     source: SourceSpec
     model: ModelSpec
     batch: int
-    decoders: int
     done: Known
     contents: Known  # of ids that are row numbers, with the hash of the row
 
@@ -57,7 +190,8 @@ class Worker:
 
         Rows are Arrow tables of id, mu, kappa, the hash of the input, and the reason if there is no posterior.
         """
-        for batch in ahead(self._decode, self._batches(pieces), self._order.decoders):
+        threads = _REMOTE_READERS if is_remote(self._order.source.path) else 1
+        for batch in ahead(self._decode, self._batches(pieces), threads):
             if batch.ids:
                 yield self._rows(batch)
 
@@ -71,7 +205,7 @@ class Worker:
     def _decode(self, items: list[tuple[str, Any]]) -> _Batch:
         """Decode the inputs that are not done; runs in a separate thread, in parallel with the model."""
         batch = _Batch([], [])
-        known = self._order.done.has([storable(name) for name, _ in items])
+        known = self._order.done.has([_storable(name) for name, _ in items])
         for (name, raw), is_known in zip(items, known.tolist(), strict=True):
             if is_known and self._source.named:
                 continue
@@ -79,7 +213,7 @@ class Worker:
             if is_known:
                 self._check_unchanged(name, digest)
                 continue
-            batch.ids.append(storable(name))
+            batch.ids.append(_storable(name))
             batch.inputs.append(prepared)
             batch.sources.append(digest)
             batch.reasons.append(reason)
@@ -96,9 +230,13 @@ class Worker:
         """Return (decoded input, hash, reason why there is none)."""
         digest = ""
         try:
-            data = load_input(raw)
-            digest = input_digest(data)
-            _check_id(name)
+            data = _load(raw)
+            digest = _digest(data)
+            if _storable(name) != name:
+                raise InvalidInputError(
+                    f"its id has {len(name.encode('utf-8', 'replace'))} bytes, contains NUL or is not valid Unicode; "
+                    f"the limit is {MAX_ID_BYTES} bytes."
+                )
             return self._embedder.prepare(data), digest, None
         except Exception as error:
             fault = isinstance(error, InvalidInputError) and not isinstance(error, EncoderError)
@@ -144,48 +282,46 @@ class Worker:
             batch.reasons[rows[at]] = f"the model returned {shown}."
 
 
-def load_input(raw: Any) -> Any:
+def _load(raw: Any) -> Any:
     """Return a raw input; a path is read to bytes."""
-    if isinstance(raw, Broken):
+    if isinstance(raw, _Broken):
         raise InvalidInputError(raw.reason)
     if raw is None:
         raise InvalidInputError("the row has no value.")
     if not isinstance(raw, Path | RemotePath):
         return raw
-    data = _fetched(raw) if isinstance(raw, RemotePath) else _read(raw)
+    data = _read(raw)
     if not data:
         raise InvalidInputError("the file is empty.")
     return data
 
 
-def _read(path: Path) -> bytes:
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe must not block
-    with open(handle, "rb") as file:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise InvalidInputError("it is not a regular file.")
-        if about.st_size > MAX_INPUT_BYTES:
-            raise InvalidInputError(too_large(about.st_size))
-        return file.read()
+def _read(path: Path | RemotePath) -> bytes:
+    """Return the bytes of a file; an object store that fails ends the run, as the input may be fine."""
+    if isinstance(path, Path):
+        size = path.stat().st_size if path.is_file() else None  # a named pipe must not block
+    else:
+        path.check()
+        size = _from_store(lambda: path.state()[1])
+    if size is None:
+        raise MissingInputError("the file does not exist or is not a regular file.")
+    if size > _MAX_INPUT_BYTES:
+        raise InvalidInputError(f"the file has {size:,} bytes; the limit is {_MAX_INPUT_BYTES:,}.")
+    if isinstance(path, Path):
+        return path.read_bytes()
+    return _from_store(lambda: path.read(_MAX_INPUT_BYTES))
 
 
-def _fetched(path: RemotePath) -> bytes:
-    """Return the bytes of a file on an object store; a store that fails ends the run, as the input may be fine."""
-    path.check()
+def _from_store(read: Callable[[], Any]) -> Any:
     try:
-        size = path.state()[1]
-        if size is not None and size <= MAX_INPUT_BYTES:
-            return path.read(MAX_INPUT_BYTES)
+        return read()
     except MissingInputError:
         raise
     except InvalidInputError as error:
         raise AureoleError(f"{error} Run the same command again to resume.") from error
-    if size is None:
-        raise MissingInputError(f"{path} does not exist any more.")
-    raise InvalidInputError(too_large(size))
 
 
-def input_digest(data: Any) -> str:
+def _digest(data: Any) -> str:
     """Return the SHA-256 of a raw input, truncated to 128 bits."""
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
@@ -194,24 +330,10 @@ def input_digest(data: Any) -> str:
     return sha256(data).hexdigest()[:32]
 
 
-def storable(name: str) -> str:
-    """Return an id as it is stored; one that is refused is shortened to its first 60 characters."""
-    try:
-        _check_id(name)
-    except InvalidInputError:
-        return name[:60].encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-    return name
-
-
-def _check_id(name: str) -> None:
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise InvalidInputError("its id is not valid Unicode.") from None
-    if size > MAX_ID_BYTES or "\0" in name:
-        raise InvalidInputError(
-            f"its id has {size} bytes or contains NUL; the limit is {MAX_ID_BYTES} bytes."
-        )
+def _storable(name: str) -> str:
+    """Return an id as it is stored: one that is refused is escaped, and shortened to its first 60 characters."""
+    valid = name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return valid if len(valid.encode()) <= MAX_ID_BYTES else valid[:60]
 
 
 def _reason(error: Exception) -> str:
