@@ -12,7 +12,7 @@ import torch
 from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.explorer import GalleryTable
+from aureole.explorer._gallery_table import GalleryTable
 
 N = 400
 

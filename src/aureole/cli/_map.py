@@ -12,16 +12,15 @@ from aureole.cli._index import index
 from aureole.cli._options import AsJson, Gallery, expanded
 from aureole.cli._output import print_json, print_text, training_bar
 
-HELP = r"""Make the map of a gallery that `aureole serve` shows, or add new rows to it.
+HELP = r"""Make the map of a gallery that `aureole serve` shows.
 
 The layout (t-SNE) is fitted on a sample; every other row is placed at its nearest neighbours in the sample. The map is
-stored next to the gallery, in NAME.map, or in the user's cache for a database. Rows that are on it stay where they are
-until you pass --refit.
+stored next to the gallery, in NAME.map, or in the user's cache for a database. Run the command again after adding rows.
 
 Examples:
 
     aureole index map photos.lance
-    aureole index map photos.lance --refit --sample 100000
+    aureole index map photos.lance --sample 100000
 """
 
 
@@ -32,7 +31,6 @@ def map_(
     sample: Annotated[
         int, Option(min=100, help="Rows that the layout is fitted on, at most.")
     ] = 50_000,
-    refit: Annotated[bool, Option("--refit", help="Compute the layout again.")] = False,
     seed: Annotated[int, Option(help="Seed of the sample and of the layout.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -45,7 +43,7 @@ def map_(
         au.CredibleIndex.open(gallery) as opened,
         training_bar("mapping", shown=not as_json) as bar,
     ):
-        made = write_map(opened, refit=refit, sample=sample, seed=seed, observer=bar.part)
+        made = write_map(opened, sample=sample, seed=seed, observer=bar.part)
         path = str(map_path(opened.where))
     note = made.note
     if as_json:

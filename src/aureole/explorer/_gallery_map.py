@@ -1,7 +1,7 @@
 """A map of a gallery: two coordinates per row, so that neighbours lie together; stored in a file of its own.
 
 The coordinates come from t-SNE (openTSNE). A larger gallery is fitted on a sample; every other row gets the weighted
-mean of its nearest neighbours in the sample, and so do rows that are added later.
+mean of its nearest neighbours in the sample.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from aureole.errors import DamagedGalleryError, InvalidInputError, MissingPackag
 
 Observer = Callable[[str, int, int], None]
 SAMPLE = 50_000
-_FORMAT = "aureole-map-1"
+_FORMAT = "aureole-map-2"
 _NEIGHBOURS = 15  # in the graph that is laid out
 _NEAREST = 5  # that place another row
 _ITERATIONS = (250, 500)  # with early exaggeration, and without
@@ -58,24 +58,13 @@ class MapNote:
 class GalleryMap:
     """Two coordinates per id; most lie between -1 and 1.
 
-    ``fitted`` marks the rows of the sample; ``marks`` is a projection of each mu, which reveals replaced rows.
+    ``fitted`` marks the rows of the sample.
     """
 
     ids: list[str]
     xy: Float[np.ndarray, "n 2"]
     fitted: np.ndarray
-    marks: np.ndarray
     note: MapNote
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    """The rows that others are placed among, and the places of other rows that stay."""
-
-    names: list[str]
-    mu: np.ndarray
-    xy: np.ndarray
-    kept: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def map_path(where: str) -> Path | None:
@@ -117,39 +106,17 @@ def read_map(index: CredibleIndex) -> GalleryMap | None:
 def write_map(
     index: CredibleIndex,
     *,
-    refit: bool = False,
     sample: int = SAMPLE,
     seed: int = 0,
     observer: Observer | None = None,
 ) -> GalleryMap:
-    """Make the map of a gallery, or add new rows to it, and store it atomically next to the gallery.
-
-    Rows that are on the stored map stay where they are; new and replaced ones are placed among them. The layout is
-    computed again with ``refit``, or if more than half of the rows that it was fitted on were removed or replaced.
-
-    Parameters
-    ----------
-    index
-        The gallery, at an address that is stored.
-    refit
-        Compute the layout again (default: only if needed).
-    sample
-        Rows that the layout is fitted on, at most (default 50,000).
-    seed
-        Of the sample and the layout.
-    observer
-        Called with a step's name, and how much of it is done, in total.
-    """
+    """Make the map of a gallery with ``fit_map``, and store it atomically next to the gallery."""
     path = map_path(index.where)
     if path is None:
         raise InvalidInputError("a gallery in memory has no place for a map. Use fit_map instead.")
-    old = None if refit else read_map(index)
-    found = None if old is None else _extend(index, old, observer or _silent)
-    if found is None:
-        found = fit_map(index, sample=sample, seed=seed, observer=observer)
+    found = fit_map(index, sample=sample, seed=seed, observer=observer)
     text, ends = pack_strings(found.ids)
-    arrays = {"text": text, "ends": ends}
-    arrays |= {"xy": found.xy, "fitted": found.fitted, "marks": found.marks}
+    arrays = {"text": text, "ends": ends, "xy": found.xy, "fitted": found.fitted}
     from safetensors.numpy import save
 
     atomic_write(path, save(arrays, {"note": json.dumps(asdict(found.note))}))
@@ -169,8 +136,12 @@ def fit_map(
     ----------
     index
         The gallery.
-    sample, seed, observer
-        As for ``write_map``.
+    sample
+        Rows that the layout is fitted on, at most (default 50,000).
+    seed
+        Of the sample and the layout.
+    observer
+        Called with a step's name, and how much of it is done, in total.
 
     Examples
     --------
@@ -200,72 +171,43 @@ def fit_map(
         observer("reading", start, max(start, total))
     mu = np.concatenate(parts)
     xy = _layout(mu, seed, observer)
-    method, origin = "PCA" if len(mu) < _FEWEST else "t-SNE", index.origin.fingerprint
-    note = MapNote(method, start, len(mu), 0.0, index.schema.dim, origin, version, seed)
-    return _place(index, _Fitted(names, mu, xy), note, observer)
-
-
-def _extend(index: CredibleIndex, old: GalleryMap, observer: Observer) -> GalleryMap | None:
-    """Return the stored map with the gallery's new rows; None if too few of the fitted rows remain."""
-    version = index.version()
-    known = dict(zip(old.ids, range(len(old.ids)), strict=True))
-    found = _Fitted([], np.zeros(0), np.zeros(0))
-    rows: list[int] = []
-    parts = [np.zeros((0, index.schema.dim), np.float32)]
-    done = 0
-    for ids, mu in _vectors(index):
-        at = np.array([known.get(name, -1) for name in ids], np.int64)
-        same = (at >= 0) & (np.abs(old.marks[at] - _marks(mu)) < 1e-4)
-        fitted = old.fitted[at].astype(bool)
-        found.kept.update((ids[i], old.xy[at[i]]) for i in np.flatnonzero(same & ~fitted).tolist())
-        places = np.flatnonzero(same & fitted)
-        found.names.extend(ids[place] for place in places.tolist())
-        rows += at[places].tolist()
-        parts.append(mu[places])
-        done += len(ids)
-        observer("reading", done, max(done, old.note.rows))
-    if 2 * len(rows) < old.note.fitted or len(rows) < 2:
-        return None
-    note = MapNote(**asdict(old.note) | {"version": version, "rows": done, "fitted": len(rows)})
-    fitted = _Fitted(found.names, np.concatenate(parts), old.xy[rows], found.kept)
-    return _place(index, fitted, note, observer)
-
-
-def _place(index: CredibleIndex, fitted: _Fitted, note: MapNote, observer: Observer) -> GalleryMap:
-    """Return the map of all rows: those that have a place, and the rest at the mean of their fitted neighbours."""
-    own = dict(zip(fitted.names, fitted.xy, strict=True))
-    near = _index_of(fitted.mu)
+    own, near = dict(zip(names, xy, strict=True)), _index_of(mu)
     all_ids: list[str] = []
-    all_xy, marks = [np.zeros((0, 2), np.float32)], [np.zeros(0, np.float32)]
+    all_xy, fitted = [np.zeros((0, 2), np.float32)], [np.zeros(0, np.uint8)]
     for ids, block in _vectors(index):
-        places = [own.get(name, fitted.kept.get(name)) for name in ids]
-        rest = [i for i, place in enumerate(places) if place is None]
-        xy = np.array([(0, 0) if place is None else place for place in places], np.float32)
-        if rest:
-            vectors = np.ascontiguousarray(block[rest])
-            cosine, rows = near.search(vectors, min(_NEAREST, len(own)))
-            xy[rest] = _weighted_means(cosine, rows, fitted.xy)
+        sampled = np.array([name in own for name in ids], bool)
+        cosine, rows = near.search(np.ascontiguousarray(block[~sampled]), min(_NEAREST, len(own)))
+        placed = np.empty((len(ids), 2), np.float32)
+        placed[~sampled] = _weighted_means(cosine, rows, xy)
+        placed[sampled] = [own[name] for name in ids if name in own]
         all_ids += ids
-        all_xy.append(xy)
-        marks.append(_marks(block))
-        observer("placing", len(all_ids), max(len(all_ids), note.rows))
-    is_fitted = np.array([name in own for name in all_ids], np.uint8)
-    kept = _neighbours_kept(near, fitted, note.seed)
-    note = MapNote(**asdict(note) | {"rows": len(all_ids), "neighbours_kept": kept})
-    return GalleryMap(all_ids, np.concatenate(all_xy), is_fitted, np.concatenate(marks), note)
+        all_xy.append(placed)
+        fitted.append(sampled.astype(np.uint8))
+        observer("placing", len(all_ids), max(len(all_ids), total))
+    note = MapNote(
+        method="PCA" if len(mu) < _FEWEST else "t-SNE",
+        rows=len(all_ids),
+        fitted=len(mu),
+        neighbours_kept=_neighbours_kept(near, mu, xy, seed),
+        dim=index.schema.dim,
+        origin=index.origin.fingerprint,
+        version=version,
+        seed=seed,
+    )
+    return GalleryMap(all_ids, np.concatenate(all_xy), np.concatenate(fitted), note)
 
 
-def _neighbours_kept(near: Any, fitted: _Fitted, seed: int) -> float:
+def _neighbours_kept(near: Any, mu: np.ndarray, xy: np.ndarray, seed: int) -> float:
     """Return the share of the nearest fitted rows of random ones that are among as many nearest on the map."""
-    n = len(fitted.xy)
+    n = len(xy)
     k = min(_KEPT, n - 1)
     if k < 1:
         return 1.0
     probes = np.random.default_rng(seed + 1).choice(n, min(_PROBES, n), replace=False)
-    _, rows = near.search(np.ascontiguousarray(fitted.mu[probes]), k + 1)
+    _, rows = near.search(np.ascontiguousarray(mu[probes]), k + 1)
     kept = 0
     for probe, found in zip(probes.tolist(), rows.tolist(), strict=True):
-        distance = ((fitted.xy - fitted.xy[probe]) ** 2).sum(1)
+        distance = ((xy - xy[probe]) ** 2).sum(1)
         distance[probe] = np.inf
         others = [row for row in found if row not in (probe, -1)][:k]
         kept += len(np.intersect1d(others, np.argpartition(distance, k - 1)[:k]))
@@ -342,12 +284,6 @@ def _weighted_means(cosine: np.ndarray, rows: np.ndarray, xy: np.ndarray) -> np.
     return np.einsum("nk,nkd->nd", weight, xy[np.maximum(rows, 0)])
 
 
-def _marks(mu: np.ndarray) -> np.ndarray:
-    """Return one number per direction, the same for the same one."""
-    axis = np.random.default_rng(0).standard_normal(mu.shape[1])
-    return (mu.astype(np.float64) @ axis).astype(np.float32)
-
-
 def _vectors(index: CredibleIndex) -> Iterator[tuple[list[str], np.ndarray]]:
     for ids, posterior, _ in index.posteriors():
         for start in range(0, len(ids), _BLOCK):
@@ -370,13 +306,13 @@ def _load(path: Path) -> GalleryMap:
             note = MapNote(**json.loads(file.metadata()["note"]))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         ids = unpack_strings(arrays["text"], arrays["ends"])
-        n, xy, fitted, marks = len(ids), arrays["xy"], arrays["fitted"], arrays["marks"]
+        n, xy, fitted = len(ids), arrays["xy"], arrays["fitted"]
         valid = note.format == _FORMAT and xy.shape == (n, 2) and xy.dtype == np.float32
-        valid = valid and fitted.shape == marks.shape == (n,) and bool(np.isfinite(xy).all())
-        if not valid or fitted.dtype != np.uint8 or marks.dtype != np.float32:
+        valid = valid and fitted.shape == (n,) and bool(np.isfinite(xy).all())
+        if not valid or fitted.dtype != np.uint8:
             raise ValueError("shapes or types")
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DamagedGalleryError(
-            f"{path} is not a map of a gallery ({repr(error)[:200]}). Rebuild it: aureole index map GALLERY --refit"
+            f"{path} is not a map of a gallery ({repr(error)[:200]}). Rebuild it: aureole index map GALLERY"
         ) from error
-    return GalleryMap(ids, xy, fitted, marks, note)
+    return GalleryMap(ids, xy, fitted, note)
