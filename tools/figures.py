@@ -252,11 +252,65 @@ def quickstart(name: str) -> str:
     return getattr(_quickstart_page, f"{name}_figure")(record["metrics"])
 
 
-def caps() -> str:
-    """Draw two queries, their caps and the items in them, from searches of a small gallery."""
-    from aureole.explorer._figures import caps_figure
+def caps(mass: float = 0.9, rows: int = 400) -> str:
+    """Two queries with one mu and different kappa, their caps of ``mass``, and the search results, as SVG."""
+    import aureole as au
+    from aureole.plot import canvas
 
-    return caps_figure()
+    kappas = {"a confident query": 60.0, "a vague query": 8.0}
+    rng = torch.Generator().manual_seed(0)
+    mu = au.sphere.normalize(torch.randn(rows, 3, generator=rng))
+    names = [str(i) for i in range(rows)]
+    centre = au.sphere.normalize(torch.tensor([0.3, -0.8, 0.5]))
+    with (
+        au.CredibleIndex.create("faiss://", au.VonMisesFisher(mu, 40.0), names) as index,
+        canvas("caps", len(kappas), height=3.7) as drawing,
+    ):
+        for axes, (title, kappa) in zip(drawing.axes, kappas.items(), strict=True):
+            hits = index.search(au.VonMisesFisher(centre, kappa), mass)
+            degrees = math.degrees(math.acos(float(hits.threshold[0])))
+            _draw_caps(axes, mu.numpy(), centre.numpy(), hits)
+            axes.set_title(f"{title}, κ = {kappa:g}\ncap of {degrees:.0f}°: {len(hits)} items")
+        drawing.legend(columns=2)
+    return drawing.svg
+
+
+def _draw_caps(axes: Any, mu: np.ndarray, centre: np.ndarray, hits: Any) -> None:
+    """Draw the sphere seen along its second axis; points on the far side are pale."""
+    from aureole.plot import BAND, BLUE, GREY, RULE, VERMILION
+
+    turn = np.linspace(0, 2 * math.pi, 361)
+    axes.fill(np.cos(turn), np.sin(turn), facecolor=BAND, edgecolor=GREY, linewidth=1)
+    axes.plot(np.cos(turn), 0.25 * np.sin(turn), color=RULE, linewidth=0.8)
+    inside = np.zeros(len(mu), bool)
+    inside[[int(name) for name in hits.ids]] = True
+    front = mu[:, 1] < 0
+    for chosen, colour, size, label in (
+        (~inside, GREY, 7, "outside the cap"),
+        (inside, VERMILION, 16, "in the set"),
+    ):
+        x, z = mu[chosen & front][:, [0, 2]].T
+        axes.scatter(x, z, s=size, color=colour, linewidths=0, label=label, zorder=3)
+        x, z = mu[chosen & ~front][:, [0, 2]].T
+        axes.scatter(x, z, s=size, color=colour, linewidths=0, alpha=0.18, zorder=2)
+    rim = _rim(centre, float(hits.threshold[0]))
+    for visible, style in ((rim[:, 1] < 0, "-"), (rim[:, 1] >= 0, ":")):
+        x, z = np.where(visible[:, None], rim, np.nan)[:, [0, 2]].T
+        label = "the cap" if style == "-" else None
+        axes.plot(x, z, style, color=BLUE, linewidth=1.8, zorder=4, label=label)
+    x, z = centre[[0, 2]]
+    axes.plot(x, z, "*", color=BLUE, markersize=13, zorder=5, label="μ of the query")
+    axes.set(aspect="equal", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05))
+    axes.set_axis_off()
+
+
+def _rim(centre: np.ndarray, cosine: float) -> np.ndarray:
+    """The circle of all directions with this cosine to the centre."""
+    turn = np.linspace(0, 2 * math.pi, 361)
+    across = np.linalg.svd(centre[None])[2][1:]
+    sine = math.sqrt(max(0.0, 1 - cosine**2))
+    around = np.cos(turn)[:, None] * across[0] + np.sin(turn)[:, None] * across[1]
+    return cosine * centre + sine * around
 
 
 def reported(folder: str, anchor: str, number: int) -> str:

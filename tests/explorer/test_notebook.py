@@ -130,12 +130,12 @@ def test_without_a_map_the_page_says_how_to_get_one(monkeypatch):
     found = au.explore(small(), map=False).data["table"]["map"]
     assert found["available"] is False
     assert "map=True" in found["reason"]
-    monkeypatch.setattr("aureole.explorer._notebook._QUICK", 59)
+    monkeypatch.setattr("aureole.explorer._explorer._QUICK", 59)
     found = au.explore(small()).data["table"]["map"]
     assert found["available"] is False
     assert "more than 59 items" in found["reason"]
     monkeypatch.setitem(sys.modules, "openTSNE", None)
-    monkeypatch.setattr("aureole.explorer._notebook._QUICK", 60)
+    monkeypatch.setattr("aureole.explorer._explorer._QUICK", 60)
     found = au.explore(small()).data["table"]["map"]
     assert found["available"] is False
     assert "pip install 'aureole[explore]'" in found["reason"]

@@ -8,7 +8,6 @@ import torch
 from scipy.stats import spearmanr
 
 from aureole.errors import InvalidInputError
-from aureole.explorer._figures import count_labels, two_caps_figure
 from aureole.explorer._quickstart import (
     QuickstartSetting,
     choose_query,
@@ -18,6 +17,7 @@ from aureole.explorer._quickstart import (
     two_searches,
     write_gallery,
 )
+from aureole.explorer._quickstart_page import count_labels, two_caps_figure
 from aureole.records import file_hash, read_record
 from aureole.synthetic import drawn_shapes
 

@@ -12,7 +12,6 @@ import torch
 from aureole._io import atomic_write
 from aureole.data._image_files import read_thumbnail
 from aureole.errors import InvalidInputError
-from aureole.explorer import _figures as figures
 from aureole.explorer._page import (
     Gallery,
     Item,
@@ -23,12 +22,14 @@ from aureole.explorer._page import (
     format_share,
     render,
 )
+from aureole.plot import BLUE, VERMILION, canvas, coverage, draw_rejection, kappa_histogram
 from aureole.training._assessment import Assessment
 
 _SHOWN = 12  # items of each gallery
 _MAX_TEXT = 300  # characters of a text
 _SIDE = 192  # pixels of a thumbnail
 _NOTHING = 0.01  # nats, below which the page speaks of no information
+_FEWEST = 30  # rows: a mean over fewer is not drawn
 _WEAK = 0.55  # AUROC of kappa, below which the page says that it hardly helps
 
 _READING = (
@@ -222,7 +223,7 @@ def _results(found: Assessment) -> list[str]:
 
 def _certainty(kappa: np.ndarray, galleries: Sequence[Gallery]) -> Section:
     figure = Picture(
-        figures.kappa_figure(kappa),
+        _kappa_figure(kappa),
         f"κ of all {len(kappa):,} rows. A single narrow peak would mean that the vectors do not show which "
         "rows are ambiguous.",
         "Histogram of κ over the rows",
@@ -245,7 +246,7 @@ def _rejection(found: Assessment) -> Section:
         ),
     )
     figure = Picture(
-        figures.rejection_figure(found),
+        _rejection_figure(found),
         "Recall@1 of the remaining rows when the least certain ones are rejected.",
         "Recall@1 against the share of rows rejected, by κ, at random and in the best order",
     )
@@ -264,7 +265,7 @@ def _coverage(found: Assessment) -> Section:
         ),
     )
     figure = Picture(
-        figures.coverage_figure(found.coverage),
+        _coverage_figure(found.coverage),
         "Measured against nominal coverage. Above the diagonal caps are too wide, below it too narrow.",
         "Measured coverage against nominal coverage",
     )
@@ -274,7 +275,7 @@ def _coverage(found: Assessment) -> Section:
 
 def _profile(found: Assessment) -> Section:
     figure = Picture(
-        figures.profile_figure(found.profile, found.kappa_pos),
+        _profile_figure(found.profile, found.kappa_pos),
         "Information on held-out pairs when the head was fitted, against κ_pos. The axis spans half a nat or more.",
         "Held-out information against κ_pos",
     )
@@ -283,3 +284,58 @@ def _profile(found: Assessment) -> Section:
         "another κ_pos would do as well, and would scale all κ. The order of the rows hardly changes."
     )
     return Section("profile", "The choice of κ_pos", text, (), (figure,))
+
+
+def _kappa_figure(kappa: np.ndarray) -> str:
+    """A histogram of kappa, with the median marked; the axis is logarithmic if kappas differ tenfold."""
+    with canvas("kappa", 1) as drawing:
+        kappa_histogram(kappa, ax=drawing.axes[0]).get_legend().remove()
+        drawing.legend()
+    return drawing.svg
+
+
+def _rejection_figure(found: Assessment) -> str:
+    """Recall@1 of the rows that are kept against the share rejected: by kappa, in the best order, and at random.
+
+    The curve by kappa ends where fewer than 30 rows are kept, whose Recall@1 would be noise.
+    """
+    shown = found.rejected <= max(0.5, 1 - _FEWEST / found.asked)
+    kept = np.where(shown, found.kept, np.nan)
+    return rejection_curves("head-rejection", found.rejected, kept, best=found.best, items="rows")
+
+
+def rejection_curves(
+    name: str, rejected: np.ndarray, kept: np.ndarray, *, best: np.ndarray, items: str
+) -> str:
+    """Recall@1 of the ``items`` that are kept against the share rejected; NaN is not drawn."""
+    with canvas(name, 1, height=3.6) as drawing:
+        style = {"score": "Recall@1", "items": items, "ax": drawing.axes[0]}
+        draw_rejection(rejected, kept, best, **style).get_legend().remove()
+        drawing.legend()
+    return drawing.svg
+
+
+def _coverage_figure(shares: Mapping[float, float]) -> str:
+    """Measured against nominal coverage of a partner."""
+    with canvas("head-coverage", 1, height=3.9) as drawing:
+        coverage(shares, ax=drawing.axes[0]).get_legend().remove()
+        drawing.legend()
+    return drawing.svg
+
+
+def _profile_figure(profile: Mapping[float, float], kappa_pos: float) -> str:
+    """The held-out information against kappa_pos on a log scale, with the chosen value marked."""
+    values = sorted(profile.items())
+    x, y = zip(*values, strict=True)
+    with canvas("head-profile", 1) as drawing:
+        (axes,) = drawing.axes
+        axes.plot(x, y, "o-", color=BLUE, markersize=6, label="held-out information")
+        chosen = f"chosen: {format_number(kappa_pos)}"
+        axes.axvline(kappa_pos, color=VERMILION, linestyle="--", label=chosen)
+        axes.set_xscale("log")
+        axes.set_xticks(x, [f"{value:.3g}" for value in x])
+        axes.minorticks_off()
+        middle, half = (max(y) + min(y)) / 2, max(0.55 * (max(y) - min(y)), 0.25)
+        axes.set(xlabel="κ_pos", ylabel="nats", ylim=(middle - half, middle + half))
+        drawing.legend()
+    return drawing.svg

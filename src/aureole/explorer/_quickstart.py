@@ -27,8 +27,13 @@ from aureole.engines import Origin
 from aureole.errors import AureoleError, InvalidInputError
 from aureole.evaluation import rejection_curve, spearman
 from aureole.evaluation._retrieval_metrics import nearest_label_matches
-from aureole.explorer._figures import CapSearch, count_labels, two_caps_figure
-from aureole.explorer._quickstart_page import Findings, write_page
+from aureole.explorer._quickstart_page import (
+    CapSearch,
+    Findings,
+    count_labels,
+    two_caps_figure,
+    write_page,
+)
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder, whiten_last_layer
 from aureole.models._saving import WEIGHTS
