@@ -40,7 +40,7 @@ from aureole.embed import (
     load_embedder,
 )
 from aureole.models import CifarResNet
-from aureole.models._pretrained import MINILM_CAPTIONS
+from aureole.models._saving import MINILM_CAPTIONS
 from aureole.records import Record, read_record, write_record
 from aureole_paper.cifar import load_cifar10
 from aureole_paper.data_folder import data_folder

@@ -1,7 +1,7 @@
 """Does kappa rank noise in a training loop of your own? Ranks by design, head and negatives, five seeds each.
 
 python -m benchmarks.own_loop writes results/benchmarks/own_loop.json; ``--part limits`` adds what limits the hardest
-design, and ``--part libraries`` the same test inside pytorch-metric-learning, lightly and sentence-transformers, where
+design, and ``--part libraries`` the same test inside pytorch-metric-learning and sentence-transformers, where
 these are installed.
 
 The loop is what you would write first: an encoder Linear-ReLU-Linear, a head, a loss without negatives, Adam at 3e-3,

@@ -8,8 +8,7 @@ from aureole.errors import InvalidInputError
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.synthetic import ControlledProcess, draw_generator
 from aureole.training import Phase
-from aureole.training._fit import step_seed
-from aureole.training._schedule import locate
+from aureole.training._fit import locate, step_seed
 from aureole_paper.paper_encoders import paper_phases, three_phases
 from aureole_paper.starts import best_start
 

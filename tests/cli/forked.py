@@ -78,10 +78,10 @@ def _run(arguments, hidden, program):
 
 def _main():
     import aureole.cli
-    from aureole.models import _pretrained as hub
+    from aureole.models import _saving as saving
 
     assert aureole.cli
-    assert hub
+    assert saving
     results = []
     for case in json.loads(sys.stdin.read()):
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115

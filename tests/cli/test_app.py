@@ -19,7 +19,7 @@ import aureole as au
 from aureole.cli import _app, main
 from aureole.cli._output import print_table, table, wrapped
 from aureole.data import write_columns
-from aureole.models._pretrained import MINILM_CAPTIONS
+from aureole.models._saving import MINILM_CAPTIONS
 from aureole.records import Record, write_record
 from aureole.training._config import EXAMPLES
 
@@ -131,7 +131,7 @@ def place(tmp_path_factory):
         mu = au.sphere.normalize(torch.randn(5, dim))
         rows = au.VonMisesFisher(mu, torch.full((5,), 9.0))
         au.CredibleIndex.create(str(folder / f"{name}.faiss"), rows, list("01234")).close()
-    au.PosteriorEncoder(au.models.CifarResNet(8), au.models.KappaFromPrototypes(64, 16)).save(
+    au.PosteriorEncoder(au.models.CifarResNet(8), au.models.KappaFromNorm(64, 16)).save(
         folder / "encoder"
     )
     (folder / "photos").mkdir()
@@ -178,15 +178,11 @@ def test_a_missing_extra_is_named(without, number):
 
 @pytest.mark.slow
 def test_a_missing_extra_is_named_in_python(place):
-    programs = {
-        "hub": ("huggingface_hub", "from aureole.models._pretrained import _hub; _hub()"),
-        "train": ("torchmetrics", "from aureole.evaluation import StreamingMetric"),
-    }
-    cases = [Case((), (hidden,), program) for hidden, program in programs.values()]
-    for extra, ended in zip(programs, run_cases(cases, place), strict=True):
-        last = ended.stderr.strip().splitlines()[-1]
-        assert last.startswith("aureole.errors.MissingPackageError: ")
-        assert f"pip install 'aureole[{extra}]'" in last
+    program = "from aureole.training._fit import check_fabric; check_fabric()"
+    (ended,) = run_cases([Case((), ("lightning_fabric",), program)], place)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("aureole.errors.MissingPackageError: ")
+    assert "pip install 'aureole[train]'" in last
 
 
 @pytest.mark.slow

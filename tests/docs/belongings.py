@@ -13,8 +13,7 @@ from aureole.data._image_files import read_picture, write_picture
 from aureole.embed import load_embedder
 from aureole.engines import Origin
 from aureole.models import Card, CifarResNet
-from aureole.models._pretrained import MINILM_CAPTIONS
-from aureole.models._saving import WEIGHTS
+from aureole.models._saving import MINILM_CAPTIONS, WEIGHTS
 from aureole.records import file_hash
 from aureole.training import minilm
 from tests.made_pictures import make_pictures

@@ -15,7 +15,7 @@ from aureole.caps import CredibleIndex
 from aureole.embed import ModelSpec, SourceSpec, embed, load_embedder
 from aureole.embed._posterior_table import PosteriorTable
 from aureole.errors import InvalidInputError, MissingPackageError
-from aureole.models._pretrained import MINILM_CAPTIONS
+from aureole.models._saving import MINILM_CAPTIONS
 from tests.embed.conftest import assert_same, by_id, rows, save_encoder
 from tests.made_pictures import make_corrupt, make_pictures
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from aureole.embed import load_embedder
 from aureole.errors import EncoderError, InvalidInputError
-from aureole.models._pretrained import MINILM_CAPTIONS
+from aureole.models._saving import MINILM_CAPTIONS
 from aureole.training import FrozenHead, minilm
 from tests.made_pictures import bomb
 

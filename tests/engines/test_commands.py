@@ -9,7 +9,7 @@ import torch
 import aureole as au
 from aureole.caps import CredibleIndex
 from aureole.data import write_columns
-from aureole.models._pretrained import MINILM_CAPTIONS
+from aureole.models._saving import MINILM_CAPTIONS
 from tests.cli.conftest import run
 from tests.engines.conftest import brute_force, posteriors
 

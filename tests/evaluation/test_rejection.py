@@ -13,10 +13,15 @@ from scipy.stats import mannwhitneyu
 import aureole as au
 from aureole._rank_correlation import average_ranks
 from aureole.errors import InvalidInputError
-from aureole.evaluation import augrc, aurc, r_auroc, rejection_curve
-from aureole.evaluation._rejection import _check, area_under_rejection, kappa_rejection, oracle_area
+from aureole.evaluation import aurc, r_auroc, rejection_curve
+from aureole.evaluation._rejection import (
+    area_under_rejection,
+    check_outcomes,
+    kappa_rejection,
+    oracle_area,
+)
 
-FIGURES = (area_under_rejection, aurc, augrc, r_auroc)
+FIGURES = (area_under_rejection, aurc, r_auroc)
 items = st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=6)
 many = st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=1, max_size=60)
 
@@ -54,11 +59,7 @@ def test_areas_are_means_over_all_orders_of_ties(drawn):
     def risk(order):
         return sum(1 - kept_share(order, k) for k in range(1, n + 1)) / n
 
-    def generalised(order):
-        errors = [k - sum(order[:k]) for k in range(n + 1)]
-        return sum(Fraction(a + b, 2 * n * n) for a, b in pairwise(errors))
-
-    for figure, slow in ((area_under_rejection, area), (aurc, risk), (augrc, generalised)):
+    for figure, slow in ((area_under_rejection, area), (aurc, risk)):
         assert figure(uncertainty, correct) == pytest.approx(
             mean_over_orders(drawn, slow), abs=1e-12
         )
@@ -78,17 +79,13 @@ def test_figures_agree_with_each_other(drawn):
     area, auroc = area_under_rejection(uncertainty, correct), r_auroc(uncertainty, correct)
     assert aurc(uncertainty, correct) == pytest.approx(1 - area, abs=1e-12)
     assert area <= oracle_area(correct) + 1e-12
-    assert 0 <= augrc(uncertainty, correct) <= 0.5
     constant = torch.zeros(n)
     assert area_under_rejection(constant, correct) == pytest.approx(right)
     if right in (0.0, 1.0):
         assert math.isnan(auroc)
-        assert augrc(uncertainty, correct) == pytest.approx((1 - right) / 2)
     else:
         assert r_auroc(constant, correct) == 0.5
         assert r_auroc(-uncertainty, correct) == pytest.approx(1 - auroc)
-        identity = (1 - auroc) * right * (1 - right) + (1 - right) ** 2 / 2
-        assert augrc(uncertainty, correct) == pytest.approx(identity, abs=1e-12)
 
 
 @given(many, st.randoms(use_true_random=False))
@@ -116,17 +113,6 @@ def test_auroc_matches_mann_whitney(decimals):
     assert r_auroc(uncertainty, correct) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_augrc_matches_the_trapezoid_between_thresholds():
-    correct = torch.rand(500) < 0.6
-    uncertainty = (torch.randn(500) + ~correct).round(decimals=1)
-    coverage, risk = [0.0], [0.0]
-    for threshold in uncertainty.unique().tolist():
-        kept = uncertainty <= threshold
-        coverage.append(kept.double().mean().item())
-        risk.append((kept & ~correct).double().mean().item())
-    assert augrc(uncertainty, correct) == pytest.approx(np.trapezoid(risk, coverage), abs=1e-12)
-
-
 def test_oracle_has_the_best_order():
     correct = torch.rand(300) < 0.5
     c = int(correct.sum())
@@ -135,7 +121,6 @@ def test_oracle_has_the_best_order():
     best = torch.rand(300) + (~correct).float()
     assert area_under_rejection(best, correct) == pytest.approx(wanted, abs=1e-12)
     assert r_auroc(best, correct) == 1.0
-    assert augrc(best, correct) == pytest.approx((1 - c / 300) ** 2 / 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -160,7 +145,6 @@ def test_one_item_has_a_curve_but_no_pair():
         correct = torch.tensor([right])
         assert area_under_rejection(one, correct) == oracle_area(correct) == float(right)
         assert aurc(one, correct) == float(not right)
-        assert augrc(one, correct) == float(not right) / 2
         assert math.isnan(r_auroc(one, correct))
         assert rejection_curve(one, correct, points=2)[1].tolist() == [float(right)] * 2
 
@@ -185,7 +169,7 @@ def test_refusals_of_single_functions():
     with pytest.raises(InvalidInputError, match="at least 2, but is 1"):
         rejection_curve(torch.rand(4), torch.ones(4, dtype=torch.bool), points=1)
     with pytest.raises(InvalidInputError, match="must be boolean, but is"):
-        _check(torch.rand(4), torch.ones(4, dtype=torch.long))
+        check_outcomes(torch.rand(4), torch.ones(4, dtype=torch.long))
 
 
 def gallery(n=20):

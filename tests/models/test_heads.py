@@ -1,4 +1,4 @@
-"""Heads: kappa from the norm, from prototypes, and mixtures."""
+"""Heads: kappa from the norm, from a network, and mixtures."""
 
 import pytest
 import torch
@@ -8,7 +8,6 @@ from aureole.data import PairBatch
 from aureole.errors import InvalidInputError
 from aureole.models import (
     KappaFromNorm,
-    KappaFromPrototypes,
     MixtureHead,
     PosteriorEncoder,
     PosteriorHead,
@@ -70,19 +69,6 @@ def test_the_part_mu_is_one_component_and_keeps_every_parameter_in_the_graph():
         encoder.enter("kappa")
     with pytest.raises(InvalidInputError, match="jointly"):
         PosteriorEncoder(torch.nn.Identity(), KappaFromNorm(8, 4)).enter("mu")
-
-
-def test_one_step_of_the_mixture_loss_moves_everything_and_lowers_it():
-    head, loss = MixtureHead(8, 4, n_components=2), au.ClosedFormInfoNCE(20.0)
-    head.initialise(FEATURES, kappa=10.0)
-    pairs = torch.arange(32).view(16, 2)
-    views = FEATURES[:16].repeat_interleave(2, 0) + 0.1 * torch.randn(32, 8)
-    optimiser = torch.optim.SGD(head.parameters(), 0.05)
-    before = loss.among(head(views), pairs)
-    before.backward()
-    assert all(p.grad.abs().max() > 0 for p in head.parameters())
-    optimiser.step()
-    assert loss.among(head(views), pairs) < before
 
 
 def test_it_trains_in_phases_and_in_bfloat16():
@@ -151,47 +137,6 @@ def test_a_head_starts_from_the_classifiers_logits(dim):
         torch.testing.assert_close(found @ found.T, logits @ logits.T, rtol=1e-4, atol=1e-5)
     else:
         assert bool((found.norm(dim=-1) <= logits.norm(dim=-1) + 1e-5).all())
-
-
-def test_variances_of_two_doubts_add():
-    head = KappaFromPrototypes(6, 16, n_prototypes=10)
-    features = torch.randn(40, 6)
-    head.initialise(features, kappa=20.0)
-    shares = torch.softmax(head.votes(features) / 4.0, -1)
-    mean = shares @ torch.nn.functional.normalize(head.prototypes, dim=-1)
-    r = mean.norm(dim=-1)
-    by_norm = KappaFromNorm.forward(head, features).kappa
-    expected = 1 / (1 / by_norm + (1 - r**2) / (r * (16 - r**2)))
-    torch.testing.assert_close(head(features).kappa, expected)
-
-
-def test_votes_for_one_prototype_leave_the_norms_kappa():
-    head = KappaFromPrototypes(6, 16, n_prototypes=3)
-    with torch.no_grad():
-        head.votes.weight.zero_()
-        head.votes.bias.copy_(torch.tensor([0.0, 400.0, 0.0]))
-    features = torch.randn(8, 6, requires_grad=True)
-    found = head(features)
-    torch.testing.assert_close(found.kappa, KappaFromNorm.forward(head, features).kappa)
-    found.kappa.sum().backward()
-    assert bool(features.grad.isfinite().all())
-
-
-def test_a_prototype_heads_gradient():
-    head = KappaFromPrototypes(3, 4, n_prototypes=6).double()
-    features = torch.randn(3, 3, dtype=torch.float64)
-
-    def kappa(scale, weight):
-        head.log_scale.data, head.log_weight.data = scale.detach(), weight.detach()
-        seen = torch.func.functional_call(
-            head, {"log_scale": scale, "log_weight": weight}, features
-        )
-        return seen.kappa
-
-    start = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.3, -0.2)]
-    with pytest.MonkeyPatch.context() as patch:  # the head works in float32; check it in float64
-        patch.setattr(torch.Tensor, "float", torch.Tensor.double)
-        assert torch.autograd.gradcheck(kappa, start)
 
 
 def test_the_default_head_starts_with_one_kappa_and_any_order_can_be_learned():

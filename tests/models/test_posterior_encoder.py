@@ -1,4 +1,4 @@
-"""Posterior encoders: learning rates, and posteriors pooled over views and ensemble members."""
+"""Posterior encoders: learning rates and precision."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from aureole.errors import InvalidInputError
 from aureole.models import (
     CifarResNet,
     KappaFromNorm,
-    KappaFromPrototypes,
     MixtureHead,
     PosteriorEncoder,
 )
@@ -30,7 +29,6 @@ def test_an_encoder_in_double_precision_has_posteriors_in_double_precision(backb
     images = torch.rand(2, 3, 32, 32, dtype=torch.float64)
     for head in (
         KappaFromNorm(n_in, 5),
-        KappaFromPrototypes(n_in, 5, n_prototypes=4),
         MixtureHead(n_in, 5, n_components=2),
     ):
         posterior = PosteriorEncoder(backbone, head).double()(images)

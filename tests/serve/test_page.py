@@ -13,7 +13,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.embed import load_embedder
 from aureole.engines import Origin
 from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder, whiten_last_layer
-from aureole.models._pretrained import MINILM_CAPTIONS
+from aureole.models._saving import MINILM_CAPTIONS
 from tests.web.visit import Visit, asks_for_members, browser, chromium, serving
 
 pytest.importorskip("playwright")

@@ -1,7 +1,7 @@
 """The test of ``benchmarks.own_loop`` inside the training loops of other libraries, with the default head.
 
-pytorch-metric-learning trains with its ``MetricLossOnly`` and ``MPerClassSampler``, lightly with ``LightlyDataset``,
-``MultiViewTransform`` and ``ProjectionHead``, on the design "added". The trainer of sentence-transformers fits a head
+pytorch-metric-learning trains with its ``MetricLossOnly`` and ``MPerClassSampler``, on the design
+"added". The trainer of sentence-transformers fits a head
 to MiniLM on captions of Multi30k, where two captions of a photo are a pair; there kappa is compared with the number of
 the caption (the first is the longest and the fifth the shortest on average).
 """
@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch import nn
+from torch.utils.data import TensorDataset
 
 import aureole as au
 from aureole.evaluation import spearman
 from aureole.training import (
-    LightlyLoss,
     MetricLearningLoss,
     SentencePairLoss,
     SentencePosterior,
@@ -56,59 +55,6 @@ def metric_learning(seed: int, steps: int = STEPS) -> float:
     trainer.train(num_epochs=1)
     assert isinstance(loss.head, nn.Module)
     return kappa_rank(nn.Sequential(trunk, loss.head).eval(), "added")
-
-
-class _Things(Dataset):
-    """Things of the design "added"; ``transform`` makes views of them, as lightly expects."""
-
-    transform = None
-
-    def __init__(self, n: int, rng: torch.Generator) -> None:
-        self.things = things("added", n, rng)
-
-    def __len__(self) -> int:
-        return len(self.things)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        assert self.transform is not None
-        return self.transform(self.things[index]), index
-
-
-def lightly(seed: int, steps: int = STEPS) -> float:
-    """The rank of kappa with noise after training with lightly."""
-    declare_vision_operators()
-    from lightly.data import LightlyDataset
-    from lightly.models.modules.heads import ProjectionHead
-    from lightly.transforms.multi_view_transform import MultiViewTransform
-
-    torch.manual_seed(seed)
-    rng = torch.Generator().manual_seed(seed)
-    two = MultiViewTransform([lambda thing: view("added", thing[None], rng)[0][0]] * 2)
-    data = _Things(PAIRS * steps, rng)
-    dataset = LightlyDataset.from_torch_dataset(data, transform=two)
-    backbone = ProjectionHead([(13, 64, None, nn.ReLU()), (64, 32, None, None)])
-    criterion = LightlyLoss(au.ClosedFormInfoNCE(KAPPA_POS), au.PosteriorHead(32, DIM))
-    parameters = [*backbone.parameters(), *criterion.parameters()]
-    optimiser = torch.optim.Adam(parameters, RATE)
-    for views, _, _ in DataLoader(dataset, batch_size=PAIRS):
-        optimiser.zero_grad()
-        criterion(backbone(views[0]), backbone(views[1])).backward()
-        optimiser.step()
-    assert isinstance(criterion.head, nn.Module)
-    return kappa_rank(nn.Sequential(backbone, criterion.head).eval(), "added")
-
-
-def declare_vision_operators() -> None:
-    """Declare the two operators that torchvision's CUDA build needs to be imported with a CPU build of torch."""
-    if hasattr(torch.ops.torchvision, "nms"):
-        return
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _LIBRARIES.append(library)  # its operators are gone with it
-
-
-_LIBRARIES: list[torch.library.Library] = []
 
 
 def sentences(
@@ -173,7 +119,7 @@ def sentences(
 def library_ranks(seeds: Sequence[int]) -> dict[str, object]:
     """Ranks by library and seed, of those that are installed."""
     results: dict[str, object] = {}
-    for name, run in (("pytorch-metric-learning", metric_learning), ("lightly", lightly)):
+    for name, run in (("pytorch-metric-learning", metric_learning),):
         try:
             values = [round(run(seed), 3) for seed in seeds]
         except ImportError as error:

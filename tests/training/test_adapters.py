@@ -1,4 +1,4 @@
-"""Adapters to pytorch-metric-learning and lightly: loop oracles, and the former's own NT-Xent."""
+"""The adapter to pytorch-metric-learning: loop oracles, and the library's own NT-Xent."""
 
 import subprocess
 import sys
@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 import aureole as au
-from aureole import sphere
 from aureole.errors import InvalidInputError
-from aureole.training import LightlyLoss, MetricLearningLoss
+from aureole.training import MetricLearningLoss
 from aureole.training._metric_learning import posterior_from_norm
 
 TEMPERATURE = 0.2
@@ -43,22 +42,6 @@ def assert_same(found, expected, inputs):
     for ours, theirs in zip(*grads, strict=True):
         assert torch.isfinite(ours).all()
         assert torch.allclose(ours, theirs, rtol=1e-8, atol=1e-11)
-
-
-def nt_xent_loop(out0, out1, temperature, *, same_view):
-    """NT-Xent of SimCLR by a slow loop, with or without the negatives of the anchor's own view."""
-    views = [sphere.normalize(out0), sphere.normalize(out1)]
-    terms = []
-    for own, other in (views, views[::-1]):
-        for i in range(len(own)):
-            scores = [(own[i] @ z / temperature).exp() for z in other]
-            if same_view:
-                scores += [(own[i] @ own[j] / temperature).exp() for j in range(len(own)) if j != i]
-            terms.append(-torch.log(scores[i] / torch.stack(scores).sum()))
-    return torch.stack(terms).mean()
-
-
-# pytorch-metric-learning
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=named)
@@ -160,14 +143,12 @@ def test_a_point_head_gives_a_zero_that_is_not_nan():
     assert MetricLearningLoss(au.InfoNCE(temperature=0.2), point)(raw(3), torch.arange(3)) == 0
 
 
-@pytest.mark.parametrize("adapter", [LightlyLoss, MetricLearningLoss])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_loss_trains_a_head_and_autocast_is_fine(adapter, dtype):
+def test_every_loss_trains_a_head_and_autocast_is_fine(dtype):
     for loss in (*LOSSES, au.MCInfoNCE(20.0, 8), au.losses.HedgedInstance(n_samples=8)):
         head = _Head(nn.Linear(5, 4))
-        module = adapter(loss, head)
-        x = torch.randn(6, 5)
-        given = (x, torch.arange(3).repeat(2)) if adapter is MetricLearningLoss else (x, x.flip(1))
+        module = MetricLearningLoss(loss, head)
+        given = torch.randn(6, 5), torch.arange(3).repeat(2)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             value = module(*given)
         value.backward()
@@ -296,64 +277,9 @@ def test_it_works_with_a_memory_across_batches():
         assert_same(ours(x, labels), theirs(x, labels), (x,))
 
 
-# lightly
-
-
-@pytest.mark.parametrize("loss", LOSSES, ids=named)
-def test_two_views_match_a_loop(loss):
-    first, second = raw(5), raw(5)
-    terms = []
-    for own, other in ((first, second), (second, first)):
-        for i in range(5):
-            terms.append(single(loss, own, other, i, i, [j for j in range(5) if j != i]))
-    found = LightlyLoss(loss)(first, second)
-    assert_same(found, torch.stack(terms).mean(), (first, second))
-    assert torch.allclose(LightlyLoss(loss)(second, first), found)
-
-
-def test_reduction_none_gives_a_value_per_item():
-    first, second = raw(5), raw(5)
-    each = LightlyLoss(au.ClosedFormInfoNCE(20.0, reduction="none"))(first, second)
-    assert each.shape == (5,)
-    assert torch.allclose(each.mean(), LightlyLoss(au.ClosedFormInfoNCE(20.0))(first, second))
-
-
-def test_it_is_nt_xent_without_the_negatives_of_the_own_view():
-    first, second = raw(7), raw(7)
-    loss = au.InfoNCE(temperature=TEMPERATURE)
-    ours = LightlyLoss(loss)(first, second)
-    assert_same(ours, nt_xent_loop(first, second, TEMPERATURE, same_view=False), (first, second))
-    excess = []  # log(1 + scores of the own view / scores of the other view)
-    views = [sphere.normalize(first), sphere.normalize(second)]
-    for own, other in (views, views[::-1]):
-        within = (own @ own.T / TEMPERATURE).exp().tril(-1)
-        within = (within + within.T).sum(1)
-        excess.append(torch.log1p(within / (own @ other.T / TEMPERATURE).exp().sum(1)))
-    full = nt_xent_loop(first, second, TEMPERATURE, same_view=True)
-    assert_same(ours + torch.cat(excess).mean(), full, (first, second))
-    both = MetricLearningLoss(loss)(torch.cat([first, second]), torch.arange(7).repeat(2))
-    assert_same(both, full, (first, second))
-
-
-def test_wrong_calls_of_the_lightly_loss_are_explained():
-    loss = LightlyLoss(au.InfoNCE(temperature=0.2))
-    x = raw(4).detach()
-    zero = x.clone()
-    zero[1] = 0
-    for call, message in (
-        ((x, x[:3]), "same shape"),
-        ((x[0], x[0]), r"out0 must be .* shape \(n, dim\)"),
-        ((x, zero), r"vectors\[1\].*zero"),
-        ((x[:1], x[:1]), "one pair holds no negatives"),
-        ((x[:0], x[:0]), "empty"),
-    ):
-        with pytest.raises(InvalidInputError, match=message):
-            loss(*call)
-
-
-def test_the_adapters_import_without_the_other_libraries():
+def test_the_adapter_imports_without_the_other_library():
     code = (
         "import sys, aureole.training\n"
-        "assert not {'lightly', 'pytorch_metric_learning', 'torchvision'} & set(sys.modules)"
+        "assert not {'pytorch_metric_learning', 'torchvision'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,8 +11,8 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.synthetic import BimodalProcess
-from aureole.training import Fit, FitOptions, Phase, fit
-from aureole.training._fit import Observer
+from aureole.training import FitOptions, Phase, fit
+from aureole.training._fit import Fit, Observer
 from aureole_paper.mixture_recovery import align_mixtures, divergence, mode_recovery, rotate_mixture
 from aureole_paper.paper_encoders import MixtureEncoder
 from aureole_paper.settings import RunSetting, rounded

@@ -16,23 +16,21 @@ from torch import Tensor, nn
 from aureole.data import PairBatch, label_rates, poisson_pairs
 from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
-from aureole.evaluation import augrc, aurc, r_auroc, rejection_curve, spearman
+from aureole.evaluation import aurc, r_auroc, rejection_curve, spearman
 from aureole.evaluation._rejection import area_under_rejection, oracle_area
 from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.models import (
     CifarResNet,
     KappaFromNorm,
-    KappaFromPrototypes,
     PosteriorEncoder,
-    ResNet18,
     whiten_last_layer,
 )
 from aureole.models._networks import bfloat16_in_hardware, hold_statistics
 from aureole.records import file_hash
 from aureole.synthetic import deteriorate
 from aureole.synthetic._image_transforms import augment
-from aureole.training import Fit, FitOptions, Phase, fit
-from aureole.training._fit import Observer
+from aureole.training import FitOptions, Phase, fit
+from aureole.training._fit import Fit, Observer
 from aureole_paper.cifar import (
     Cifar10H,
     Fold,
@@ -43,7 +41,9 @@ from aureole_paper.cifar import (
 )
 from aureole_paper.classifier import load_classifier
 from aureole_paper.names import BackboneName, LabelName
+from aureole_paper.networks import KappaFromPrototypes, ResNet18
 from aureole_paper.pooled import Ensemble, MirroredViews
+from aureole_paper.selective import augrc
 from aureole_paper.settings import LossName, RunSetting, objective, rounded
 from aureole_paper.statistics import vote_ceiling
 

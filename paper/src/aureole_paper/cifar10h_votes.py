@@ -18,16 +18,17 @@ from torch import Tensor, nn
 
 from aureole.data import PairBatch, Votes, label_rates, poisson_pairs
 from aureole.distributions import VonMisesFisher
-from aureole.evaluation import augrc, aurc, r_auroc, spearman
+from aureole.evaluation import aurc, r_auroc, spearman
 from aureole.evaluation._retrieval_metrics import nearest_label_matches
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, ResidualMLP
 from aureole.sphere import normalize
 from aureole.synthetic import deteriorate
-from aureole.training import Fit, FitOptions, Phase, fit
-from aureole.training._fit import Observer
+from aureole.training import FitOptions, Phase, fit
+from aureole.training._fit import Fit, Observer
 from aureole_paper.cifar10h import BackboneName, Split, load_backbone
 from aureole_paper.cifar10h_baselines import both_views, choose_votes, item_errors, ridge_inputs
+from aureole_paper.selective import augrc
 from aureole_paper.settings import RunSetting, rounded
 
 # seeds of random draws outside of training, far from the seeds of steps

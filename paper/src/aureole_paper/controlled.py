@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from aureole.data import PairBatch, Triplets
 from aureole.distributions import VonMisesFisher
-from aureole.evaluation import diagnose, latent_coverage, partner_coverage, recovery
+from aureole.evaluation import diagnose, partner_coverage, recovery
 from aureole.evaluation._calibration import CAP_MASSES
 from aureole.models import IndependentEncoder
 from aureole.sphere import align
 from aureole.synthetic import ControlledProcess
-from aureole.training import Fit, FitOptions, Phase, fit
-from aureole.training._fit import Observer
+from aureole.training import FitOptions, Phase, fit
+from aureole.training._fit import Fit, Observer
 from aureole.training._recipes import keyed
+from aureole_paper.latent_coverage import latent_coverage
 from aureole_paper.paper_encoders import PaperEncoder
 from aureole_paper.settings import Setting, rounded
 from aureole_paper.starts import best_start

@@ -27,8 +27,7 @@ from aureole.evaluation import Calibration, fit_calibration, spearman
 from aureole.evaluation._calibration import partner_angle
 from aureole.sphere import mean_resultant_length, predictive_angle, predictive_mass
 from aureole.sphere._predictive import predictive_log_pdf
-from aureole.training import Fit
-from aureole.training._fit import Observer
+from aureole.training._fit import Fit, Observer
 from aureole_paper import cifar10h
 from aureole_paper.cifar import vote_entropy
 from aureole_paper.cifar10h import Cifar10HSetting, Split, encode

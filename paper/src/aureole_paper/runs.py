@@ -11,8 +11,7 @@ from aureole.errors import InvalidInputError
 from aureole.losses._negatives import n_ranks, rank
 from aureole.models._networks import bfloat16_in_hardware
 from aureole.records import Record, read_record, write_record
-from aureole.training import Fit
-from aureole.training._fit import Observer
+from aureole.training._fit import Fit, Observer
 from aureole_paper import (
     adaptive_retrieval,
     bimodal,

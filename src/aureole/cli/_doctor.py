@@ -12,7 +12,7 @@ import typer
 from packaging.requirements import Requirement
 
 import aureole as au
-from aureole.cli._lazy import pretrained, rich, torch
+from aureole.cli._lazy import rich, saving, torch
 from aureole.cli._options import AsJson
 from aureole.cli._output import print_json, print_text
 
@@ -80,7 +80,7 @@ def machine() -> dict[str, Any]:
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "heads": sorted(pretrained.PACKAGED_HEADS),
+        "heads": sorted(saving.PACKAGED_HEADS),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
 

@@ -14,7 +14,7 @@ import typer
 from typer import Option
 
 import aureole as au
-from aureole.cli._lazy import head_report, np, pages, pretrained
+from aureole.cli._lazy import head_report, np, pages, saving
 from aureole.cli._options import Normalized, option
 from aureole.cli._output import rows_bar
 from aureole.errors import EncoderError, InvalidInputError
@@ -29,7 +29,7 @@ def parse_spec(text: str) -> str:
     """
     if au.encoders.is_spec(text) or au.data._addresses.is_remote(text):
         return text
-    return str(pretrained.find_model(text))
+    return str(saving.find_model(text))
 
 
 _ENCODER = "Encoder of texts or pictures, such as sentence-transformers:NAME, timm:NAME or python:MODULE:FUNCTION."

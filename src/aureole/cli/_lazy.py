@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         _page as pages,
         _questions as questions,
     )
-    from aureole.models import _pretrained as pretrained
+    from aureole.models import _saving as saving
     from aureole.training import _assessment as assessment
 else:
 
@@ -38,7 +38,7 @@ else:
             return getattr(module, name)
 
     np, rich, torch = _Lazy("numpy"), _Lazy("rich"), _Lazy("torch")
-    pretrained = _Lazy("aureole.models._pretrained")
+    saving = _Lazy("aureole.models._saving")
     assessment = _Lazy("aureole.training._assessment")
     head_report = _Lazy("aureole.explorer._head")
     match_report = _Lazy("aureole.explorer._match_report")
@@ -51,8 +51,8 @@ __all__ = [
     "match_report",
     "np",
     "pages",
-    "pretrained",
     "questions",
     "rich",
+    "saving",
     "torch",
 ]

@@ -88,7 +88,7 @@ def option(help: str, default: Any = None, *flags: str, **settings: Any) -> Any:
 
 
 def _find_model(name: str) -> Path:
-    from aureole.models._pretrained import find_model
+    from aureole.models._saving import find_model
 
     return find_model(name)
 

@@ -18,8 +18,7 @@ from aureole.encoders import (
     load as load_encoder,
 )
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
-from aureole.models._pretrained import PACKAGED_HEADS, find_model
-from aureole.models._saving import WEIGHTS, format_of
+from aureole.models._saving import PACKAGED_HEADS, WEIGHTS, find_model, format_of
 from aureole.records import file_hash
 from aureole.training import FrozenHead
 from aureole.training._frozen_head import HEAD_FORMAT

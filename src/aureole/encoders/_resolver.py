@@ -20,7 +20,7 @@ from aureole.errors import (
     MissingInputError,
     MissingPackageError,
 )
-from aureole.models import CifarResNet, PosteriorEncoder, ResNet18
+from aureole.models import CifarResNet, PosteriorEncoder
 from aureole.models._saving import WEIGHTS, format_of
 from aureole.records import file_hash
 
@@ -149,7 +149,7 @@ class SavedImageEncoder(PosteriorModel):
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
         self._encoder = PosteriorEncoder.load(folder)
-        if not isinstance(self._encoder.backbone, CifarResNet | ResNet18):
+        if not isinstance(self._encoder.backbone, CifarResNet):
             raise EncoderError(
                 f"the encoder in {folder} has the backbone {type(self._encoder.backbone).__name__}, which does not "
                 "take pictures. Write its vectors to a table and fit a head on them."

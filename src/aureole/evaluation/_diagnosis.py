@@ -1,4 +1,4 @@
-"""Is this kappa any good? One look at posteriors and matching pairs, with a warning and a remedy where it is not."""
+"""A check of posteriors on matching pairs, with a warning and a remedy where kappa does not help."""
 
 import math
 import warnings
@@ -108,7 +108,7 @@ def diagnose(
     seed: int = 0,
     warn: bool = True,
 ) -> Diagnosis:
-    """Whether posteriors predict their partners, and whether kappa helps; warns, with a remedy, where it does not.
+    """Check that posteriors predict their partners and that kappa helps; warn, with a remedy, where they do not.
 
     Use posteriors of held-out inputs. Warnings (``AureoleWarning``) are about a mu that is the same for all inputs, a
     kappa that is constant or has collapsed to 0 or infinity, information below chance, and a kappa that loses

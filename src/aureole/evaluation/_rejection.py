@@ -4,8 +4,7 @@ All metrics depend on the order of the uncertainties alone. With :math:`C_k` the
 most certain of n, and :math:`E_k = k - C_k` that of the wrong ones,
 
 - the rejection curve is :math:`C_k / k` over the rejected share :math:`1 - k/n`,
-- its area is the mean of :math:`C_k / k` over k = 1 ... n, and AURC the mean of :math:`E_k / k`,
-- AUGRC is the area under :math:`E_k / n` over the coverage :math:`k/n`.
+- its area is the mean of :math:`C_k / k` over k = 1 ... n, and AURC the mean of :math:`E_k / k`.
 
 Items with the same uncertainty form a block, within which :math:`C_k` grows linearly: its expected value over random
 orders of the block. No metric depends on the order of the input.
@@ -44,13 +43,13 @@ def rejection_curve(
     >>> kept.tolist()
     [0.5, 0.5, 0.5, 1.0, 1.0]
     """
-    _check(uncertainty, correct)
+    check_outcomes(uncertainty, correct)
     if points < 2:
         raise InvalidInputError(f"points must be at least 2, but is {points}.")
     rejected = torch.linspace(0, 1, points, dtype=torch.float64, device=uncertainty.device)
     # below one item the mean is that of the first block, as it is at one
     k = (len(correct) * (1 - rejected)).clamp(min=1)
-    return rejected, _kept(uncertainty, correct, k) / k
+    return rejected, kept_correct(uncertainty, correct, k) / k
 
 
 def area_under_rejection(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> float:
@@ -63,9 +62,9 @@ def area_under_rejection(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor,
     >>> area_under_rejection(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([True, True, True, False]))
     0.9375
     """
-    _check(uncertainty, correct)
+    check_outcomes(uncertainty, correct)
     k = torch.arange(1, len(correct) + 1, dtype=torch.float64, device=uncertainty.device)
-    return (_kept(uncertainty, correct, k) / k).mean().item()
+    return (kept_correct(uncertainty, correct, k) / k).mean().item()
 
 
 def oracle_area(correct: Bool[Tensor, " n"]) -> float:
@@ -92,31 +91,8 @@ def aurc(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> floa
     >>> aurc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([True, True, True, False]))
     0.0625
     """
-    _check(uncertainty, correct)
+    check_outcomes(uncertainty, correct)
     return area_under_rejection(uncertainty, ~correct)
-
-
-def augrc(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> float:
-    r"""The area under the generalised risk-coverage curve of Traub et al. (2024); lower is better, at most 1/2.
-
-    The generalised risk :math:`E_k / n` is the joint probability that an item is kept and wrong. Its area over the
-    coverage k/n, from (0, 0) and straight between items, is
-
-    .. math:: \frac1n \sum_{k=1}^n \frac{E_{k-1} + E_k}{2n} = (1 - a)\, r\, (1 - r) + \tfrac12 (1 - r)^2
-
-    with r the share of correct items and a their AUROC, :func:`r_auroc`. The mean of :math:`E_k / n` over k, without
-    the curve's start, is larger by :math:`(1 - r) / 2n`.
-
-    Examples
-    --------
-    >>> augrc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([True, True, True, False]))
-    0.03125
-    """
-    _check(uncertainty, correct)
-    n = len(correct)
-    k = torch.arange(1, n + 1, dtype=torch.float64, device=uncertainty.device)
-    wrong = _kept(uncertainty, ~correct, k)
-    return ((wrong.sum() - wrong[-1] / 2) / n**2).item()
 
 
 def r_auroc(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> float:
@@ -131,7 +107,7 @@ def r_auroc(uncertainty: Float[Tensor, " n"], correct: Bool[Tensor, "..."]) -> f
     >>> r_auroc(torch.tensor([0.1, 0.2, 0.2, 0.4]), torch.tensor([True, True, False, False]))
     0.875
     """
-    _check(uncertainty, correct)
+    check_outcomes(uncertainty, correct)
     wrong = (~correct).sum().item()
     pairs = wrong * (len(correct) - wrong)
     if pairs == 0:
@@ -168,7 +144,7 @@ def kappa_rejection(
     return curve
 
 
-def _kept(uncertainty: Tensor, correct: Tensor, k: Tensor) -> Tensor:
+def kept_correct(uncertainty: Tensor, correct: Tensor, k: Tensor) -> Tensor:
     """The expected number of correct items among the k most certain, for k in [0, n], in float64."""
     values, place, count = torch.unique(uncertainty, return_inverse=True, return_counts=True)
     right = torch.zeros(len(values), dtype=torch.float64, device=k.device)
@@ -179,7 +155,7 @@ def _kept(uncertainty: Tensor, correct: Tensor, k: Tensor) -> Tensor:
     return before + right[block] * ((k - start) / count[block])
 
 
-def _check(uncertainty: Tensor, correct: Tensor) -> None:
+def check_outcomes(uncertainty: Tensor, correct: Tensor) -> None:
     if uncertainty.shape != correct.shape or uncertainty.dim() != 1 or len(uncertainty) == 0:
         raise InvalidInputError(
             "uncertainty and correct must be vectors of the same length, at least 1, but have shapes "

@@ -1,4 +1,4 @@
-"""Recall@1 and the correctness of nearest neighbours."""
+"""The correctness of nearest neighbours, whose mean is Recall@1."""
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -17,9 +17,10 @@ def nearest_label_matches(
     *,
     queries: Integer[Tensor, " q"] | None = None,
 ) -> Bool[Tensor, " q"]:
-    r"""Whether the nearest other item, :math:`\operatorname{argmax}_{j \ne i} \mu_i^T\mu_j`, has the label of item i.
+    r"""Return True where the nearest other item has the same label.
 
-    For all items i, or those with the indices ``queries``; the nearest item is searched among all others.
+    That is item :math:`\operatorname{argmax}_{j \ne i} \mu_i^T\mu_j`, for all items i, or those with the indices
+    ``queries``; it is searched among all others.
 
     mu need not have norm 1. Cosines are computed in float64; of those within 1e-12 of the largest, the item with the
     lowest index wins. Cost: q n dim products, in blocks of rows, so that memory grows with n alone.
@@ -45,15 +46,3 @@ def nearest_label_matches(
         nearest = tied.to(torch.uint8).argmax(1)  # the first of the largest
         matches.append(labels[nearest] == labels[rows])
     return torch.cat(matches)
-
-
-def recall_at_1(mu: Float[Tensor, "n dim"], labels: Integer[Tensor, "..."]) -> float:
-    """Recall@1: the share of items whose nearest other item has the same label, see :func:`nearest_label_matches`.
-
-    Examples
-    --------
-    >>> mu = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.5, 1.0]])
-    >>> recall_at_1(mu, torch.tensor([7, 7, 8, 7]))
-    0.5
-    """
-    return nearest_label_matches(mu, labels).double().mean().item()

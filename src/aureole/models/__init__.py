@@ -2,22 +2,19 @@
 
 from aureole.models._card import Card
 from aureole.models._encoders import IndependentEncoder
-from aureole.models._feature_extractors import ImageFeatures, TextFeatures
-from aureole.models._heads import KappaFromNorm, KappaFromPrototypes, MixtureHead, PosteriorHead
-from aureole.models._networks import CifarResNet, ResidualMLP, ResNet18, whiten_last_layer
+from aureole.models._feature_extractors import TextFeatures
+from aureole.models._heads import KappaFromNorm, MixtureHead, PosteriorHead
+from aureole.models._networks import CifarResNet, ResidualMLP, whiten_last_layer
 from aureole.models._posterior_encoder import PosteriorEncoder
 
 __all__ = [
     "Card",
     "CifarResNet",
-    "ImageFeatures",
     "IndependentEncoder",
     "KappaFromNorm",
-    "KappaFromPrototypes",
     "MixtureHead",
     "PosteriorEncoder",
     "PosteriorHead",
-    "ResNet18",
     "ResidualMLP",
     "TextFeatures",
     "whiten_last_layer",

@@ -54,10 +54,10 @@ class PosteriorHead(nn.Module):
         """The posteriors of features, in float32, or in float64 after ``double()``."""
         with torch.autocast(features.device.type, enabled=False):
             standard = self._standardise(features)
-            hidden = nn.functional.silu(_linear(self.hidden, standard))
-            log_kappa = _linear(self.certainty, hidden).squeeze(-1)
+            hidden = nn.functional.silu(linear_in_full(self.hidden, standard))
+            log_kappa = linear_in_full(self.certainty, hidden).squeeze(-1)
             kappa = torch.exp(log_kappa.clamp(max=MAX_LOG_KAPPA))
-            mu = normalize(_linear(self.location, standard))
+            mu = normalize(linear_in_full(self.location, standard))
             return VonMisesFisher(mu, kappa, validate_args=False)
 
     def _standardise(self, features: Tensor) -> Tensor:
@@ -110,14 +110,14 @@ class KappaFromNorm(nn.Module):
     def forward(self, features: Float[Tensor, "*batch n_in"]) -> VonMisesFisher:
         """The posteriors of features, in float32, or in float64 after ``double()``."""
         with torch.autocast(features.device.type, enabled=False):
-            embedding = _linear(self.linear, features)
+            embedding = linear_in_full(self.linear, features)
             kappa = self.log_scale.exp() * embedding.norm(dim=-1)
             return VonMisesFisher(normalize(embedding), kappa, validate_args=False)
 
     @torch.no_grad()
     def initialise(self, features: Float[Tensor, "n n_in"], *, kappa: float) -> None:
         """Set the scale so that the median kappa of a sample of features is ``kappa``."""
-        norm = _linear(self.linear, features).norm(dim=-1)
+        norm = linear_in_full(self.linear, features).norm(dim=-1)
         self.log_scale.copy_((kappa / norm.median()).log())
 
     @torch.no_grad()
@@ -133,62 +133,6 @@ class KappaFromNorm(nn.Module):
         turn = turn if dim >= classes else turn.T
         self.linear.weight.copy_(turn @ weight)
         self.linear.bias.copy_(turn @ bias)
-
-
-class KappaFromPrototypes(KappaFromNorm):
-    r"""Two sources of uncertainty, whose variances add: :math:`1/\hat\kappa = 1/(s|e|) + w\,(1 - R^2)/(R (D - R^2))`.
-
-    The first is that of ``KappaFromNorm``: the input shows little. The second is that it lies between several classes:
-    features vote softly for learned prototypes on the sphere, :math:`p = \mathrm{softmax}(g/T)`, and
-    :math:`R = |\sum_c p_c v_c|` is 1 if they vote for one and small if they disagree. The fraction is the inverse of
-    Banerjee et al.'s (2005) estimate of the kappa whose mean resultant length is R. The direction is that of e.
-
-    Parameters
-    ----------
-    n_in, dim
-        Number of features, and the ambient dimension D of the sphere.
-    n_prototypes
-        Number of prototypes, such as the number of classes.
-    temperature
-        Initial T: the logits g of a pretrained classifier are overconfident at T = 1.
-
-    Examples
-    --------
-    >>> head = KappaFromPrototypes(64, 16, n_prototypes=10)
-    >>> features = torch.randn(5, 64)
-    >>> bool((head(features).kappa < KappaFromNorm.forward(head, features).kappa).all())
-    True
-    """
-
-    def __init__(
-        self, n_in: int, dim: int, *, n_prototypes: int = 10, temperature: float = 4.0
-    ) -> None:
-        super().__init__(n_in, dim)
-        self.votes = nn.Linear(n_in, n_prototypes)
-        start = torch.randn(max(dim, n_prototypes), dim)
-        if dim >= n_prototypes:  # orthogonal prototypes
-            start = torch.linalg.qr(start)[0]
-        self.prototypes = nn.Parameter(start[:n_prototypes])
-        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
-        self.log_weight = nn.Parameter(torch.zeros(()))
-
-    def forward(self, features: Float[Tensor, "*batch n_in"]) -> VonMisesFisher:
-        """The posteriors of features, in float32, or in float64 after ``double()``."""
-        seen = super().forward(features)
-        with torch.autocast(features.device.type, enabled=False):
-            logits = _linear(self.votes, features) * torch.exp(-self.log_temperature)
-            mean = torch.softmax(logits, -1) @ normalize(at_least_float32(self.prototypes))
-            square = mean.square().sum(-1)
-            agreement = square.sqrt() * (seen.dim - square)
-            variance = self.log_weight.exp() * (1 - square).clamp(min=0)
-            kappa = seen.kappa * agreement / (agreement + seen.kappa * variance)
-        return VonMisesFisher(seen.mu, kappa, validate_args=False)
-
-    @torch.no_grad()
-    def start_from(self, classifier: nn.Linear) -> None:
-        """Set both e and the votes to a classifier's logits."""
-        super().start_from(classifier)
-        self.votes.load_state_dict(classifier.state_dict())
 
 
 def mixture_from(
@@ -248,8 +192,8 @@ class MixtureHead(nn.Module):
     def forward(self, features: Float[Tensor, "*batch n_in"]) -> MixtureVMF:
         """The posteriors of features, in float32, or in float64 after ``double()``."""
         with torch.autocast(features.device.type, enabled=False):
-            raw = _linear(self.location, features).unflatten(-1, (self.n_components, -1))
-            deviation, scores = _linear(self.certainty, features).chunk(2, -1)
+            raw = linear_in_full(self.location, features).unflatten(-1, (self.n_components, -1))
+            deviation, scores = linear_in_full(self.certainty, features).chunk(2, -1)
             if self.part == "mu":
                 first = raw.new_zeros(self.n_components, 1)
                 first[0] = 1  # the rest is multiplied by 0, which keeps it in the graph for DDP
@@ -269,7 +213,7 @@ class MixtureHead(nn.Module):
         self.log_kappa.fill_(math.log(kappa))
 
 
-def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
+def linear_in_full(layer: nn.Linear, features: Tensor) -> Tensor:
     """The layer's outputs in float32 or float64, even if a library has cast the layer to half precision."""
     weight = at_least_float32(layer.weight)
     bias = None if layer.bias is None else layer.bias.to(weight.dtype)

@@ -57,40 +57,36 @@ class _MLPBlock(nn.Module):
         return hidden + self.down(silu(self.up(self.norm(hidden))))
 
 
-class _ConvBlock(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut: a convolution or He's option A where the shape changes."""
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut, which is He's option A where the shape changes."""
 
-    def __init__(self, n_in: int, n_out: int, stride: int, *, learned_shortcut: bool) -> None:
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(n_out)
         self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(n_out)
         self.stride, self.margin = stride, (n_out - n_in) // 2
-        self.shortcut = None
-        if learned_shortcut and (stride != 1 or n_in != n_out):
-            conv = nn.Conv2d(n_in, n_out, 1, stride, bias=False)
-            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(n_out))
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = relu(self.bn1(self.conv1(x)))
-        hidden = self.bn2(self.conv2(hidden))
-        if self.shortcut is not None:
-            x = self.shortcut(x)
-        elif self.stride != 1 or self.margin:
-            x = pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, self.margin, self.margin))
-        return relu(hidden + x)
+        hidden = self.bn2(self.conv2(relu(self.bn1(self.conv1(x)))))
+        return relu(hidden + self.short(x))
+
+    def short(self, x: Tensor) -> Tensor:
+        """Return the shortcut: every ``stride``-th pixel, with channels of zeros on both sides."""
+        if self.stride == 1 and not self.margin:
+            return x
+        return pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, self.margin, self.margin))
 
 
 class ImageNetwork(nn.Module):
     """A stem, stages of blocks, and the mean over pixels: uint8 images or floats in [0, 1] to features."""
 
+    block: type[ResidualBlock] = ResidualBlock
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self, widths: tuple[int, ...], blocks: tuple[int, ...], *, learned_shortcut: bool
-    ) -> None:
+    def __init__(self, widths: tuple[int, ...], n_blocks: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
@@ -98,19 +94,17 @@ class ImageNetwork(nn.Module):
         self.bn1 = nn.BatchNorm2d(widths[0])
         self.n_stages, self.n_out = len(widths), widths[-1]
         n_in = widths[0]
-        for stage, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
-            layers = []
-            for index in range(count):
-                stride = 2 if stage > 1 and index == 0 else 1
-                layers.append(_ConvBlock(n_in, width, stride, learned_shortcut=learned_shortcut))
-                n_in = width
-            self.add_module(f"layer{stage}", nn.Sequential(*layers))
+        for stage, width in enumerate(widths, 1):
+            first = self.block(n_in, width, 2 if stage > 1 else 1)
+            rest = [self.block(width, width, 1) for _ in range(n_blocks - 1)]
+            self.add_module(f"layer{stage}", nn.Sequential(first, *rest))
+            n_in = width
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, images: Images) -> Float[Tensor, "n features"]:
-        """The features [n, n_out] of images."""
+        """Return the features [n, n_out] of images."""
         if images.dtype == torch.uint8:
             images = images.float() / 255
         x = (images - self.mean) / self.std
@@ -133,15 +127,8 @@ class CifarResNet(ImageNetwork):
     def __init__(self, depth: int = 20) -> None:
         if depth < 8 or (depth - 2) % 6:
             raise InvalidInputError(f"a CIFAR ResNet has depth 6 n + 2 (20, 56, ...), not {depth}.")
-        super().__init__((16, 32, 64), ((depth - 2) // 6,) * 3, learned_shortcut=False)
+        super().__init__((16, 32, 64), (depth - 2) // 6)
         self.depth = depth
-
-
-class ResNet18(ImageNetwork):
-    """ResNet-18 with a 3 x 3 stem and no pooling after it, as usual for CIFAR; 512 features, 14 times the cost."""
-
-    def __init__(self) -> None:
-        super().__init__((64, 128, 256, 512), (2, 2, 2, 2), learned_shortcut=True)
 
 
 def hold_statistics(network: nn.Module) -> nn.Module:

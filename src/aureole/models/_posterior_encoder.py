@@ -10,7 +10,6 @@ from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.models._card import Card, model_card
 from aureole.models._heads import MixtureHead
-from aureole.models._pretrained import HubModel
 from aureole.models._saving import (
     BACKBONES,
     CUSTOM,
@@ -31,14 +30,14 @@ _USAGE = (
 )
 
 
-class PosteriorEncoder(nn.Module, HubModel):
+class PosteriorEncoder(nn.Module):
     """``head(backbone(inputs))``, a posterior per input.
 
     Parameters
     ----------
     backbone
-        Any module whose output the head takes: features [n, n_in]. ``models.ImageFeatures`` and ``models.TextFeatures``
-        adapt models of timm and transformers.
+        Any module whose output the head takes: features [n, n_in]. A model of timm needs
+        ``num_classes=0``, one of transformers ``models.TextFeatures``.
     head
         Maps features to posteriors, such as ``KappaFromNorm``.
     head_rate

@@ -18,19 +18,8 @@ from torch import Tensor, nn
 
 from aureole._io import atomic_write
 from aureole.errors import InvalidInputError, MissingInputError
-from aureole.models._heads import (
-    KappaFromNorm,
-    KappaFromPrototypes,
-    MixtureHead,
-    PosteriorHead,
-)
-from aureole.models._networks import (
-    CifarResNet,
-    ResidualMLP,
-    ResNet18,
-    hold_statistics,
-    holds_statistics,
-)
+from aureole.models._heads import KappaFromNorm, MixtureHead, PosteriorHead
+from aureole.models._networks import CifarResNet, ResidualMLP, hold_statistics, holds_statistics
 
 CONFIG, WEIGHTS, CARD = "config.json", "weights.safetensors", "README.md"
 CUSTOM = "custom"  # the kind of a network that cannot be rebuilt from numbers
@@ -40,6 +29,25 @@ PIPELINE_HEAD = (
 )
 PIPELINE_FORMAT = "aureole-sentence-posterior-1"
 _LARGEST_CONFIG = 1_000_000  # bytes
+
+
+MINILM_CAPTIONS = Path(__file__).parent / "minilm_captions"
+# the heads that come with the library: every function and option that takes a head takes these names
+PACKAGED_HEADS = {"minilm-captions": MINILM_CAPTIONS}
+
+
+def find_model(name: Path | str) -> Path:
+    """Return the folder of a model: an existing path, or a packaged head by its name.
+
+    A path that does not exist is returned unchanged, so that the loader reports it.
+
+    Examples
+    --------
+    >>> find_model("minilm-captions") == MINILM_CAPTIONS
+    True
+    """
+    path = Path(name)
+    return path if path.exists() else PACKAGED_HEADS.get(str(name), path)
 
 
 def save_folder(
@@ -129,9 +137,6 @@ HEADS: Mapping[str, NetworkKind] = {
         batch_norms=True,
     ),
     "KappaFromNorm": NetworkKind(KappaFromNorm, _LINEAR),
-    "KappaFromPrototypes": NetworkKind(
-        KappaFromPrototypes, _LINEAR | {"n_prototypes": "votes.out_features"}
-    ),
     "MixtureHead": NetworkKind(
         MixtureHead, {"n_in": "location.in_features", "dim": "dim", "n_components": "n_components"}
     ),
@@ -142,7 +147,6 @@ _MLP = {"n_in": "first.in_features", "n_out": "last.out_features"}
 _MLP |= {"width": "first.out_features", "n_blocks": "n_blocks"}
 BACKBONES: Mapping[str, NetworkKind] = {
     "CifarResNet": NetworkKind(CifarResNet, {"depth": "depth"}, batch_norms=True),
-    "ResNet18": NetworkKind(ResNet18, {}, batch_norms=True),
     "ResidualMLP": NetworkKind(ResidualMLP, _MLP),
 }
 _LIMITS = {"n_components": 1024, "depth": 1024, "n_blocks": 1024}  # others: LARGEST_LAYER

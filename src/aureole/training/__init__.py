@@ -1,10 +1,8 @@
 """Training: fit encoders and frozen heads, and use the losses in the training loops of other libraries."""
 
-from aureole.training._fit import Fit, FitOptions, fit
+from aureole.training._fit import FitOptions, Phase, fit
 from aureole.training._frozen_head import FrozenHead
-from aureole.training._lightly import LightlyLoss
 from aureole.training._metric_learning import MetricLearningLoss
-from aureole.training._schedule import Phase
 from aureole.training._sentence_transformers import (
     SentencePairLoss,
     SentencePosterior,
@@ -16,10 +14,8 @@ from aureole.training._sentence_transformers import (
 from aureole.training._two_towers import TwoTowerHead
 
 __all__ = [
-    "Fit",
     "FitOptions",
     "FrozenHead",
-    "LightlyLoss",
     "MetricLearningLoss",
     "Phase",
     "SentencePairLoss",

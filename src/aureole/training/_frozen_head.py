@@ -24,9 +24,8 @@ from aureole.evaluation._diagnosis import Diagnosis
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import Card
 from aureole.models._card import model_card
-from aureole.models._pretrained import HubModel, find_model
-from aureole.models._saving import check_weights, load_folder, save_folder
-from aureole.training._fit import Fit, Observer, fit
+from aureole.models._saving import check_weights, find_model, load_folder, save_folder
+from aureole.training._fit import Fit, Observer, Phase, fit
 from aureole.training._head_network import (
     CHUNK,
     Head,
@@ -39,7 +38,6 @@ from aureole.training._head_network import (
     judged,
     take,
 )
-from aureole.training._schedule import Phase
 from aureole.training._voted_items import AGREEMENT_WEIGHT, VotedItems
 
 Partners = Groups | PairIndex | VotedItems
@@ -55,7 +53,7 @@ _USAGE = (
 )
 
 
-class FrozenHead(Head, HubModel):
+class FrozenHead(Head):
     r"""Posteriors :math:`\mathrm{vMF}(\hat\mu(v), \hat\kappa(v))` of vectors v, learned from matching pairs of vectors.
 
     :math:`\hat\mu` is a linear map to ``dim`` dimensions, initialised with the whitened principal directions of the

@@ -24,9 +24,8 @@ from aureole.models import Card, IndependentEncoder, ResidualMLP
 from aureole.records import file_hash
 from aureole.synthetic import ControlledProcess, draw_generator
 from aureole.training._config import Config, ProcessConfig, VectorsConfig
-from aureole.training._fit import Fit, FitOptions, Observer, fit
+from aureole.training._fit import Fit, FitOptions, Observer, Phase, fit
 from aureole.training._frozen_head import FrozenHead
-from aureole.training._schedule import Phase
 
 
 def train(

@@ -21,7 +21,7 @@ from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.losses import ClosedFormInfoNCE, ContrastiveLoss
 from aureole.models import IndependentEncoder
-from aureole.training._fit import DrawBatch, Fit, Observer, fit
+from aureole.training._fit import DrawBatch, Fit, Observer, Phase, fit
 from aureole.training._frozen_head import FrozenHead
 from aureole.training._head_network import (
     Head,
@@ -33,7 +33,6 @@ from aureole.training._head_network import (
     numbered,
     take,
 )
-from aureole.training._schedule import Phase
 
 _HELD_OUT_PAIRS, _SAMPLE = 2048, 20_000
 _LARGEST_SHARE = 0.05  # of the pairs in one group of connected rows
