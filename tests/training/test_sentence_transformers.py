@@ -80,7 +80,7 @@ def test_the_features_of_the_batch_stay_as_they_were():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_pipeline_in_half_precision_works_and_is_saved_in_full(dtype, tmp_path):
-    module = SentencePosterior(au.models.KappaFromPrototypes(6, 4, n_prototypes=3)).to(dtype)
+    module = SentencePosterior(au.models.KappaFromNorm(6, 4)).to(dtype)
     features = module({"sentence_embedding": torch.randn(5, 6, dtype=dtype)})
     assert features["kappa"].dtype == features["sentence_embedding"].dtype == torch.float32
     module.save(str(tmp_path))

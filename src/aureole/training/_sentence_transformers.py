@@ -54,7 +54,7 @@ class SentencePosterior(nn.Module):
     Parameters
     ----------
     head
-        ``PosteriorHead``, ``KappaFromNorm`` or ``KappaFromPrototypes``: a pipeline has one embedding per sentence.
+        ``PosteriorHead`` or ``KappaFromNorm``: a pipeline has one embedding per sentence.
 
     Examples
     --------
