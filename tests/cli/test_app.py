@@ -17,7 +17,7 @@ import typer
 
 import aureole as au
 from aureole.cli import _app, main
-from aureole.cli._output import print_table, table, wrapped
+from aureole.cli._output import print_table, table
 from aureole.data import write_columns
 from aureole.models._saving import MINILM_CAPTIONS
 from aureole.records import Record, write_record
@@ -72,8 +72,6 @@ MISSING = [
     (("fit-head", "c.csv", "--text-column", "g", "--group-column", "no", "--encoder", "timm:a", "--out", "new"), "no"),
     (("embed", "c.csv", "--text-column", "no", "--encoder", "timm:a", "--head", "head", "--out", "e.lance"), "no"),
     (("index", "build", *CSV, "timm:a", "--payload-column", "no", "--out", "e.faiss"), "no column 'no'"),
-    (("report", "c.csv", "--text-column", "no", *CSV[3:], "timm:a"), "no column 'no'"),
-    (("search", "g.faiss", "--vector-from", "c.csv", "--row", "0", "--text-column", "no", "--encoder", "timm:a"), "no"),
     (("score", *CSV, "python:mine.py:f", "--out", "o.csv"), "gives vectors of 2 dimensions"),
     (("embed", *CSV, "python:mine.py:f", "--out", "e.lance"), "gives vectors of 2 dimensions"),
     (("index", "build", "no.npy", "--head", "head", "--out", "new.faiss"), "no.npy"),
@@ -100,14 +98,14 @@ WRONG = [
     (("index", "nope"), "no such command 'nope'", "aureole index --help"),
     (("score",), "missing argument", "aureole score --help"),
     (("score", "v.npy", "--out", "o.csv"), "missing option '--head'", "aureole score --help"),
-    (("search", "g.faiss", "--id", "1", "--rank", "best"), "best", "aureole search --help"),
+    (("search", "g.faiss", "--id", "1", "--kind", "best"), "best", "aureole search --help"),
     (("search", "g.faiss", "--id", "1", "--limit", "few"), "--limit", "aureole search --help"),
     (("search", "g.faiss"), "give exactly one query: --id", "aureole search --help"),
     (("reproduce", "nope"), "unknown experiment 'nope'", "aureole reproduce --help"),
     (("reproduce", "ambiguous", "--only", "nope"), "nope", "aureole reproduce --help"),
     (("reproduce", "all", "--only", "nope"), "nope", "aureole reproduce --help"),
     (("reproduce", "bimodal", "--preset", "paper"), "--preset fast", "aureole reproduce --help"),
-    (("report", "records", "--items", "9"), "--items is for a gallery", "aureole report --help"),
+    (("report", "records", "--pictures", "p"), "--pictures is for a gallery", "aureole report --help"),
     (("report", "postgresql://me@localhost/db"), "with --out", "aureole report --help"),
 ]  # fmt: skip
 
@@ -222,22 +220,6 @@ def test_work_that_failed_has_another_status(place):
 
 
 @pytest.mark.slow
-def test_help_imports_nothing_heavy(place):
-    program = """
-import contextlib, io, sys
-from aureole.cli import main
-sys.argv = ["aureole", "--help"]
-with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-    main()
-print(*sorted({name.partition(".")[0] for name in sys.modules}))
-"""
-    (ended,) = run_cases([Case((), (), program)], place)
-    loaded = set(ended.stdout.split())
-    assert {"typer", "rich"} <= loaded, ended
-    assert not loaded & {"torch", "numpy", "pyarrow", "matplotlib"}
-
-
-@pytest.mark.slow
 def test_version_and_help(place):
     version, nothing = run_cases([Case(("--version",)), Case(())], place)
     assert version == type(version)(0, f"aureole {au.__version__}\n", "")
@@ -263,8 +245,7 @@ def test_completion_asks_the_program(place):
     asking = {"COMP_CWORD": "2", "_AUREOLE_COMPLETE": "complete_bash"}
     (asked,) = run_cases([Case(())], place, COMP_WORDS="aureole index ", **asking)
     assert asked.stdout.split() == [
-        *("build", "append", "approximate", "info", "check"),
-        "map",
+        *("build", "append", "approximate", "info", "check", "map"),
     ]
     (asked,) = run_cases([Case(())], place, COMP_WORDS="aureole score --vec", **asking)
     assert asked.stdout.split() == ["--vector-column"]
@@ -304,18 +285,7 @@ def test_reproduce_without_the_paper_says_how_to_get_it(monkeypatch, capsys):
     assert "aureole-paper" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("width", [40, 80])
-def test_lines_are_wrapped_between_words(width):
-    line = "  predictive cap of the query /a/path/" + 60 * "x" + " and some more words after it" * 3
-    lines = wrapped(line, width).split("\n")
-    assert "".join(lines).replace(" ", "") == line.replace(" ", "")
-    assert all(part.startswith("  ") for part in lines)
-    assert [part.strip() for part in lines if len(part) > width] == ["/a/path/" + 60 * "x"] * (
-        width < 70
-    )
-
-
-@pytest.mark.parametrize("width", [50, 80, 96, 120, None])
+@pytest.mark.parametrize("width", [80, 96, 120, None])
 def test_a_table_has_whole_ids_words_and_numbers(width, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     if width is not None:
@@ -328,8 +298,7 @@ def test_a_table_has_whole_ids_words_and_numbers(width, capsys, monkeypatch):
     printed = capsys.readouterr().out
     for word in (*ids, "0.66601", "shirts", "chess", "bench", "58.5"):
         assert printed.count(word) == (1 if word in ids else 3), word
-    assert ("┃" in printed) == (width != 50)
-    if width is not None and width != 50:
+    if width is not None:
         assert max(map(len, printed.splitlines())) <= width
 
 
@@ -391,8 +360,7 @@ def test_a_command_that_is_stopped_says_so_in_one_line(place):
         deadline = time.monotonic() + 60
         while not list(place.glob("stopped.partial-*")):
             assert time.monotonic() < deadline
-            time.sleep(0.1)
-        time.sleep(1)
+            time.sleep(0.05)
         running.send_signal(signal.SIGINT)
         out, said = running.communicate(timeout=60)
     finally:

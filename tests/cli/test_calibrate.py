@@ -125,54 +125,25 @@ def test_every_table_gives_the_same_calibrator(place, tmp_path):
     texts, queries, right = sentences()
     ids = [f"doc-{row}" for row in range(ITEMS)]
     first = said(*by_id(place), "--out", tmp_path / "csv")
-    lists = [[ids[row]] for row in right]
-    lines = "".join(
-        json.dumps({"question": q, "answers": m}) + "\n"
-        for q, m in zip(queries, lists, strict=True)
-    )
-    (tmp_path / "questions.jsonl").write_text(lines)
-    command = [
-        tmp_path / "questions.jsonl" if str(w).endswith("questions.csv") else w
-        for w in by_id(place)
-    ]
-    second = said(*command, "--out", tmp_path / "jsonl")
-    texts_of = [
-        "--match-text-column" if w == "--match-column" else w
-        for w in by_id(place, table="pairs.csv")
-    ]
-    texts_of = ["answer" if w == "answers" else w for w in texts_of]
-    third = said(*texts_of, "--out", tmp_path / "texts")
+    questions = [{"question": q, "answers": [ids[m]]} for q, m in zip(queries, right, strict=True)]
+    lines = tmp_path / "questions.jsonl"
+    lines.write_text("".join(f"{json.dumps(line)}\n" for line in questions))
+    lists = [lines if str(word).endswith("questions.csv") else word for word in by_id(place)]
     scope = {}
     exec(TOY, scope)
-    np.save(tmp_path / "gallery.npy", scope["encode"](texts))
-    vectors = write_columns(
-        tmp_path / "q.parquet", {"v": scope["encode"](queries), "answers": [ids[r] for r in right]}
-    )
-    fourth = said(
-        "calibrate", vectors, "--vector-column", "v", "--match-column", "answers",
-        "--gallery", tmp_path / "gallery.npy", "--ids-from", place / "answers.csv", "--id-column", "id",
-        "--out", tmp_path / "vectors",
-    )  # fmt: skip
-    fifth = said(
-        *(
-            "calibrate",
-            place / "questions.csv",
-            "--text-column",
-            "question",
-            "--match-column",
-            "answers",
-        ),
-        *(
-            "--gallery",
-            tmp_path / "gallery.npy",
-            "--ids-from",
-            place / "answers.csv",
-            "--id-column",
-            "id",
-        ),
-        *("--encoder", f"python:{place}/toy.py:encode", "--out", tmp_path / "mixed"),
-    )
-    for other in (second, third, fourth, fifth):
+    gallery = {"w": scope["encode"](texts), "id": ids}
+    gallery = write_columns(tmp_path / "gallery.parquet", gallery)
+    vectors = {"v": scope["encode"](queries), "answers": [ids[r] for r in right]}
+    vectors = write_columns(tmp_path / "q.parquet", vectors)
+    stored = ("--gallery", gallery, "--gallery-column", "w", "--id-column", "id")
+    asked = ("--match-column", "answers", *stored)
+    encoded = ("--text-column", "question", "--encoder", f"python:{place}/toy.py:encode")
+    for name, command in {
+        "lists": lists,
+        "vectors": ("calibrate", vectors, "--vector-column", "v", *asked),
+        "mixed": ("calibrate", place / "questions.csv", *encoded, *asked),
+    }.items():
+        other = said(*command, "--out", tmp_path / name)
         assert other["queries"] == first["queries"]
         for one, two in zip(first["thresholds"], other["thresholds"], strict=True):
             expected = one["threshold"]
@@ -359,10 +330,11 @@ def test_wrong_inputs_are_one_line_and_leave_nothing(place, tmp_path):
     refused(MissingInputError, "has 19 labelled queries, but at least 20", tmp_path, *few, *out)
     missing = ["answer" if word == "answers" else word for word in by_id(place)]
     refused(MissingInputError, "no column 'answer'", tmp_path, *missing, *out)
-    np.save(tmp_path / "gallery.npy", np.ones((ITEMS, 16), np.float32))
+    gallery = {"v": np.ones((ITEMS, 16), np.float32), "id": [f"doc-{i}" for i in range(ITEMS)]}
+    gallery = write_columns(tmp_path / "gallery.parquet", gallery)
     narrow = (
         "calibrate", place / "questions.csv", "--text-column", "question", "--match-column", "answers",
-        "--gallery", tmp_path / "gallery.npy", "--ids-from", place / "answers.csv", "--id-column", "id",
+        "--gallery", gallery, "--gallery-column", "v", "--id-column", "id",
         "--encoder", f"python:{place}/narrow.py:encode",
     )  # fmt: skip
     refused(
@@ -372,11 +344,6 @@ def test_wrong_inputs_are_one_line_and_leave_nothing(place, tmp_path):
         *narrow,
         *out,
     )
-    np.save(tmp_path / "short.npy", np.ones((ITEMS - 1, 16), np.float32))
-    short = [
-        tmp_path / "short.npy" if word == tmp_path / "gallery.npy" else word for word in narrow
-    ]
-    refused(InvalidInputError, "149 rows, but .* has 150 ids", tmp_path, *short, *out)
     refused(EncoderError, "returned", tmp_path, *by_id(place, "broken"), *out)
     write_csv(tmp_path / "t.csv", ["", *queries[1:]], ids, header=("question", "answers"))
     blank = [tmp_path / "t.csv" if str(w).endswith("questions.csv") else w for w in by_id(place)]
@@ -426,9 +393,9 @@ def test_a_calibrator_is_replaced_only_when_asked(place, tmp_path):
     (out / "notes.txt").write_text("mine")
     before = (out / "match.safetensors").read_bytes()
     refused(
-        InvalidInputError, "Add --overwrite", tmp_path, *by_id(place), "--seed", "1", "--out", out
+        InvalidInputError, "Add --overwrite", tmp_path, *by_id(place), "--query-map", "--out", out
     )
-    said(*by_id(place), "--seed", "1", "--out", out, "--overwrite")
+    said(*by_id(place), "--query-map", "--out", out, "--overwrite")
     assert (out / "match.safetensors").read_bytes() != before
     assert (out / "notes.txt").read_text() == "mine"
     (out / "match.json").unlink()

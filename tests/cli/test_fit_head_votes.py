@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.cli._votes import VoteOptions, fit_rows, vote_line
+from aureole.cli._fit_head import PositiveOptions
 from aureole.data import Votes, write_columns
 from aureole.errors import AureoleError
 from aureole.training import FrozenHead
@@ -35,7 +35,7 @@ def files(tmp_path_factory):
     people = np.array([f"person {n}" for n in range(len(rows))], object)
     long = {"item": ids[item], "annotator": people, "label": np.array(names, object)[label]}
     write_columns(folder / "votes.csv", long)
-    write_columns(folder / "numbers.csv", {"row": item, "says": label})
+    write_columns(folder / "numbers.csv", {"item": item, "label": label})
     return folder
 
 
@@ -45,33 +45,28 @@ def fit(files, *options):
 
 def test_all_kinds_of_votes_are_the_same(files):
     table = files / "vectors.parquet"
-    kinds = [
-        (VoteOptions(str(files / "votes.csv")), "id"),
-        (VoteOptions(str(files / "numbers.csv"), "row", "says"), None),
-        (VoteOptions("votes_cat, votes_dog,votes_fox"), None),
-        (VoteOptions("votes_*"), None),
-        (VoteOptions(str(files / "counts.npy")), None),
-    ]
     expected = np.load(files / "counts.npy").tolist()
-    for options, id_column in kinds:
-        options.check()
-        assert options.read(table, id_column).counts.tolist() == expected
-    assert VoteOptions().read(table, None) is None
+    for votes, id_column in (
+        (str(files / "votes.csv"), "id"),
+        (str(files / "numbers.csv"), None),
+        ("votes_cat, votes_dog,votes_fox", None),
+        ("votes_*", None),
+        (str(files / "counts.npy"), None),
+    ):
+        options = PositiveOptions(votes=votes, id_column=id_column)
+        options.check(grouped=False)
+        assert options.read_votes(table).counts.tolist() == expected
+    assert PositiveOptions().read_votes(table) is None
 
 
 def test_a_head_is_fitted_and_the_votes_are_reported(files, tmp_path):
     long = ("--votes", files / "votes.csv", "--id-column", "id")
-    done = fit(
-        files, *long, "--out", tmp_path / "head", "--scores", tmp_path / "scores.csv", "--json"
-    )
+    done = fit(files, *long, "--out", tmp_path / "head", "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)["votes"]
-    assert (said["items"], said["votes"], said["single_votes"]) == (200, 785, 5)
+    assert (said["items"], said["votes"], said["classes"]) == (200, 785, 3)
     assert 0.4 < said["agreement"] < 0.95
-    assert "785 votes on 200 items, 5 of them with one vote; " in vote_line(said)
-    assert "one vote" in vote_line(said | {"agreement": None})
-    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 201
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["head", "scores.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["head"]
     head = FrozenHead.load(tmp_path / "head")
     assert torch.isfinite(head.predict(np.ones((2, 8), np.float32)).kappa).all()
 
@@ -80,7 +75,6 @@ def test_wrong_options_are_exit_code_2(files, tmp_path):
     wrong = [
         ("--votes", "votes_*", "--pairs", files / "votes.csv"),
         ("--votes", "votes_*", "--group-column", "id"),
-        ("--votes", "votes_*", "--label-column", "says"),
         ("--votes", ","),
         ("--votes", "votes_*", "--report", tmp_path / "page.html"),
     ]
@@ -121,18 +115,19 @@ def test_wrong_votes_are_one_line_and_leave_nothing(files, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["bad"]
 
 
-def test_annotators_can_be_ignored(tmp_path):
+def test_an_annotator_votes_once_on_an_item(tmp_path):
     table = tmp_path / "votes.csv"
     table.write_text("item,annotator,label\n0,ann,x\n0,ann,y\n2,bob,x\n")
     with pytest.raises(AureoleError, match="'ann' votes twice on item 0"):
-        VoteOptions(str(table)).read(tmp_path / "none.npy", None)
-    votes = VoteOptions(str(table), annotator_column="").read(tmp_path / "none.npy", None)
+        PositiveOptions(votes=str(table)).read_votes(tmp_path / "none.npy")
+    table.write_text("item,label\n0,x\n0,y\n2,x\n")
+    votes = PositiveOptions(votes=str(table)).read_votes(tmp_path / "none.npy")
     assert votes.totals.tolist() == [2, 0, 1]
 
 
 def test_row_numbers_may_end_before_the_last_vector():
-    votes = Votes.of([[1, 0], [0, 2]])
-    assert fit_rows(votes, 4, by_number=True).totals.tolist() == [1, 2, 0, 0]
-    for rows, by_number in ((4, False), (1, True)):
-        with pytest.raises(AureoleError, match=f"there are {rows} vectors, but votes on 2 items"):
-            fit_rows(votes, rows, by_number=by_number)
+    votes, rows = Votes.of([[1, 0], [0, 2]]), PositiveOptions(votes="votes.csv")
+    assert rows.fit_votes(votes, 4).totals.tolist() == [1, 2, 0, 0]
+    for count, options in ((4, PositiveOptions(votes="votes.csv", id_column="id")), (1, rows)):
+        with pytest.raises(AureoleError, match=f"there are {count} vectors, but votes on 2 items"):
+            options.fit_votes(votes, count)

@@ -71,24 +71,6 @@ def test_without_ids_rows_are_numbered(table, fitted, tmp_path, ending):
         assert len(read_column(out, "cosine_95")) == 320
 
 
-def test_huge_ids_are_stored_as_they_are(fitted, tmp_path):
-    given = columns(things=2)
-    given["id"][3] = "<script>\x00\n" + "ü" * 5_000_000
-    path = write_columns(tmp_path / "v.parquet", given)
-    done = run(
-        "score", path, "--head", fitted[0], "--id-column", "id", "--out", tmp_path / "s.parquet"
-    )
-    assert done.exit_code == 0, done.output
-    assert read_column(tmp_path / "s.parquet", "id").tolist() == given["id"].tolist()
-
-
-def test_one_row_has_a_score(fitted, tmp_path):
-    path = write_columns(tmp_path / "v.parquet", {"v": columns()["v"][:1]})
-    done = run("score", path, "--head", fitted[0], "--out", tmp_path / "s.parquet")
-    assert done.exit_code == 0, done.output
-    assert np.isfinite(read_column(tmp_path / "s.parquet", "cosine_90")).all()
-
-
 def test_what_cannot_be_scored_is_named(table, fitted, tmp_path):
     out = tmp_path / "s.parquet"
     np.save(tmp_path / "ids.npy", np.arange(319))
@@ -135,23 +117,18 @@ def test_two_columns_of_one_name_are_refused(fitted, tmp_path):
     assert not (tmp_path / "s.csv").exists()
 
 
-@pytest.mark.parametrize("command", ["score", "fit-head"])
-def test_no_input_is_overwritten(fitted, tmp_path, command):
+def test_no_input_is_overwritten(fitted, tmp_path):
     given = columns()
     np.save(tmp_path / "v.npy", given["v"])
     others = write_columns(tmp_path / "others.csv", {"g": given["g"], "id": given["id"]})
     before = others.read_bytes()
     (tmp_path / "link.csv").symlink_to(others)
     for target in (others, tmp_path / "." / "others.csv", tmp_path / "link.csv"):
-        options = {
-            "score": ("--head", fitted[0], "--id-column", "id", "--out", target),
-            "fit-head": ("--group-column", "g", "--out", tmp_path / "new", "--scores", target),
-        }[command]
-        done = run(command, tmp_path / "v.npy", "--columns-from", others, *options)
+        options = ("--head", fitted[0], "--id-column", "id", "--out", target)
+        done = run("score", tmp_path / "v.npy", "--columns-from", others, *options)
         assert done.exit_code == 1
         assert "would overwrite the input" in str(done.exception)
         assert others.read_bytes() == before
-    assert not (tmp_path / "new").exists()
 
 
 def test_scores_metrics_and_page_in_one_run(table, fitted, tmp_path):

@@ -36,8 +36,7 @@ def command(door, encoder, column="text"):
     """A command that would succeed with the encoder of the head; its output is called "new"."""
     text, model = ("--text-column", column), ("--encoder", encoder, "--head", "head")
     if door == "search":
-        row = ("--vector-from", "texts.csv", "--row", "0")
-        return ("search", "gallery.lance", *row, *text, *model)
+        return ("search", "gallery.lance", "--text", "a dog", *model)
     if door == "serve":  # its column is one of the gallery
         return (
             "serve",
@@ -51,7 +50,7 @@ def command(door, encoder, column="text"):
             "0",
         )
     if door == "fit-head":
-        wanted = ("--out", "new", "--report", "new.html", "--scores", "new.csv")
+        wanted = ("--out", "new", "--report", "new.html")
         groups = ("--group-column", "thing")
         return ("fit-head", "texts.csv", *text, *groups, *model[:2], *wanted, *QUICK)
     if door == "calibrate":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from aureole.cli import expanded, sweep_bar, training_bar
+from aureole.cli import expanded, progress, training_bar
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.losses._negatives import rank
 from aureole.records import Record
@@ -166,8 +166,8 @@ def reproduce(
     results: list[tuple[AnySetting, int, Record]] = []
     failures, missing = [], []
     shown = not quiet and workers > 1
-    with joined(), sweep_bar("runs", len(jobs), shown=shown) as advance:
-        for (setting, seed), outcome in outcomes:
+    with joined(), progress("runs", len(jobs), shown=shown) as show:
+        for done, ((setting, seed), outcome) in enumerate(outcomes, 1):
             if isinstance(outcome, Failure) and outcome.missing:
                 missing.append(outcome.error)
             elif isinstance(outcome, Failure):
@@ -175,8 +175,7 @@ def reproduce(
                 typer.echo(outcome.details, err=True)
             else:
                 results.append((setting, seed, outcome))
-            if shown:
-                advance(f"{setting.name}, seed {seed}: done")
+            show(done, len(jobs), f"{setting.name}, seed {seed}: done")
     if is_first() and (results or as_json):
         _show(results, as_json=as_json)
     missing = list(dict.fromkeys(missing))  # many runs may lack the same file

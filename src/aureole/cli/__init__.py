@@ -2,6 +2,6 @@
 
 from aureole.cli._app import main
 from aureole.cli._options import expanded
-from aureole.cli._output import sweep_bar, training_bar
+from aureole.cli._output import progress, training_bar
 
 __all__ = ["main"]

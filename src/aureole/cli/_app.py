@@ -61,9 +61,8 @@ _COMMANDS = {
     "search": (_SEARCH, "Search a gallery."),
     "inspect": (_SEARCH, "Suspicious labels, confused classes, outliers."),
     "serve": (_SEARCH, "Serve a gallery over HTTP, with a page."),
-    "report": (_PAGES, "Write a page about a table or a gallery."),
+    "report": (_PAGES, "Write a page about a gallery or records."),
 }
-_MORE = {"index": ("_galleries", "_map")}  # modules that add commands to a group
 
 
 class _Commands(TyperGroup):
@@ -120,9 +119,9 @@ class _Commands(TyperGroup):
 
 @cache
 def _own_command(name: str) -> Any:
-    """Import the modules of a command, and return it."""
+    """Import the module of a command, and return it."""
     stem = name.replace("-", "_")
-    module, *_ = [import_module(f"aureole.cli.{m}") for m in (f"_{stem}", *_MORE.get(name, ()))]
+    module = import_module(f"aureole.cli._{stem}")
     made = getattr(module, stem)
     if not isinstance(made, typer.Typer):
         function, made = made, typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -204,14 +203,14 @@ def _failed(error: BaseException) -> int:
 
 
 def _format_warning(message: Any, category: type[Warning], *place: Any) -> str:
-    """A warning of ours as one line without its place in the code; any other as Python formats it."""
+    """Format a warning of ours as one line without its place in the code; any other as Python does."""
     if issubclass(category, AureoleWarning):
         return f"warning: {' '.join(str(message).split())}\n"
     return _PYTHON_FORMAT(message, category, *place)
 
 
 def _usage_message(error: Any) -> str:
-    """What is wrong with a command, and how to see its help."""
+    """Return the error of a wrong command, and how to see its help."""
     # our own messages are complete sentences; the others need their parameter
     own = type(error) is typer.BadParameter and error.param is None and error.param_hint is None
     text = error.message if own else error.format_message()
@@ -221,7 +220,7 @@ def _usage_message(error: Any) -> str:
 
 
 def _command_words() -> str:
-    """The part of the command line that names the command, such as "aureole index build"."""
+    """Return the words of the command line that name the command, such as "aureole index build"."""
     command: Any = typer.main.get_command(app)
     words = ["aureole"]
     for word in sys.argv[1:]:

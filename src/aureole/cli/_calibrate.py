@@ -12,10 +12,18 @@ import typer
 from typer import Argument, Option
 
 import aureole as au
-from aureole.cli._inputs import EncoderSpec, InputOptions, resumable
 from aureole.cli._labelled_queries import GalleryOptions, Items, Labels, QueryOptions, Sources
 from aureole.cli._lazy import match_report, np, pages
-from aureole.cli._options import AsJson, check_out, expanded, option, run_digest
+from aureole.cli._options import (
+    AsJson,
+    EncoderSpec,
+    InputOptions,
+    check_out,
+    expanded,
+    option,
+    resumable,
+    run_digest,
+)
 from aureole.cli._output import (
     print_json,
     print_table,
@@ -23,7 +31,6 @@ from aureole.cli._output import (
     rows_bar,
     table as text_table,
     training_bar,
-    wrapped,
 )
 from aureole.errors import EncoderError
 
@@ -67,7 +74,6 @@ class AimOptions:
     query_map: bool = option(
         "Also learn a linear map of the queries, to search with.", False, "--query-map"
     )
-    seed: int = option("Random seed of the held-out split and of --made.", 0, min=0)
     overwrite: bool = option("Replace an existing calibrator.", False, "--overwrite")
 
     def check(self) -> None:
@@ -108,9 +114,9 @@ def calibrate(
     inputs = InputOptions(encoder, queries.text_column, queries.image_column)
     sources = Sources(table, queries, gallery, inputs)
     sources.check()
-    items, labels = sources.read(aims.seed)
+    items, labels = sources.read()
     model = inputs.load()
-    settings = [vars(queries), vars(gallery), aims.seed, model and model.fingerprint]
+    settings = [vars(queries), vars(gallery), model and model.fingerprint]
     partial = out.with_name(f"{out.name}.partial-{run_digest(settings, sources.files())}")
     with resumable(partial):
         vectors = _Vectors(sources, model, partial, shown=not as_json)
@@ -118,7 +124,7 @@ def calibrate(
         query_vectors, others = vectors.of_queries(labels, item_vectors.shape[1])
         with training_bar("calibrating", shown=vectors.shown) as bar:
             bar.part("fitting", 0, 2)
-            calibrator = au.MatchCalibrator(seed=aims.seed, query_map=aims.query_map)
+            calibrator = au.MatchCalibrator(query_map=aims.query_map)
             calibrator.fit(
                 query_vectors,
                 item_vectors,
@@ -129,15 +135,18 @@ def calibrate(
             )
             bar.part("measuring", 1, 2)
             shown = aims.aims(calibrator)
-            _save(calibrator, partial / "calibrator", out, sources, shown)
+            note = match_report.MADE if queries.made else ""
+            page = {"source": table.name, "note": note, "aims": shown}
+            _save(calibrator, partial / "calibrator", out, **page)
     shutil.rmtree(partial, ignore_errors=True)
+    facts = _facts(calibrator, out, items, labels)
     if as_json:
-        facts = _facts(calibrator, out, items, labels, shown)
+        facts["thresholds"] = [_aim_facts(aim) for aim in shown]
         print_json(facts | {"made": queries.made, "seconds": time.monotonic() - started})
         return
-    _show(calibrator, items, labels, shown)
-    if queries.made:
-        _print_wrapped(f"\n{match_report.MADE}")
+    _show(facts, sum(map(len, labels.matches)), shown)
+    if note:
+        print_text("", note)
     _show_usage(calibrator, out, shown)
 
 
@@ -201,31 +210,19 @@ class _Vectors:
             )
 
 
-def _save(
-    calibrator: au.MatchCalibrator,
-    staging: Path,
-    out: Path,
-    sources: Sources,
-    aims: list[match_report.Aim],
-) -> None:
+def _save(calibrator: au.MatchCalibrator, staging: Path, out: Path, **page: Any) -> None:
     """Write the calibrator and its page to a folder next to ``out``, then move the files."""
     calibrator.save(staging)
-    note = match_report.MADE if sources.queries.made else ""
-    about = {"source": sources.table.name, "folder": str(out), "note": note}
-    match_report.write_match_report(calibrator, staging / PAGE, aims=aims, **about)
+    match_report.write_match_report(calibrator, staging / PAGE, folder=str(out), **page)
     out.mkdir(parents=True, exist_ok=True)
     for file in sorted(staging.iterdir(), key=lambda file: file.name == "match.json"):
         file.replace(out / file.name)  # match.json, by which a calibrator is recognised, comes last
 
 
 def _facts(
-    calibrator: au.MatchCalibrator,
-    out: Path,
-    items: Items,
-    labels: Labels,
-    aims: list[match_report.Aim],
+    calibrator: au.MatchCalibrator, out: Path, items: Items, labels: Labels
 ) -> dict[str, Any]:
-    """The results as JSON values."""
+    """Return the sizes as JSON values."""
     return {
         "calibrator": str(out),
         "report": str(out / PAGE),
@@ -233,29 +230,23 @@ def _facts(
         "queries_without_matches": len(labels.unlabelled),
         "held_out": len(calibrator.held_out_rows_),
         "items": items.count,
-        "thresholds": [
-            {"kind": aim.kind, "share": aim.share, "threshold": aim.threshold}
-            | ({} if aim.quality is None else {"held_out": asdict(aim.quality)})
-            for aim in aims
-        ],
     }
 
 
-def _show(
-    calibrator: au.MatchCalibrator,
-    items: Items,
-    labels: Labels,
-    aims: list[match_report.Aim],
-) -> None:
+def _aim_facts(aim: match_report.Aim) -> dict[str, Any]:
+    """Return a threshold as JSON values."""
+    facts = {"kind": aim.kind, "share": aim.share, "threshold": aim.threshold}
+    return facts if aim.quality is None else facts | {"held_out": asdict(aim.quality)}
+
+
+def _show(facts: dict[str, Any], matches: int, aims: list[match_report.Aim]) -> None:
     """Print the sizes and the table of thresholds."""
-    held, matches = len(calibrator.held_out_rows_), sum(map(len, labels.matches))
-    _print_wrapped(
-        f"{len(labels.rows):,} queries with {matches:,} matches among {items.count:,} items; {held:,} queries held out"
-    )
-    if labels.unlabelled:
-        _print_wrapped(
-            f"{len(labels.unlabelled):,} queries without matches are used for the statistics of items only"
-        )
+    held = facts["held_out"]
+    count = f"{facts['queries']:,} queries with {matches:,} matches among {facts['items']:,} items"
+    print_text(f"{count}; {held:,} queries held out")
+    if facts["queries_without_matches"]:
+        count = f"{facts['queries_without_matches']:,} queries without matches"
+        print_text(f"{count} are used for the statistics of items only")
     rows = text_table(
         "thresholds, measured on the held-out queries",
         *("asked for", "threshold", "precision, %", "recall, %", "results per query"),
@@ -274,24 +265,19 @@ def _show(
         )
     print_table(rows)
     if any(aim.threshold is None for aim in aims):
-        _print_wrapped(
+        print_text(
             f"none: {held:,} held-out queries do not show it at any threshold. Label more, or ask for less."
         )
 
 
-def _print_wrapped(text: str) -> None:
-    """Print prose in lines of at most 80 characters."""
-    print_text(*(wrapped(line, 80) for line in text.split("\n")), wrap=False)
-
-
 def _show_usage(calibrator: au.MatchCalibrator, out: Path, aims: list[match_report.Aim]) -> None:
     """Print what to do next."""
-    lines = [f"  {line}" for line in match_report.usage_code(calibrator, str(out), aims)]
     print_text(
         "",
         f"saved in {out}; open {out / PAGE}",
         "In Python, where search(vector, k) of your database returns cosines and ids:",
         "",
-        "  from aureole.match import MatchCalibrator, MatchFilter",
-        *lines,
     )
+    code = match_report.usage_code(calibrator, str(out), aims)
+    imports = "from aureole.match import MatchCalibrator, MatchFilter"
+    print_text(*(f"  {line}" for line in (imports, *code)), wrap=False)

@@ -5,24 +5,18 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 import aureole as au
-from aureole.cli._inputs import EncoderSpec
-from aureole.cli._options import (
-    AsJson,
-    IdColumn,
-    Normalized,
-    OptionalHead,
-    RayAddress,
-    expanded,
-    option,
-)
-from aureole.cli._output import embed_bar, print_json, print_text
+from aureole.cli._options import AsJson, EncoderSpec, IdColumn, OptionalHead, expanded, option
+from aureole.cli._output import print_json, print_text, progress
 from aureole.errors import AureoleError
+
+if TYPE_CHECKING:
+    from aureole.embed._embed import Progress
 
 HELP = r"""Embed a folder of pictures, a table or a saved Hugging Face dataset.
 
@@ -63,6 +57,22 @@ class ColumnOptions:
         return au.embed.SourceSpec(path, kind, column, self.id_column)
 
 
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model: an encoder, a head, or both."""
+
+    encoder: EncoderSpec = None
+    head: OptionalHead = None
+
+
+@dataclass(frozen=True)
+class WorkOptions:
+    """Where to compute."""
+
+    workers: int = option("Number of processes; several have one thread each.", 1, min=1)
+    ray_address: str | None = option("Address of a Ray cluster (default: this machine).")
+
+
 @expanded
 def embed(
     source: Annotated[
@@ -72,27 +82,25 @@ def embed(
         ),
     ],
     out: Annotated[str, Option(help="Table to write, NAME.lance.", metavar="ADDRESS")],
+    model: ModelOptions,
     columns: ColumnOptions,
-    encoder: EncoderSpec = None,
-    head: OptionalHead = None,
-    normalized: Normalized = None,
-    workers: Annotated[
-        int, Option(min=1, help="Number of processes; several have one thread each.")
-    ] = 1,
-    ray_address: RayAddress = None,
-    batch: Annotated[int, Option(min=1, help="Inputs per call of the model.")] = 64,
+    work: WorkOptions,
     as_json: AsJson = False,
 ) -> None:
     """Embed and print; ``HELP`` is the text users see."""
-    if encoder is None and head is None:
+    if model.encoder is None and model.head is None:
         raise typer.BadParameter("name an --encoder, a --head, or both.")
-    spec, model = columns.source(source), au.embed.ModelSpec(encoder, head, normalized)
+    spec, embedder = columns.source(source), au.embed.ModelSpec(model.encoder, model.head)
     # Ray reports dead workers on standard output, which is for the result alone
-    shown = not as_json
-    with redirect_stdout(sys.stderr), embed_bar("embedding", shown=shown) as observer:
+    with redirect_stdout(sys.stderr), progress("embedding", shown=not as_json) as show:
+
+        def observe(now: Progress) -> None:
+            done = now.before + now.done
+            show(done, now.total, f"{done:,} rows, {now.rate:,.0f}/s, {now.faults:,} errors")
+
         report = au.embed.embed(
-            spec, model, out,
-            batch=batch, workers=workers, address=ray_address, observer=observer,
+            spec, embedder, out,
+            workers=work.workers, address=work.ray_address, observer=observe,
         )  # fmt: skip
     if as_json:
         print_json(asdict(report))

@@ -12,15 +12,17 @@ import typer
 from typer import Option
 
 import aureole as au
-from aureole.cli._inputs import InputOptions, default_group, resumable
 from aureole.cli._lazy import assessment, np, pages, torch
 from aureole.cli._options import (
     AsJson,
     GroupedVectors,
+    InputOptions,
     Vectors,
     check_out,
+    default_group,
     expanded,
     option,
+    resumable,
     run_digest,
 )
 from aureole.cli._output import (
@@ -31,8 +33,6 @@ from aureole.cli._output import (
     table,
     training_bar,
 )
-from aureole.cli._score import ScoreOptions, write_scores
-from aureole.cli._votes import VoteOptions, fit_rows, vote_facts, vote_line
 from aureole.errors import InvalidInputError
 
 HELP = r"""Fit a head that predicts how certain each row of a table is, from positives, and save it.
@@ -42,14 +42,14 @@ into vectors. Positives are rows that share a group (a label, a photo with sever
 picture), or that a table of pairs names. With --votes, rows match as often as the votes of their annotators do, and
 annotators who disagree on a row lower its kappa. If the command is interrupted, even killed, run it again to resume.
 
-With --report, a share of the groups is held out of the fit, and the page shows the head's quality on them, and the most
-and the least certain of all rows. --scores writes the kappa of every row.
+With --report, a fifth of the groups is held out of the fit, and the page shows the head's quality on them, and the most
+and the least certain of all rows. `aureole score` writes the kappa of every row.
 
 Examples:
 
     aureole fit-head captions.csv --text-column caption --group-column photo \
       --encoder sentence-transformers:all-MiniLM-L6-v2 --out head \
-      --report page.html --scores scored.csv
+      --report page.html
     aureole fit-head photos/ --encoder timm:resnet50 --out head --report p.html
     aureole fit-head vectors.parquet --group-column photo --out head
     aureole fit-head vectors.npy --columns-from labels.csv \
@@ -60,28 +60,78 @@ Examples:
 """
 
 
-_HELD_OUT_ADVICE = (
-    "--report holds out some groups: give more rows, a smaller --test-share, or no --report."
-)
+_HELD_OUT = 0.2  # share of the groups that the page measures the head on
+_HELD_OUT_ADVICE = "--report holds out a fifth of the groups: give more rows, or no --report."
 
 
 @dataclass(frozen=True)
-class PairOptions:
-    """Positives as a table of pairs."""
+class PositiveOptions:
+    """Positives as pairs or as votes, instead of groups."""
 
-    pairs: Path | None = option("Table of pairs of positives, instead of groups.")
+    pairs: Path | None = option("Table of pairs of positives.")
     left: str = option("First column of the pairs.", "left")
     right: str = option("Second column of the pairs.", "right")
+    votes: str | None = option(
+        "A table with one vote per row (columns item, label and, if it exists, annotator), the columns of counts in "
+        "TABLE (a,b,c or 'votes_*'), or an .npy file of counts.",
+        metavar="FILE|COLUMNS",
+    )
     id_column: str | None = option(
-        "Column of ids, for --pairs, --votes and --scores (default: row numbers from 0)."
+        "Column of ids, for --pairs and --votes (default: row numbers from 0)."
     )
 
-    def read(self, table: Path) -> np.ndarray | None:
+    @property
+    def votes_file(self) -> Path | None:
+        """The file of votes; None for columns of counts."""
+        if self.votes is None:
+            return None
+        path = Path(self.votes)
+        known = self.votes.endswith((*au.data._table_files.FILES, *au.data._array_files.ARRAYS))
+        return path if known or path.exists() else None
+
+    def check(self, *, grouped: bool) -> None:
+        """Raise unless exactly one of groups, pairs and votes is given."""
+        if sum((grouped, self.pairs is not None, self.votes is not None)) != 1:
+            raise typer.BadParameter("use one of --group-column, --pairs and --votes.")
+        if self.votes is not None and not self.votes.strip(", "):
+            raise typer.BadParameter("--votes needs a file or the names of columns.")
+
+    def read_pairs(self, table: Path) -> np.ndarray | None:
         """Return the pairs of row numbers [p, 2]; None without --pairs."""
+        if self.pairs is None:
+            return None
         ids = (table, self.id_column) if self.id_column else None
-        return (
-            au.data.read_pairs(self.pairs, (self.left, self.right), ids=ids) if self.pairs else None
+        return au.data.read_pairs(self.pairs, (self.left, self.right), ids=ids)
+
+    def read_votes(self, table: Path) -> au.data.Votes | None:
+        """Return the votes, one row for each row of the table; with row numbers as items, up to the last vote."""
+        if self.votes is None:
+            return None
+        path = self.votes_file
+        if path is None:
+            columns = [name.strip() for name in self.votes.split(",") if name.strip()]
+            return au.data.read_vote_counts(table, columns)
+        if path.suffix in au.data._array_files.ARRAYS:
+            return au.data.read_vote_counts(path)
+        first = au.data._table_files.table_parts(path)[0]
+        schema = au.data._table_files.require_columns(first, ["item", "label"])
+        names = ("item", "label", "annotator" if "annotator" in schema.names else None)
+        return au.data.read_votes(
+            path, names, ids=(table, self.id_column) if self.id_column else None
         )
+
+    def fit_votes(self, votes: au.data.Votes, rows: int) -> au.data.Votes:
+        """Return the votes with one row per vector; a long table of row numbers may end before the last vector."""
+        missing, path = rows - len(votes), self.votes_file
+        by_number = path and path.suffix not in au.data._array_files.ARRAYS and not self.id_column
+        if missing < 0 or (missing and not by_number):
+            raise InvalidInputError(
+                f"there are {rows} vectors, but votes on {len(votes)} items: the files do not match row by row."
+            )
+        if not missing:
+            return votes
+        counts = torch.nn.functional.pad(votes.counts, (0, 0, 0, missing))
+        return au.data.Votes.of(counts, classes=votes.classes)
 
 
 @dataclass(frozen=True)
@@ -116,20 +166,13 @@ class OutputOptions:
     report: Path | None = option(
         "HTML page: quality on held-out groups, most and least certain rows."
     )
-    test_share: float = option("With --report: share of the groups to hold out.", 0.2)
-    scores: Path | None = option("Kappa of every row: .parquet, .csv or .jsonl.")
     as_json: AsJson = False
 
-    def check(self, inputs: tuple[Path, ...], *, grouped: bool) -> None:
+    def check(self, *, grouped: bool) -> None:
         """Raise for options that cannot be used together and for missing packages, before anything is computed."""
         from aureole.training._fit import check_fabric
 
         check_fabric()
-        if not 0 < self.test_share < 1:
-            raise typer.BadParameter(
-                f"--test-share must be between 0 and 1, not {self.test_share}."
-            )
-        ScoreOptions(self.scores).check(inputs)
         if self.report is not None:
             if not grouped:
                 raise typer.BadParameter(
@@ -144,39 +187,38 @@ def fit_head(
     out: Annotated[Path, Option(help="Folder to save the head in.")],
     columns: GroupedVectors,
     inputs: InputOptions,
-    pairing: PairOptions,
-    voting: VoteOptions,
+    positives: PositiveOptions,
     fit: FitOptions,
     reports: OutputOptions,
 ) -> None:
     """Fit and save a head; ``HELP`` is the text users see."""
     started = time.monotonic()
     check_out(out, "head", overwrite=reports.overwrite)
-    others = columns.columns_from or vectors
-    group_column = default_group(others, columns.group_column)
-    grouped = _is_grouped(others, columns, pairing, voting)
-    reports.check((vectors, others), grouped=grouped)
+    others, column = columns.columns_from or vectors, columns.group_column
+    if positives.pairs is None and positives.votes is None:
+        column = default_group(others, column)
+    grouped = column is not None or columns.in_array
+    positives.check(grouped=grouped)
+    reports.check(grouped=grouped)
     shown_from = others if inputs.encoder is None else vectors
     inputs.check(shown_from, vector_column=columns.vector_column)
-    au.data._tables.check_columns(others, pairing.id_column)
+    au.data._tables.check_columns(others, positives.id_column)
     head, shown = fit.head(), not reports.as_json
-    groups = au.data.read_groups(others, group_column) if grouped else None
-    pairs, votes = pairing.read(others), voting.read(others, pairing.id_column)
+    groups = au.data.read_groups(others, column) if grouped else None
+    pairs, votes = positives.read_pairs(others), positives.read_votes(others)
     encoder = inputs.load()
-    held = _held_out(groups, reports, fit.seed)
-    paths = (vectors, others, pairing.pairs, voting.path)
+    held = None if groups is None or reports.report is None else _held_out(groups, fit.seed)
+    paths = (vectors, others, positives.pairs, positives.votes_file)
     files = [file for path in paths if path for file in au.data._tables.table_files(path)]
-    settings = [vars(columns), vars(pairing), vars(voting), inputs.column(vectors)]
-    settings += [inputs.normalized, encoder and encoder.fingerprint, head.get_params()]
-    settings += [held and reports.test_share]
+    settings = [vars(columns), vars(positives), inputs.column(vectors), held is not None]
+    settings += [encoder and encoder.fingerprint, head.get_params()]
     partial = out.with_name(f"{out.name}.partial-{run_digest(settings, files)}")
     with resumable(partial):
         places = {"work": partial, "resume": partial / "vectors"}
         rows = inputs.vectors(vectors, encoder, columns.vector_column, **places, shown=shown)
-        _check_rows(groups, pairs, pairing.pairs, len(rows))
+        _check_rows(groups, pairs, positives.pairs, len(rows))
         if votes is not None:
-            by_number = voting.is_long and pairing.id_column is None
-            votes = fit_rows(votes, len(rows), by_number=by_number)
+            votes = positives.fit_votes(votes, len(rows))
         try:
             with training_bar("fitting", shown=shown) as observer:
                 head.fit(
@@ -196,35 +238,25 @@ def fit_head(
     facts: dict[str, Any] = {"head": str(out), "rows": len(rows)}
     if held is not None and reports.report is not None:
         facts |= _write_report(head, rows, held, inputs, reports.report, shown_from)
-    if reports.scores is not None:
-        scores = ScoreOptions(reports.scores, pairing.id_column)
-        write_scores(head, rows, assessment.kappas(head, rows), scores, others)
-        facts["scores"] = str(reports.scores)
     shutil.rmtree(partial, ignore_errors=True)
+    if votes is not None:
+        facts["votes"] = _vote_facts(votes)
+    elif pairs is not None:
+        facts["pairs"] = len(pairs)
+    else:
+        facts["groups"] = len(np.unique(groups))
     if reports.as_json:
-        facts |= _positives(groups, pairs, votes) | _facts(head)
-        print_json(facts | {"seconds": time.monotonic() - started})
+        print_json(facts | _facts(head) | {"seconds": time.monotonic() - started})
         return
     if votes is not None:
-        print_text(vote_line(vote_facts(votes)))
+        said = facts["votes"]
+        line = f"{said['votes']:,} votes on {said['items']:,} items"
+        if said["agreement"] is not None:
+            line += f"; {100 * said['agreement']:.0f} % of the pairs of annotators agree"
+        print_text(line)
     _show(head, len(rows), out)
-    for name in ("report", "scores"):
-        if name in facts:
-            print_text(f"{name} written to {facts[name]}")
-
-
-def _is_grouped(
-    others: Path, columns: GroupedVectors, pairing: PairOptions, voting: VoteOptions
-) -> bool:
-    """Return whether positives are groups; raise unless exactly one of groups, pairs and votes is given."""
-    voting.check()
-    given = pairing.pairs is not None, voting.votes is not None
-    column = columns.group_column if any(given) else default_group(others, columns.group_column)
-    in_array = columns.columns_from is not None and others.suffix in au.data._array_files.ARRAYS
-    grouped = column is not None or in_array
-    if sum((grouped, *given)) != 1:
-        raise typer.BadParameter("use one of --group-column, --pairs and --votes.")
-    return grouped
+    if reports.report is not None:
+        print_text(f"report written to {reports.report}")
 
 
 def _check_rows(
@@ -243,15 +275,6 @@ def _check_rows(
         )
 
 
-def _positives(
-    groups: np.ndarray | None, pairs: np.ndarray | None, votes: au.data.Votes | None
-) -> dict[str, Any]:
-    """Return the number of groups or pairs, or the facts about votes, as JSON values."""
-    if votes is not None:
-        return {"votes": vote_facts(votes)}
-    return {"groups": len(np.unique(groups))} if pairs is None else {"pairs": len(pairs)}
-
-
 @dataclass(frozen=True)
 class _HeldOut:
     """Groups for the fit and for the page; a row that does not take part has a group of its own."""
@@ -262,12 +285,10 @@ class _HeldOut:
     rows: int
 
 
-def _held_out(groups: np.ndarray | None, reports: OutputOptions, seed: int) -> _HeldOut | None:
-    """Return the split of the groups for a page; None without one."""
-    if groups is None or reports.report is None:
-        return None
+def _held_out(groups: np.ndarray, seed: int) -> _HeldOut:
+    """Return a random split of the groups."""
     rng = torch.Generator().manual_seed(seed)
-    _, held = au.data.Groups.of(groups).split(reports.test_share, rng)
+    _, held = au.data.Groups.of(groups).split(_HELD_OUT, rng)
     chosen = np.zeros(len(groups), bool)
     chosen[held.members.numpy()] = True
     alone = groups.max() + 1 + np.arange(len(groups))  # rows without a partner are left out
@@ -319,3 +340,14 @@ def _show(head: au.FrozenHead, rows: int, out: Path) -> None:
             print_table(rows_of)
     print_table(coverage_table(head.coverage_))
     print_text(f"saved in {out}", wrap=False)
+
+
+def _vote_facts(votes: au.data.Votes) -> dict[str, Any]:
+    """Return numbers of items and votes, and how often annotators agree (null if no item has two votes), as JSON."""
+    agreement = votes.pair_agreement
+    return {
+        "items": int((votes.totals > 0).sum()),
+        "votes": int(votes.totals.sum()),
+        "classes": len(votes.classes),
+        "agreement": agreement if agreement == agreement else None,
+    }

@@ -14,26 +14,23 @@ from typer import Argument, Option
 
 import aureole as au
 from aureole._io import atomic_folder
-from aureole.cli._gallery_facts import RECALL_QUERIES, gallery_facts, recall_facts, show_facts
-from aureole.cli._inputs import IMAGE, EncoderSpec, InputOptions, is_pictures
 from aureole.cli._lazy import np, torch
 from aureole.cli._options import (
+    IMAGE,
     AsJson,
-    ColumnsFrom,
     Gallery,
     IdColumn,
-    IndexSizes,
-    KappaPos,
-    Normalized,
+    InputOptions,
     OptionalHead,
     VectorColumn,
     expanded,
+    is_pictures,
     option,
 )
-from aureole.cli._output import rows_bar
+from aureole.cli._output import print_json, print_text, rows_bar, training_bar
 from aureole.engines._addresses import is_local, shown_address
 from aureole.engines._engines import engine_of
-from aureole.errors import InvalidInputError
+from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.records import file_hash
 
 HELP = """Build a gallery for `aureole search`, append to it, or inspect it.
@@ -87,7 +84,39 @@ Examples:
     aureole index approximate photos.lance --probes 64
     aureole index approximate gallery.faiss --kind hnsw --width 256
 """
+INFO = """Print facts about a gallery: rows, dimension, typical kappa, engine, columns, approximate index, calibration.
+
+The gallery is only read.
+
+Examples:
+
+    aureole index info gallery.lance
+    aureole index info postgresql://me@localhost/shop#gallery --json
+"""
+CHECK = """Verify everything that a gallery stores, and print one line for each problem.
+
+Checks every row (distinct ids, mu of length 1, kappa of at least 0, payload types), the metric and the size of the
+approximate index, and the notes. The gallery is only read. Status 1 if there are problems.
+
+Examples:
+
+    aureole index check gallery.lance
+    aureole index check gallery.faiss --json
+"""
+MAP = """Make the map of a gallery that `aureole serve` shows.
+
+The layout (t-SNE) is fitted on a sample; every other row is placed at its nearest neighbours in the sample. The map is
+stored next to the gallery, in NAME.map, or in the user's cache for a database. Run the command again after adding rows.
+
+Examples:
+
+    aureole index map photos.lance
+    aureole index map photos.lance --sample 100000
+"""
 CHUNK = 65_536  # rows per append
+_PAIRS = 500  # of rows, that calibrate a gallery
+_QUERIES = 20  # rows of the gallery that measure the recall of an approximate index
+_GOOD_RECALL = 0.99  # below it the output suggests what to change
 
 index = typer.Typer(
     help=HELP,
@@ -104,37 +133,58 @@ class TableColumns:
     """How to read posteriors, ids and payload from a table."""
 
     head: OptionalHead = None
-    encoder: EncoderSpec = None
-    text_column: str | None = option("With --encoder: column of texts.")
-    image_column: str | None = option("With --encoder: column of pictures, bytes or paths.")
-    normalized: Normalized = None
     vector_column: VectorColumn = None
-    mu_column: str = option("Without --head: column of mu (score --with-mu).", "mu")
-    kappa_column: str = option("Without --head: column of kappa.", "kappa")
     id_column: IdColumn = None
-    columns_from: ColumnsFrom = None
     payload_column: list[str] | None = option(
         "Column to store with the rows, for filters and display; repeatable.",
         metavar="COLUMN|NAME=COLUMN",
     )
 
-    @property
-    def inputs(self) -> InputOptions:
-        """The options of the encoder."""
-        return InputOptions(self.encoder, self.text_column, self.image_column, self.normalized)
-
-    def check(self, table: Path) -> None:
+    def check(self, table: Path, inputs: InputOptions) -> None:
         """Raise for options that contradict each other and columns that do not exist."""
-        if self.encoder is not None and self.head is None:
+        if inputs.encoder is not None and self.head is None:
             raise typer.BadParameter(
                 "--encoder needs --head. For a model that returns posteriors, use aureole embed."
             )
-        if self.encoder is None and (self.text_column or self.image_column):
+        if inputs.encoder is None and (inputs.text_column or inputs.image_column):
             raise typer.BadParameter("--text-column and --image-column need --encoder.")
-        if self.encoder is not None:
-            self.inputs.check(table, vector_column=self.vector_column)
+        if inputs.encoder is not None:
+            inputs.check(table, vector_column=self.vector_column)
         payload = [text.partition("=")[2] or text for text in self.payload_column or []]
-        au.data._tables.check_columns(self.columns_from or table, self.id_column, *payload)
+        au.data._tables.check_columns(table, self.id_column, *payload)
+
+    def origin(self) -> au.engines.Origin:
+        """Return the provenance of a gallery whose posteriors come from the head; unknown without one."""
+        from aureole.models._saving import WEIGHTS
+
+        if self.head is None:
+            return au.engines.Origin()
+        head = au.FrozenHead.load(self.head)
+        return au.engines.Origin(head.kappa_pos_, file_hash(self.head / WEIGHTS), head.fingerprint_)
+
+    def ids(self, table: Path, rows: int) -> list[str]:
+        """Return the ids of a table: row numbers if it has no column of ids."""
+        column = self.id_column or (IMAGE if is_pictures(table) else None)
+        if column is None:
+            return [str(row) for row in range(rows)]
+        from aureole.engines._schema import check_ids
+
+        values = _complete(table, column, rows)
+        if values.dtype.kind not in "OUiu":
+            raise InvalidInputError(
+                f"ids must be strings or integers, but the column {column!r} of {table} has type {values.dtype}."
+            )
+        return check_ids([str(value) for value in values.tolist()])
+
+    def payload(self, table: Path, rows: int) -> dict[str, list[Any]]:
+        """Return the payload columns of a table."""
+        payload: dict[str, list[Any]] = {}
+        for text in self.payload_column or []:
+            name, _, column = text.partition("=")  # NAME=COLUMN stores a column under another name
+            if name in payload:
+                raise InvalidInputError(f"the payload column {name!r} is given twice.")
+            payload[name] = _complete(table, column or name, rows, numbers=True).tolist()
+        return payload
 
 
 @dataclass(frozen=True)
@@ -147,9 +197,9 @@ class CalibrationOptions:
     conformal: Path | None = option(
         "Table with these held-out groups (default: the gallery's own table)."
     )
-    conformal_pairs: int = option("Maximum number of pairs, one per group.", 500, min=1)
-    kappa_pos: KappaPos = None
-    seed: int = option("Seed that selects the pairs.", 0, min=0)
+    kappa_pos: float | None = option(
+        "Concentration of positives around a latent (default: the head's).", min=0
+    )
 
 
 class TablePosteriors:
@@ -159,26 +209,17 @@ class TablePosteriors:
     """
 
     def __init__(
-        self,
-        path: Path,
-        columns: TableColumns,
-        *,
-        encoder: au.encoders.Encoder | None = None,
-        work: Path | None = None,
-        shown: bool = False,
+        self, path: Path, columns: TableColumns, inputs: InputOptions, **settings: Any
     ) -> None:
         self._head = None if columns.head is None else au.FrozenHead.load(columns.head)
-        name = columns.mu_column if self._head is None else columns.vector_column
-        self.work, self.encoder = work, encoder
-        inputs = columns.inputs
-        self._vectors = inputs.vectors(path, encoder, name, work=work, shown=shown)
+        name = "mu" if self._head is None else columns.vector_column
+        self._vectors = inputs.vectors(path, vector_column=name, **settings)
         self.kappa = np.zeros(0, np.float32)
         if self._head is None:
-            name = columns.kappa_column
-            values = _complete(path, name, len(self._vectors), numbers=True)
+            values = _complete(path, "kappa", len(self._vectors), numbers=True)
             if values.dtype.kind not in "fiu":
                 raise InvalidInputError(
-                    f"kappa must be a column of numbers, but {name!r} of {path} has type {values.dtype}."
+                    f"kappa must be a column of numbers, but that of {path} has type {values.dtype}."
                 )
             self.kappa = values.astype(np.float32)
 
@@ -192,7 +233,7 @@ class TablePosteriors:
         return au.VonMisesFisher(torch.from_numpy(part), torch.from_numpy(self.kappa[rows]))
 
     def typical_kappa(self, observer: Callable[[int], None] | None = None) -> float:
-        """The median kappa of all rows."""
+        """Return the median kappa of all rows."""
         from aureole.training._assessment import kappas
 
         if self._head is not None and not len(self.kappa):
@@ -203,7 +244,6 @@ class TablePosteriors:
 @index.command("build", help=BUILD)
 @expanded
 def build(
-    *,
     table: Table,
     out: Annotated[
         str,
@@ -213,11 +253,7 @@ def build(
         ),
     ],
     columns: TableColumns,
-    approximate: Annotated[
-        Literal["ivf", "hnsw"] | None,
-        Option(help="Also build an approximate index (default: searches are exact)."),
-    ] = None,
-    sizes: IndexSizes,
+    inputs: InputOptions,
     calibrate: CalibrationOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -229,19 +265,24 @@ def build(
         )
     if calibrate.conformal is not None and calibrate.group_column is None:
         raise typer.BadParameter("--conformal needs --group-column, which defines the positives.")
-    given = sizes.given(approximate)
-    columns.check(table)
-    origin = _head_origin(columns.head)
+    columns.check(table, inputs)
+    origin = columns.origin()
     if calibrate.kappa_pos is not None:
         origin = replace(origin, kappa_pos=calibrate.kappa_pos)
     if calibrate.group_column is not None and origin.kappa_pos is None:
         raise typer.BadParameter("a calibration needs --kappa-pos, or --head, which has one.")
     shown = not as_json
-    encoder = columns.inputs.load(columns.head)
+    encoder = inputs.load(columns.head)
     if encoder is not None:
         origin = replace(origin, encoder=encoder.fingerprint)
     with _staged(out) as place:
-        source, ids, payload = _read(table, columns, out, encoder, shown=shown)
+        work = Path(out).parent if is_local(out) else None
+
+        def read(path: Path) -> TablePosteriors:
+            return TablePosteriors(path, columns, inputs, encoder=encoder, work=work, shown=shown)
+
+        source = read(table)
+        ids, payload = columns.ids(table, len(source)), columns.payload(table, len(source))
         with rows_bar("scoring", len(source), shown=shown) as observer:
             typical = source.typical_kappa(observer)
         made = None
@@ -255,15 +296,11 @@ def build(
         with made:
             made.origin = origin
             if calibrate.group_column is not None:
-                _calibrate(made, source, table, columns, calibrate)
-            result = gallery_facts(made, out)
-            if approximate is not None:
-                made.build(approximate, **given)
-                every = max(1, len(source) // RECALL_QUERIES)
-                queries = source[slice(0, every * RECALL_QUERIES, every)]
-                recall = made.check_recall(queries, least=0.0)
-                result |= {"approximate": made.approximate, **recall_facts(recall)}
-    show_facts(result | {"seconds": time.monotonic() - started}, as_json=as_json)
+                held_out = source if calibrate.conformal is None else read(calibrate.conformal)
+                groups = au.data.read_groups(calibrate.conformal or table, calibrate.group_column)
+                _calibrate(made, held_out, groups, typical)
+            result = _gallery_facts(made, out)
+    _show_facts(result | {"seconds": time.monotonic() - started}, as_json=as_json)
 
 
 @index.command("append", help=APPEND)
@@ -272,23 +309,25 @@ def append(
     table: Table,
     gallery: Annotated[str, Option("--to", help="Address of the gallery.", metavar="ADDRESS")],
     columns: TableColumns,
+    inputs: InputOptions,
     replace: Annotated[
         bool, Option("--replace", help="Replace rows whose id exists already.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Append to a gallery; ``APPEND`` is the text users see."""
-    started = time.monotonic()
-    shown = not as_json
-    columns.check(table)
+    started, shown = time.monotonic(), not as_json
+    columns.check(table, inputs)
     with au.CredibleIndex.open(gallery) as opened:
-        encoder = columns.inputs.load(columns.head)
+        encoder = inputs.load(columns.head)
         if columns.head is not None:
-            own = _head_origin(columns.head)
+            own = columns.origin()
             fingerprint = own.encoder if encoder is None else encoder.fingerprint
             who = f"the head in {columns.head}"
             opened.origin.check_same(own.weights or "", who, encoder=fingerprint)
-        source, ids, payload = _read(table, columns, gallery, encoder, shown=shown)
+        work = Path(gallery).parent if is_local(gallery) else None
+        source = TablePosteriors(table, columns, inputs, encoder=encoder, work=work, shown=shown)
+        ids, payload = columns.ids(table, len(source)), columns.payload(table, len(source))
         store = opened.upsert if replace else opened.append
         replaced = 0
         for rows, part in _parts(opened.engine, len(source), payload, shown=shown):
@@ -300,74 +339,104 @@ def append(
                 raise InvalidInputError(
                     f"{error} The rows of {table} before row {rows.start} (counted from 0) were appended."
                 ) from error
-        result = gallery_facts(opened, gallery)
+        result = _gallery_facts(opened, gallery)
     result |= {"appended": len(source) - replaced, "replaced": replaced}
-    result["seconds"] = time.monotonic() - started
-    show_facts(result, as_json=as_json)
+    _show_facts(result | {"seconds": time.monotonic() - started}, as_json=as_json)
 
 
 @index.command("approximate", help=APPROXIMATE)
-@expanded
 def approximate(
-    *,
     gallery: Gallery,
     kind: Annotated[Literal["ivf", "hnsw"], Option(help="Inverted lists, or a graph.")] = "ivf",
-    sizes: IndexSizes,
+    probes: Annotated[
+        int | None, Option(min=1, help="IVF lists that a search visits (default: 1/16 of them).")
+    ] = None,
+    width: Annotated[int | None, Option(min=1, help="HNSW search width (default: 128).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build an approximate index; ``APPROXIMATE`` is the text users see."""
     started = time.monotonic()
-    given = sizes.given(kind)
+    sizes = {k: v for k, v in (("probes", probes), ("width", width)) if v is not None}
+    if sizes.keys() - {"probes" if kind == "ivf" else "width"}:
+        raise typer.BadParameter("--probes needs --kind ivf, and --width needs --kind hnsw.")
     with au.CredibleIndex.open(gallery) as opened:
         if not opened.count():
             raise InvalidInputError(f"{shown_address(gallery)} has no rows to index.")
-        opened.build(kind, **given)
+        opened.build(kind, **sizes)
         seconds = time.monotonic() - started
         posteriors, _ = opened.fetch(_sample_ids(opened))
         recall = opened.check_recall(posteriors, least=0.0)
-        result = gallery_facts(opened, gallery) | recall_facts(recall) | {"seconds": seconds}
-    show_facts(result, as_json=as_json)
+        result = _gallery_facts(opened, gallery) | {"recall": recall.share, "seconds": seconds}
+    _show_facts(result, as_json=as_json)
 
 
-def _read(
-    table: Path,
-    columns: TableColumns,
-    gallery: str,
-    encoder: au.encoders.Encoder | None,
-    *,
-    shown: bool,
-) -> tuple[TablePosteriors, list[str], dict[str, list[Any]]]:
-    """The posteriors, ids (row numbers if there is no column of ids) and payload of a table."""
-    others = columns.columns_from or table
-    work = Path(gallery).parent if is_local(gallery) else None
-    source = TablePosteriors(table, columns, encoder=encoder, work=work, shown=shown)
-    ids = [str(row) for row in range(len(source))]
-    id_column = columns.id_column
-    if id_column is None and columns.columns_from is None and is_pictures(table):
-        id_column = IMAGE
-    if id_column is not None:
-        values = _complete(others, id_column, len(source))
-        if values.dtype.kind not in "OUiu":
-            raise InvalidInputError(
-                f"ids must be strings or integers, but the column {id_column!r} of {others} has type "
-                f"{values.dtype}."
-            )
-        from aureole.engines._schema import check_ids
+@index.command("info", help=INFO)
+def info(gallery: Gallery, as_json: AsJson = False) -> None:
+    """Print facts about a gallery; ``INFO`` is the text users see."""
+    with au.CredibleIndex.open(gallery) as opened:
+        _show_facts(_gallery_facts(opened, gallery), as_json=as_json)
 
-        ids = check_ids([str(value) for value in values.tolist()])
-    payload: dict[str, list[Any]] = {}
-    for text in columns.payload_column or []:
-        name, _, column = text.partition("=")  # NAME=COLUMN stores a column under another name
-        if name in payload:
-            raise InvalidInputError(f"the payload column {name!r} is given twice.")
-        payload[name] = _complete(others, column or name, len(source), numbers=True).tolist()
-    return source, ids, payload
+
+@index.command("check", help=CHECK)
+def check(gallery: Gallery, as_json: AsJson = False) -> None:
+    """Check a gallery; ``CHECK`` is the text users see."""
+    started = time.monotonic()
+    facts: dict[str, Any] = {"gallery": shown_address(gallery), "engine": None, "rows": None}
+    try:
+        with au.CredibleIndex.open(gallery) as opened:
+            facts |= {"engine": opened.engine, "rows": opened.count()}
+            shown = not as_json
+            with rows_bar("checking", opened.count(), shown=shown) as observer:
+                problems = opened.check(observer=observer)
+    except DamagedGalleryError as error:  # so damaged that it does not open
+        problems = [str(error)]
+    if as_json:
+        print_json(facts | {"problems": problems, "seconds": time.monotonic() - started})
+    elif problems:
+        print_text(*problems)
+    else:
+        print_text(f"{facts['rows']:,} rows in {facts['gallery']} ({facts['engine']}): no problems")
+    if problems:
+        raise typer.Exit(1)
+
+
+@index.command("map", help=MAP)
+def map_(
+    gallery: Gallery,
+    sample: Annotated[
+        int, Option(min=100, help="Rows that the layout is fitted on, at most.")
+    ] = 50_000,
+    as_json: AsJson = False,
+) -> None:
+    """Make a map; ``MAP`` is the text users see."""
+    from aureole.explorer import write_map
+    from aureole.explorer._gallery_map import map_path
+
+    started = time.monotonic()
+    with (
+        au.CredibleIndex.open(gallery) as opened,
+        training_bar("mapping", shown=not as_json) as bar,
+    ):
+        made = write_map(opened, sample=sample, observer=bar.part)
+        path = str(map_path(opened.where))
+    note = made.note
+    if as_json:
+        facts = {
+            name: getattr(note, name) for name in ("method", "rows", "fitted", "neighbours_kept")
+        }
+        print_json({"map": path, **facts, "seconds": time.monotonic() - started})
+        return
+    print_text(
+        path,
+        f"{note.rows:,} rows by {note.method}, fitted on {note.fitted:,}; "
+        f"{100 * note.neighbours_kept:.0f} % of the 10 nearest neighbours are among the 10 nearest on the map.",
+    )
 
 
 def _parts(
     engine: str, count: int, payload: dict[str, list[Any]], *, shown: bool
 ) -> Iterator[tuple[slice, dict[str, list[Any]]]]:
-    """(Rows, their payload), chunk by chunk, with a progress bar; one chunk for FAISS, which rewrites all rows."""
+    """Yield the rows of each chunk and their payload; one chunk for FAISS, which rewrites all rows."""
     size = count if engine == "FAISS" else CHUNK
     with rows_bar("storing", count, shown=shown) as observer:
         for first in range(0, count, size):
@@ -377,26 +446,15 @@ def _parts(
 
 
 def _calibrate(
-    made: au.CredibleIndex,
-    source: TablePosteriors,
-    table: Path,
-    columns: TableColumns,
-    options: CalibrationOptions,
+    made: au.CredibleIndex, held_out: TablePosteriors, groups: np.ndarray, kappa_other: float
 ) -> None:
-    """Calibrate the gallery on one random pair of each of some random groups of the held-out table, or of its own."""
-    held_out = source
-    if options.conformal is not None:
-        encoder, work = source.encoder, source.work
-        held_out = TablePosteriors(options.conformal, columns, encoder=encoder, work=work)
-    groups = au.data.read_groups(
-        options.conformal or columns.columns_from or table, options.group_column
-    )
+    """Calibrate the gallery on one random pair of each of some random groups."""
     if len(groups) != len(held_out):
         raise InvalidInputError(f"there are {len(held_out)} rows, but {len(groups)} groups.")
-    index, rng = au.data.Groups.of(groups), torch.Generator().manual_seed(options.seed)
-    chosen = torch.randperm(len(index.sizes), generator=rng)[: options.conformal_pairs]
-    left, right = index.pair_of_each(chosen.sort().values, rng).T.numpy()
-    kappa_pos, kappa_other = made.origin.kappa_pos, source.typical_kappa()
+    every, rng = au.data.Groups.of(groups), torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(every.sizes), generator=rng)[:_PAIRS]
+    left, right = every.pair_of_each(chosen.sort().values, rng).T.numpy()
+    kappa_pos = made.origin.kappa_pos
     assert kappa_pos is not None  # checked before anything was read
     made.conformal = au.ConformalMass.fit(
         held_out[left], held_out[right], kappa_pos, kappa_other=kappa_other
@@ -404,31 +462,18 @@ def _calibrate(
 
 
 def _sample_ids(opened: au.CredibleIndex) -> list[str]:
-    """The rows nearest to a few random directions."""
+    """Return the rows nearest to a few random directions."""
     rng = torch.Generator().manual_seed(0)
-    mu = au.sphere.normalize(torch.randn(RECALL_QUERIES, opened.schema.dim, generator=rng))
-    anywhere, options = (
-        au.VonMisesFisher(mu, 0.0),
-        au.caps.SearchOptions(kind="credible"),
-    )
-    hits = opened.search(anywhere, 1.0, limit=1, exact=True, options=options)
+    mu = au.sphere.normalize(torch.randn(_QUERIES, opened.schema.dim, generator=rng))
+    options = au.caps.SearchOptions(kind="credible")
+    hits = opened.search(au.VonMisesFisher(mu, 0.0), 1.0, limit=1, exact=True, options=options)
     assert isinstance(hits, list)
     return sorted({nearest.ids[0] for nearest in hits})
 
 
-def _head_origin(folder: Path | None) -> au.engines.Origin:
-    """The provenance of a gallery whose posteriors come from the head in a folder; unknown without one."""
-    from aureole.models._saving import WEIGHTS
-
-    if folder is None:
-        return au.engines.Origin()
-    head = au.FrozenHead.load(folder)
-    return au.engines.Origin(head.kappa_pos_, file_hash(folder / WEIGHTS), head.fingerprint_)
-
-
 @contextmanager
 def _staged(where: str) -> Iterator[str]:
-    """A temporary address for a new gallery, renamed to its own when it is complete: an atomic write.
+    """Yield a temporary address for a new gallery, renamed to its own when it is complete: an atomic write.
 
     Databases and object stores are written in place.
     """
@@ -446,7 +491,7 @@ def _staged(where: str) -> Iterator[str]:
 
 
 def _complete(path: Path, column: str, rows: int, *, numbers: bool = False) -> np.ndarray:
-    """A column, which must have a value in every row; ``numbers`` as in ``read_column``."""
+    """Return a column, which must have a value in every row; ``numbers`` as in ``read_column``."""
     values = au.data.read_column(path, column, numbers=numbers)
     if len(values) != rows:
         raise InvalidInputError(
@@ -460,3 +505,58 @@ def _complete(path: Path, column: str, rows: int, *, numbers: bool = False) -> n
             "row."
         )
     return values
+
+
+def _gallery_facts(index: au.CredibleIndex, where: str) -> dict[str, Any]:
+    """Return facts about an index to print; the address has no password."""
+    schema, held, origin = index.schema, index.conformal, index.origin
+    calibrated = None
+    if held is not None:
+        pairs = len(held.scores)
+        calibrated = {"pairs": pairs, "largest_mass": pairs / (pairs + 1)}
+        calibrated |= {"kappa_pos": held.kappa_pos, "kappa_other": held.kappa_other}
+    return {
+        "gallery": shown_address(where),
+        "engine": index.engine,
+        "rows": index.count(),
+        "dim": schema.dim,
+        "typical_kappa": schema.typical_kappa,
+        "columns": dict(schema.columns),
+        "approximate": index.approximate,
+        "conformal": calibrated,
+        "kappa_pos": origin.kappa_pos,
+        "head": origin.weights,
+        "encoder": origin.encoder,
+    }
+
+
+def _show_facts(facts: dict[str, Any], *, as_json: bool) -> None:
+    """Print facts about a gallery, as text or as JSON."""
+    if as_json:
+        print_json(facts)
+        return
+    added = "".join(f"{facts[k]:,} rows {k}; " for k in ("appended", "replaced") if facts.get(k))
+    kappa_pos = "" if facts["kappa_pos"] is None else f"; κ_pos {facts['kappa_pos']:.4g}"
+    columns = ", ".join(f"{name} ({kind})" for name, kind in facts["columns"].items())
+    print_text(
+        f"{added}{facts['rows']:,} rows in R^{facts['dim']} in {facts['gallery']} ({facts['engine']})",
+        f"typical κ {facts['typical_kappa']:.4g}{kappa_pos}",
+        f"payload: {columns or 'none'}",
+    )
+    approximate, recall = facts["approximate"], facts.get("recall")
+    if approximate is None:
+        print_text("every search is exact")
+    else:
+        sizes = ", ".join(
+            f"{name} {value}" for name, value in approximate.items() if name != "kind"
+        )
+        print_text(f"approximate index {approximate['kind']}{f' ({sizes})' if sizes else ''}")
+    if recall is not None:
+        print_text(f"recall {100 * recall:.2f} % of the members of the caps of {_QUERIES} rows")
+        if recall < _GOOD_RECALL:
+            print_text("It is low: rebuild with more --probes or --width, or search with --exact.")
+    held = facts["conformal"]
+    text = "no conformal calibration"
+    if held is not None:
+        text = f"conformal calibration on {held['pairs']:,} pairs: guarantees up to mass {held['largest_mass']:.4g}"
+    print_text(text)

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from typer import Option
 
 import aureole as au
-from aureole.cli._lazy import questions as answers, rich
+from aureole.cli._lazy import questions as answers
 from aureole.cli._options import AsJson, Gallery
-from aureole.cli._output import add_row, print_json, print_text, rows_bar, table
+from aureole.cli._output import add_row, print_json, print_table, print_text, rows_bar, table
 from aureole.engines._addresses import shown_address
 
 HELP = r"""Find suspicious labels, confused classes and outliers in a gallery.
@@ -50,31 +50,26 @@ def inspect(
                 index, label_column=label, observer=lambda _, done, __: bar(done)
             )
     answers.save_questions(found, path)
-    facts = inspect_facts(found, gallery, limit)
-    facts |= {"out": str(path), "seconds": time.monotonic() - started}
+    shown = {}
+    for entry in found.summary():
+        first = found.answer(entry["name"], 0, limit)[1] if entry["available"] else []
+        shown[entry["name"]] = entry | {"first": first}
+    facts = {
+        "gallery": shown_address(gallery),
+        "rows": len(found),
+        "settings": found.settings,
+        "questions": shown,
+        "confusions": found.confusions(limit),
+        "out": str(path),
+        "seconds": time.monotonic() - started,
+    }
     if as_json:
         print_json(facts)
     else:
         _show(facts)
 
 
-def inspect_facts(questions: answers.Questions, gallery: str, limit: int) -> dict[str, Any]:
-    """Return what ``aureole inspect`` prints as JSON: the counts and the first items of each question."""
-    shown = {}
-    for entry in questions.summary():
-        first = questions.answer(entry["name"], 0, limit)[1] if entry["available"] else []
-        shown[entry["name"]] = entry | {"first": first}
-    return {
-        "gallery": shown_address(gallery),
-        "rows": len(questions),
-        "settings": questions.settings,
-        "questions": shown,
-        "confusions": questions.confusions(limit),
-    }
-
-
 def _show(facts: dict[str, Any]) -> None:
-    console = rich.console.Console(soft_wrap=True)
     for name, (title, headers, cells) in _TABLES.items():
         entry = facts["questions"][name]
         if not entry["first"]:
@@ -83,13 +78,13 @@ def _show(facts: dict[str, Any]) -> None:
         rows = table(f"{title}: {entry['count']:,}", *headers)
         for found in entry["first"]:
             add_row(rows, *cells(found))
-        console.print(rows)
+        print_table(rows)
     if facts["confusions"]:
         rows = table("classes that caps mix", "class", "class", "share", "share back", "items")
         for pair in facts["confusions"]:
             shares = (f"{100 * share:.1f} %" for share in pair["shares"])
             add_row(rows, *pair["classes"], *shares, f"{pair['count']:,}")
-        console.print(rows)
+        print_table(rows)
     print_text(f"answers written to {facts['out']}")
 
 

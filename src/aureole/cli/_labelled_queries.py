@@ -12,9 +12,8 @@ from typing import Any
 import typer
 
 import aureole as au
-from aureole.cli._inputs import InputOptions
 from aureole.cli._lazy import np
-from aureole.cli._options import VectorColumn, option
+from aureole.cli._options import InputOptions, VectorColumn, option
 from aureole.errors import InvalidInputError, MissingInputError
 
 _FEWEST = 20  # labelled queries of a calibrator
@@ -34,9 +33,8 @@ class QueryOptions:
     match_column: str | None = option(
         "Column of matching ids: one, a list, or several separated by spaces or commas."
     )
-    match_text_column: str | None = option("Column of matching texts, one per row.")
-    columns_from: Path | None = option(
-        "File with the matches, in the same row order (default: the table)."
+    match_text_column: str | None = option(
+        "Column of matching texts, one per row, which make the gallery."
     )
     made: bool = option(
         "Without labels: the table is the gallery, and halves of its texts are the queries.",
@@ -49,7 +47,7 @@ class QueryOptions:
         by_id, by_text, made = self.match_column, self.match_text_column, self.made
         texts = encoder is not None and self.text_column is not None
         wrong = None
-        if made and (by_id or by_text or gallery or self.columns_from):
+        if made and (by_id or by_text or gallery):
             wrong = "--made takes neither matches nor --gallery: the table is the gallery."
         elif not (made or by_id or by_text):
             wrong = "name the matches with --match-column or --match-text-column, or use --made."
@@ -57,8 +55,8 @@ class QueryOptions:
             wrong = "without --gallery, queries and items are texts: name an --encoder and a --text-column."
         elif gallery is None and not (made or by_text):
             wrong = "--match-column needs --gallery or --match-text-column."
-        elif gallery is not None and by_id and by_text:
-            wrong = "with --gallery, use either --match-column or --match-text-column."
+        elif gallery is not None and by_text:
+            wrong = "--match-text-column makes the gallery: with --gallery, use --match-column."
         elif encoder is None and (self.text_column or self.image_column):
             wrong = "--text-column and --image-column need an --encoder."
         if wrong is not None:
@@ -76,9 +74,6 @@ class GalleryOptions:
         "Its column of texts, pictures or vectors (default: as for the queries)."
     )
     id_column: str | None = option("Its column of ids (default: row numbers from 0).")
-    ids_from: Path | None = option(
-        "File with the ids, in the same row order (default: the gallery)."
-    )
 
 
 @dataclass(frozen=True)
@@ -123,26 +118,22 @@ class Sources:
         same = self.inputs.column(self.gallery.gallery or self.table) or self.queries.vector_column
         return self.gallery.gallery_column or same
 
-    @property
-    def matches_from(self) -> Path:
-        """Return the table of the matches."""
-        return self.queries.columns_from or self.table
-
     def check(self) -> None:
         """Raise if a table or column does not exist, before a model is loaded."""
-        queries, gallery = self.queries, self.gallery
-        self.inputs.check(self.table, queries.vector_column, vector_column=queries.vector_column)
-        check = au.data._tables.check_columns
-        check(self.matches_from, queries.match_column, queries.match_text_column)
+        queries, items = self.queries, self.gallery
+        self.inputs.check(
+            self.table,
+            *(queries.vector_column, queries.match_column, queries.match_text_column),
+            vector_column=queries.vector_column,
+        )
         if queries.made:
-            check(self.table, gallery.id_column)
-        elif gallery.gallery is not None:
-            check(gallery.gallery, self.item_column)
-            check(gallery.ids_from or gallery.gallery, gallery.id_column)
+            au.data._tables.check_columns(self.table, items.id_column)
+        elif items.gallery is not None:
+            au.data._tables.check_columns(items.gallery, self.item_column, items.id_column)
 
     def files(self) -> list[Path | au.data._addresses.RemotePath]:
         """Return all files that are read."""
-        paths = (self.table, self.queries.columns_from, self.gallery.gallery, self.gallery.ids_from)
+        paths = (self.table, self.gallery.gallery)
         return [file for path in paths if path for file in au.data._tables.table_files(path)]
 
     def has_vectors(self, path: Path) -> bool:
@@ -154,74 +145,51 @@ class Sources:
         )
         return au.data._arrow_columns.fitting(schema.field(self.item_column).type, "vector")
 
-    def read(self, seed: int) -> tuple[Items, Labels]:
+    def read(self) -> tuple[Items, Labels]:
         """Return the items and the labels; vectors are read, but nothing is encoded."""
-        items, queries = self._items(), self.queries
-        if queries.made:
-            labels, source = _made_labels(items, seed), self.table
-        else:
-            labels, source = self._labels(items), self.matches_from
+        items = self._items()
+        labels = _made_labels(items) if self.queries.made else self._labels(items)
         if len(labels.rows) < _FEWEST:
             raise MissingInputError(
-                f"{source} has {len(labels.rows)} labelled queries, but at least {_FEWEST} are needed, and a few "
+                f"{self.table} has {len(labels.rows)} labelled queries, but at least {_FEWEST} are needed, and a few "
                 "hundred for useful guarantees. Label more, or use --made."
             )
         return items, labels
 
     def _labels(self, items: Items) -> Labels:
-        queries, source, texts = self.queries, self.matches_from, None
-        if self.inputs.text_column is not None:
-            texts = _read_texts(self.table, self.inputs.text_column)
+        queries, table, texts = self.queries, self.table, None
         if queries.match_text_column is not None:
-            cells: Sequence[Any] = _read_texts(source, queries.match_text_column, optional=True)
-            groups = _rows_of_texts(
-                cells, items, f"{source} (counted from 0) has {{}} in {queries.match_text_column!r}"
-            )
+            cells: Sequence[Any] = _read_texts(table, queries.match_text_column, optional=True)
+            known = _rows_by(items.texts or [])
+            groups = [known.get(text, []) for text in cells]
         else:
             assert queries.match_column is not None  # checked
-            cells = _read_cells(source, queries.match_column)
-            groups = _rows_of_ids(
-                cells, items, f"{source} (counted from 0) has {{}} in {queries.match_column!r}"
-            )
-        keys: Sequence[Any] = range(len(cells)) if texts is None else texts
+            cells = _read_cells(table, queries.match_column)
+            where = f"{table} (counted from 0) has {{}} in {queries.match_column!r}"
+            groups = _rows_of_ids(cells, items, where)
+        keys: Sequence[Any] = range(len(cells))
         if self.inputs.encoder is None:
-            vectors = au.data.read_vectors(self.table, queries.vector_column)
+            vectors = au.data.read_vectors(table, queries.vector_column)
             keys = [row.tobytes() for row in vectors]
-        if len(keys) != len(cells):
-            raise InvalidInputError(
-                f"{self.table} has {len(keys)} queries, but {source} has {len(cells)} rows: the files do not match "
-                "row by row."
-            )
+        elif self.inputs.text_column is not None:
+            keys = texts = _read_texts(table, self.inputs.text_column)
         return replace(_merged(keys, groups), texts=texts)
 
     def _items(self) -> Items:
-        queries, options = self.queries, self.gallery
+        queries, path, id_column = self.queries, self.gallery.gallery, self.gallery.id_column
+        if path is None and not queries.made:
+            assert queries.match_text_column is not None  # checked
+            return _items_of_pairs(self.table, queries.match_text_column, queries.match_column)
+        path = path or self.table
+        ids, texts = id_column and read_ids(path, id_column), None
         if queries.made:
             assert queries.text_column is not None  # checked
-            texts = _read_texts(self.table, queries.text_column)
-            ids = options.id_column and read_ids(self.table, options.id_column)
-            return Items(len(texts), ids or None, texts)
-        if options.gallery is None:
-            assert queries.match_text_column is not None  # checked
-            return _items_of_pairs(
-                self.matches_from, queries.match_text_column, queries.match_column
-            )
-        ids_from, ids, texts = options.ids_from or options.gallery, None, None
-        if options.id_column is not None or options.ids_from is not None:
-            ids = read_ids(ids_from, options.id_column)
-        if queries.match_text_column is not None:
-            assert self.item_column is not None
-            texts = _read_texts(options.gallery, self.item_column)
-        if options.gallery.suffix in au.data._array_files.ARRAYS:
-            count = len(au.data.read_vectors(options.gallery, self.item_column))
+            texts = _read_texts(path, queries.text_column)
+        if path.suffix in au.data._array_files.ARRAYS:
+            count = len(au.data.read_vectors(path, self.item_column))
         else:
-            count = sum(part.count() for part in au.data._table_files.table_parts(options.gallery))
-        if ids is not None and len(ids) != count:
-            raise InvalidInputError(
-                f"{options.gallery} has {count} rows, but {ids_from} has {len(ids)} ids: the files do not match row by "
-                "row."
-            )
-        return Items(count, ids, texts)
+            count = sum(part.count() for part in au.data._table_files.table_parts(path))
+        return Items(count, ids or None, texts)
 
 
 def _read_texts(table: Path, column: str, *, optional: bool = False) -> list[str]:
@@ -236,7 +204,7 @@ def _read_texts(table: Path, column: str, *, optional: bool = False) -> list[str
     return texts
 
 
-def read_ids(table: Path, column: str | None) -> list[Any] | None:
+def read_ids(table: Path, column: str) -> list[Any] | None:
     """Return unique ids; None if they are the row numbers. Whole numbers of a CSV file become integers."""
     values = au.data.read_column(table, column).tolist()
     for row, value in enumerate(values):
@@ -290,18 +258,6 @@ def _rows_of_ids(cells: Sequence[Any], items: Items, where: str) -> list[list[in
     return groups
 
 
-def _rows_of_texts(cells: Sequence[str], items: Items, where: str) -> list[list[int]]:
-    """Return the rows of the items with the texts of the cells; none for an empty cell."""
-    known = _rows_by(items.texts or [])
-    for row, text in enumerate(cells):
-        if text.strip() and text not in known:
-            raise MissingInputError(
-                f"row {row} of {where.format(_short(text))}, which is not a text of the gallery. Drop the row, "
-                "or leave --gallery out."
-            )
-    return [known[text] if text.strip() else [] for text in cells]
-
-
 def _rows_by(texts: Iterable[str]) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     for row, text in enumerate(texts):
@@ -334,12 +290,12 @@ def _items_of_pairs(table: Path, text_column: str, id_column: str | None) -> Ite
     return Items(len(text_of), _whole_numbers(list(text_of)), list(text_of.values()))
 
 
-def _made_labels(items: Items, seed: int) -> Labels:
+def _made_labels(items: Items) -> Labels:
     """Return queries made from the gallery: half of a text, from a random word on, matches that text.
 
     Equal texts all match. Texts of fewer than four words give no query.
     """
-    rows_of, rng = _rows_by(items.texts or []), np.random.default_rng(seed)
+    rows_of, rng = _rows_by(items.texts or []), np.random.default_rng(0)
     long = [text for text in rows_of if len(text.split()) >= _FEWEST_WORDS]
     chosen = [long[i] for i in rng.permutation(len(long))[:_MOST_MADE]]
     queries = []

@@ -1,14 +1,16 @@
-"""Options that several commands share, and ``expanded``, which lets a command take its options in groups."""
+"""Options and inputs that several commands share; ``expanded`` lets a command take its options in groups."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import wraps
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -17,7 +19,9 @@ from typer import Argument, Option
 
 import aureole as au
 from aureole._io import check_local
-from aureole.errors import InvalidInputError
+from aureole.cli._lazy import head_report, np, pages, saving
+from aureole.cli._output import rows_bar
+from aureole.errors import EncoderError, InvalidInputError
 
 KEY = "AUREOLE_API_KEY"  # environment variable: the API key of a service, for operator and client
 
@@ -88,10 +92,21 @@ def option(help: str, default: Any = None, *flags: str, **settings: Any) -> Any:
 
 
 def _find_model(name: str) -> Path:
-    from aureole.models._saving import find_model
+    return saving.find_model(name)
 
-    return find_model(name)
 
+def parse_spec(text: str) -> str:
+    """Return a specification of an encoder; the name of a packaged head becomes its folder.
+
+    Only the command line is parsed here: specifications are never read from data.
+    """
+    if au.encoders.is_spec(text) or au.data._addresses.is_remote(text):
+        return text
+    return str(_find_model(text))
+
+
+_ENCODER = "Encoder of texts or pictures, such as sentence-transformers:NAME, timm:NAME or python:MODULE:FUNCTION."
+EncoderSpec = Annotated[str | None, Option(help=_ENCODER, metavar="SPEC", parser=parse_spec)]
 
 _HEAD: Any = Option(
     help="Folder of a head saved by fit-head, or minilm-captions.",
@@ -108,14 +123,7 @@ Vectors = Annotated[
 _VECTORS = Option(help="Column of vectors (default: the only one that holds lists).")
 VectorColumn = Annotated[str | None, _VECTORS]
 IdColumn = Annotated[str | None, Option(help="Column of ids (default: row numbers from 0).")]
-_OTHERS = Option(help="File with the other columns, in the same row order (default: the table).")
-ColumnsFrom = Annotated[Path | None, _OTHERS]
 AsJson = Annotated[bool, Option("--json", help="Print the results as one JSON object.")]
-RayAddress = Annotated[str | None, Option(help="Address of a Ray cluster (default: this machine).")]
-_KAPPA_POS = "Concentration of positives around a latent (default: the head's)."
-KappaPos = Annotated[float | None, Option(min=0, help=_KAPPA_POS)]
-_UNIT = "Scale the encoder's vectors to unit length, or not (default: as the head was fitted)."
-Normalized = Annotated[bool | None, Option("--normalized/--not-normalized", help=_UNIT)]
 
 
 @dataclass(frozen=True)
@@ -124,27 +132,17 @@ class GroupedVectors:
 
     vector_column: VectorColumn = None
     group_column: str | None = option("Column of groups: rows with the same value are positives.")
-    columns_from: ColumnsFrom = None
+    columns_from: Path | None = option(
+        "File with the other columns, in the same row order (default: the table)."
+    )
 
-
-@dataclass(frozen=True)
-class IndexSizes:
-    """Sizes of an approximate index."""
-
-    lists: int | None = option("Number of IVF lists (default: 4 * sqrt(rows)).", min=1)
-    probes: int | None = option("Lists that a search visits (default: lists / 16).", min=1)
-    links: int | None = option("HNSW links per row.", min=1)
-    width: int | None = option("HNSW search width (default: 128).", min=1)
-
-    def given(self, kind: str | None) -> dict[str, int]:
-        """The sizes that were set; raises if they do not belong to this kind of index."""
-        sizes = {name: size for name, size in vars(self).items() if size is not None}
-        allowed = {None: set(), "ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}[kind]
-        if not sizes.keys() <= allowed:
-            raise typer.BadParameter(
-                "--lists and --probes need --approximate ivf, --links and --width need hnsw."
-            )
-        return sizes
+    @property
+    def in_array(self) -> bool:
+        """Whether the other columns are an array, which has no names of columns."""
+        return (
+            self.columns_from is not None
+            and self.columns_from.suffix in au.data._array_files.ARRAYS
+        )
 
 
 def check_out(out: Path, what: str, *, overwrite: bool, file: str = "config.json") -> None:
@@ -172,3 +170,109 @@ def run_digest(settings: list[Any], files: Iterable[Path | au.data._addresses.Re
         stat = file.stat()
         state.append([str(file.resolve()), stat.st_size, stat.st_mtime_ns])
     return hashlib.sha256(json.dumps([state, settings], default=str).encode()).hexdigest()[:12]
+
+
+IMAGE, LABEL = "image", "label"  # the columns of a folder of pictures
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """Texts or pictures, and the encoder that turns them into vectors."""
+
+    encoder: EncoderSpec = None
+    text_column: str | None = option("Column of texts.")
+    image_column: str | None = option(
+        "Column of pictures: bytes, or paths relative to the table (default for a folder of pictures)."
+    )
+
+    def check(self, table: Path, *others: str | None, vector_column: str | None = None) -> None:
+        """Raise if options contradict each other or the table lacks a column, before a model is loaded."""
+        if self.text_column and self.image_column:
+            raise typer.BadParameter("use either --text-column or --image-column, not both.")
+        if self.encoder is not None and vector_column is not None:
+            raise typer.BadParameter("use either --vector-column or --encoder, not both.")
+        au.data._tables.check_columns(table, self.column(table), *others)
+        if self.encoder is not None and self.column(table) is None:
+            raise typer.BadParameter("--encoder needs --text-column or --image-column.")
+
+    def column(self, table: Path) -> str | None:
+        """Return the column of texts or pictures, if any."""
+        return self.text_column or self.image_column or (IMAGE if is_pictures(table) else None)
+
+    @property
+    def kind(self) -> au.encoders.Kind:
+        """Return what the column holds."""
+        return "text" if self.text_column else "image"
+
+    def load(self, head: Path | None = None) -> au.encoders.Encoder | None:
+        """Return the encoder, with vectors as the head takes them; None without --encoder."""
+        if self.encoder is None:
+            return None
+        encoder = au.encoders.load(self.encoder, self.kind)
+        if head is not None:
+            from aureole.embed._embedder import fit_to_head
+
+            fit_to_head(encoder, head)
+        return encoder
+
+    def vectors(
+        self,
+        table: Path,
+        encoder: au.encoders.Encoder | None,
+        vector_column: str | None = None,
+        *,
+        work: Path | None = None,
+        resume: Path | None = None,
+        shown: bool = False,
+    ) -> np.ndarray:
+        """Return the vectors of a table [n, d], memory-mapped: its column of vectors, or a column that is encoded."""
+        with rows_bar("reading" if encoder is None else "encoding", shown=shown) as observer:
+            if encoder is None:
+                return au.data.read_vectors(table, vector_column, work=work, observer=observer)
+            column = self.column(table)
+            assert column is not None  # checked
+            inputs = au.data._tables.scan_inputs(table, column, self.kind)
+            options = {"work": work, "resume": resume, "observer": observer}
+            return au.encoders.encode_all(encoder, inputs, **options)
+
+    def galleries(self, kappa: np.ndarray, table: Path) -> tuple[pages.Gallery, ...]:
+        """Return the least and the most certain rows, if there is a column of texts or pictures to show."""
+        column = self.column(table)
+        if column is None:
+            return ()
+        rows = np.concatenate(head_report.extremes(kappa)).tolist()
+        inputs = au.data._tables.pick_inputs(table, column, self.kind, rows)
+        show = head_report.text_items if self.text_column else head_report.picture_items
+        return show(kappa, inputs)
+
+
+@contextmanager
+def resumable(partial: Path) -> Iterator[None]:
+    """Keep the work of a run that the same command can resume; remove it if the input has to change."""
+    try:
+        yield
+    except EncoderError as error:
+        if not (partial.is_dir() and any(partial.iterdir())):
+            raise
+        raise EncoderError(
+            f"{error} The rows encoded so far are in {partial}: run the same command again to resume."
+        ) from error
+    except InvalidInputError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        if partial.is_dir() and not any(partial.iterdir()):
+            partial.rmdir()
+
+
+@lru_cache(maxsize=8)  # a folder may have millions of files
+def is_pictures(table: Path) -> bool:
+    """Return whether a path is a folder of pictures; a path that does not exist is not."""
+    return au.data._addresses.resolve(table).is_dir() and au.data._table_files.is_picture_folder(
+        table
+    )
+
+
+def default_group(table: Path, column: str | None) -> str | None:
+    """Return the column of groups: the named one, or the class folders of a folder of pictures."""
+    return LABEL if column is None and is_pictures(table) else column

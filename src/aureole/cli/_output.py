@@ -17,7 +17,6 @@ import typer
 from aureole.cli._lazy import np, rich
 
 if TYPE_CHECKING:
-    from aureole.embed._embed import Progress
     from aureole.evaluation._diagnosis import Diagnosis
     from aureole.training import Phase
 
@@ -46,7 +45,7 @@ def print_text(*lines: str, wrap: bool = True) -> None:
     """
     console = rich.console.Console(highlight=False)
     for line in lines:
-        if wrap and console.is_terminal:
+        if wrap and (console.is_terminal or "COLUMNS" in os.environ):
             line = wrapped(line, console.width)
         console.print(line, markup=False, soft_wrap=True)
 
@@ -61,8 +60,8 @@ def wrapped(line: str, width: int) -> str:
 def print_table(rows: rich.table.Table) -> None:
     """Print a table to stdout, as wide as the terminal; a piped one is as wide as its content.
 
-    No cell is cut, and no word broken: cells are wrapped between words, and only those of the first column, which are
-    ids or names, after 40 characters. Where that does not fit, each row becomes a few lines.
+    No cell is cut, and no word broken where that fits: only the first column, of ids or names, is broken after 40
+    characters.
     """
     console = rich.console.Console(highlight=False)
     free = console.options.update(max_width=10_000)
@@ -74,28 +73,13 @@ def print_table(rows: rich.table.Table) -> None:
     borders = 3 * len(widths) + 1
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = max(console.width, sum(widths) + borders)
-    if sum(least) + borders > console.width:
-        _print_records(rows)
-        return
-    while sum(widths) + borders > console.width:  # narrow the column with the most slack
+    while sum(widths) + borders > console.width and max(widths) > 1:
         slack = [width - low for width, low in zip(widths, least, strict=True)]
-        widths[slack.index(max(slack))] -= 1
+        room = slack if max(slack) > 0 else widths  # narrow the column with the most slack
+        widths[room.index(max(room))] -= 1
     for column, width in zip(rows.columns, widths, strict=True):
         column.width, column.overflow = width, "fold"
     console.print(rows)
-
-
-def _print_records(rows: rich.table.Table) -> None:
-    """Print a table as lines: the first cell of a row, then the other ones with the names of their columns."""
-
-    def text(cell: Any) -> str:
-        return rich.text.Text.from_markup(cell).plain if isinstance(cell, str) else cell.plain
-
-    print_text(*([text(rows.title)] if rows.title else []))
-    names = [text(column.header) for column in rows.columns]
-    for row in zip(*(map(text, column.cells) for column in rows.columns), strict=True):
-        pairs = (f"{name} {cell}" for name, cell in zip(names[1:], row[1:], strict=True) if cell)
-        print_text(row[0], f"  {', '.join(pairs)}")
 
 
 def table(title: str, *header: str) -> rich.table.Table:
@@ -139,7 +123,7 @@ def about_kappa(low: float, median: float, high: float) -> str:
 
 
 @contextmanager
-def _progress(title: str, total: int | None, *, shown: bool) -> Iterator[Callable[..., None]]:
+def progress(title: str, total: int | None = None, *, shown: bool) -> Iterator[Callable[..., None]]:
     """Yield a function of (done, total, state) that shows a bar in a terminal, and otherwise logs now and then."""
     if not shown:
         yield lambda *_: None
@@ -174,7 +158,7 @@ class _Log:
 @contextmanager
 def training_bar(title: str, *, shown: bool = True) -> Iterator[TrainingBar]:
     """Yield an observer of ``fit`` that shows phase, loss, length of the mean mu, and the middle 90 % of kappa."""
-    with _progress(title, None, shown=shown) as show:
+    with progress(title, shown=shown) as show:
         yield TrainingBar(show)
 
 
@@ -207,32 +191,5 @@ def rows_bar(
     title: str, total: int | None = None, *, shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
     """Yield a function of the number of rows done."""
-    with _progress(title, total, shown=shown) as show:
+    with progress(title, total, shown=shown) as show:
         yield lambda done: show(done, total, f"{done:,} rows")
-
-
-@contextmanager
-def embed_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[Progress], None]]:
-    """Yield an observer of bulk embedding: rows, rows per second and errors."""
-    with _progress(title, None, shown=shown) as show:
-
-        def observe(now: Progress) -> None:
-            done = now.before + now.done
-            show(done, now.total, f"{done:,} rows, {now.rate:,.0f}/s, {now.faults:,} errors")
-
-        yield observe
-
-
-@contextmanager
-def sweep_bar(title: str, total: int, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """Yield a function that counts runs, to be called with a message after each."""
-    with _progress(title, total, shown=shown) as show:
-        done = 0
-
-        def advance(message: str) -> None:
-            nonlocal done
-            done += 1
-            rich.console.Console(stderr=True, highlight=False).print(message)
-            show(done, total, f"{done}/{total}")
-
-        yield advance

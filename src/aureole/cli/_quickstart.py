@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Option
 
-from aureole.cli._lazy import rich
 from aureole.cli._options import AsJson
 from aureole.cli._output import print_json, print_text, training_bar
+from aureole.errors import MissingPackageError
 
 HELP = """Train an encoder on synthetic shapes, check its certainty, and search with it: a few minutes, offline.
 
@@ -47,18 +45,27 @@ def quickstart(
 
     missing = missing_packages()
     if missing:
-        rich.console.Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"quickstart needs {', '.join(missing)}, which is not installed: {EXTRAS}", markup=False
+        raise MissingPackageError(
+            f"quickstart needs {', '.join(missing)}, which is not installed: {EXTRAS}"
         )
-        raise typer.Exit(2)
-    steps = _Steps(quiet=as_json)
+    started = time.monotonic()
+
+    def say(sentence: str) -> None:
+        if not as_json:
+            print_text(f"{time.monotonic() - started:5.1f} s  {sentence}")
+            sys.stdout.flush()
+
     command = "aureole quickstart" + (f" --seed {seed}" if seed else "")
     command += "" if max_batches is None else f" --max-batches {max_batches}"
     setting = QuickstartSetting().shortened(max_batches)
     done = run_quickstart(
-        out, seed, setting=setting, command=command, say=steps.start, watch=steps.training
+        out,
+        seed,
+        setting=setting,
+        command=command,
+        say=say,
+        watch=lambda: training_bar("training", shown=not as_json),
     )
-    steps.end()
     if as_json:
         places = {"page": str(done.page), "gallery": str(done.gallery), "seed": seed}
         print_json(places | done.record.metrics)
@@ -70,47 +77,6 @@ def quickstart(
     print_text("", f"Open {done.page}, then try:")
     for what, line in next_steps(out, done.gallery):
         print_text("", f"  # {what}", f"  {line}", wrap=False)
-
-
-class _Steps:
-    """Prints each step and the seconds it took, and the progress of the training."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._started: float | None = None
-
-    def start(self, sentence: str) -> None:
-        """End the previous step, and print what the next one does."""
-        self.end()
-        self._started = time.monotonic()
-        if not self._quiet:
-            print_text(sentence)
-            sys.stdout.flush()
-
-    def end(self) -> None:
-        """Print the seconds of the step, if there is one."""
-        if self._started is not None and not self._quiet:
-            print_text(f"  done in {time.monotonic() - self._started:.1f} s")
-            sys.stdout.flush()
-        self._started = None
-
-    @contextmanager
-    def training(self) -> Iterator[Callable[..., None]]:
-        """An observer of the training: a bar in a terminal, otherwise a line at every tenth of the steps."""
-        if self._quiet or sys.stderr.isatty():
-            with training_bar("training", shown=not self._quiet) as bar:
-                yield bar
-            return
-        started, last = time.monotonic(), 0
-
-        def observe(step: int, total: int, *_: Any) -> None:
-            nonlocal last
-            if 10 * step // total > last:
-                last = 10 * step // total
-                print_text(f"  {10 * last} %, {time.monotonic() - started:.0f} s")
-                sys.stdout.flush()
-
-        yield observe
 
 
 def _show(metrics: Mapping[str, Any]) -> None:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 import aureole as au
 from aureole._io import check_local
-from aureole.cli._inputs import IMAGE, InputOptions, default_group, is_pictures
-from aureole.cli._lazy import assessment, head_report, np, pages
-from aureole.cli._options import AsJson, GroupedVectors, Head, Vectors, expanded, option
+from aureole.cli._lazy import assessment, head_report, np
+from aureole.cli._options import (
+    IMAGE,
+    AsJson,
+    GroupedVectors,
+    Head,
+    InputOptions,
+    Vectors,
+    default_group,
+    expanded,
+    is_pictures,
+    option,
+)
 from aureole.cli._output import (
     about_kappa,
     coverage_table,
@@ -72,17 +82,6 @@ class ScoreOptions:
         au.data._tables.ColumnWriter(self.out)  # raises for an unknown ending
 
 
-@dataclass(frozen=True)
-class MeasureOptions:
-    """Measuring the head, with groups."""
-
-    report: Path | None = option(
-        "HTML page to write; with texts or pictures it shows the extremes of kappa."
-    )
-    items: int = option("Rows to measure Recall@1 on.", 10_000, min=2)
-    seed: int = option("Seed that selects these rows.", 0, min=0)
-
-
 @expanded
 def score(
     vectors: Vectors,
@@ -90,66 +89,60 @@ def score(
     columns: GroupedVectors,
     inputs: InputOptions,
     scores: ScoreOptions,
-    measure: MeasureOptions,
+    report: Annotated[
+        Path | None,
+        Option(help="HTML page to write; with texts or pictures it shows the extremes of kappa."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the kappa of each row, or measure a head; ``HELP`` is the text users see."""
     started, others = time.monotonic(), columns.columns_from or vectors
     scores.check((vectors, others))
     shown_from = others if inputs.encoder is None else vectors
-    if inputs.encoder is None and inputs.column(others) and measure.report is None:
+    if inputs.encoder is None and inputs.column(others) and report is None:
         raise typer.BadParameter("--text-column and --image-column need --encoder or --report.")
     inputs.check(shown_from, vector_column=columns.vector_column)
     au.data._tables.check_columns(others, scores.id_column)
-    fitted = au.FrozenHead.load(head)
-    groups = _groups(columns, others, scores, measure)
+    fitted, groups = au.FrozenHead.load(head), None
+    column, in_array = columns.group_column, columns.in_array
+    if scores.out is None:  # an array of other columns has groups, but with --out it has ids
+        column = default_group(others, column)
+        if column is None and not in_array and report is None:
+            raise typer.BadParameter(
+                "name --out for the kappa of every row, --group-column to measure the head, or --report."
+            )
+    if column is not None or (in_array and scores.out is None):
+        groups = au.data.read_groups(others, column)
     encoder, shown = inputs.load(head), not as_json
-    work = (scores.out or measure.report or Path()).parent
+    work = (scores.out or report or Path()).parent
     rows = inputs.vectors(vectors, encoder, columns.vector_column, work=work, shown=shown)
     with rows_bar("scoring", len(rows), shown=shown) as observer:
         if groups is None:
             result, kappa = None, assessment.kappas(fitted, rows, observer=observer)
         else:
-            chosen = {"items": measure.items, "seed": measure.seed, "observer": observer}
-            result = assessment.assess(fitted, rows, groups, **chosen)
+            result = assessment.assess(fitted, rows, groups, observer=observer)
             kappa = result.kappa
-    facts = _facts(fitted, kappa, result)
+    facts = result.to_dict() if result else _facts(fitted, kappa)
     if scores.out is not None:
-        in_array = columns.columns_from is not None and others.suffix in au.data._array_files.ARRAYS
-        write_scores(fitted, rows, kappa, scores, others, ids_in_array=in_array, shown=shown)
+        _write_scores(fitted, rows, kappa, scores, others, ids_in_array=in_array, shown=shown)
         facts |= {"out": str(scores.out), "mass": scores.mass}
-    if measure.report is not None:
-        _write_page(
-            measure.report, vectors.name, kappa, result, inputs.galleries(kappa, shown_from)
-        )
-        facts["report"] = str(measure.report)
+    if report is not None:
+        about = {"source": vectors.name, "galleries": inputs.galleries(kappa, shown_from)}
+        if result is None:
+            head_report.write_kappa_report(kappa, report, **about)
+        else:
+            au.explorer.write_head_report(result, report, **about)
+        facts["report"] = str(report)
     if as_json:
         print_json(facts | {"seconds": time.monotonic() - started})
         return
     _show(kappa, result)
-    for path in (scores.out, measure.report):
+    for path in (scores.out, report):
         if path is not None:
             print_text(f"written to {path}")
 
 
-def _groups(
-    columns: GroupedVectors, others: Path, scores: ScoreOptions, measure: MeasureOptions
-) -> np.ndarray | None:
-    """Return the groups of the rows; None if only their kappa is needed."""
-    column = columns.group_column
-    if scores.out is None:  # an array of other columns has groups, but with --out it has ids
-        column = default_group(others, column)
-        in_array = columns.columns_from is not None and others.suffix in au.data._array_files.ARRAYS
-        if column is None and not in_array and measure.report is None:
-            raise typer.BadParameter(
-                "name --out for the kappa of every row, --group-column to measure the head, or --report."
-            )
-        if in_array:
-            return au.data.read_groups(others, column)
-    return None if column is None else au.data.read_groups(others, column)
-
-
-def write_scores(
+def _write_scores(
     head: au.FrozenHead,
     rows: np.ndarray,
     kappa: np.ndarray,
@@ -165,17 +158,27 @@ def write_scores(
     if id_column is None and is_pictures(ids_from):
         id_column = IMAGE
     named = id_column is not None or ids_in_array
-    ids = au.data._tables.scan_column(ids_from, id_column) if named else _row_numbers(len(rows))
+    if named:
+        ids = au.data._tables.scan_column(ids_from, id_column)
+    else:
+        starts = range(0, len(rows), assessment.CHUNK)
+        ids = (np.arange(first, min(first + assessment.CHUNK, len(rows))) for first in starts)
+    concentrations = {"kappa_other": float(np.median(kappa)), "kappa_pos": head.kappa_pos_}
+    cosines = assessment.partner_cosines(kappa, scores.mass, dim=head.dim_, **concentrations)
     with (
         au.data._tables.ColumnWriter(scores.out) as out,
         rows_bar("writing", len(rows), shown=shown) as bar,
     ):
         done = 0
-        for part in _scored_columns(head, rows, kappa, scores, ids):
-            done += len(part["id"])
+        for part in ids:
+            here = slice(done, done + len(part))
+            done = here.stop
             if done > len(rows):
                 break
-            out.write(part)
+            column = {f"cosine_{100 * scores.mass:g}": cosines[here]}
+            if scores.with_mu:
+                column["mu"] = head.predict(rows[here]).mu.cpu().numpy()
+            out.write({"id": part, "kappa": kappa[here]} | column)
             bar(done)
         if done != len(rows):
             count = f"{done} or more" if done > len(rows) else done
@@ -184,53 +187,10 @@ def write_scores(
             )
 
 
-def _row_numbers(rows: int) -> Iterator[np.ndarray]:
-    starts = range(0, rows, assessment.CHUNK)
-    return (np.arange(first, min(first + assessment.CHUNK, rows)) for first in starts)
-
-
-def _scored_columns(
-    head: au.FrozenHead,
-    rows: np.ndarray,
-    kappa: np.ndarray,
-    scores: ScoreOptions,
-    ids: Iterator[Any],
-) -> Iterator[dict[str, Any]]:
-    """Yield the columns to write, for as many rows at a time as there are ids in a part."""
-    concentrations = {"kappa_other": float(np.median(kappa)), "kappa_pos": head.kappa_pos_}
-    cosines = assessment.partner_cosines(kappa, scores.mass, dim=head.dim_, **concentrations)
-    first = 0
-    for part in ids:
-        here = slice(first, first + len(part))
-        columns = {"id": part, "kappa": kappa[here], f"cosine_{100 * scores.mass:g}": cosines[here]}
-        if scores.with_mu and here.stop <= len(rows):
-            columns["mu"] = head.predict(rows[here]).mu.cpu().numpy()
-        yield columns
-        first = here.stop
-
-
-def _facts(
-    head: au.FrozenHead, kappa: np.ndarray, result: assessment.Assessment | None
-) -> dict[str, Any]:
-    if result is not None:
-        return result.to_dict()
+def _facts(head: au.FrozenHead, kappa: np.ndarray) -> dict[str, Any]:
     quantiles = dict(zip(("0.05", "0.5", "0.95"), kappa_quantiles(kappa), strict=True))
     about = {"rows": len(kappa), "dim": head.dim_, "kappa_pos": head.kappa_pos_}
     return about | {"kappa": {"quantiles": quantiles}}
-
-
-def _write_page(
-    report: Path,
-    source: str,
-    kappa: np.ndarray,
-    result: assessment.Assessment | None,
-    galleries: tuple[pages.Gallery, ...],
-) -> None:
-    """Write the page about the rows: with groups also the metrics of the head."""
-    if result is None:
-        head_report.write_kappa_report(kappa, report, source=source, galleries=galleries)
-    else:
-        au.explorer.write_head_report(result, report, source=source, galleries=galleries)
 
 
 def _show(kappa: np.ndarray, result: assessment.Assessment | None) -> None:

@@ -17,9 +17,8 @@ import typer
 from typer import Option
 
 import aureole as au
-from aureole.cli._inputs import EncoderSpec
-from aureole.cli._lazy import questions
-from aureole.cli._options import KEY, Normalized, OptionalHead, expanded, option
+from aureole.cli._lazy import questions as saved
+from aureole.cli._options import KEY, EncoderSpec, OptionalHead, expanded, option
 from aureole.engines._addresses import is_local
 from aureole.errors import AureoleError, InvalidInputError, MissingPackageError
 
@@ -53,7 +52,6 @@ class EncoderOptions:
     modality: Literal["image", "text", "vector"] | None = option(
         "Kind of query (default: what the encoder takes; vectors for a head alone)."
     )
-    normalized: Normalized = None
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,6 @@ class AddressOptions:
     api_key_file: Path | None = option(f"File with the API key; or set {KEY}.")
     largest_body: int = option("Maximum size of a request in bytes.", 4 * 2**20, min=1024)
     timeout: float = option("Maximum duration of a request in seconds.", 30.0, min=0.1, max=3600)
-    batch: int = option("Requests that may share one call of the model.", 32, min=1, max=1024)
-    queue: int = option("Requests that may wait for the model or the engine.", 1024, min=1)
 
 
 @expanded
@@ -102,7 +98,6 @@ def serve(
     """Serve until a signal; ``HELP`` is the text users see."""
     try:
         from aureole.serve import Service
-        from aureole.serve._batching import BatchOptions
         from aureole.serve._middleware import Access
         from aureole.serve._service import ServiceOptions
         from aureole.serve._workers import ModelProcess
@@ -127,7 +122,6 @@ def serve(
         items.text_column,
         items.images,
         items.writable,
-        BatchOptions(address.batch, address.queue),
     )
     with ExitStack() as stack:
         loaded = None if calibrator is None else au.MatchCalibrator.load(calibrator)
@@ -135,10 +129,14 @@ def serve(
         opened.schema.check_columns(items.label_column, items.text_column)
         embedder = None
         if model.encoder is not None or model.head is not None:
-            spec = au.embed.ModelSpec(model.encoder, model.head, model.normalized)
+            spec = au.embed.ModelSpec(model.encoder, model.head)
             embedder = ModelProcess(spec, model.modality)
             stack.callback(embedder.close)
-        questions = _questions(index, items.questions)
+        answers = items.questions
+        if answers is None and is_local(index):
+            beside = saved.questions_path(index)
+            answers = beside if beside.is_file() else None
+        questions = None if answers is None else saved.load_questions(answers)
         service = Service(opened, embedder, options=options, calibrator=loaded, questions=questions)
         stack.callback(service.close)
         if reason := service.listing.table.map["reason"]:
@@ -172,16 +170,13 @@ def _listen(service: Any, access: Any, address: AddressOptions) -> None:
     name = f"[{place}]" if ":" in place else place
     typer.echo(f"aureole serves {len(service.listing.table):,} items at http://{name}:{port}")
     sys.stdout.flush()
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # uvicorn raises the signal again when it is done
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it is done
         signal.signal(number, lambda *_: sys.exit(0))
     uvicorn.Server(config).run([listening])
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 selects a free port."""
+    """Return a listening socket; port 0 selects a free port."""
     try:
         family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(where[:2], family=family, backlog=1024)
@@ -189,17 +184,8 @@ def _bind(host: str, port: int) -> socket.socket:
         raise AureoleError(f"cannot listen on {host} port {port}: {error}.") from error
 
 
-def _questions(index: str, given: Path | None) -> questions.Questions | None:
-    """The answers in a file, or in the one next to the gallery; None if that does not exist."""
-    if given is not None:
-        return questions.load_questions(given)
-    if not is_local(index) or not questions.questions_path(index).is_file():
-        return None
-    return questions.load_questions(questions.questions_path(index))
-
-
 def _read_key(file: Path | None) -> str | None:
-    """The API key from a file or the environment, or None; never from the command line, which other users can see."""
+    """Return the API key, if any: not from the command line, which other users can see."""
     from aureole.serve._keys import check_key
 
     given = os.environ.get(KEY) if file is None else file.read_bytes().decode("utf-8", "replace")

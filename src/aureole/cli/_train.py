@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -59,8 +58,8 @@ def train(
         return
     if config is None or out is None:
         raise typer.BadParameter("a config and --out are required (or --example for a config).")
-    from aureole.training._config import read_config, settings_of
-    from aureole.training._distributed import is_first
+    from aureole.training._config import paths_of, read_config, settings_of
+    from aureole.training._distributed import is_first, joined, launched
     from aureole.training._fit import check_fabric
 
     started = time.monotonic()
@@ -69,9 +68,15 @@ def train(
     check_out(out, "encoder", overwrite=overwrite or restarted)
     check_fabric()
     out = out.resolve()
-    digest = run_digest([settings.kind, settings_of(settings)], _files(settings))
+    files = [
+        file
+        for path in paths_of(settings)
+        for file in ([path] if path.is_file() else au.data._tables.table_files(path))
+    ]
+    digest = run_digest([settings.kind, settings_of(settings)], files)
     work = out.with_name(f"{out.name}.partial-{digest}")
-    metrics = _train(settings, out, work, as_json)
+    with joined() if launched() > 1 else nullcontext():
+        metrics = _train(settings, out, work, quiet=as_json)
     if not is_first():
         return
     shutil.rmtree(work, ignore_errors=True)
@@ -84,15 +89,7 @@ def train(
         _show(settings, metrics, out)
 
 
-def _train(config: Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:
-    """Train in this process, which may be one of several under torchrun."""
-    from aureole.training._distributed import joined, launched
-
-    with joined() if launched() > 1 else nullcontext():
-        return _on_rank(config, out, work, quiet)
-
-
-def _on_rank(config: Config, out: Path, work: Path, quiet: bool) -> dict[str, Any]:
+def _train(config: Config, out: Path, work: Path, *, quiet: bool) -> dict[str, Any]:
     """Return the metrics on the first rank; nothing on the others."""
     from aureole.losses._negatives import n_ranks, rank
     from aureole.training._distributed import from_first
@@ -121,14 +118,6 @@ def _record(config: Config, metrics: dict[str, Any], command: str) -> Record:
         settings={"data.kind": config.kind, **settings, "ranks": metrics["ranks"]},
         data=metrics.get("data", {}),
     )
-
-
-def _files(config: Config) -> Iterator[Path | au.data._addresses.RemotePath]:
-    """Return the files that a training run reads."""
-    from aureole.training._config import paths_of
-
-    for path in paths_of(config):
-        yield from [path] if path.is_file() else au.data._tables.table_files(path)
 
 
 def _example(kind: str) -> str:
