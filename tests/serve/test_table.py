@@ -10,7 +10,7 @@ import torch
 
 from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
-from tests.serve.conftest import NASTY, N, ask, client_of, error_of, found, names, serving
+from tests.serve.conftest import N, ask, client_of, error_of, found, names, serving
 
 
 @pytest.fixture
@@ -43,20 +43,14 @@ def test_columns_are_those_of_the_gallery(client, made, order):
     assert [values[code] for code in data["label"]] == [("cat", "dog", "<b>")[i % 3] for i in order]
 
 
-def test_rows_and_numbers_are_inverse(client, order):
+def test_rows_are_items_and_ids(client, order):
     rows = [N - 1, 0, 7, 7]
     answer = found(client.post("/v1/table/rows", json={"rows": rows}))
     assert [item["id"] for item in answer["items"]] == [names()[order[row]] for row in rows]
     item = found(client.get(f"/v1/items/{answer['items'][2]['id']}"))
     assert answer["items"][2].items() <= item.items()
-    body = {"ids": [*NASTY, "nobody", names()[0]]}
-    numbers = found(client.post("/v1/table/numbers", json=body))
-    assert numbers["rows"] == [
-        *(order.index(names().index(name)) for name in NASTY), None, order.index(0),
-    ]  # fmt: skip
-    assert numbers["version"] == answer["version"]
     assert found(client.post("/v1/table/rows", json={"rows": []}))["items"] == []
-    body = {"rows": rows, "version": answer["version"]}
+    body = {"rows": rows, "version": found(client.get("/v1/table"))["version"]}
     ids = found(client.post("/v1/table/ids", json=body))["ids"]
     assert ids == [item["id"] for item in answer["items"]]
     old = client.post("/v1/table/ids", json={"rows": [0], "version": "old"})
@@ -113,12 +107,6 @@ def test_paths_and_searches_that_make_no_sense(client, path, status, code):
         ("ids", {"rows": [N]}),
         ("ids", {"rows": [0] * 10_001}),
         ("ids", {"rows": [0], "version": "a" * 65}),
-        ("numbers", {"ids": [0]}),
-        ("numbers", {"ids": ["a"] * 100_001}),
-        ("numbers", {"ids": ["a" * 1025]}),
-        ("numbers", {"ids": ["\ud800"]}),
-        ("numbers", {"ids": "item-000"}),
-        ("numbers", {}),
     ],
 )
 def test_bodies_that_make_no_sense(client, path, body):

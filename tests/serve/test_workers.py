@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from aureole.data._image_files import read_square
+from aureole.embed import ModelSpec, load_embedder
 from aureole.errors import AureoleError, InvalidInputError
-from aureole.scale import ModelSpec, load_embedder
-from aureole.serve._workers import Decoder, Look, ModelProcess, Worker, WorkerError
+from aureole.serve._workers import Decoder, ModelProcess, Worker, WorkerError
 from tests.serve.test_attacks import png
 
 
@@ -92,12 +92,11 @@ def decoder():
 def test_pictures_are_decoded_as_in_this_process(decoder, made):
     file = (made[0] / "pictures" / "item-001.png").read_bytes()
     whole = made[2][1].permute(1, 2, 0).numpy()
-    np.testing.assert_array_equal(decoder.decode(file, Look()), whole)
-    square = decoder.decode(file, Look(side=16))
+    np.testing.assert_array_equal(decoder.decode(file), whole)
+    square = decoder.decode(file, 16)
     np.testing.assert_array_equal(square, read_square(file, 16).permute(1, 2, 0).numpy())
-    assert decoder.decode(file, Look(crop=0.5, blur=1.0)).shape == (224, 224, 3)
     with pytest.raises(InvalidInputError, match="1200000000 pixels"):
-        decoder.decode(png(40_000, 30_000), Look())
+        decoder.decode(png(40_000, 30_000))
 
 
 def test_a_decoder_has_little_memory_and_time(made):
@@ -107,6 +106,6 @@ def test_a_decoder_has_little_memory_and_time(made):
         small.open()
         try:
             with pytest.raises(InvalidInputError, match=r"Scale it down|cannot be (read|decoded)"):
-                small.decode(file, Look())
+                small.decode(file)
         finally:
             small.close()

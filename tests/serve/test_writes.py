@@ -90,14 +90,33 @@ def test_wrong_items_store_nothing(writable):
         content = json.dumps(good | change)
         headers = {"Content-Type": "application/json"}
         error_of(client.post("/v1/items", content=content, headers=headers), 422, "invalid_input")
-    # a form of another site can send this without asking the browser first
-    text = {"Content-Type": "text/plain"}
-    error_of(client.post("/v1/items", content=json.dumps(good), headers=text), 422, "invalid_input")
-    assert client.options("/v1/items", headers={"Origin": "http://evil.example"}).status_code == 405
     for key in ("", "Bearer another-key"):
         headers = {"Authorization": key}
         error_of(client.post("/v1/items", json=good, headers=headers), 401, "unauthorized")
         error_of(client.delete("/v1/items/a", headers=headers), 401, "unauthorized")
+    assert ids_of(where) == ["a", "b", "c"]
+
+
+def test_a_page_of_another_site_cannot_write(writable):
+    client, where = writable
+    good = {"ids": ["x"], "items": {"posteriors": posteriors(5.0)}}
+    good["payload"] = {"label": ["cat"], "number": [1]}
+    foreign = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
+    content = json.dumps(good)
+    basic = "Basic " + in_base64(b"anyone:a-secret-key")
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json"):
+        for key in ("", basic):  # a form has no key, and a browser adds a password at most
+            headers = foreign | {"Content-Type": kind, "Authorization": key}
+            answer = client.post("/v1/items", content=content, headers=headers)
+            error_of(answer, 401, "unauthorized")
+            assert "access-control-allow-origin" not in answer.headers
+    asked = foreign | {"Access-Control-Request-Method": "POST"}
+    for path in ("/v1/items", "/v1/items/a", "/v1/search"):  # what a script asks before a request
+        answer = client.options(path, headers=asked)
+        assert answer.status_code == 405
+        assert not any(name.startswith("access-control") for name in answer.headers)
+    headers = {"Content-Type": "text/plain"}
+    error_of(client.post("/v1/items", content=content, headers=headers), 422, "invalid_input")
     assert ids_of(where) == ["a", "b", "c"]
 
 

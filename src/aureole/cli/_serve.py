@@ -103,7 +103,7 @@ def serve(
         from aureole.serve._workers import ModelProcess
     except ImportError as error:
         raise MissingPackageError(
-            f"the service needs FastAPI, uvicorn and prometheus-client ({error}): pip install 'aureole[serve]'."
+            f"the service needs FastAPI and uvicorn ({error}): pip install 'aureole[serve]'."
         ) from error
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _LOG.setLevel(logging.INFO)
@@ -186,7 +186,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _read_key(file: Path | None) -> str | None:
     """Return the API key, if any: not from the command line, which other users can see."""
-    from aureole.serve._keys import check_key
+    from aureole.serve._middleware import check_key
 
     given = os.environ.get(KEY) if file is None else file.read_bytes().decode("utf-8", "replace")
     return None if given is None else check_key(given, KEY if file is None else str(file))

@@ -1,7 +1,7 @@
 """A gallery over HTTP: posteriors of new inputs, credible sets, match probabilities and the explorer's page.
 
 ``aureole serve`` starts the service behind uvicorn. To run it elsewhere, ``create_app(Service(index))`` is an ASGI
-application. FastAPI and prometheus_client are imported on first use.
+application. FastAPI is imported on first use.
 """
 
 from importlib import import_module

@@ -1,26 +1,23 @@
 """The FastAPI application: routes, their OpenAPI description, error handlers, and the explorer's page."""
 
-import hashlib
-from pathlib import PurePosixPath
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 import aureole
 from aureole.errors import InvalidInputError
 from aureole.explorer._explorer import page_folder
-from aureole.serve import _response_models as responses
 from aureole.serve._errors import STATUS, ApiError, internal_error
-from aureole.serve._listing import IfNoneMatch
 from aureole.serve._middleware import Access, GuardMiddleware
+from aureole.serve._models import ErrorAnswer
 from aureole.serve._service import Service
 
 _DESCRIPTION = """Embeddings with uncertainty: posteriors vMF(mu, kappa) of inputs, credible sets in a gallery of
 posteriors, and its items by their certainty."""
 _COMMON = ("unauthorized", "too_large", "timeout", "unavailable", "internal")
-_PAGE_TYPES = {".html": "html", ".js": "javascript", ".css": "css"}
 _COLUMN = """One value per row, little endian; X-Aureole-Type is f4 (float32, NaN: missing), u2 or u4 (codes of the
 column's values, the largest: missing)."""
 
@@ -43,7 +40,6 @@ def create_app(service: Service, access: Access | None = None) -> GuardMiddlewar
             raise InvalidInputError("a service that can be written to needs an API key.")
         _route(app, "POST", "/v1/items", service.upsert, "invalid_input")
         _route(app, "DELETE", "/v1/items/{id:path}", service.delete, "invalid_input", "not_found")
-    _add_page(app)
     description: list[dict[str, Any]] = []  # built on the first request
 
     @app.get("/openapi.json", include_in_schema=False)
@@ -52,7 +48,8 @@ def create_app(service: Service, access: Access | None = None) -> GuardMiddlewar
             description.append(_openapi(app, secured=access.key is not None))
         return description[0]
 
-    return GuardMiddleware(app, access, service.metrics)
+    app.mount("/", StaticFiles(directory=page_folder(), html=True))
+    return GuardMiddleware(app, access)
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
@@ -62,14 +59,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _route(app, "GET", "/v1/about", service.about)
     _route(app, "GET", "/v1/items", listing.items, wrong)
     _route(app, "GET", "/v1/items/{id:path}", listing.item, wrong, missing)
-    _file(app, "/v1/pictures/{id:path}", service.picture, "image/jpeg", "The picture.")
+    _file(app, "/v1/pictures/{id:path}", listing.picture, "image/jpeg", "The picture.")
     _route(app, "GET", "/v1/calibration", service.calibration)
     _route(app, "GET", "/v1/rejection", service.rejection)
     _route(app, "GET", "/v1/table", listing.describe)
     _file(app, "/v1/table/columns/{name}", listing.column, "application/octet-stream", _COLUMN)
     _route(app, "POST", "/v1/table/rows", listing.rows, wrong)
     _route(app, "POST", "/v1/table/ids", listing.ids, wrong, "conflict")
-    _route(app, "POST", "/v1/table/numbers", listing.numbers, wrong)
     _route(app, "GET", "/v1/table/find", listing.find, wrong)
     _route(app, "GET", "/v1/questions", questions.describe)
     _route(app, "GET", "/v1/questions/{name}", questions.answer, wrong, missing)
@@ -80,12 +76,6 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _route(app, "POST", "/v1/map", service.map, wrong, missing)
     _route(app, "GET", "/healthz", service.health)
     _route(app, "GET", "/readyz", service.ready)
-
-    async def metrics() -> Response:
-        """Metrics for Prometheus."""
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
-
-    _file(app, "/metrics", metrics, "text/plain", "Prometheus text format.")
 
 
 def _route(app: FastAPI, method: str, path: str, handler: Any, *codes: str) -> None:
@@ -102,35 +92,6 @@ def _file(app: FastAPI, path: str, handler: Any, media_type: str, about: str) ->
     answers[200] = {"description": about, "content": {media_type: {}}}
     answers[304] = {"description": "Not modified."}
     app.add_api_route(path, handler, response_class=Response, responses=answers)
-
-
-def _add_page(app: FastAPI) -> None:
-    """The explorer's page, ``/`` and ``/assets/...``, from memory: no path is ever built from a request."""
-    folder = page_folder()
-    contents = {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.suffix in _PAGE_TYPES
-    }
-
-    def static(name: str, known: str | None) -> Response:
-        content = contents.get(name)
-        if content is None:
-            raise ApiError("not_found", "no such file.")
-        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        headers = {"ETag": tag, "Cache-Control": "no-cache"}
-        if known == tag:
-            return Response(status_code=304, headers=headers)
-        media_type = f"text/{_PAGE_TYPES[PurePosixPath(name).suffix]}; charset=utf-8"
-        return Response(content, media_type=media_type, headers=headers)
-
-    @app.get("/", include_in_schema=False)
-    async def page(if_none_match: IfNoneMatch = None) -> Response:
-        return static("index.html", if_none_match)
-
-    @app.get("/assets/{name:path}", include_in_schema=False)
-    async def asset(name: str, if_none_match: IfNoneMatch = None) -> Response:
-        return static(f"assets/{name}", if_none_match)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -179,7 +140,7 @@ def _documented(*codes: str) -> dict[int | str, dict[str, Any]]:
     for code in (*codes, *_COMMON):
         by_status.setdefault(STATUS[code], []).append(code)
     return {
-        status: {"model": responses.ErrorAnswer, "description": ", ".join(names)}
+        status: {"model": ErrorAnswer, "description": ", ".join(names)}
         for status, names in by_status.items()
     }
 

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import binascii
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,28 +10,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
 
 from aureole.caps import CredibleIndex, Hits, SearchOptions
-from aureole.caps._cap_tables import credible_cosines
-from aureole.caps._hits import pick_hits
 from aureole.distributions import VonMisesFisher
 from aureole.embed._embedder import Embedder, prepare_vector
 from aureole.encoders import check_text
 from aureole.errors import DamagedGalleryError, InvalidInputError
-from aureole.explorer._neighbourhood_map import MAX_COUNT, SUMMARY_MASSES
+from aureole.explorer._neighbourhood_map import MAX_COUNT
 from aureole.match._gallery import without_item
 from aureole.serve._errors import ApiError, item_not_found, map_failures
-from aureole.serve._middleware import Metrics
-from aureole.serve._workers import (
-    Decoder,
-    Look,
-    ModelProcess,
-    WorkerError,
-    embed_arrays,
-    tiny_input,
-)
+from aureole.serve._workers import Decoder, ModelProcess, WorkerError, embed_arrays, tiny_input
 
 _WAIT = 0.002  # seconds that the first item after a pause waits for others
 _MAX_DECODED = 2**28  # bytes of all decoded pictures of a request
@@ -52,8 +40,7 @@ class Batcher(Generic[_T, _R]):
     """A queue whose items are processed in batches, in order of arrival, by one thread.
 
     ``work`` maps a list of items to a list of results of the same length, in which an exception is the result of an
-    item that failed. If ``work`` raises, the whole batch gets that exception. Items that arrive meanwhile form the next
-    batch.
+    item that failed; if it raises, see ``attempt``. Items that arrive meanwhile form the next batch.
     """
 
     def __init__(
@@ -62,15 +49,11 @@ class Batcher(Generic[_T, _R]):
         *,
         name: str,
         options: BatchOptions,
-        metrics: Metrics,
     ) -> None:
         self._work, self._name, self._options = work, name, options
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"aureole-{name}")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"aureole-{name}")
         self._queue: deque[tuple[_T, asyncio.Future[_R]]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._sizes = metrics.sizes.labels(name)
-        self._seconds = metrics.batch_seconds.labels(name)
-        metrics.waiting.labels(name).set_function(self._queue.__len__)
 
     async def submit(self, item: _T) -> _R:
         """The result of an item. If the caller is cancelled while the item is queued, the item is dropped."""
@@ -88,25 +71,20 @@ class Batcher(Generic[_T, _R]):
 
     def close(self) -> None:
         """Drop the queued items, and let the thread end."""
-        self.thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _drain(self) -> None:
         await asyncio.sleep(_WAIT)
-        loop = asyncio.get_running_loop()
         while self._queue:
             count = min(self._options.max_batch, len(self._queue))
             batch = [self._queue.popleft() for _ in range(count)]
             batch = [entry for entry in batch if not entry[1].cancelled()]
             if not batch:
                 continue
-            start = time.perf_counter()
-            try:
-                items = [item for item, _ in batch]
-                results = await loop.run_in_executor(self.thread, self._work, items)
-            except Exception as error:
-                results = [error] * len(batch)
-            self._sizes.observe(len(batch))
-            self._seconds.observe(time.perf_counter() - start)
+            items = [item for item, _ in batch]
+            results = await asyncio.get_running_loop().run_in_executor(
+                self._thread, attempt, self._work, items
+            )
             for (_, future), result in zip(batch, results, strict=True):
                 if future.done():
                     continue
@@ -116,171 +94,139 @@ class Batcher(Generic[_T, _R]):
                     future.set_result(result)
 
 
+def attempt(work: Callable[[list[_T]], Sequence[_R]], items: list[_T]) -> Sequence[_R | Exception]:
+    """The results of a batch. If it fails, each item is retried alone, and an exception is its result.
+
+    After a ``WorkerError`` nothing is retried: what killed a process could kill the next one too.
+    """
+    try:
+        return work(items)
+    except Exception as error:
+        if len(items) == 1 or isinstance(error, WorkerError):
+            return [error] * len(items)
+        return [attempt(work, [item])[0] for item in items]
+
+
 @dataclass(frozen=True)
 class SearchPlan:
-    """How to search. Queries whose plans have the same ``repr`` share a call; labels are read from column ``label``."""
+    """How to search. Queries whose plans have the same ``repr`` share a call."""
 
     mass: float
     limit: int
     options: SearchOptions = field(default_factory=SearchOptions)
     filter: dict[str, Any] | None = None
-    exact: bool = False
     count: bool = True
     columns: tuple[str, ...] = ()
-    label: str | None = None
+
+    @property
+    def most(self) -> int:
+        """How many items the index has to find: all that are counted or ranked, or the hits."""
+        everything = self.count or self.options.rank == "positivity"
+        return max(MAX_COUNT, self.limit) if everything else self.limit
 
 
 @dataclass(frozen=True)
-class SearchOutcome:
-    """A query's posterior, its hits up to the limit, and the number of items in the cap, exact below ``MAX_COUNT``.
-
-    ``labels`` are those of all counted items; None without a label column.
-    """
-
-    posterior: VonMisesFisher
-    hits: Hits
-    count: int
-    exact: bool
-    truncated: bool
-    labels: list[Any] | None = None
-
-
-@dataclass(frozen=True)
-class _Search:
+class Search:
     """A query by its posterior, or by the id of an item, which is excluded from the hits."""
 
     plan: SearchPlan
-    posterior: VonMisesFisher | None
-    item: str | None = None
+    query: VonMisesFisher | str
 
 
 class Engine:
     """An index behind a queue. An index is not thread-safe, so calls are serialised in one thread."""
 
-    def __init__(self, index: CredibleIndex, options: BatchOptions, metrics: Metrics) -> None:
+    def __init__(self, index: CredibleIndex, options: BatchOptions) -> None:
         self.index = index
-        self.queue: Batcher[Any, Any] = Batcher(
-            self._work, name="engine", options=options, metrics=metrics
-        )
+        self.queue: Batcher[Any, Any] = Batcher(self._work, name="engine", options=options)
 
     async def search(
-        self, plan: SearchPlan, posterior: VonMisesFisher | None, item: str | None = None
-    ) -> SearchOutcome:
-        """The items inside the cap of a posterior, or of an item's posterior."""
+        self, plan: SearchPlan, query: VonMisesFisher | str
+    ) -> tuple[VonMisesFisher, Hits]:
+        """(The posterior of a query, the nearest items inside its cap: one more than ``plan.most`` at most)."""
         with map_failures("engine"):
-            return await self.queue.submit(_Search(plan, posterior, item))
+            return await self.queue.submit(Search(plan, query))
 
     async def call(self, work: Callable[[CredibleIndex], _R]) -> _R:
         """Run a function of the index in the engine's thread."""
         with map_failures("engine"):
             return await self.queue.submit(work)
 
-    async def posterior_of(self, item: str, field: str | None = None) -> VonMisesFisher:
-        """The posterior of an item of the gallery."""
-        return (await self.call(lambda index: _stored(index, [item], field)))[item]
-
     def _work(self, jobs: list[Any]) -> Sequence[Any]:
+        """The results of one function of the index, or of searches, grouped by their plans."""
         results: list[Any] = [None] * len(jobs)
         groups: dict[str, list[int]] = {}
         for place, job in enumerate(jobs):
-            if isinstance(job, _Search):
+            if isinstance(job, Search):
                 groups.setdefault(repr(job.plan), []).append(place)
-                continue
-            try:
-                results[place] = job(self.index)
-            except Exception as error:
-                results[place] = error
+            else:
+                (results[place],) = attempt(lambda works: [works[0](self.index)], [job])
         for places in groups.values():
-            for place, outcome in zip(places, self._group([jobs[p] for p in places]), strict=True):
+            found = attempt(partial(search_index, self.index), [jobs[place] for place in places])
+            for place, outcome in zip(places, found, strict=True):
                 results[place] = outcome
         return results
 
-    def _group(self, jobs: list[_Search]) -> list[Any]:
-        """The outcomes of searches with the same plan; if the batch fails, each is retried alone."""
-        try:
-            return self._search(jobs, jobs[0].plan)
-        except Exception as error:
-            if len(jobs) == 1:
-                return [error]
-            return [self._group([job])[0] for job in jobs]
 
-    def _search(self, jobs: list[_Search], plan: SearchPlan) -> list[SearchOutcome]:
-        names = list(dict.fromkeys(job.item for job in jobs if job.posterior is None))
-        stored = _stored(self.index, names, "query.id") if names else {}
-        posteriors = [stored[job.item] if job.posterior is None else job.posterior for job in jobs]
-        everything = plan.count or plan.options.rank == "positivity"
-        results = self.index.search(
-            VonMisesFisher(
-                torch.stack([one.mu.float() for one in posteriors]),
-                torch.stack([one.kappa.float() for one in posteriors]),
-                validate_args=False,
-            ),
-            plan.mass,
-            # the query's own item, and one that shows whether there are more
-            limit=(max(MAX_COUNT, plan.limit) if everything else plan.limit) + 2,
-            filter=plan.filter,
-            columns=plan.columns,
-            exact=plan.exact,
-            options=replace(plan.options, rank="cosine"),
-        )
-        assert isinstance(results, list)
-        return [
-            _outcome(own, without_item(hits, job.item), plan, everything=everything)
-            for job, own, hits in zip(jobs, posteriors, results, strict=True)
-        ]
+def search_index(index: CredibleIndex, jobs: list[Search]) -> list[tuple[VonMisesFisher, Hits]]:
+    """The results of searches with the same plan, in one call of the index."""
+    plan = jobs[0].plan
+    names = list(dict.fromkeys(job.query for job in jobs if isinstance(job.query, str)))
+    stored = fetch_posteriors(index, names, "query.id") if names else {}
+    posteriors = [stored[job.query] if isinstance(job.query, str) else job.query for job in jobs]
+    results = index.search(
+        VonMisesFisher(
+            torch.stack([one.mu.float() for one in posteriors]),
+            torch.stack([one.kappa.float() for one in posteriors]),
+            validate_args=False,
+        ),
+        plan.mass,
+        # the query's own item, and one that shows whether there are more
+        limit=plan.most + 2,
+        filter=plan.filter,
+        columns=plan.columns,
+        options=replace(plan.options, rank="cosine"),
+    )
+    assert isinstance(results, list)
+    return [
+        (own, without_item(hits, job.query if isinstance(job.query, str) else None))
+        for job, own, hits in zip(jobs, posteriors, results, strict=True)
+    ]
 
 
-def _stored(index: CredibleIndex, names: list[Any], field: str | None) -> dict[Any, VonMisesFisher]:
-    """The posteriors of items by id; a batch with an unknown item is retried one by one."""
-    try:
-        found, _ = index.fetch(names)
-    except DamagedGalleryError:
-        raise
-    except InvalidInputError as error:
-        raise item_not_found(names[0], field) from error
+def fetch_posteriors(
+    index: CredibleIndex, names: list[str], field: str | None = None
+) -> dict[Any, VonMisesFisher]:
+    """The posteriors of items by id; a 404 names the first, since a batch is retried one by one."""
+    found, _ = fetch_items(index, names, field=field)
     pairs = zip(names, found.mu, found.kappa, strict=True)
     return {name: VonMisesFisher(mu, kappa, validate_args=False) for name, mu, kappa in pairs}
 
 
-def _outcome(
-    own: VonMisesFisher, members: Hits, plan: SearchPlan, *, everything: bool
-) -> SearchOutcome:
-    """The best of the members of a cap; ``everything`` means that they are all, up to ``MAX_COUNT``."""
-    count, truncated = len(members), len(members) > plan.limit
-    labels = None if plan.label is None else members.payload[plan.label][:MAX_COUNT]
-    if plan.options.rank == "positivity" and members.log_positivity is not None:
-        order = np.argsort(-members.log_positivity.numpy(), kind="stable")
-        members = pick_hits(members, order[: plan.limit].tolist())
-    elif truncated:
-        members = pick_hits(members, list(range(plan.limit)))
-    exact = not truncated or (everything and count <= MAX_COUNT)
-    return SearchOutcome(own, members, min(count, MAX_COUNT), exact, truncated, labels)
-
-
-@dataclass(frozen=True)
-class Embedding:
-    """A posterior of batch shape (), and the smallest cosines of its credible caps of ``SUMMARY_MASSES``."""
-
-    posterior: VonMisesFisher
-    cosines: list[float]
+def fetch_items(
+    index: CredibleIndex, names: list[str], columns: Sequence[str] = (), field: str | None = None
+) -> tuple[VonMisesFisher, dict[str, list[Any]]]:
+    """The posteriors and payloads of items; a 404 if one of them does not exist."""
+    try:
+        return index.fetch(names, columns=list(columns))
+    except DamagedGalleryError:
+        raise
+    except InvalidInputError as error:
+        raise item_not_found(names[0], field) from error
 
 
 class Encoder:
     """A model behind a queue, in this process or in its own. Pictures are decoded by a process with limits."""
 
-    def __init__(
-        self, embedder: Embedder | ModelProcess, options: BatchOptions, metrics: Metrics
-    ) -> None:
+    def __init__(self, embedder: Embedder | ModelProcess, options: BatchOptions) -> None:
         self.embedder = embedder
         self._decoder = Decoder() if embedder.modality == "image" else None
         self._decoding = ThreadPoolExecutor(1, thread_name_prefix="aureole-decoder")
-        self.queue: Batcher[Any, Embedding] = Batcher(
-            self._work, name="encoder", options=options, metrics=metrics
+        self.queue: Batcher[Any, VonMisesFisher] = Batcher(
+            self._work, name="encoder", options=options
         )
 
-    async def embed(
-        self, kind: str, inputs: Sequence[Any], *, crop: float = 1.0, blur: float = 0.0
-    ) -> list[Embedding]:
+    async def embed(self, kind: str, inputs: Sequence[Any]) -> list[VonMisesFisher]:
         """The posteriors of texts, vectors or base64-encoded images."""
         modality = self.embedder.modality
         if kind != modality:
@@ -288,13 +234,7 @@ class Encoder:
             raise ApiError("invalid_input", message, field=kind)
         with map_failures("encoder"):
             if kind == "image":
-                side = self.embedder.resolution
-                prepared: list[Any] = await self._decode(
-                    inputs,
-                    Look(
-                        side if self.embedder.squares or crop < 1 or blur > 0 else None, crop, blur
-                    ),
-                )
+                prepared = await self._decode(inputs)
             elif kind == "text":
                 prepared = [check_text(one) for one in inputs]
             else:
@@ -313,12 +253,15 @@ class Encoder:
         if self._decoder is not None:
             self._decoder.close()
 
-    async def _decode(self, inputs: Sequence[str], look: Look) -> list[Any]:
+    async def _decode(self, inputs: Sequence[str]) -> list[Any]:
         assert self._decoder is not None
-        run = partial(asyncio.get_running_loop().run_in_executor, self._decoding)
-        pictures, size = [], 0
+        side = self.embedder.resolution if self.embedder.squares else None
+        loop, pictures, size = asyncio.get_running_loop(), [], 0
         for text in inputs:
-            pictures.append(await run(self._decoder.decode, decode_base64(text), look))
+            file = decode_base64(text)
+            pictures.append(
+                await loop.run_in_executor(self._decoding, self._decoder.decode, file, side)
+            )
             size += pictures[-1].nbytes
             if size > _MAX_DECODED:
                 raise InvalidInputError(
@@ -326,24 +269,14 @@ class Encoder:
                 )
         return pictures
 
-    def _work(self, prepared: list[Any]) -> list[Embedding | BaseException]:
-        """The embeddings of a batch; if it fails, each input is retried alone."""
-        embedder = self.embedder
-        try:
-            if isinstance(embedder, ModelProcess):
-                mu, kappa = embedder.arrays(prepared)
-            else:
-                mu, kappa = embed_arrays(embedder, prepared)
-        except Exception as error:
-            # what killed a process could kill the next one too
-            if len(prepared) == 1 or isinstance(error, WorkerError):
-                return [error] * len(prepared)
-            return [self._work([one])[0] for one in prepared]
-        cosines = credible_cosines(kappa.astype(np.float64), SUMMARY_MASSES, embedder.dim).tolist()
-        return [
-            Embedding(VonMisesFisher(*map(torch.as_tensor, one), validate_args=False), cosine)
-            for one, cosine in zip(zip(mu, kappa, strict=True), cosines, strict=True)
-        ]
+    def _work(self, prepared: list[Any]) -> list[VonMisesFisher]:
+        """The posteriors of a batch."""
+        if isinstance(self.embedder, ModelProcess):
+            arrays = self.embedder.arrays(prepared)
+        else:
+            arrays = embed_arrays(self.embedder, prepared)
+        mu, kappa = map(torch.as_tensor, arrays)
+        return [VonMisesFisher(*one, validate_args=False) for one in zip(mu, kappa, strict=True)]
 
 
 def decode_base64(text: str) -> bytes:

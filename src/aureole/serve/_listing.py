@@ -1,23 +1,27 @@
-"""The items of a gallery as lists: pages by kappa, and the table of all items with its columns and row numbers."""
+"""The items of a gallery as lists: pages by kappa, the table of all items with its columns, and their pictures."""
 
 import asyncio
 import base64
+import hashlib
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from functools import lru_cache
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 from fastapi import Header, Path, Query, Response
 
 from aureole.caps import CredibleIndex
-from aureole.errors import DamagedGalleryError, InvalidInputError
+from aureole.data._image_files import find_picture, read_thumbnail
+from aureole.errors import InvalidInputError, MissingInputError
 from aureole.explorer._gallery_table import MAX_HITS, GalleryTable, table_version
 from aureole.explorer._neighbourhood_map import MASSES, map_caps
-from aureole.serve import _request_models as requests, _response_models as responses
-from aureole.serve._batching import Engine
-from aureole.serve._errors import ApiError, item_not_found
-from aureole.serve._response_models import ItemFormatter, cap_entries
+from aureole.serve import _models as models
+from aureole.serve._batching import Engine, fetch_items
+from aureole.serve._errors import LOG, ApiError
 
 ItemId = Annotated[str, Path(max_length=1024, description="Id of an item.")]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
@@ -27,6 +31,63 @@ IfNoneMatch = Annotated[str | None, Header()]
 _LOOK = 10.0  # seconds between looks for changed rows
 
 
+class Items:
+    """Makes the fields of items, with their picture, label and text; ``folder`` holds pictures named after the ids.
+
+    Thumbnails are decoded and re-encoded, so a file that is not a picture is never sent, whatever its name.
+    """
+
+    def __init__(
+        self, folder: FilePath | None, label_column: str | None, text_column: str | None
+    ) -> None:
+        if folder is not None and not folder.is_dir():
+            raise MissingInputError(
+                f"the folder of pictures {folder} does not exist. Check the path."
+            )
+        self._folder = None if folder is None else folder.resolve()
+        self.label_column, self.text_column = label_column, text_column
+        self._has_picture = lru_cache(100_000)(lambda name: self._find(name) is not None)
+        self._thumbnail = lru_cache(1000)(lambda path, side, _: read_thumbnail(path, side))
+
+    def rows(
+        self, ids: Sequence[str], kappa: Any, payload: dict[str, list[Any]]
+    ) -> list[dict[str, Any]]:
+        """The fields of items."""
+        return [
+            self._fields(name, value, {column: values[i] for column, values in payload.items()})
+            for i, (name, value) in enumerate(zip(ids, kappa.tolist(), strict=True))
+        ]
+
+    def thumbnail(self, name: str, side: int, known: str) -> tuple[bytes | None, str]:
+        """(A JPEG of at most ``side`` pixels in width and height, its ETag); None instead if ``known`` is its ETag."""
+        path = self._find(name)
+        if path is None:
+            raise ApiError("not_found", f"item {name[:60]!r} has no picture.")
+        status = path.stat()
+        text = f"{path}\0{status.st_mtime_ns}\0{status.st_size}\0{side}"
+        tag = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+        try:
+            return None if known == tag else self._thumbnail(path, side, tag), tag
+        except InvalidInputError as error:
+            LOG.warning("%s", error)
+            message = f"the picture of {name[:60]!r} cannot be read; see the service's log."
+            raise ApiError("not_found", message) from error
+
+    def _find(self, name: str) -> FilePath | None:
+        return None if self._folder is None else find_picture(self._folder, name)
+
+    def _fields(self, name: str, kappa: float, payload: dict[str, Any]) -> dict[str, Any]:
+        text = payload.get(self.text_column) if self.text_column else None
+        return {
+            "id": name,
+            "kappa": kappa,
+            "label": payload.get(self.label_column) if self.label_column else None,
+            "text": None if text is None else str(text),
+            "picture": f"/v1/pictures/{quote(name, safe='')}" if self._has_picture(name) else None,
+            "payload": payload,
+        }
+
+
 class Listing:
     """Answers with lists of items. The table of all items is in memory; the items themselves come from the engine.
 
@@ -34,7 +95,7 @@ class Listing:
     Texts are searched in ``pool``, since a pass over them is slow.
     """
 
-    def __init__(self, engine: Engine, pool: Executor, items: ItemFormatter) -> None:
+    def __init__(self, engine: Engine, pool: Executor, items: Items) -> None:
         index = engine.index
         self._engine, self._pool, self._format = engine, pool, items
         self._dim, self.columns = index.schema.dim, dict(index.schema.columns)
@@ -47,34 +108,28 @@ class Listing:
         label: Label = None,
         offset: Offset = 0,
         limit: Count = 60,
-    ) -> responses.ItemsAnswer:
+    ) -> models.ItemsAnswer:
         """A page of items, least or most certain first."""
         await self._refresh()
         ids, total = self.table.page(order, offset, limit, label=label)
-        return responses.ItemsAnswer(items=await self.fetch(ids), total=total, offset=offset)
+        return models.ItemsAnswer(items=await self.fetch(ids), total=total, offset=offset)
 
-    async def item(self, id: ItemId) -> responses.ItemAnswer:
+    async def item(self, id: ItemId) -> models.ItemAnswer:
         """An item with its posterior and credible caps."""
-
-        def work(index: CredibleIndex) -> Any:
-            try:
-                return index.fetch([id], columns=list(self.columns))
-            except DamagedGalleryError:
-                raise
-            except InvalidInputError as error:
-                raise item_not_found(id) from error
-
-        posterior, payload = await self._engine.call(work)
+        columns = tuple(self.columns)
+        posterior, payload = await self._engine.call(
+            lambda index: fetch_items(index, [id], columns)
+        )
         (row,) = self._format.rows([id], posterior.kappa, payload)
         (caps,) = map_caps(posterior.kappa.double().numpy(), MASSES, self._dim).tolist()
         rank = self.table.rank(row["kappa"])
         mu = posterior.mu[0].tolist()
-        return responses.ItemAnswer(**row, mu=mu, kappa_rank=rank, caps=cap_entries(caps))
+        return models.ItemAnswer(**row, mu=mu, kappa_rank=rank, caps=cap_entries(caps))
 
-    async def describe(self) -> responses.TableAnswer:
+    async def describe(self) -> dict[str, Any]:
         """The columns of the table of all items, whose rows are numbered by kappa."""
         await self._refresh()
-        return responses.TableAnswer.model_validate(self.table.describe())
+        return self.table.describe()
 
     async def column(
         self,
@@ -95,26 +150,20 @@ class Listing:
         headers["X-Aureole-Type"] = column.type
         return Response(column.content(), media_type="application/octet-stream", headers=headers)
 
-    async def rows(self, request: requests.TableRowsRequest) -> responses.TableRowsAnswer:
+    async def rows(self, request: models.TableRowsRequest) -> dict[str, Any]:
         """Items by their row numbers."""
         table = self.table
         ids = _ids(table, request.rows)
         items = {item.id: item for item in await self.fetch(list(dict.fromkeys(ids)))}
         found = [items.get(name) for name in ids]
-        return responses.TableRowsAnswer(version=table.version, items=found)
+        return {"items": found}
 
-    async def numbers(self, request: requests.TableNumbersRequest) -> responses.TableNumbersAnswer:
-        """The row numbers of ids."""
-        table, loop = self.table, asyncio.get_running_loop()
-        rows = await loop.run_in_executor(self._pool, table.numbers, request.ids)
-        return responses.TableNumbersAnswer(version=table.version, rows=rows)
-
-    async def ids(self, request: requests.TableIdsRequest) -> responses.TableIdsAnswer:
+    async def ids(self, request: models.TableIdsRequest) -> dict[str, Any]:
         """The ids of row numbers."""
         if request.version not in (None, self.table.version):
             raise ApiError("conflict", "the gallery has changed. Reload the page.")
         ids = _ids(self.table, request.rows)
-        return responses.TableIdsAnswer(version=self.table.version, ids=ids)
+        return {"ids": ids}
 
     async def find(
         self,
@@ -122,7 +171,7 @@ class Listing:
         column: Annotated[
             str | None, Query(max_length=100, description="id, or a column of texts; default: all.")
         ] = None,
-    ) -> responses.TableFindAnswer:
+    ) -> dict[str, Any]:
         """The rows whose id or text contains a text; at most 200,000."""
         table, loop = self.table, asyncio.get_running_loop()
         try:
@@ -131,28 +180,44 @@ class Listing:
             raise ApiError("invalid_input", str(error)) from error
         return _packed(table, rows, truncated=truncated)
 
-    async def numbers_of(self, ids: Sequence[str]) -> responses.TableFindAnswer:
+    async def picture(
+        self,
+        id: ItemId,
+        side: Annotated[
+            int, Query(ge=64, le=1024, description="Maximum width and height in pixels.")
+        ] = 256,
+        if_none_match: IfNoneMatch = None,
+    ) -> Response:
+        """A thumbnail of an item's picture."""
+        loop = asyncio.get_running_loop()
+        jpeg, tag = await loop.run_in_executor(
+            self._pool, self._format.thumbnail, id, side, known_tag(if_none_match)
+        )
+        headers = {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400"}
+        if jpeg is None:
+            return Response(status_code=304, headers=headers)
+        return Response(jpeg, media_type="image/jpeg", headers=headers)
+
+    async def numbers_of(self, ids: Sequence[str]) -> dict[str, Any]:
         """The row numbers of the ids that exist, ascending, as ``find`` returns them."""
         table, loop = self.table, asyncio.get_running_loop()
         rows = await loop.run_in_executor(self._pool, table.numbers, ids[: MAX_HITS + 1])
         found = np.unique(np.array([row for row in rows if row is not None], np.uint32))
         return _packed(table, found[:MAX_HITS], truncated=len(ids) > MAX_HITS)
 
-    async def fetch(self, ids: list[str]) -> list[responses.Item]:
+    async def fetch(self, ids: list[str]) -> list[models.Item]:
         """Items by id, without those that do not exist."""
         return await self._engine.call(lambda index: self._fetch(index, ids)) if ids else []
 
-    def _fetch(self, index: CredibleIndex, ids: list[str]) -> list[responses.Item]:
+    def _fetch(self, index: CredibleIndex, ids: list[str]) -> list[models.Item]:
         try:
-            posterior, payload = index.fetch(ids, columns=list(self.columns))
-        except DamagedGalleryError:
-            raise
-        except InvalidInputError:  # one of them was deleted since the table was read
+            posterior, payload = fetch_items(index, ids, tuple(self.columns))
+        except ApiError:  # one of them was deleted since the table was read
             if len(ids) == 1:
                 return []
             return [item for name in ids for item in self._fetch(index, [name])]
         rows = self._format.rows(ids, posterior.kappa, payload)
-        return [responses.Item(**row) for row in rows]
+        return [models.Item(**row) for row in rows]
 
     async def _refresh(self) -> None:
         """Read the table again if rows have changed since the last look."""
@@ -184,8 +249,16 @@ def _ids(table: GalleryTable, rows: list[int]) -> list[str]:
         raise ApiError("invalid_input", str(error), field="rows") from error
 
 
-def _packed(table: GalleryTable, rows: Any, *, truncated: bool) -> responses.TableFindAnswer:
+def _packed(table: GalleryTable, rows: Any, *, truncated: bool) -> dict[str, Any]:
     packed = base64.b64encode(rows.astype("<u4").tobytes()).decode()
-    return responses.TableFindAnswer(
-        version=table.version, rows=packed, count=len(rows), truncated=truncated
-    )
+    return {
+        "version": table.version,
+        "rows": packed,
+        "count": len(rows),
+        "truncated": truncated,
+    }
+
+
+def cap_entries(cosines: list[float]) -> list[models.Cap]:
+    """The caps of the explorer's masses, from their smallest cosines."""
+    return [models.Cap(mass=m, cosine=c) for m, c in zip(MASSES, cosines, strict=True)]

@@ -1,17 +1,17 @@
-"""ASGI middleware: Host names, the API key, limits of size and time, security headers, and Prometheus metrics."""
+"""ASGI middleware: Host names, the API key, limits of size and time, and security headers."""
 
 import asyncio
-import time
+import hashlib
+import hmac
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 
+from aureole.errors import InvalidInputError
 from aureole.serve._errors import LOG, ApiError, internal_error
-from aureole.serve._keys import is_key
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -29,9 +29,8 @@ _SECURITY_HEADERS = [
 ]
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _PROBES = ("/healthz", "/readyz")  # answered for any host, without the key, and under load
-_METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE")
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+# the program alone, which asks for the key
+_PAGE = ("/", "/assets/explorer.js", "/assets/explorer.css")
 
 
 @dataclass(frozen=True)
@@ -59,37 +58,11 @@ class Access:
     in_flight: int = 512
 
 
-class Metrics:
-    """The metrics of one service, in their own Prometheus registry."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        own: dict[str, Any] = {"registry": self._registry}
-        labels = ["method", "route", "status"]
-        self.requests = Counter("aureole_requests", "Responses by route and status.", labels, **own)
-        self.seconds = Histogram(
-            "aureole_request_seconds", "Duration of requests.", ["route"], buckets=_SECONDS, **own
-        )
-        self.in_flight = Gauge("aureole_requests_in_flight", "Requests in progress.", **own)
-        self.sizes = Histogram(
-            "aureole_batch_size", "Requests per batch.", ["worker"], buckets=_SIZES, **own
-        )
-        self.batch_seconds = Histogram(
-            "aureole_batch_seconds", "Duration of batches.", ["worker"], buckets=_SECONDS, **own
-        )
-        self.waiting = Gauge("aureole_waiting", "Requests queued for a worker.", ["worker"], **own)
-        self.rows = Gauge("aureole_rows", "Items of the gallery.", **own)
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus text format."""
-        return generate_latest(self._registry)
-
-
 class GuardMiddleware:
     """An ASGI application around another that enforces ``Access`` and turns every failure into a JSON error."""
 
-    def __init__(self, app: Any, access: Access, metrics: Metrics) -> None:
-        self._app, self._access, self._metrics = app, access, metrics
+    def __init__(self, app: Any, access: Access) -> None:
+        self._app, self._access = app, access
         hosts = [*LOOPBACK, *access.hosts]
         self._checked = TrustedHostMiddleware(app, allowed_hosts=hosts, www_redirect=False)
         self._in_flight = 0
@@ -99,31 +72,26 @@ class GuardMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 499
+        started = False
 
         async def respond(message: Message) -> None:
-            nonlocal status
+            nonlocal started
             if message["type"] == "http.response.start":
-                status = message["status"]
+                started = True
                 headers = [*message.get("headers", ()), *_SECURITY_HEADERS]
                 if all(name != b"cache-control" for name, _ in headers):
-                    headers.append((b"cache-control", b"no-store"))
+                    cached = b"no-cache" if scope["path"] in _PAGE else b"no-store"
+                    headers.append((b"cache-control", cached))
                 message["headers"] = headers
             await send(message)
 
         self._in_flight += 1
-        self._metrics.in_flight.inc()
         try:
             error = await self._handle(scope, receive, respond)
-            if error is not None and status == 499:  # else the response has started
-                await _error_response(error, scope)(scope, receive, respond)
+            if error is not None and not started:
+                await _error_response(error)(scope, receive, respond)
         finally:
             self._in_flight -= 1
-            self._metrics.in_flight.dec()
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            route = getattr(scope.get("route"), "path", "other")
-            self._metrics.requests.labels(method, route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - start)
 
     async def _handle(self, scope: Any, receive: Receive, respond: Send) -> ApiError | None:
         """Answer a request, or return the error that it gets instead."""
@@ -131,7 +99,7 @@ class GuardMiddleware:
         try:
             async with asyncio.timeout(seconds):
                 if not probe:
-                    self._admit(dict(scope["headers"]))
+                    self._admit(scope["path"], dict(scope["headers"]))
                 body = await _read_body(receive, 0 if probe else self._access.body)
                 await (self._app if probe else self._checked)(
                     scope, _replay(body, receive), respond
@@ -149,10 +117,11 @@ class GuardMiddleware:
             return internal_error()
         return None
 
-    def _admit(self, headers: dict[bytes, bytes]) -> None:
+    def _admit(self, path: str, headers: dict[bytes, bytes]) -> None:
         """Reject a request without the key, or one that is too large or too many, before its body is read."""
         access, length = self._access, headers.get(b"content-length", b"0")
-        if access.key is not None and not is_key(headers.get(b"authorization"), access.key):
+        given = headers.get(b"authorization")
+        if access.key is not None and path not in _PAGE and not is_key(given, access.key):
             raise ApiError("unauthorized", "API key required: Authorization: Bearer KEY.")
         if self._in_flight > access.in_flight:
             message = f"{access.in_flight} requests are already in progress."
@@ -189,15 +158,34 @@ def _too_large(limit: int) -> ApiError:
     return ApiError("too_large", f"the request body exceeds {limit:,} bytes.")
 
 
-def _error_response(error: ApiError, scope: Any) -> Response:
+def _error_response(error: ApiError) -> Response:
     """The response of an error; the connection is closed if the rest of the body is on its way."""
     headers = error.headers()
     if error.code == "unauthorized":
-        # with Basic the browser itself prompts for the key when the page is opened; scripts handle Bearer
-        is_page = scope["path"] == "/" or scope["path"].startswith("/assets/")
-        headers["www-authenticate"] = (
-            'Basic realm="aureole", charset="UTF-8"' if is_page else "Bearer"
-        )
+        headers["www-authenticate"] = "Bearer"
     if error.code in ("too_large", "timeout", "unauthorized"):
         headers["connection"] = "close"
     return Response(error.body(), error.status, headers)
+
+
+def check_key(text: str, source: str) -> str:
+    """Return a key without surrounding white space; raise unless it has 8 to 256 printable ASCII characters."""
+    key = text.strip()
+    if not (8 <= len(key) <= 256 and key.isascii() and key.isprintable()):
+        raise InvalidInputError(f"{source} must hold 8 to 256 printable ASCII characters.")
+    return key
+
+
+def is_key(header: bytes | None, key: str) -> bool:
+    """Return True if an Authorization header is ``Bearer KEY``; compares digests in constant time.
+
+    A browser never adds this header by itself, so a page of another site cannot use the key.
+
+    Examples
+    --------
+    >>> [is_key(header, "alices-secret") for header in (b"Bearer alices-secret", b"Bearer bobs-secret", None)]
+    [True, False, False]
+    """
+    scheme, _, given = (header or b"").strip().partition(b" ")
+    digests = (hashlib.sha256(one).digest() for one in (given.strip(), key.encode()))
+    return hmac.compare_digest(*digests) and scheme.lower() == b"bearer"

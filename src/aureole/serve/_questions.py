@@ -1,14 +1,15 @@
 """Answers to questions about the gallery, which ``aureole inspect`` has computed."""
 
 import hashlib
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import Path, Query
 
 from aureole.errors import InvalidInputError
 from aureole.explorer._questions import Questions
-from aureole.serve import _response_models as responses
 from aureole.serve._errors import ApiError
 from aureole.serve._listing import Count, Listing, Offset
 
@@ -27,46 +28,34 @@ class QuestionAnswers:
         listing.on_change = self.add_columns
         self.add_columns()
 
-    async def describe(self) -> responses.QuestionsAnswer:
+    async def describe(self) -> dict[str, Any]:
         """Which questions have answers, and the classes that are confused most."""
         found = self._questions
-        return responses.QuestionsAnswer.model_validate(
-            {
-                "available": found is not None,
-                "reason": None if found is not None else _RUN,
-                "stale": found is not None and not self._fits(found),
-                "questions": [] if found is None else found.summary(),
-                "confusions": [] if found is None else found.confusions(),
-                "settings": {} if found is None else found.settings,
-            }
-        )
+        return {
+            "available": found is not None,
+            "reason": None if found is not None else _RUN,
+            "stale": found is not None and not self._fits(found),
+            "questions": [] if found is None else found.summary(),
+            "confusions": [] if found is None else found.confusions(),
+            "settings": {} if found is None else found.settings,
+        }
 
     async def answer(
         self, name: Name, one: Code = None, two: Code = None, offset: Offset = 0, limit: Count = 20
-    ) -> responses.QuestionAnswer:
+    ) -> dict[str, Any]:
         """The items that a question found, the strongest first; ``one`` and ``two`` select a pair of classes."""
-        try:
+        with _not_answered():
             total, entries = self._found().answer(name, offset, limit, classes=_pair(one, two))
-        except InvalidInputError as error:
-            raise ApiError("not_found", str(error)) from error
         items = await self._listing.fetch([entry["id"] for entry in entries])
         known = {item.id: item for item in items}  # without those that have been deleted
-        shown = [
-            responses.AnswerEntry(**entry, item=known[entry["id"]])
-            for entry in entries
-            if entry["id"] in known
-        ]
-        return responses.QuestionAnswer(name=name, total=total, offset=offset, entries=shown)
+        shown = [entry | {"item": known[entry["id"]]} for entry in entries if entry["id"] in known]
+        return {"name": name, "total": total, "offset": offset, "entries": shown}
 
-    async def rows(
-        self, name: Name, one: Code = None, two: Code = None
-    ) -> responses.TableFindAnswer:
+    async def rows(self, name: Name, one: Code = None, two: Code = None) -> dict[str, Any]:
         """The numbers of all rows that a question found; at most 200,000."""
         found = self._found()
-        try:
+        with _not_answered():
             rows = found.rows(name, classes=_pair(one, two))
-        except InvalidInputError as error:
-            raise ApiError("not_found", str(error)) from error
         return await self._listing.numbers_of([found.ids[row] for row in rows.tolist()])
 
     def add_columns(self) -> None:
@@ -89,6 +78,15 @@ class QuestionAnswers:
         if self._questions is None:
             raise ApiError("not_found", _RUN)
         return self._questions
+
+
+@contextmanager
+def _not_answered() -> Iterator[None]:
+    """Map the error of a question without an answer to a 404."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise ApiError("not_found", str(error)) from error
 
 
 def _pair(one: int | None, two: int | None) -> tuple[int, int] | None:

@@ -12,23 +12,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from aureole.data._image_files import count_pixels, read_rgb, read_square
 from aureole.embed import Embedder, ModelSpec
 from aureole.errors import AureoleError, InvalidInputError
-from aureole.synthetic import blur_pictures, deteriorate
 
-BLUR_UNITS = (
-    32  # a blur of 1 is this fraction of the side, so that it means the same for all encoders
-)
-_SIDE = 224  # pixels of a degraded picture, where the encoder's resolution is unknown
 _MAX_PIXELS = 2**25  # of one picture: 134 MB in memory
 _SIMILAR = 8  # texts of similar length per call of a local model: on a CPU, padding costs more than small batches
 _LOADING = 1800.0  # seconds to load a model: an API that does not answer is tried for minutes
@@ -178,28 +171,19 @@ def tiny_input(embedder: Any) -> Any:
     return np.zeros((side, side, 3), np.uint8)
 
 
-@dataclass(frozen=True)
-class Look:
-    """How a picture is decoded: its central square of ``side`` pixels, or all of it; and how it is degraded.
-
-    ``crop`` is the fraction of each side that is kept, ``blur`` the sigma of a Gaussian blur in 1/32 of the side.
-    """
-
-    side: int | None = None
-    crop: float = 1.0
-    blur: float = 0.0
-
-
 class Decoder(Worker):
     """Decodes pictures of clients in a process with 1 GiB of memory and 10 s per picture."""
 
     def __init__(self, *, timeout: float = 10.0, memory: int = 2**30) -> None:
         super().__init__(_limit_memory, memory, timeout=timeout)
 
-    def decode(self, file: bytes, look: Look) -> np.ndarray:
-        """Decode a picture file to uint8 [h, w, 3]; raise ``InvalidInputError`` if that needs too much."""
+    def decode(self, file: bytes, side: int | None = None) -> np.ndarray:
+        """Decode a picture file, or its central square of ``side`` pixels, to uint8 [h, w, 3].
+
+        Raises ``InvalidInputError`` if that needs too much.
+        """
         try:
-            return self.call(decode_picture, file, look)
+            return self.call(decode_picture, file, side)
         except (WorkerError, MemoryError) as error:
             raise InvalidInputError(
                 "the picture needs too much time or memory to decode. Scale it down."
@@ -217,24 +201,13 @@ def _limit_memory(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (mapped + size, mapped + size))
 
 
-def decode_picture(file: bytes, look: Look) -> np.ndarray:
-    """Decode a picture file to uint8 [h, w, 3]."""
+def decode_picture(file: bytes, side: int | None) -> np.ndarray:
+    """Decode a picture file, or its central square of ``side`` pixels, to uint8 [h, w, 3]."""
     pixels = count_pixels(file)
     if pixels > _MAX_PIXELS:
         raise InvalidInputError(
             f"the picture has {pixels:,} pixels, but at most {_MAX_PIXELS:,} are accepted. Scale it down."
         )
-    if look.side is None and look.crop >= 1 and look.blur <= 0:
+    if side is None:
         return np.asarray(read_rgb(file))
-    side = look.side or _SIDE
-    square = degrade(read_square(file, side), look.crop, look.blur * side / BLUR_UNITS)
-    return square.permute(1, 2, 0).contiguous().numpy()
-
-
-def degrade(picture: Tensor, crop: float, blur: float) -> Tensor:
-    """A picture uint8 [3, h, w], centre-cropped to a fraction of its side and resized back, then blurred."""
-    if crop < 1:
-        picture = deteriorate(picture[None], torch.tensor([crop]))[0]
-    if blur > 0:
-        picture = blur_pictures(picture[None], torch.tensor([blur]))[0]
-    return picture
+    return read_square(file, side).permute(1, 2, 0).contiguous().numpy()
