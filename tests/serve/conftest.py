@@ -28,7 +28,12 @@ from aureole.match import MatchCalibrator
 from aureole.models import Card, CifarResNet, KappaFromNorm, PosteriorEncoder
 from aureole.serve import Service, create_app
 from aureole.serve._service import ServiceOptions
+from tests.web.visit import browser, chromium
 
+PAGE = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium() is None, reason="the page is tried in Chromium"),
+]
 N = 60
 NASTY = ["../../etc/passwd", "<script>alert(1)</script>", "a/b c", "ünï%2F", "..", "x" * 200]
 
@@ -155,6 +160,20 @@ def running(service, access=None):
 @pytest.fixture(scope="session")
 def place(service):
     with running(service) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def page_of(index, *arguments, **options):
+    """The address of a service of an index with these options, for a browser."""
+    with serving(index, *arguments, **options) as service, running(service) as (host, port):
+        yield f"http://{host}:{port}/"
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    pytest.importorskip("playwright")
+    with browser() as found:
         yield found
 
 

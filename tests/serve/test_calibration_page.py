@@ -1,22 +1,18 @@
 """The calibration in the page: coverage, the conformal switch, and the banner of galleries without one."""
 
-import os
-
 import pytest
 import torch
-
-pytest.importorskip("playwright")
-pytest.importorskip("fastapi")
-pytest.importorskip("lance")
 
 from aureole.caps import ConformalMass, CredibleIndex, SearchOptions
 from aureole.caps._conformal import coverage_curve
 from aureole.distributions import VonMisesFisher
 from aureole.engines import Origin
 from aureole.sphere import normalize
-from tests.web.visit import Visit, browser, chromium, serving
+from tests.serve.conftest import PAGE, page_of
+from tests.web.visit import Visit
 
-PAGE = pytest.mark.skipif(chromium() is None, reason="needs Chromium")
+pytest.importorskip("lance")
+pytestmark = PAGE
 KAPPA_POS = 20.0
 
 
@@ -27,14 +23,13 @@ def gallery(folder, pairs):
     posterior = VonMisesFisher(mu, torch.rand(300, generator=rng) * 40 + 20)
     ids = [f"item {i}" for i in range(300)]
     labels = ["one", "two", "three"] * 100
-    path = folder / f"{pairs}.lance"
-    index = CredibleIndex.create(path, posterior, ids, {"label": labels})
+    index = CredibleIndex.create(folder / f"{pairs}.lance", posterior, ids, {"label": labels})
     index.origin = Origin(KAPPA_POS)
     if pairs:
         wide = VonMisesFisher(mu[:pairs], 8.0).sample(generator=rng)
         partner = VonMisesFisher(wide, 30.0)
         index.conformal = ConformalMass.fit(posterior[:pairs], partner, KAPPA_POS)
-    return path, index
+    return index
 
 
 @pytest.fixture(scope="module")
@@ -42,32 +37,10 @@ def calibrated(tmp_path_factory):
     return gallery(tmp_path_factory.mktemp("calibrated"), 200)
 
 
-def environment():
-    return {k: v for k, v in os.environ.items() if k != "AUREOLE_API_KEY"}
-
-
-def test_the_curve_counts_the_held_out_pairs(calibrated):
-    _, calibrated = calibrated
-    found = coverage_curve(calibrated.conformal)
-    scores = calibrated.conformal.scores
-    assert found["pairs"] == 200
-    for point in found["curve"]:
-        share = sum(u <= point["claimed"] for u in scores) / 200
-        assert point["measured"] == pytest.approx(share)
-    at = {point["claimed"]: point for point in found["curve"]}
-    assert at[0.9]["measured"] < 0.9  # the caps are too small
-    assert at[0.9]["level"] == scores[181 - 1] > 0.9  # ceil(201 * 0.9) = 181
-    assert at[0.99]["level"] == scores[199 - 1]
-
-
-@pytest.mark.slow
-@PAGE
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
 def test_the_page_shows_the_coverage_and_searches_with_the_guarantee(
-    calibrated, tmp_path, width, scheme
+    calibrated, chrome, width, scheme
 ):
-    path, calibrated = calibrated
-    options = ["--index", str(path), "--label-column", "label"]
     own = calibrated.fetch(["item 7"])[0][0]
     model = SearchOptions(kind="predictive")
     conformal = SearchOptions(kind="predictive", guarantee="conformal")
@@ -75,8 +48,7 @@ def test_the_page_shows_the_coverage_and_searches_with_the_guarantee(
     counts = [len(hits) - 1 for hits in found]  # all but the item itself
     assert counts[0] < counts[1]
     with (
-        serving(options, log=tmp_path / "log", env=environment()) as address,
-        browser() as chrome,
+        page_of(calibrated, label_column="label") as address,
         Visit(chrome, address, width=width, color_scheme=scheme) as visit,
     ):
         visit.load()
@@ -87,7 +59,6 @@ def test_the_page_shows_the_coverage_and_searches_with_the_guarantee(
         row = visit.page.locator(".calibration tr", has_text="90 %").first.inner_text()
         assert f"{100 * measured:.0f}\u00a0%" in row  # without a line break
         assert visit.overflow() <= 0
-        visit.page.screenshot(path=tmp_path / "calibration.png", full_page=True)
         visit.go("#/item/item%207")
         visit.settle()
         visit.page.locator("input[value=predictive]").check(force=True)
@@ -108,14 +79,9 @@ def test_the_page_shows_the_coverage_and_searches_with_the_guarantee(
         assert visit.errors == []
 
 
-@pytest.mark.slow
-@PAGE
-def test_a_gallery_without_calibration_says_what_to_do(tmp_path):
-    path, _ = gallery(tmp_path, 0)
-    options = ["--index", str(path), "--label-column", "label"]
+def test_a_gallery_without_calibration_says_what_to_do(chrome, tmp_path):
     with (
-        serving(options, log=tmp_path / "log", env=environment()) as address,
-        browser() as chrome,
+        page_of(gallery(tmp_path, 0), label_column="label") as address,
         Visit(chrome, address, width=390) as visit,
     ):
         visit.load()

@@ -2,19 +2,18 @@
 
 import shutil
 import urllib.parse
+from importlib.resources import files
 
 import pytest
 
 from aureole.caps import CredibleIndex
 from aureole.embed import load_embedder
 from aureole.explorer import explorer_data, inspect_gallery, write_explorer, write_map
-from tests.serve.axe import violations
-from tests.serve.conftest import running, serving
-from tests.web.visit import Visit, browser, chromium
+from tests.serve.conftest import PAGE, page_of
+from tests.web.visit import Visit
 
-pytest.importorskip("playwright")
 pytest.importorskip("openTSNE")
-pytestmark = pytest.mark.skipif(chromium() is None, reason="needs Chromium")
+pytestmark = PAGE
 
 # each with what is there once it has loaded
 VIEWS = {
@@ -44,17 +43,16 @@ def address(work):
     """The address of a service with everything that the page can show."""
     with (
         CredibleIndex.open(str(work / "gallery.faiss")) as index,
-        serving(
+        page_of(
             index,
             load_embedder(work / "encoder"),
             pictures=work / "pictures",
             label_column="label",
             text_column="caption",
             questions=inspect_gallery(index, label_column="label"),
-        ) as service,
-        running(service) as place,
+        ) as found,
     ):
-        yield f"http://{place[0]}:{place[1]}/"
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +65,6 @@ def report(work):
     return write_explorer(data, work / "report.html").as_uri()
 
 
-@pytest.fixture(scope="module")
-def chrome():
-    with browser() as found:
-        yield found
-
-
 @pytest.fixture
 def visit(chrome, address):
     with Visit(chrome, address) as found:
@@ -83,6 +75,17 @@ def visit(chrome, address):
 EVERY_SCREEN = pytest.mark.parametrize(
     ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 )
+
+
+def violations(page):
+    """(Rule, elements) of each violation on a page that axe-core finds; skips the test where it is not installed."""
+    package = pytest.importorskip("axe_playwright_python")
+    if not page.evaluate("'axe' in window"):
+        page.evaluate((files(package) / "axe.min.js").read_text("utf-8"))
+    found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
+    return [
+        (each["id"], [node["target"] for node in each["nodes"]]) for each in found["violations"]
+    ]
 
 
 def faults(visit, views):

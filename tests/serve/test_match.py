@@ -13,6 +13,7 @@ from aureole.match import GalleryMatcher, MatchOptions
 from aureole.serve import Service
 from tests.cli.conftest import run
 from tests.serve.conftest import (
+    PAGE,
     N,
     calibrator_of,
     client_of,
@@ -23,7 +24,7 @@ from tests.serve.conftest import (
     running,
     serving,
 )
-from tests.web.visit import Visit, browser, chromium
+from tests.web.visit import Visit
 
 
 @pytest.fixture
@@ -200,18 +201,16 @@ def test_calibrators_of_other_models_are_refused_at_the_start(made, index, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(chromium() is None, reason="the page is tried in Chromium, which is not here")
-def test_the_page_shows_match_probabilities(calibrated, match):
-    pytest.importorskip("playwright")
+@PAGE[1]
+def test_the_page_shows_match_probabilities(calibrated, match, chrome):
     with (
         running(calibrated) as (host, port),
-        browser() as chrome,
         Visit(chrome, f"http://{host}:{port}/") as visit,
     ):
         visit.load()
         visit.go("#/item/item-004")
-        visit.page.locator("#mass").fill("99")
-        visit.page.wait_for_timeout(800)
+        visit.settle()
+        visit.move_mass(99)
         wanted = match({"id": "item-004"}, threshold=0.0, limit=100)
         shown = visit.page.locator(".set").inner_text()
         assert "calibrated on 150 held-out queries" in shown

@@ -1,6 +1,5 @@
 """The explorer's page in a browser, on a small gallery of drawn pictures and on a few sentences."""
 
-import os
 import re
 from pathlib import Path
 
@@ -14,17 +13,11 @@ from aureole.embed import load_embedder
 from aureole.engines import Origin
 from aureole.models import CifarResNet, KappaFromNorm, PosteriorEncoder, whiten_last_layer
 from aureole.models._saving import MINILM_CAPTIONS
-from tests.web.visit import Visit, asks_for_members, browser, chromium, serving
+from tests.serve.conftest import PAGE, page_of
+from tests.web.visit import Visit, asks_for_members
 
-pytest.importorskip("playwright")
-pytest.importorskip("fastapi")
 pytest.importorskip("lance")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        chromium() is None, reason="the page is tried in Chromium, which is not here"
-    ),
-]
+pytestmark = PAGE
 
 SHAPES = ("disc", "ring", "stripes", "square")
 EACH = 60
@@ -77,27 +70,16 @@ def shapes(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def chrome():
-    with browser() as found:
-        yield found
-
-
-def environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k != "AUREOLE_API_KEY"} | {
-        "OMP_NUM_THREADS": "1"
-    }
-
-
-def options_of(work: Path) -> list[str]:
-    return [
-        "--index", str(work / "shapes.lance"), "--encoder", str(work / "encoder"),
-        "--images", str(work / "pictures"), "--label-column", "label",
-    ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
 def address(shapes):
-    with serving(options_of(shapes), log=shapes / "log", env=environment()) as found:
+    with (
+        CredibleIndex.open(shapes / "shapes.lance") as index,
+        page_of(
+            index,
+            load_embedder(shapes / "encoder"),
+            pictures=shapes / "pictures",
+            label_column="label",
+        ) as found,
+    ):
         yield found
 
 
@@ -108,15 +90,11 @@ def visit(chrome, address):
         assert found.errors == []
 
 
-def true_kappas(work: Path) -> torch.Tensor:
-    index = CredibleIndex.open(work / "shapes.lance")
-    names = [f"{shape} {i}" for shape in SHAPES for i in range(EACH)]
-    return index.fetch(names)[0].kappa.sort().values
-
-
 def test_the_gallery_is_in_the_order_of_kappa(visit, shapes):
     visit.load()
-    kappa = true_kappas(shapes)
+    index = CredibleIndex.open(shapes / "shapes.lance")
+    names = [f"{shape} {i}" for shape in SHAPES for i in range(EACH)]
+    kappa = index.fetch(names)[0].kappa.sort().values
     assert visit.page.locator(".lane h2").all_text_contents() == [
         f"{s}{EACH}" for s in sorted(SHAPES)
     ]
@@ -125,15 +103,6 @@ def test_the_gallery_is_in_the_order_of_kappa(visit, shapes):
     assert visit.kappas() == pytest.approx(kappa.flip(0)[:12].tolist(), rel=0.006, abs=0.006)
     lane = visit.kappas(".lane ul", 6)
     assert lane == sorted(lane, reverse=True)
-
-
-def test_the_grid_pages_and_filters(visit):
-    visit.load()
-    visit.page.get_by_label("Class", exact=True).select_option(label="ring")
-    visit.page.locator(".all .status", has_text=f"of {EACH}").wait_for()
-    titles = visit.page.locator(".all .tile").evaluate_all("all => all.map(each => each.title)")
-    assert titles
-    assert all(title.startswith("ring") for title in titles)
 
 
 def test_an_item_its_map_and_its_set(visit, shapes):
@@ -301,11 +270,7 @@ def sentences(tmp_path_factory):
         {"text": texts, "about": [CLASSES_OF_SENTENCES[i % 2] for i in range(len(texts))]},
     )
     index.origin = Origin(weights=embedder.weights, kappa_pos=embedder.kappa_pos)
-    options = [
-        "--index", str(work / "texts.lance"), "--encoder", MINILM, "--head", str(MINILM_CAPTIONS),
-        "--modality", "text", "--text-column", "text", "--label-column", "about",
-    ]  # fmt: skip
-    with serving(options, log=work / "log", env=environment()) as found:
+    with page_of(index, embedder, text_column="text", label_column="about") as found:
         yield found
 
 
@@ -339,38 +304,6 @@ def test_sentences_vague_and_precise(chrome, sentences):
         assert visit.errors == []
 
 
-def test_the_address_keeps_the_query(chrome, sentences):
-    with Visit(chrome, sentences) as visit:
-        visit.load()
-        visit.go("#/ask")
-        visit.type_sentence("a", "A dog & a cat: 100 % sure?")
-        with visit.page.expect_response(asks_for_members):
-            visit.page.get_by_text("Around B").click()
-        with visit.page.expect_response(asks_for_members):
-            visit.page.get_by_text("What could this be?").click()
-        count, radius = visit.move_mass(85)
-
-        def check() -> None:
-            visit.page.locator(".summary strong").wait_for()
-            assert visit.page.locator("#sentence-a").input_value() == "A dog & a cat: 100 % sure?"
-            assert visit.page.locator("#mass").input_value() == "85"
-            chosen = visit.page.locator(".choice input:checked")
-            assert [each.get_attribute("value") for each in chosen.all()] == ["b", "credible"]
-            visit.settle()
-            assert visit.members() == (count, pytest.approx(radius))
-
-        visit.page.reload()
-        check()
-        with Visit(chrome, visit.page.url) as other:
-            other.page.goto(other.base)
-            assert other.page.locator("#sentence-a").input_value() == "A dog & a cat: 100 % sure?"
-        visit.go("#/threshold")
-        visit.page.locator(".rejection").wait_for()
-        visit.page.go_back()
-        check()
-        assert visit.errors == []
-
-
 def test_what_is_markup_stays_text(chrome, sentences):
     with Visit(chrome, sentences) as visit:
         visit.load()
@@ -390,10 +323,9 @@ def test_a_posterior_of_no_direction_is_no_trouble(chrome, tmp_path):
         validate_args=False,
     )  # fmt: skip
     ids = ["a/b?c#d%20&e", *(f"row {i}" for i in range(8))]
-    CredibleIndex.create(tmp_path / "odd.lance", posterior, ids)
-    options = ["--index", str(tmp_path / "odd.lance")]
     with (
-        serving(options, log=tmp_path / "log", env=environment()) as address,
+        CredibleIndex.create(tmp_path / "odd.lance", posterior, ids) as index,
+        page_of(index) as address,
         Visit(chrome, address) as visit,
     ):
         visit.load()

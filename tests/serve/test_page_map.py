@@ -14,17 +14,13 @@ from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import read_map, write_map
 from aureole.sphere import normalize
-from tests.serve.test_page import draw, environment
-from tests.web.visit import Visit, browser, chromium, serving
+from tests.serve.conftest import PAGE, page_of
+from tests.serve.test_page import draw
+from tests.web.visit import Visit
 
-pytest.importorskip("playwright")
-pytest.importorskip("fastapi")
 pytest.importorskip("lance")
 pytest.importorskip("openTSNE")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium() is None, reason="needs Chromium"),
-]
+pytestmark = PAGE
 
 SHAPES = ("disc", "ring", "stripes", "square")
 ROWS = 160
@@ -67,18 +63,11 @@ def known(tmp_path_factory) -> Known:
 
 
 @pytest.fixture(scope="module")
-def chrome():
-    with browser() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def address(known):
-    work = known.where.parent
-    options = [
-        "--index", str(known.where), "--images", str(work / "pictures"), "--label-column", "label",
-    ]  # fmt: skip
-    with serving(options, log=work / "log", env=environment()) as found:
+    with (
+        CredibleIndex.open(known.where) as index,
+        page_of(index, pictures=known.where.parent / "pictures", label_column="label") as found,
+    ):
         yield found
 
 
@@ -196,44 +185,15 @@ def test_reload_back_and_a_shared_link_restore_the_selection(visit, chrome, addr
         assert other.errors == []
 
 
-def test_hover_shows_an_item_and_a_click_opens_it(visit, known):
-    x, y = visit.on_screen(*known.xy[0])
-    visit.page.mouse.move(x, y)
-    link = visit.page.locator(".atlas .note a")
-    link.wait_for()
-    target = urllib.parse.unquote(link.get_attribute("href").removeprefix("#/item/"))
-    assert np.hypot(*(known.xy[known.ids.index(target)] - known.xy[0])) < 0.05
-    visit.page.mouse.click(x, y)
-    visit.page.locator(".head h1").wait_for()
-    assert target in urllib.parse.unquote(visit.page.url)
-
-
-def test_keyboard_alone(visit):
-    page = visit.page
-    page.locator(".plane canvas").focus()
-    for key in ("+", "ArrowRight", "ArrowUp"):
-        page.keyboard.press(key)
-    page.locator(".atlas .note a").wait_for()
-    page.get_by_role("button", name="Select view").press("Enter")
-    page.locator(".chip").wait_for()
-    assert visit.selected()[0] < ROWS
-    page.locator(".chip").press("Enter")
-    visit.wait_selected(ROWS)
-    page.locator(".plane canvas").focus()
-    page.keyboard.press("0")
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("Enter")
-    page.locator(".head h1").wait_for()
-
-
 def test_a_gallery_without_a_map_says_how_to_make_one(chrome, tmp_path):
     posterior = VonMisesFisher(
         normalize(torch.randn(20, 4, generator=torch.Generator().manual_seed(0))), 9.0
     )
-    CredibleIndex.create(tmp_path / "plain.lance", posterior, [str(i) for i in range(20)])
-    options = ["--index", str(tmp_path / "plain.lance")]
     with (
-        serving(options, log=tmp_path / "log", env=environment()) as address,
+        CredibleIndex.create(
+            tmp_path / "plain.lance", posterior, [str(i) for i in range(20)]
+        ) as index,
+        page_of(index) as address,
         Visit(chrome, address) as visit,
     ):
         visit.open_map()

@@ -1,32 +1,23 @@
 """Questions in a browser, against the real service."""
 
-import os
-
 import pytest
 import torch
 
 from aureole.caps import CredibleIndex
-from aureole.data._image_files import write_picture
 from aureole.distributions import VonMisesFisher
 from aureole.engines import Origin
 from aureole.explorer import inspect_gallery, write_map
-from tests.web.visit import Visit, browser, chromium, serving
+from tests.serve.conftest import PAGE, page_of
+from tests.web.visit import Visit
 
-pytest.importorskip("playwright")
-pytest.importorskip("fastapi")
 pytest.importorskip("openTSNE")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        chromium() is None, reason="the page is tried in Chromium, which is not here"
-    ),
-]
+pytestmark = PAGE
 N, COLOURS = 150, ("red", "green", "blue")
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    """A folder with a gallery with three planted labels and an outlier, and small pictures."""
+    """A gallery with three planted labels and an outlier."""
     folder = tmp_path_factory.mktemp("questions")
     rng = torch.Generator().manual_seed(0)
     centres = torch.nn.functional.normalize(torch.rand(3, 6, generator=rng), dim=1)
@@ -37,31 +28,24 @@ def work(tmp_path_factory):
     for row in (4, 40, 77):
         label[row] = (label[row] + 1) % 3
     ids = [f"item-{i:03d}" for i in range(N)]
-    for row, name in enumerate(ids):
-        picture = torch.zeros(3, 16, 16, dtype=torch.uint8)
-        picture[row % 3] = 200
-        write_picture(picture, folder / "pictures" / f"{name}.png")
     names = [COLOURS[code] for code in label.tolist()]
     posterior = VonMisesFisher(torch.nn.functional.normalize(mu, dim=1), kappa)
     with CredibleIndex.create(folder / "one.faiss", posterior, ids, {"label": names}) as index:
         index.origin = Origin(kappa_pos=30.0)
         write_map(index)
-    return folder
+    with CredibleIndex.open(folder / "one.faiss") as index:
+        yield index
 
 
 @pytest.fixture(scope="module")
-def address(work):
-    options = ["--index", str(work / "one.faiss"), "--label-column", "label"]
-    options += ["--images", str(work / "pictures")]
-    environment = {k: v for k, v in os.environ.items() if k != "AUREOLE_API_KEY"}
-    with serving(options, log=work / "log", env=environment) as found:
-        yield found
+def found(work):
+    return inspect_gallery(work, label_column="label")
 
 
 @pytest.fixture(scope="module")
-def chrome():
-    with browser() as found:
-        yield found
+def address(work, found):
+    with page_of(work, questions=found, label_column="label") as address:
+        yield address
 
 
 @pytest.fixture(params=[1280, 390])
@@ -77,9 +61,7 @@ def ids_of(locator):
     return [link.removeprefix("#/item/") for link in links]
 
 
-def test_each_question_shows_what_python_finds(visit, work):
-    with CredibleIndex.open(work / "one.faiss") as index:
-        found = inspect_gallery(index, label_column="label")
+def test_each_question_shows_what_python_finds(visit, found):
     visit.load()
     visit.go("#/questions")
     labels = visit.page.get_by_role("article", name="Suspicious labels")
@@ -100,9 +82,7 @@ def test_each_question_shows_what_python_finds(visit, work):
     assert pair["classes"][0] in mixed.locator('button[aria-pressed="true"]').inner_text()
 
 
-def test_a_link_selects_the_items(visit, work):
-    with CredibleIndex.open(work / "one.faiss") as index:
-        found = inspect_gallery(index, label_column="label")
+def test_a_link_selects_the_items(visit, found):
     pair = found.confusions()[0]
     visit.load()
     visit.go("#/questions")
@@ -121,10 +101,9 @@ def test_a_link_selects_the_items(visit, work):
 
 
 def test_a_gallery_without_labels_says_so(chrome, work):
-    options = ["--index", str(work / "one.faiss")]
     with (
-        serving(options, log=work / "log2", env=dict(os.environ)) as found,
-        Visit(chrome, found) as visit,
+        page_of(work, questions=inspect_gallery(work)) as address,
+        Visit(chrome, address) as visit,
     ):
         visit.load()
         visit.go("#/questions")

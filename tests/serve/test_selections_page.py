@@ -10,14 +10,10 @@ from aureole.caps import CredibleIndex
 from aureole.distributions import VonMisesFisher
 from aureole.explorer import inspect_gallery
 from aureole.sphere import normalize
-from tests.serve.conftest import running, serving
-from tests.web.visit import Visit, browser, chromium
+from tests.serve.conftest import PAGE, page_of
+from tests.web.visit import Visit
 
-pytest.importorskip("playwright")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium() is None, reason="needs Chromium"),
-]
+pytestmark = PAGE
 ROWS, WRONG = 12_001, 401
 
 
@@ -37,14 +33,15 @@ def gallery(tmp_path_factory):
         yield index, inspect_gallery(index, label_column="label", kappa_pos=100.0)
 
 
+@pytest.fixture(scope="module")
+def address(gallery):
+    with page_of(gallery[0], label_column="label", questions=gallery[1]) as found:
+        yield found
+
+
 @pytest.fixture
-def visit(gallery):
-    with (
-        serving(gallery[0], label_column="label", questions=gallery[1]) as service,
-        browser() as chrome,
-        running(service) as (host, port),
-        Visit(chrome, f"http://{host}:{port}/") as found,
-    ):
+def visit(chrome, address):
+    with Visit(chrome, address) as found:
         yield found
         assert found.errors == []
 
