@@ -206,7 +206,7 @@ def test_queries_of_all_kinds(client, index, made):
         assert "takes images" in error_of(answer, 422, "invalid_input")
     body = {"query": {"id": "item-003"}, "kind": "credible", "guarantee": "conformal"}
     message = error_of(client.post("/v1/search", json=body), 422, "invalid_input")
-    assert "kind 'predictive'" in message
+    assert "kind='predictive'" in message
 
 
 def test_reasons(client):

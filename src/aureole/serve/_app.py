@@ -127,11 +127,10 @@ def _invalid(error: dict[str, Any], content_type: str) -> ApiError:
     if place == "body" and "json" not in content_type:
         message = "the body must be JSON, with Content-Type: application/json."
         return ApiError("invalid_input", message)
-    if parts[:1] == ["query"]:  # the next part is the name of the union member
-        parts = ["query", *parts[2:]]
     field = ".".join(str(part) for part in parts)[:200] or None
     where = f"{field}: " if field else ""
-    return ApiError("invalid_input", f"{where}{error['msg']}.", field=field)
+    message = error["msg"].removeprefix("Value error, ")
+    return ApiError("invalid_input", f"{where}{message}.", field=field)
 
 
 def _documented(*codes: str) -> dict[int | str, dict[str, Any]]:

@@ -9,13 +9,11 @@ from pydantic import (
     AllowInfNan,
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
-    Tag,
     model_validator,
 )
 
@@ -29,6 +27,11 @@ Text = Annotated[StrictStr, Field(min_length=1, max_length=100_000)]
 Image = Annotated[
     StrictStr, Field(min_length=4, max_length=2**24, description="A base64-encoded picture file.")
 ]
+Kappa = Annotated[Number, Field(ge=0)]
+_SEVERAL = Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True)
+Texts = Annotated[list[Text], _SEVERAL]
+Images = Annotated[list[Image], _SEVERAL]
+Vectors = Annotated[list[Vector], _SEVERAL]
 Id = Annotated[StrictStr, Field(min_length=1, max_length=1024)]
 Scalar = StrictBool | StrictInt | Annotated[StrictFloat, AllowInfNan(False)] | StrictStr
 
@@ -47,102 +50,71 @@ class RequestModel(BaseModel):
         return value
 
 
-class ById(RequestModel):
-    """An item of the gallery; it is excluded from its own results."""
+def _exactly_one(*names: str) -> Any:
+    """A validator: one of these fields is given, and only one."""
 
-    id: Id
+    def check(self: Any) -> Any:
+        if sum(getattr(self, name) is not None for name in names) != 1:
+            raise ValueError(f"exactly one of these is required: {', '.join(names)}")
+        return self
 
-
-class ByText(RequestModel):
-    """A text, if the service has a text encoder."""
-
-    text: Text
-
-
-class ByImage(RequestModel):
-    """A picture, if the service has an image encoder."""
-
-    image: Image
+    return model_validator(mode="after")(check)
 
 
-class ByVector(RequestModel):
-    """A vector of another encoder, if the service has a head for such vectors."""
-
-    vector: Vector
-
-
-class ByPosterior(RequestModel):
-    """A posterior, given by mu and kappa."""
+class Posterior(RequestModel):
+    """A posterior."""
 
     mu: Annotated[Vector, Field(description="A unit vector.")]
-    kappa: Annotated[Number, Field(ge=0)]
+    kappa: Kappa
 
 
-class Texts(RequestModel):
-    """Several texts."""
+class Query(RequestModel):
+    """An item, which is excluded from its own results, an input of the encoder, or a posterior (mu and kappa)."""
 
-    texts: Annotated[list[Text], Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True)]
+    id: Id | None = None
+    text: Text | None = None
+    image: Image | None = None
+    vector: Annotated[Vector | None, Field(description="Of another encoder.")] = None
+    mu: Annotated[Vector | None, Field(description="A unit vector.")] = None
+    kappa: Kappa | None = None
+    _one = _exactly_one("id", "text", "image", "vector", "mu")
 
-
-class Images(RequestModel):
-    """Several pictures."""
-
-    images: Annotated[list[Image], Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True)]
-
-
-class Vectors(RequestModel):
-    """Several vectors."""
-
-    vectors: Annotated[list[Vector], Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True)]
-
-
-class Posteriors(RequestModel):
-    """Several posteriors."""
-
-    posteriors: Annotated[list[ByPosterior], Field(min_length=1, max_length=_MAX_INPUTS)]
+    @model_validator(mode="after")
+    def _has_kappa(self) -> "Query":
+        if (self.mu is None) != (self.kappa is None):
+            raise ValueError("mu and kappa are needed together")
+        return self
 
 
-def _first_of(*names: str) -> Any:
-    """A discriminator: the first of these fields that a value has."""
+class EmbedRequest(RequestModel):
+    """An input of the encoder, or several of one kind."""
 
-    def tag(value: Any) -> str | None:
-        fields = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-        return next((name for name in names if name in fields), None)
+    text: Text | None = None
+    image: Image | None = None
+    vector: Vector | None = None
+    texts: Texts | None = None
+    images: Images | None = None
+    vectors: Vectors | None = None
+    _one = _exactly_one("text", "image", "vector", "texts", "images", "vectors")
 
-    message = f"exactly one of these is required: {', '.join(names)}"
-    return Discriminator(tag, custom_error_type="one_of", custom_error_message=message)
 
+class Inputs(RequestModel):
+    """Inputs of the encoder of one kind, or posteriors."""
 
-Query = Annotated[
-    Annotated[ById, Tag("id")]
-    | Annotated[ByText, Tag("text")]
-    | Annotated[ByImage, Tag("image")]
-    | Annotated[ByVector, Tag("vector")]
-    | Annotated[ByPosterior, Tag("mu")],
-    _first_of("id", "text", "image", "vector", "mu"),
-]
-EmbedRequest = Annotated[
-    Annotated[ByText, Tag("text")]
-    | Annotated[ByImage, Tag("image")]
-    | Annotated[ByVector, Tag("vector")]
-    | Annotated[Texts, Tag("texts")]
-    | Annotated[Images, Tag("images")]
-    | Annotated[Vectors, Tag("vectors")],
-    _first_of("text", "image", "vector", "texts", "images", "vectors"),
-]
+    texts: Texts | None = None
+    images: Images | None = None
+    vectors: Vectors | None = None
+    posteriors: Annotated[list[Posterior], Field(min_length=1, max_length=_MAX_INPUTS)] | None = (
+        None
+    )
+    _one = _exactly_one("texts", "images", "vectors", "posteriors")
 
 
 class UpsertRequest(RequestModel):
     """Items to store, with an id each; those whose id exists are replaced."""
 
-    ids: Annotated[list[Id], Field(min_length=1, max_length=_MAX_INPUTS, fail_fast=True)]
-    items: Annotated[
-        Annotated[Texts, Tag("texts")]
-        | Annotated[Images, Tag("images")]
-        | Annotated[Vectors, Tag("vectors")]
-        | Annotated[Posteriors, Tag("posteriors")],
-        _first_of("texts", "images", "vectors", "posteriors"),
-    ]
+    ids: Annotated[list[Id], _SEVERAL]
+    items: Inputs
     payload: Annotated[
         dict[str, Annotated[list[Scalar], Field(max_length=_MAX_INPUTS, fail_fast=True)]],
         Field(max_length=64, description="The values of each payload column."),

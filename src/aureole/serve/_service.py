@@ -6,11 +6,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from fastapi import Body
 
 import aureole
 from aureole.caps import CredibleIndex, SearchOptions, class_entropy, explain_hits
@@ -125,7 +124,7 @@ class Service:
             self.close()
             raise
         self._rejection: dict[str, Any] | None = None
-        self._ready: tuple[float, list[str]] = (-math.inf, [])
+        self._ready = -math.inf
         self._probing = asyncio.Lock()
 
     def _check(self, index: CredibleIndex, embedder: Any, options: ServiceOptions) -> None:
@@ -152,10 +151,9 @@ class Service:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def warm_up(self) -> None:
-        """Fill the caches before the first client connects: answer a page, a search and an embedding."""
-        page = await self.listing.items(limit=1)
-        for item in page.items:
-            await self.search(models.SearchRequest(query=models.ById(id=item.id), limit=1))
+        """Answer a search and embed an input."""
+        axis = torch.from_numpy(np.eye(1, self.dim, dtype=np.float32)[0])
+        await self.engine.search(_PROBE, VonMisesFisher(axis, torch.tensor(1.0)))
         if self.encoder is not None:
             await self.encoder.probe()
 
@@ -180,7 +178,7 @@ class Service:
             "version": aureole.__version__,
         }
 
-    async def embed(self, request: Annotated[models.EmbedRequest, Body()]) -> models.EmbedAnswer:
+    async def embed(self, request: models.EmbedRequest) -> models.EmbedAnswer:
         """The posteriors of texts, pictures or vectors."""
         found = []
         for posterior in await self._encode(request):
@@ -319,23 +317,15 @@ class Service:
     async def ready(self) -> dict[str, str]:
         """Answer if the engine answers a search and the encoder embeds an input; needs no key."""
         async with self._probing:
-            if time.monotonic() - self._ready[0] > _CACHED:
-                probes = {"engine": self._probe_engine()}
-                if self.encoder is not None:
-                    probes["encoder"] = self.encoder.probe()
-                failed = [
-                    f"the {name} {trouble}"
-                    for name, probe in probes.items()
-                    if (trouble := await _trouble(probe))
-                ]
-                self._ready = (time.monotonic(), failed)
-        if failed := self._ready[1]:
-            raise ApiError("unavailable", f"not ready: {', '.join(failed)}.", retry_after=1)
+            if time.monotonic() - self._ready > _CACHED:
+                try:
+                    async with asyncio.timeout(_PROBE_SECONDS):
+                        await self.warm_up()
+                except TimeoutError as error:
+                    message = f"not ready: no answer within {_PROBE_SECONDS:g} s."
+                    raise ApiError("unavailable", message, retry_after=1) from error
+                self._ready = time.monotonic()
         return {"status": "ok"}
-
-    async def _probe_engine(self) -> None:
-        axis = torch.from_numpy(np.eye(1, self.dim, dtype=np.float32)[0])
-        await self.engine.search(_PROBE, VonMisesFisher(axis, torch.tensor(1.0)))
 
     def _query(self, posterior: VonMisesFisher) -> models.QueryAnswer:
         kappa = float(posterior.kappa)
@@ -356,47 +346,31 @@ class Service:
     def _plan(self, request: models.SearchRequest) -> SearchPlan:
         """The plan of a search; raises if the gallery does not support it."""
         guarantee = None if request.guarantee == "model" else request.guarantee
-        if guarantee and self._calibration is None:
-            raise ApiError(
-                "invalid_input",
-                "this gallery has no conformal calibration. Rebuild it with --group-column, the column that defines "
-                "matching pairs, and --conformal TABLE, rows that the head was not trained on.",
-                field="guarantee",
-            )
         kind = cap_kind(request.kind, self.kappa_pos, guarantee)
-        if guarantee and kind != "predictive":
-            message = f"guarantee 'conformal' needs kind 'predictive', but kind is '{kind}'."
-            raise ApiError("invalid_input", message, field="guarantee")
-        needs = request.rank == "positivity" or request.prior is not None or kind == "predictive"
-        if needs and not guarantee:
+        if kind == "predictive" and not guarantee:
             self._known_kappa_pos()
-        return SearchPlan(
-            request.mass,
-            request.limit,
-            SearchOptions(
+        with map_failures("engine"):
+            options = SearchOptions(
                 kind=kind,
                 kappa_pos=None if guarantee else self.kappa_pos,
                 prior=request.prior,
                 rank=request.rank,
                 guarantee=guarantee,
-            ),
-            filter=_filter(request.filter),
-            count=request.count,
-            columns=tuple(self.listing.columns),
-        )
+            )
+        filter, columns = _filter(request.filter), tuple(self.listing.columns)
+        return SearchPlan(request.mass, request.limit, options, filter, request.count, columns)
 
     def _known_kappa_pos(self) -> float:
         if self.kappa_pos is None:
-            raise ApiError(
-                "invalid_input",
-                "positivity, P(positive) and predictive caps need kappa_pos, but neither the gallery nor the encoder "
-                "defines it.",
+            message = (
+                "predictive caps need kappa_pos, but neither the gallery nor the encoder has it."
             )
+            raise ApiError("invalid_input", message)
         return self.kappa_pos
 
     async def _encode(self, inputs: Any) -> list[VonMisesFisher]:
         """The posteriors of the one field of a request: an input, or a list of them."""
-        ((name, value),) = dict(inputs).items()
+        ((name, value),) = ((name, value) for name, value in inputs if value is not None)
         kind, values = (name[:-1], value) if name.endswith("s") else (name, [value])
         if self.encoder is None:
             message = "this service was started without --encoder: query by id, or by mu and kappa."
@@ -405,32 +379,31 @@ class Service:
 
     async def _posteriors(self, request: models.UpsertRequest) -> VonMisesFisher:
         """The posteriors of the items of a request."""
-        items = request.items
-        if isinstance(items, models.Posteriors):
-            found = [self._given(each) for each in items.posteriors]
+        if given := request.items.posteriors:
+            found = [self._given(each.mu, each.kappa) for each in given]
         else:
-            found = await self._encode(items)
+            found = await self._encode(request.items)
         if len(found) != len(request.ids):
             message = f"{len(request.ids)} ids need as many items, but got {len(found)}."
             raise ApiError("invalid_input", message, field="ids")
         mu, kappa = (torch.stack([getattr(each, n) for each in found]) for n in ("mu", "kappa"))
         return VonMisesFisher(mu, kappa, validate_args=False)
 
-    async def _search(self, plan: SearchPlan, query: Any) -> tuple[VonMisesFisher, Hits]:
+    async def _search(self, plan: SearchPlan, query: models.Query) -> tuple[VonMisesFisher, Hits]:
         return await self.engine.search(plan, await self._posterior(query))
 
-    async def _posterior(self, query: Any) -> VonMisesFisher | str:
+    async def _posterior(self, query: models.Query) -> VonMisesFisher | str:
         """The posterior of a query of any type, or the id of an item of the gallery."""
-        if isinstance(query, models.ById):
+        if query.id is not None:
             return query.id
-        if isinstance(query, models.ByPosterior):
-            return self._given(query)
+        if query.mu is not None:
+            return self._given(query.mu, query.kappa)
         (posterior,) = await self._encode(query)
         return posterior
 
-    def _given(self, query: models.ByPosterior) -> VonMisesFisher:
+    def _given(self, vector: list[float], concentration: float | None) -> VonMisesFisher:
         """The posterior given by mu and kappa; mu must be a unit vector of the gallery's dimension."""
-        mu = np.array(query.mu)  # numpy reads a list ten times as fast as torch
+        mu = np.array(vector)  # numpy reads a list ten times as fast as torch
         norm, message = float(np.linalg.norm(mu)), None
         if len(mu) != self.dim:
             message = (
@@ -440,7 +413,7 @@ class Service:
             message = f"mu must have norm 1, but has norm {norm:.4g}."
         if message is not None:
             raise ApiError("invalid_input", message, field="query.mu")
-        kappa = torch.from_numpy(np.array(query.kappa, np.float32))
+        kappa = torch.from_numpy(np.array(concentration, np.float32))
         direction = torch.from_numpy((mu / norm).astype(np.float32))
         return VonMisesFisher(direction, kappa, validate_args=False)
 
@@ -468,15 +441,3 @@ def _add_explanations(entries: list[models.Hit], hits: Hits, posterior: VonMises
         if entry.positive is not None:
             text += f", P(positive) {entry.positive:.3g}"
         entry.explanation = f"{text}."
-
-
-async def _trouble(probe: Any) -> str | None:
-    """Return the trouble that a probe of a worker meets; None if it answers."""
-    try:
-        async with asyncio.timeout(_PROBE_SECONDS):
-            await probe
-    except TimeoutError:
-        return f"did not answer within {_PROBE_SECONDS:g} s"
-    except ApiError:
-        return "failed"
-    return None
