@@ -84,7 +84,7 @@ export class Service implements Source {
   }
 
   map(query: Query, mass: number, kind: Kind, limit: number, signal?: AbortSignal): Promise<Neighbourhood> {
-    return this.post("v1/map", { query, mass, kind, limit, dims: 2 }, signal);
+    return this.post("v1/map", { query, mass, kind, limit }, signal);
   }
 
   calibration(): Promise<Calibration> {
