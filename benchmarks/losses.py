@@ -5,8 +5,8 @@
 B = 512 anchors with 512 shared negatives. Peak memory is what one forward and backward pass adds to the process.
 
 ``python -m benchmarks.losses --grid 256 1024`` compares instead with ``F.cross_entropy(anchor @ positive.T / T)``,
-plain InfoNCE in two lines, at these batch sizes, six dimensions, kappa_pos = 20, D, 2 D and 4 D, and partners at cosines of
-0.1 (as early in training), 0.5 and 0.95. Subnormal numbers are flushed, since plain InfoNCE slows down fifteen-fold on
+plain InfoNCE in two lines, at these batch sizes, six dimensions, kappa_pos = 20, D, 2 D and 4 D, and partners at cosines
+of 0.1 (as early in training), 0.5 and 0.95. Subnormal numbers are flushed, since plain InfoNCE slows down fifteen-fold on
 its subnormal gradients otherwise; a column tells the ratio without. It writes results/benchmarks/loss_grid.json.
 """
 
@@ -16,6 +16,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -148,7 +149,7 @@ def grid(sizes: list[int], out: Path) -> None:
     progress = out.with_suffix(".progress")
     cells = json.loads(progress.read_text()) if progress.exists() else {}
     dims, factors, cosines = (10, 32, 128, 384, 512, 768), (0, 1, 2, 4), (0.1, 0.5, 0.95)
-    for n, dim, factor, cosine in itertools.product(sizes, dims, factors, cosines):
+    for n, cosine, dim, factor in itertools.product(sizes, cosines, dims, factors):
         kappa_pos = float(factor * dim or KAPPA_POS)
         name = f"N = {n}, D = {dim}, kappa_pos = {kappa_pos:g}, partners at {cosine}"
         if name in cells:
@@ -158,10 +159,10 @@ def grid(sizes: list[int], out: Path) -> None:
         runs["closed"]()  # builds the table
         drawn = runs.pop("drawn")
         torch.set_flush_denormal(True)
-        times = median_seconds(runs, 5 if n < 4096 else 3)
-        slow = median_seconds({"plain": runs["plain"], "drawn": drawn}, 1) if n < 4096 else {}
+        times = median_seconds(runs, 5 if n < 1024 else 3, time.process_time)
+        slow = median_seconds({"drawn": drawn}, 1, time.process_time) if n < 4096 else {}
         torch.set_flush_denormal(False)
-        kept = median_seconds(runs, 3 if n < 4096 else 1)
+        kept = median_seconds(runs, 1, time.process_time)
         cells[name] = {
             "plain milliseconds": 1e3 * times["plain"],
             "ClosedFormInfoNCE / plain": times["closed"] / times["plain"],

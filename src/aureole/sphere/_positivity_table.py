@@ -184,33 +184,57 @@ class PositivityTable:
 
 
 @dataclass(frozen=True)
-class _Form:
-    """The coefficients at one kappa_pos: whole, and cut to the ranks of f, its slope in x, and in kappa_pos."""
+class _Factors:
+    """A matrix of coefficients in both kappas for each degree, as factors [R, S] with the columns of all degrees."""
 
-    value: Tensor
-    slope: Tensor | None
-    derivative_x: Tensor
-    derivative_y: Tensor
-    ranks: "_Ranks"
-    slope_ranks: "_Ranks"
-    pos_ranks: "_Ranks | None"
+    left: Tensor
+    right: Tensor
+    sizes: tuple[int, ...]  # the columns of each degree
+    degree: Tensor  # of each column
 
     @staticmethod
-    def of(value: Tensor, slope: Tensor | None, tolerance: float, device: torch.device) -> "_Form":
+    def of(matrices: Tensor, tolerance: float, device: torch.device) -> "_Factors":
+        pairs = low_rank(matrices, tolerance)
+        sizes = tuple(a.shape[1] for a, _ in pairs)
+        degree = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        left, right = (torch.cat(parts, 1).to(device) for parts in zip(*pairs, strict=True))
+        return _Factors(left, right, sizes, degree.to(device))
+
+    def split(self, columns: Tensor) -> tuple[Tensor, ...]:
+        """Return the columns of each degree."""
+        return columns.split(self.sizes, 1)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The coefficients at one kappa_pos, cut to the ranks of f, of its slope in x, and of that in kappa_pos."""
+
+    value: _Factors
+    slope: _Factors
+    pos: _Factors | None
+    derivative_x: Tensor
+    derivative_y: Tensor
+
+    @staticmethod
+    def of(value: Tensor, pos: Tensor | None, tolerance: float, device: torch.device) -> "_Form":
         each = tolerance / len(value) / 3
         d_x, d_y = derivative(value.shape[0]), derivative(value.shape[1])
-        along = torch.tensordot(d_x, value, 1)[:-1]
-        move = lambda x: x.to(device)  # noqa: E731
-        ranks = [
-            None if part is None else [(move(a), move(b)) for a, b in low_rank(part, limit)]
-            for part, limit in ((value, each), (along, 20 * each), (slope, 20 * each))
-        ]
         return _Form(
-            move(value), None if slope is None else move(slope), move(d_x), move(d_y), *ranks
+            _Factors.of(value, each, device),
+            _Factors.of(torch.tensordot(d_x, value, 1)[:-1], 20 * each, device),
+            None if pos is None else _Factors.of(pos, 20 * each, device),
+            d_x.to(device),
+            d_y.to(device),
         )
 
-
-_Ranks = list[tuple[Tensor, Tensor]]
+    def bases(self, table: PositivityTable, kappas: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
+        """Return the polynomials of each kappa, and their derivatives."""
+        bases = [chebyshev(table.y_of(kappa), len(self.derivative_y)) for kappa in kappas]
+        slopes = [
+            basis @ self.derivative_y * table.y_slope(kappa).unsqueeze(-1)
+            for basis, kappa in zip(bases, kappas, strict=True)
+        ]
+        return bases, slopes
 
 
 class _LogEach(torch.autograd.Function):
@@ -227,34 +251,11 @@ class _LogEach(torch.autograd.Function):
         known: float,
     ) -> Tensor:
         form = table.form(known, cosine.device)
-        n_cosine, n_kappa = form.value.shape[:2]
-        parts = []
-        for rows in torch.arange(len(cosine), device=cosine.device).split(_PAIRS):
-            c, k1, k2 = cosine[rows].double(), kappa1[rows], kappa2[rows]
-            terms = chebyshev(table.x_of(c), n_cosine)
-            one, two = (chebyshev(table.y_of(k), n_kappa) for k in (k1, k2))
-            d_terms = terms @ form.derivative_x * table.x_slope(c).unsqueeze(-1)
-            d_one, d_two = (
-                t @ form.derivative_y * table.y_slope(k).unsqueeze(-1)
-                for t, k in ((one, k1), (two, k2))
-            )
-            mixed = torch.tensordot(terms, form.value, 1)
-            right = (mixed @ two.unsqueeze(-1)).squeeze(-1)
-            left = (one.unsqueeze(-2) @ mixed).squeeze(-2)
-            across = torch.tensordot(d_terms, form.value, 1)
-            columns = [
-                (one * right).sum(-1),
-                (one * (across @ two.unsqueeze(-1)).squeeze(-1)).sum(-1),
-                (d_one * right).sum(-1),
-                (left * d_two).sum(-1),
-            ]
-            if form.slope is not None:
-                mixed = torch.tensordot(terms, form.slope, 1)
-                columns.append((one * (mixed @ two.unsqueeze(-1)).squeeze(-1)).sum(-1))
-            parts.append(torch.stack(columns))
-        value, *slopes = (
-            torch.cat(parts, 1) if parts else cosine.new_zeros(4, 0, dtype=torch.float64)
-        )
+        parts = [
+            _each_of(table, form, c.double(), k1, k2)
+            for c, k1, k2 in zip(*(x.split(_PAIRS) for x in (cosine, kappa1, kappa2)), strict=True)
+        ]
+        value, *slopes = torch.cat(parts, 1)
         ctx.save_for_backward(*slopes)
         ctx.dtypes = [x.dtype for x in (cosine, kappa1, kappa2)]
         return value
@@ -269,6 +270,28 @@ class _LogEach(torch.autograd.Function):
         return *found, pos, None, None
 
 
+def _each_of(
+    table: PositivityTable, form: _Form, cosine: Tensor, kappa1: Tensor, kappa2: Tensor
+) -> Tensor:
+    """Return the values and derivatives [4 or 5, n] of listed pairs."""
+    value = form.value
+    terms = chebyshev(table.x_of(cosine), len(value.sizes))
+    d_terms = terms @ form.derivative_x * table.x_slope(cosine).unsqueeze(-1)
+    (one, two), (d_one, d_two) = form.bases(table, (kappa1, kappa2))
+    left, right, t = one @ value.left, two @ value.right, terms[:, value.degree]
+    both = left * right
+    rows = [
+        (t * both).sum(-1),
+        (d_terms[:, value.degree] * both).sum(-1),
+        (t * (d_one @ value.left) * right).sum(-1),
+        (t * left * (d_two @ value.right)).sum(-1),
+    ]
+    if form.pos is not None:
+        left, right = one @ form.pos.left, two @ form.pos.right
+        rows.append((terms[:, form.pos.degree] * left * right).sum(-1))
+    return torch.stack(rows)
+
+
 class _LogMatrix(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -280,96 +303,67 @@ class _LogMatrix(torch.autograd.Function):
         table: PositivityTable,
         known: float,
     ) -> Tensor:
-        ctx.save_for_backward(cosine, kappa1, kappa2, kappa_pos)
-        ctx.table, ctx.known = table, known
-        ranks = table.form(known, cosine.device).ranks
-        one, two = _sides(table, kappa1, kappa2, cosine.dtype, ranks)
+        form = table.form(known, cosine.device)
+        bases, slopes = form.bases(table, (kappa1, kappa2))
+        ctx.save_for_backward(cosine, kappa1, kappa2, kappa_pos, *bases, *slopes)
+        ctx.table, ctx.form = table, form
+        one, two = _sides(form.value, bases, cosine.dtype)
         found = torch.empty_like(cosine)
         for rows in _blocks(cosine):
-            found[rows] = clenshaw(table.x_of(cosine[rows]), [s[rows] for s in one], two)
+            found[rows] = _of_rows(form.value, table.x_of(cosine[rows]), one[rows], two)
         return found
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        cosine, kappa1, kappa2, kappa_pos = ctx.saved_tensors
-        table, form = ctx.table, ctx.table.form(ctx.known, cosine.device)
-        grad = grads[0]
-        value = _Sides.of(table, kappa1, kappa2, cosine.dtype, form.ranks)
-        slope = _sides(table, kappa1, kappa2, cosine.dtype, form.slope_ranks)
-        pos = None
-        if ctx.needs_input_grad[3]:
-            pos = _sides(table, kappa1, kappa2, cosine.dtype, form.pos_ranks)
-        grad_cosine = torch.empty_like(cosine)
-        grad1, grad2 = torch.zeros_like(value.one_slope[0][:, 0]), torch.zeros_like(kappa2)
-        grad2, grad_pos = grad2.to(cosine.dtype), kappa_pos.new_zeros(())
+        cosine, kappa1, kappa2, kappa_pos, *bases = ctx.saved_tensors
+        bases, slopes = bases[:2], bases[2:]
+        table, form, grad = ctx.table, ctx.form, grads[0]
+        one, two = _sides(form.value, bases, cosine.dtype)
+        along = _sides(form.slope, bases, cosine.dtype)
+        pos = _sides(form.pos, bases, cosine.dtype) if ctx.needs_input_grad[3] else None
+        grad_cosine, grad_pos = torch.empty_like(cosine), torch.zeros_like(kappa_pos)
+        # the gradient times the polynomials of the cosine, times the factors of the other side
+        per_row, per_column = torch.empty_like(one), torch.zeros_like(two)
         for rows in _blocks(cosine):
             c, g = cosine[rows], grad[rows]
             g = g.masked_fill(g.abs() < _DROPPED, 0.0)
             x = table.x_of(c)
-            out = clenshaw(x, [s[rows] for s in slope[0]], slope[1])
+            out = _of_rows(form.slope, x, along[0][rows], along[1])
             grad_cosine[rows] = out.mul_(g).mul_(table.x_slope(c))
             if pos is not None:
-                out = clenshaw(x, [s[rows] for s in pos[0]], pos[1]).mul_(g)
+                out = _of_rows(form.pos, x, pos[0][rows], pos[1]).mul_(g)
                 grad_pos += out.sum(dtype=grad_pos.dtype)
-            value.project(x, g, rows, grad1, grad2)
-        return (
-            grad_cosine,
-            grad1.to(kappa1.dtype),
-            grad2.to(kappa2.dtype),
-            grad_pos if pos is not None else None,
-            None,
-            None,
-        )
+            _project(form.value, x, g, (one[rows], two), (per_row[rows], per_column))
+        grad1 = (per_row * (slopes[0] @ form.value.left)).sum(1).to(kappa1.dtype)
+        grad2 = (per_column * (slopes[1] @ form.value.right)).sum(1).to(kappa2.dtype)
+        return grad_cosine, grad1, grad2, None if pos is None else grad_pos, None, None
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """The factors of both sides of each degree's matrix, and their derivatives in kappa."""
-
-    one: list[Tensor]
-    two: list[Tensor]
-    one_slope: list[Tensor]
-    two_slope: list[Tensor]
-
-    @staticmethod
-    def of(
-        table: PositivityTable, kappa1: Tensor, kappa2: Tensor, dtype: Any, ranks: Any
-    ) -> "_Sides":
-        count = len(ranks[0][0])
-        one, two = _sides(table, kappa1, kappa2, dtype, ranks)
-        slopes = [
-            chebyshev(table.y_of(k), count)
-            @ derivative(count).to(k.device)
-            * table.y_slope(k).unsqueeze(-1)
-            for k in (kappa1, kappa2)
-        ]
-        return _Sides(
-            one,
-            two,
-            [(slopes[0] @ left).to(dtype) for left, _ in ranks],
-            [(slopes[1] @ right).to(dtype) for _, right in ranks],
-        )
-
-    def project(self, x: Tensor, grad: Tensor, rows: slice, grad1: Tensor, grad2: Tensor) -> None:
-        """Add the gradients in both kappas of some rows: the recurrence runs on T_p(x) times the gradient."""
-        before, now, double = grad, grad * x, 2 * x
-        for degree in range(len(self.one)):
-            term = before if degree == 0 else now
-            grad1[rows] += ((term @ self.two[degree]) * self.one_slope[degree][rows]).sum(1)
-            grad2 += ((term.T @ self.one[degree][rows]) * self.two_slope[degree]).sum(1)
-            if degree:
-                before, now = now, torch.addcmul(before.neg(), double, now)
+def _sides(factors: _Factors, bases: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the factors [n, S] and [m, S] of both sides."""
+    return (bases[0] @ factors.left).to(dtype), (bases[1] @ factors.right).to(dtype)
 
 
-def _sides(
-    table: PositivityTable, kappa1: Tensor, kappa2: Tensor, dtype: torch.dtype, ranks: Any
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the factors [n, r] and [m, r] of each degree's matrix."""
-    count = len(ranks[0][0])
-    one, two = (chebyshev(table.y_of(k), count) for k in (kappa1, kappa2))
-    return [(one @ left).to(dtype) for left, _ in ranks], [
-        (two @ right).to(dtype) for _, right in ranks
-    ]
+def _of_rows(factors: _Factors, x: Tensor, one: Tensor, two: Tensor) -> Tensor:
+    return clenshaw(x, factors.split(one), factors.split(two))
+
+
+def _project(
+    factors: _Factors,
+    x: Tensor,
+    grad: Tensor,
+    sides: tuple[Tensor, Tensor],
+    found: tuple[Tensor, Tensor],
+) -> None:
+    """Project T_p(x) times the gradient on the factors of the other side; add to the second of the results."""
+    before, now, double = grad, grad * x, 2 * x
+    parts = [factors.split(part) for part in (*sides, *found)]
+    for degree, (one, two, per_row, per_column) in enumerate(zip(*parts, strict=True)):
+        term = now if degree else before
+        per_row.copy_(term @ two)
+        per_column.addmm_(term.T, one)
+        if degree:
+            before, now = now, before.neg().addcmul_(double, now)
 
 
 def _blocks(cosine: Tensor) -> list[slice]:
@@ -416,10 +410,8 @@ def chebyshev(x: Float[Tensor, "*batch"], count: int) -> Float[Tensor, "*batch n
     >>> chebyshev(torch.tensor(0.5), 4)
     tensor([ 1.0000,  0.5000, -0.5000, -1.0000])
     """
-    found = [torch.ones_like(x), x]
-    while len(found) < count:
-        found.append(2 * x * found[-1] - found[-2])
-    return torch.stack(found[:count], -1)
+    angle = torch.acos(x.clamp(-1, 1)).unsqueeze(-1)
+    return torch.cos(angle * torch.arange(count, dtype=x.dtype, device=x.device))
 
 
 def projection(count: int) -> Float[Tensor, "n n"]:
