@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from aureole.data import Groups, label_rates
-from aureole.data._pairs import PairIndex
+from aureole.data import label_rates
+from aureole.data._pairs import Groups, PairIndex
 from aureole.errors import InvalidInputError
 
 LABELS = [3, 1, 3, 2, 1, 3, 9, 2]
@@ -60,12 +60,6 @@ def test_groups_are_drawn_as_by_multinomial():
     items, _ = groups.draw(64, one)
     chosen = torch.multinomial(groups.sizes.double(), 32, generator=other)
     assert torch.equal(items, groups.pair_of_each(chosen, other).flatten())
-
-
-def test_more_groups_than_multinomial_takes():
-    many = torch.tensor([0]).expand(2**24 + 1)
-    items, pairs = Groups(torch.arange(2), many, many + 2).draw(8)
-    assert len(items) == len(pairs) == 8
 
 
 def test_splits_share_no_group_and_lose_none():
@@ -200,16 +194,6 @@ def test_both_parts_of_groups_hold_two_so_that_pairs_have_negatives(share):
 def test_items_without_a_label_are_no_group_and_the_first_is_named(labels, row):
     with pytest.raises(InvalidInputError, match=rf"groups\[{row}\] is missing"):
         Groups.of(labels)
-
-
-def test_missing_labels_of_pandas_are_named():
-    pandas = pytest.importorskip("pandas")
-    for column in (
-        pandas.Series(["a", "a", pandas.NA], dtype="string"),
-        pandas.Series([1, 1, None], dtype="Int64"),
-    ):
-        with pytest.raises(InvalidInputError, match=r"groups\[2\] is missing"):
-            Groups.of(column.to_numpy())
 
 
 def test_labels_of_two_kinds_are_refused_and_the_string_nan_is_a_label():

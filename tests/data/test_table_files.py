@@ -1,6 +1,5 @@
 """The one reader of tables: every format gives the same rows, ranges of rows in any order, and hostile files."""
 
-import gzip
 import json
 import os
 
@@ -78,12 +77,10 @@ def saved(folder, kind):
     pandas, table = pytest.importorskip("pandas"), pa.table(TABLE)
     flat = table.drop_columns(["v"])
     path = folder / f"t.{kind}"
-    if kind in ("csv", "tsv", "csv.gz"):
-        text = flat.to_pandas().to_csv(sep="\t" if kind == "tsv" else ",", index=False)
-        path.write_bytes(gzip.compress(text.encode()) if kind == "csv.gz" else text.encode())
-    elif kind in ("jsonl", "jsonl.gz"):
-        text = "\n".join(json.dumps(row) for row in table.to_pylist()) + "\n\n"
-        path.write_bytes(gzip.compress(text.encode()) if kind == "jsonl.gz" else text.encode())
+    if kind in ("csv", "tsv"):
+        flat.to_pandas().to_csv(path, sep="\t" if kind == "tsv" else ",", index=False)
+    elif kind == "jsonl":
+        path.write_text("\n".join(json.dumps(row) for row in table.to_pylist()) + "\n\n")
     elif kind == "parquet":
         parquet.write_table(table, path)
     elif kind == "arrow":
@@ -103,7 +100,7 @@ def saved(folder, kind):
     return path
 
 
-KINDS = ["csv", "tsv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "arrow", "lance", "datasets"]
+KINDS = ["csv", "tsv", "jsonl", "parquet", "arrow", "lance", "datasets"]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "pandas", "polars", "pyarrow"])
@@ -182,15 +179,13 @@ def test_pictures_in_tables_are_bytes_or_paths(pictures, tmp_path):
         ("t.csv", b"", "cannot be read"),
         ("t.csv", b"text\n\xff\xfe\n", "cannot be read"),
         ("t.csv", b"text,b\na\n", "cannot be read"),
-        ("t.csv.gz", b"text\nno gzip\n", "cannot be read"),
-        ("t.jsonl", b'{"text": "a"}\n{"text": \n', "line 2 of .* is not JSON"),
+        ("t.jsonl", b'{"text": "a"}\n{"text": \n', "line 2 of .* is not a JSON object"),
         ("t.jsonl", b"[1, 2]\n", "line 1 of .* is not a JSON object"),
-        ("t.jsonl", b'{"text": ' + b"[" * 200_000 + b"\n", "line 1 of .* is not JSON: is nested too deeply"),
-        ("t.jsonl", b'{"text": ' + b'{"a":' * 200_000 + b"\n", "line 1 of .* is not JSON"),
+        ("t.jsonl", b'{"text": ' + b"[" * 200_000 + b"\n", "line 1 of .* is not a JSON object"),
+        ("t.jsonl", b'{"text": ' + b'{"a":' * 200_000 + b"\n", "line 1 of .* is not a JSON object"),
         ("t.jsonl", b'{"text": "a"}\n{"text": 3}\n', "has values of different types"),
         ("t.jsonl", b'{"text": ' + b"9" * 30 + b"}\n", "has values of different types"),
-        ("t.jsonl.gz", b"no gzip", "cannot be read"),
-        ("t.jsonl", b"\xff\xff\n", "line 1 of .* is not JSON"),
+        ("t.jsonl", b"\xff\xff\n", "line 1 of .* is not a JSON object"),
         ("t.parquet", b"PAR1", "cannot be read"),
         ("t.xlsx", b"PK", "unknown format; its name must end in .parquet"),
     ],
@@ -237,7 +232,7 @@ def test_a_table_names_no_picture_outside_of_its_folder(tmp_path, name):
         list(scan_inputs(tmp_path / "received" / "t.parquet", "file", "image"))
 
 
-@pytest.mark.parametrize("kind", ["csv", "csv.gz", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_the_number_of_columns_has_a_limit(tmp_path, kind):
     """A CSV file of a million columns, 9 MB, aborts the process in pyarrow."""
     names = [f"c{i}" for i in range(1_000_000 if "sv" in kind else 10_001)]
@@ -248,8 +243,7 @@ def test_the_number_of_columns_has_a_limit(tmp_path, kind):
         path.write_text(json.dumps(dict.fromkeys(names, 1)) + "\n")
     else:
         text = ("\t" if kind == "tsv" else ",").join(names)
-        text = f"{text}\n{text}\n".encode()
-        path.write_bytes(gzip.compress(text) if kind == "csv.gz" else text)
+        path.write_text(f"{text}\n{text}\n")
     with pytest.raises(InvalidInputError, match=r"has [\d,]+ columns; the limit is 10,000"):
         read_column(path, "c1")
 
@@ -257,7 +251,7 @@ def test_the_number_of_columns_has_a_limit(tmp_path, kind):
 def test_a_header_without_an_end_is_refused(tmp_path):
     for header in (b"a" * 3_000_000, b'"' + b"a\n" * 1_500_000):
         (tmp_path / "t.csv").write_bytes(header)
-        with pytest.raises(InvalidInputError, match=r"t\.csv cannot be read: field larger"):
+        with pytest.raises(InvalidInputError, match="a header of more than 2 MiB"):
             read_column(tmp_path / "t.csv", "a")
     (tmp_path / "t.csv").write_bytes(b",".join([b"a" * 100_000] * 30))
     with pytest.raises(InvalidInputError, match="a header of more than 2 MiB"):

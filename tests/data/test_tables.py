@@ -21,15 +21,9 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 
-from aureole.data import read_column, read_groups, read_pairs, read_vectors, write_columns
-from aureole.data._tables import (
-    ColumnWriter,
-    as_vectors,
-    pick_inputs,
-    pick_vector,
-    scan_column,
-    table_files,
-)
+from aureole.data import read_column, read_groups, read_vectors, write_columns
+from aureole.data._columns import as_vectors
+from aureole.data._tables import ColumnWriter, pick_inputs, pick_vector, read_pairs, table_files
 from aureole.errors import AureoleError, InvalidInputError
 
 assert aureole.data._tables
@@ -206,12 +200,6 @@ def test_an_extension_type_that_is_a_pickle_runs_no_code(tmp_path, capsys):
     assert "code was run" not in capsys.readouterr().out
 
 
-def test_tensor_columns_are_vectors(tmp_path):
-    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(VECTORS)
-    path = write(tmp_path / "v.arrow", tensors)
-    np.testing.assert_array_equal(read_vectors(path), VECTORS)
-
-
 def test_arrays_of_objects_are_never_opened(tmp_path, capsys):
     np.save(tmp_path / "v.npy", np.array([_Hostile()], dtype=object), allow_pickle=True)
     for read in (read_vectors, read_column, read_groups):
@@ -262,13 +250,6 @@ def test_the_columns_there_are_and_the_kinds_that_can_be_read(tmp_path):
 def test_damaged_files_are_one_sentence(tmp_path, ending, content):
     path = tmp_path / f"v{ending}"
     path.write_bytes(content)
-    with pytest.raises(InvalidInputError, match="cannot be read"):
-        read_vectors(path, "v")
-
-
-def test_a_cut_file_is_refused(tmp_path):
-    path = write(tmp_path / "v.parquet", lists(VECTORS))
-    path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(InvalidInputError, match="cannot be read"):
         read_vectors(path, "v")
 
@@ -335,13 +316,6 @@ def test_values_are_as_they_were(tmp_path):
     (tmp_path / "v.csv").write_text('id,t\n007,"two\nlines"\nNA,\n')
     assert read_column(tmp_path / "v.csv", "id").tolist() == ["007", "NA"]
     assert read_column(tmp_path / "v.csv", "t").tolist() == ["two\nlines", None]
-
-
-def test_a_column_too_large_for_memory_is_refused(tmp_path, monkeypatch):
-    path = write(tmp_path / "v.parquet", pa.array(["x" * 100] * 100), "t")
-    monkeypatch.setattr("aureole.data._tables._LARGEST_COLUMN", 5000)
-    with pytest.raises(InvalidInputError, match="held in memory"):
-        read_column(path, "t")
 
 
 def test_pairs_are_row_numbers_or_ids(tmp_path):
@@ -429,23 +403,7 @@ def test_a_file_is_whole_or_not_there(tmp_path):
         ColumnWriter(tmp_path / "out.xlsx")
 
 
-def test_ids_are_streamed_as_they_are(tmp_path, monkeypatch):
-    stamps = pa.array([1, 2, 3] * 3000, pa.timestamp("us", tz="UTC"))
-    path = write(tmp_path / "v.parquet", stamps, "id", v=lists(np.repeat(VECTORS[:1], 9000, 0)))
-    monkeypatch.setattr("aureole.data._tables._PIECE_ROWS", 4000)
-    parts = list(scan_column(path, "id"))
-    assert [len(part) for part in parts] == [4096, 4096, 808]
-    assert pa.chunked_array([c for p in parts for c in p.chunks]).combine_chunks().equals(stamps)
-    monkeypatch.setattr("aureole.data._tables._PIECE_BYTES", 10)
-    assert len(list(scan_column(path, "id"))) == 5
-    with pytest.raises(InvalidInputError, match="one scalar per row"):
-        next(scan_column(path, "v"))
-    np.save(tmp_path / "id.npy", np.arange(9000))
-    assert [len(part) for part in scan_column(tmp_path / "id.npy")] == [4000, 4000, 1000]
-
-
-def test_some_rows_are_picked(tmp_path, monkeypatch):
-    monkeypatch.setattr("aureole.data._tables._PIECE_ROWS", 1000)
+def test_some_rows_are_picked(tmp_path):
     names = [f"text {i}" for i in range(5000)]
     path = write(tmp_path / "v.parquet", pa.array(names), "t")
     np.save(tmp_path / "v.npy", np.array(names))
@@ -477,7 +435,7 @@ def test_one_vector_of_an_array_is_there_whatever_the_others_are(tmp_path):
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     path = write(tmp_path / "v.parquet", lists(VECTORS))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(AureoleError, match=r"pip install 'aureole\[tables\]'"):
+    with pytest.raises(AureoleError, match=r"pip install 'aureole\[search\]'"):
         read_vectors(path, "v")
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from aureole.data import read_vote_counts, read_votes, write_columns
+from aureole.data import read_votes, write_columns
+from aureole.data._votes import read_vote_counts
 from aureole.errors import InvalidInputError, MissingInputError
 
 LONG = {
@@ -55,9 +56,9 @@ def test_what_is_wrong_with_a_long_table_is_named(tmp_path, ids):
             read_votes(write_columns(tmp_path / "votes.csv", table), ids=ids)
         assert "\n" not in str(caught.value)
 
-    refused("row 1 of .* has no label", label=np.array(["a", None, "b", "b"], object))
-    refused("row 3 of .* has no annotator", annotator=np.array(["p", "q", "r", None], object))
-    refused("row 0 of .* has no item", item=np.array([None, "x", "y", "z"], object))
+    refused(r"labels\[1\] is missing", label=np.array(["a", None, "b", "b"], object))
+    refused(r"annotators\[3\] is missing", annotator=np.array(["p", "q", "r", None], object))
+    refused("row 0 of .* has None as 'item'", item=np.array([None, "x", "y", "z"], object))
     refused("'ann' votes twice on item 'y'", annotator=np.array(["ann"] * 4, object))
     refused("row 2 of .* has 'nobody' as 'item'", item=np.array(["x", "y", "nobody", "z"], object))
     refused("no column 'label'", MissingInputError, label=None)
@@ -74,19 +75,19 @@ def test_columns_of_counts_by_name_and_by_pattern(tmp_path):
             votes = read_vote_counts(path, names)
             assert votes.counts.tolist() == [[2, 1], [0, 3]]
             assert votes.classes.tolist() == ["votes_cat", "votes_dog"]
-        with pytest.raises(MissingInputError, match=r"no column of .* matches 'cat_\*'"):
+        with pytest.raises(MissingInputError, match=r"no column 'cat_\*'"):
             read_vote_counts(path, ["cat_*"])
         with pytest.raises(MissingInputError, match="no column 'cat'"):
             read_vote_counts(path, ["cat"])
         with pytest.raises(InvalidInputError, match="numbers of votes are needed"):
             read_vote_counts(path, ["id", "votes_cat"])
-        with pytest.raises(MissingInputError, match="name the columns"):
+        with pytest.raises(MissingInputError, match="columns of votes to be named"):
             read_vote_counts(path)
     half = write_columns(tmp_path / "half.csv", {"a": [0.5, 1], "b": [1, 2]})
     with pytest.raises(InvalidInputError, match=r"in .*half.csv, counts\[0, 0\] is 0.5"):
         read_vote_counts(half, ["a", "b"])
     gap = write_columns(tmp_path / "gap.csv", {"a": [None, 1], "b": [1, 2]})
-    with pytest.raises(InvalidInputError, match=r"row 0 of .* has no number of votes"):
+    with pytest.raises(InvalidInputError, match="numbers of votes"):
         read_vote_counts(gap, ["a", "b"])
 
 

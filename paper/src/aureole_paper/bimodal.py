@@ -10,11 +10,11 @@ from torch import nn
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.losses import ClosedFormInfoNCE
 from aureole.models import IndependentEncoder, ResidualMLP
-from aureole.synthetic import BimodalProcess
 from aureole.training import FitOptions, Phase, fit
 from aureole.training._fit import Fit, Observer
 from aureole_paper.mixture_recovery import align_mixtures, divergence, mode_recovery, rotate_mixture
 from aureole_paper.paper_encoders import MixtureEncoder
+from aureole_paper.posterior_families import BimodalProcess
 from aureole_paper.settings import RunSetting, rounded
 
 _EVALUATION, _INITIALISATION = 10_000_019, 20_000_003

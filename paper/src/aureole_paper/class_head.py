@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aureole.data import Groups, PairBatch
+from aureole.data import PairBatch
+from aureole.data._pairs import Groups
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation import Calibration, fit_calibration

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aureole.data import Groups
+from aureole.data._pairs import Groups
 from aureole.distributions import VonMisesFisher
 from aureole.evaluation import predictive_coverage, r_auroc, spearman
 from aureole.evaluation._rejection import area_under_rejection, oracle_area

@@ -16,16 +16,8 @@ from aureole.losses import (
     MCInfoNCE,
 )
 from aureole.models import IndependentEncoder, ResidualMLP
-from aureole.synthetic import (
-    VMF,
-    ControlledProcess,
-    Dirac,
-    Family,
-    Gaussian,
-    Laplace,
-    draw_generator,
-)
-from aureole.synthetic._processes import Kind, Rule
+from aureole.synthetic import ControlledProcess, draw_generator
+from aureole.synthetic._processes import VMF, Family, Kind, Rule
 from aureole.training import Phase
 from aureole_paper.names import LossName
 from aureole_paper.paper_encoders import (
@@ -36,6 +28,7 @@ from aureole_paper.paper_encoders import (
     three_phases,
     two_phases,
 )
+from aureole_paper.posterior_families import Dirac, Gaussian, Laplace
 
 SettingT = TypeVar("SettingT", bound="RunSetting")
 _FAMILIES: dict[str, type[Family]] = {

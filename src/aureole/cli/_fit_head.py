@@ -101,7 +101,7 @@ class PositiveOptions:
         if self.pairs is None:
             return None
         ids = (table, self.id_column) if self.id_column else None
-        return au.data.read_pairs(self.pairs, (self.left, self.right), ids=ids)
+        return au.data._tables.read_pairs(self.pairs, (self.left, self.right), ids=ids)
 
     def read_votes(self, table: Path) -> au.data.Votes | None:
         """Return the votes, one row for each row of the table; with row numbers as items, up to the last vote."""
@@ -110,9 +110,9 @@ class PositiveOptions:
         path = self.votes_file
         if path is None:
             columns = [name.strip() for name in self.votes.split(",") if name.strip()]
-            return au.data.read_vote_counts(table, columns)
+            return au.data._votes.read_vote_counts(table, columns)
         if path.suffix in au.data._array_files.ARRAYS:
-            return au.data.read_vote_counts(path)
+            return au.data._votes.read_vote_counts(path)
         first = au.data._table_files.table_parts(path)[0]
         schema = au.data._table_files.require_columns(first, ["item", "label"])
         names = ("item", "label", "annotator" if "annotator" in schema.names else None)
@@ -288,7 +288,7 @@ class _HeldOut:
 def _held_out(groups: np.ndarray, seed: int) -> _HeldOut:
     """Return a random split of the groups."""
     rng = torch.Generator().manual_seed(seed)
-    _, held = au.data.Groups.of(groups).split(_HELD_OUT, rng)
+    _, held = au.data._pairs.Groups.of(groups).split(_HELD_OUT, rng)
     chosen = np.zeros(len(groups), bool)
     chosen[held.members.numpy()] = True
     alone = groups.max() + 1 + np.arange(len(groups))  # rows without a partner are left out

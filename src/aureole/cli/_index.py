@@ -451,7 +451,7 @@ def _calibrate(
     """Calibrate the gallery on one random pair of each of some random groups."""
     if len(groups) != len(held_out):
         raise InvalidInputError(f"there are {len(held_out)} rows, but {len(groups)} groups.")
-    every, rng = au.data.Groups.of(groups), torch.Generator().manual_seed(0)
+    every, rng = au.data._pairs.Groups.of(groups), torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(every.sizes), generator=rng)[:_PAIRS]
     left, right = every.pair_of_each(chosen.sort().values, rng).T.numpy()
     kappa_pos = made.origin.kappa_pos

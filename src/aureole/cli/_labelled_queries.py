@@ -143,7 +143,7 @@ class Sources:
         schema = au.data._table_files.require_columns(
             au.data._table_files.table_parts(path)[0], [self.item_column]
         )
-        return au.data._arrow_columns.fitting(schema.field(self.item_column).type, "vector")
+        return au.data._columns.fitting(schema.field(self.item_column).type, "vector")
 
     def read(self) -> tuple[Items, Labels]:
         """Return the items and the labels; vectors are read, but nothing is encoded."""

@@ -19,9 +19,6 @@ from aureole.errors import AureoleError, InvalidInputError, MissingInputError, M
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}([^/].*)", re.DOTALL)
 _SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs")
 _LONGEST = 2048  # characters of an address
-_CONNECT_SECONDS, _REQUEST_SECONDS, _ATTEMPTS = 3, 10, 2
-_MOST_ENTRIES = 1_000_000  # files in one folder
-_MOST_FILES, _LARGEST_MODEL = 1000, 2**36  # files and bytes of a model that is copied
 Result = TypeVar("Result")
 
 
@@ -61,10 +58,6 @@ class RemotePath(PurePosixPath):
         found = self.call(
             lambda store, key: store.get_file_info(fs.FileSelector(key, recursive=recursive))
         )
-        if len(found) > _MOST_ENTRIES:
-            raise InvalidInputError(
-                f"{self} has {len(found):,} files; the limit is {_MOST_ENTRIES:,}. Put them in Parquet files."
-            )
         return sorted(found, key=lambda info: info.path)
 
     def open(self) -> Any:
@@ -115,9 +108,8 @@ def resolve(source: Path | str) -> Path | RemotePath:
     Traceback (most recent call last):
     aureole.errors.InvalidInputError: addresses that start with ftp:// cannot be read; supported: s3://, ...
     """
-    text = os.fspath(source)
-    match = _ADDRESS.fullmatch(text)
-    if match is None or Path(text.partition("/")[0]).exists():
+    match = _ADDRESS.fullmatch(os.fspath(source))
+    if match is None or Path(os.fspath(source).partition("/")[0]).exists():
         return Path(source)
     scheme, rest = match[1].lower(), match[2]
     if scheme not in _SCHEMES:
@@ -135,13 +127,7 @@ def resolve(source: Path | str) -> Path | RemotePath:
 
 
 def full_address(source: os.PathLike[str] | str) -> str:
-    """Return a path as text; an address that ``Path`` has shortened to ``s3:/bucket`` is complete again.
-
-    Examples
-    --------
-    >>> full_address(Path("s3://bucket/a.lance")), full_address(Path("photos/")), full_address("photos/")
-    ('s3://bucket/a.lance', 'photos', 'photos/')
-    """
+    """Return a path as text; an address that ``Path`` has shortened to ``s3:/bucket`` is complete again."""
     return str(resolve(source)) if isinstance(source, Path) else os.fspath(source)
 
 
@@ -164,8 +150,7 @@ def lance_options(where: str) -> dict[str, str] | None:
     """
     if not where.startswith("s3://"):
         return None
-    options = {"connect_timeout": f"{_CONNECT_SECONDS}s", "client_max_retries": str(_ATTEMPTS)}
-    options["client_retry_timeout"] = str(_REQUEST_SECONDS)
+    options = {"connect_timeout": "3s", "client_max_retries": "2", "client_retry_timeout": "10"}
     endpoint = _endpoint()
     if endpoint is not None:
         options["aws_endpoint"] = endpoint
@@ -175,10 +160,7 @@ def lance_options(where: str) -> dict[str, str] | None:
 
 
 def local_folder(source: Path | str) -> Path:
-    """Return a local path as it is; a folder on an object store is copied to a temporary folder of this process.
-
-    At most 1,000 files and 64 GiB are copied.
-    """
+    """Return a local path as it is; a folder on an object store is copied to a temporary folder of this process."""
     path = resolve(source)
     return path if isinstance(path, Path) else _copied(path)
 
@@ -189,14 +171,7 @@ def _copied(folder: RemotePath) -> Path:
         raise MissingInputError(f"{folder} does not exist or is not a folder. Check the address.")
     from pyarrow import fs
 
-    files = [info for info in folder.entries(recursive=True) if info.is_file]
-    total = sum(info.size for info in files)
-    if len(files) > _MOST_FILES or total > _LARGEST_MODEL:
-        raise InvalidInputError(
-            f"{folder} has {len(files):,} files and {total:,} bytes, which is no saved model; the limits are "
-            f"{_MOST_FILES:,} and {_LARGEST_MODEL:,}."
-        )
-    for info in files:  # a key may contain '..'
+    for info in folder.entries(recursive=True):  # a key may contain '..'
         RemotePath(folder.parts[0], info.path).check()
     target = tempfile.mkdtemp(prefix="aureole-model-")
     atexit.register(shutil.rmtree, target, ignore_errors=True)
@@ -216,14 +191,9 @@ def _file_system(scheme: str, bucket: str) -> Any:
     if scheme != "s3:":
         return fs.FileSystem.from_uri(f"{scheme}//{bucket}")[0]
     endpoint = _endpoint()
-    # from_uri would wait for minutes for a server that does not answer
-    return fs.S3FileSystem(
-        region=_region() or ("us-east-1" if endpoint else fs.resolve_s3_region(bucket)),
-        endpoint_override=endpoint,
-        connect_timeout=_CONNECT_SECONDS,
-        request_timeout=_REQUEST_SECONDS,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-    )
+    region = _region() or ("us-east-1" if endpoint else fs.resolve_s3_region(bucket))
+    timeouts: Any = {"connect_timeout": 3, "request_timeout": 10}  # the defaults are minutes
+    return fs.S3FileSystem(region=region, endpoint_override=endpoint, **timeouts)
 
 
 def _endpoint() -> str | None:

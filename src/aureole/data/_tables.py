@@ -1,8 +1,7 @@
 """Tables: vectors, inputs, groups, pairs and ids of any table that ``_table_files`` reads, and a writer of columns.
 
 Vectors are read in bounded memory: they are streamed to an unnamed temporary file, which is memory-mapped and deleted
-with the array. Other columns are held in memory if they are needed as a whole, up to 2 GiB; ids are streamed. Nothing
-is ever unpickled.
+with the array. Other columns are held in memory. Nothing is ever unpickled.
 """
 
 import json
@@ -14,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from aureole._io import atomic_file
-from aureole.data import _arrow_columns as arrow, _table_files as files
+from aureole.data import _columns as arrow, _table_files as files
 from aureole.data._addresses import RemotePath, resolve
 from aureole.data._array_files import ARRAYS, check_rows, map_array, map_vectors
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 
 _CSV, _JSON = (".csv",), (".jsonl", ".ndjson")
 _INPUTS = 256  # inputs read at a time: pictures are large
-_PIECE_ROWS, _PIECE_BYTES = 65_536, 2**26
-_LARGEST_COLUMN = 2**31  # bytes of a column held in memory
+_PIECE_ROWS = 65_536
 
 
 def read_vectors(
@@ -109,12 +106,9 @@ def scan_inputs(path: Any, column: str, kind: arrow.InputKind) -> Iterator[tuple
             raise MissingInputError(
                 f"the column {files.short(column)} of {part} has type {type}, which does not hold {kind}s."
             )
-        row = 0
-        with files.reading(part):
-            for batch in part.batches([column], rows=_INPUTS):
-                for value in arrow.values_of(batch.column(column), kind, part.folder):
-                    yield f"row {row} of {part} (counted from 0)", value
-                    row += 1
+    for first, _, batch, part in _batches(path, column, _INPUTS):
+        for row, value in enumerate(arrow.values_of(batch, kind, part.folder), first):
+            yield f"row {row} of {part} (counted from 0)", value
 
 
 def pick_inputs(
@@ -127,21 +121,14 @@ def pick_inputs(
         values = map_array(Path(path), column)
         first = len(values)
         picked = {row: values[row].tolist() for row in wanted if 0 <= row < first}
-    for part in [] if _is_array(path) else files.table_parts(path):
+    else:
         name = _named(path, column)
-        files.require_columns(part, [name])
-        with files.reading(part):
-            for batch in part.batches([name], rows=_INPUTS):
-                here = wanted[slice(*(bisect_left(wanted, first + n) for n in (0, len(batch))))]
-                if here:
-                    chosen = batch.column(name).take([row - first for row in here])
-                    values = (
-                        chosen.to_pylist()
-                        if kind is None
-                        else arrow.values_of(chosen, kind, part.folder)
-                    )
-                    picked |= zip(here, values, strict=True)
-                first += len(batch)
+        for _, start, batch, part in _batches(path, name, _INPUTS):
+            first = start + len(batch)
+            here = wanted[slice(*(bisect_left(wanted, edge) for edge in (start, first)))]
+            if here:
+                chosen = batch.take([row - start for row in here])
+                picked |= zip(here, arrow.values_of(chosen, kind, part.folder), strict=True)
     absent = [row for row in wanted if row not in picked]
     if absent:
         raise InvalidInputError(
@@ -236,43 +223,14 @@ def table_files(path: Path | str) -> list[Path | RemotePath]:
 
 
 def scan_column(path: Any, column: str | None = None) -> Iterator[Any]:
-    """Yield the values of a column in pieces of about 65,536 rows or 64 MiB: Arrow or numpy arrays of one type."""
-    if _is_array(path):
-        values = _array_column(Path(path), column)
-        yield from (values[i : i + _PIECE_ROWS] for i in range(0, len(values), _PIECE_ROWS))
-        return
-    arrays, rows, size = [], 0, 0
-    for array in _scalar_pieces(path, column):
-        arrays.append(array)
-        rows, size = rows + len(array), size + array.nbytes
-        if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
-            yield files.pyarrow_package().chunked_array(arrays)
-            arrays, rows, size = [], 0, 0
-    if rows:
-        yield files.pyarrow_package().chunked_array(arrays)
+    """Yield the values of a column in pieces of 65,536 rows: Arrow or numpy arrays of one type."""
+    values = _array_column(Path(path), column) if _is_array(path) else whole_column(path, column)
+    yield from (values[i : i + _PIECE_ROWS] for i in range(0, len(values), _PIECE_ROWS))
 
 
 def table_name(path: Any) -> str:
     """Return a table's name for an error message."""
     return str(path) if isinstance(path, str | Path) else "the table in memory"
-
-
-def as_vectors(vectors: Any) -> Tensor | np.ndarray:
-    """Return vectors as a tensor or an array [n, d]; an Arrow column is not copied unless it has several chunks.
-
-    Takes tensors, arrays, and objects with Arrow's C data interface, such as columns of pyarrow and polars.
-    """
-    if isinstance(vectors, Tensor | np.ndarray):
-        return vectors
-    column = arrow.from_protocol(vectors)
-    if column is None:
-        raise InvalidInputError(
-            f"vectors must be a tensor, an array or an Arrow column, but are {type(vectors).__name__}. "
-            "numpy.asarray converts a list of lists."
-        )
-    if not len(column):
-        raise InvalidInputError("the column has no rows.")
-    return arrow.matrix(column, None, 0, "the column")
 
 
 class ColumnWriter:
@@ -371,42 +329,39 @@ def _named(path: Any, column: str | None) -> str:
     return column
 
 
-def _pieces(path: Any, column: str) -> Iterator[tuple[str, int, Any]]:
-    """Yield (part, number of the first row, Arrow array) of a column, all with the type of the first piece."""
-    expected = None
+def _batches(path: Any, column: str, rows: int) -> Iterator[tuple[int, int, Any, files.Part]]:
+    """Yield (first row in its part, first row in the table, Arrow array, part) of a column."""
+    total = 0
     for part in files.table_parts(path):
         files.require_columns(part, [column])
         first = 0
         with files.reading(part):
-            for batch in part.batches([column]):
-                array = arrow.storage(batch.column(column))
-                expected = array.type if expected is None else expected
-                if len(array):
-                    yield str(part), first, array.cast(expected)
-                first += len(array)
+            for batch in part.batches([column], rows=rows):
+                yield first, total, batch.column(column), part
+                first, total = first + len(batch), total + len(batch)
 
 
-def _scalar_pieces(path: Any, column: str | None) -> Iterator[Any]:
-    """Yield Arrow arrays of a column with one scalar per row."""
+def _pieces(path: Any, column: str) -> Iterator[tuple[str, int, Any]]:
+    """Yield (part, number of the first row, Arrow array) of a column, all with the type of the first piece."""
+    expected = None
+    for first, _, column_part, part in _batches(path, column, files.BATCH):
+        array = arrow.storage(column_part)
+        expected = array.type if expected is None else expected
+        if len(array):
+            with files.reading(part):
+                array = array.cast(expected)
+            yield str(part), first, array
+
+
+def whole_column(path: Any, column: str | None, *, numbers: bool = False) -> Any:
+    """Return a column of scalars in memory, as an Arrow chunked array; texts of CSV as numbers if asked for."""
+    arrays = []
     for where, _, array in _pieces(path, _named(path, column)):
         if files.pyarrow_package().types.is_nested(array.type):
             raise InvalidInputError(
                 f"the column {column!r} of {where} has {array.type}, but one scalar per row is needed."
             )
-        yield array
-
-
-def whole_column(path: Any, column: str | None, *, numbers: bool = False) -> Any:
-    """Return a column of scalars in memory, as an Arrow chunked array; texts of CSV as numbers if asked for."""
-    arrays, size = [], 0
-    for array in _scalar_pieces(path, column):
         arrays.append(array)
-        size += array.nbytes
-        if size > _LARGEST_COLUMN:
-            raise InvalidInputError(
-                f"the column {column!r} of {table_name(path)} has more than {_LARGEST_COLUMN >> 30} GiB, the limit for "
-                "a column held in memory. Use shorter values, such as numbers."
-            )
     if not arrays:
         raise InvalidInputError(f"{table_name(path)} has no rows.")
     values = files.pyarrow_package().chunked_array(arrays)

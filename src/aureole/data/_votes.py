@@ -1,9 +1,13 @@
-"""Votes of several annotators: counts per item and class, how often two annotators agree, and the rates of pairs."""
+"""Votes of several annotators: counts per item and class, the rates of pairs that they imply, and readers of files."""
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +15,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from aureole.data._array_files import ARRAYS, map_array
 from aureole.data._pairs import label_rates, missing_values
-from aureole.errors import InvalidInputError
+from aureole.data._table_files import listed, require_columns, table_parts
+from aureole.data._tables import read_column, rows_by_id, table_name, unique_ids
+from aureole.errors import InvalidInputError, MissingInputError
 
 Values = Any  # a list, an array, a tensor, or a column of pandas, polars or pyarrow
 _LARGEST = 2**28  # entries of the table of counts: 2 GiB
 _MOST_VOTES = 2**31  # of one item for one class: sums and squares stay exact
+_MOST_ROWS = 10**8  # without ids: a larger item is an id, such as a hash or a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +82,14 @@ class Votes:
         """
         checked = _whole_counts(counts)
         names = []
-        for values, size, what in zip(
-            (items, classes), checked.shape, ("items", "classes"), strict=True
+        for size, what, values in zip(
+            checked.shape, ("items", "classes"), (items, classes), strict=True
         ):
-            given = np.arange(size) if values is None else _column(values, what)
-            if len(given) != size:
+            names.append(np.arange(size) if values is None else _unique(values, what))
+            if len(names[-1]) != size:
                 raise InvalidInputError(
-                    f"counts of shape {tuple(checked.shape)} need {size} {what}, but got {len(given)}."
+                    f"counts of shape {tuple(checked.shape)} need {size} {what}, but got {len(names[-1])}."
                 )
-            _require_unique(given, what)
-            names.append(given)
         if not bool(checked.any()):
             raise InvalidInputError("all counts are 0: there are no votes to learn from.")
         return cls(checked, *names)
@@ -115,10 +121,8 @@ class Votes:
         classes
             Names of the classes in order (default: the labels that occur, sorted).
         """
-        columns = {"items": items, "labels": labels}
-        if annotators is not None:
-            columns["annotators"] = annotators
-        table = {name: _column(values, name) for name, values in columns.items()}
+        columns = {"items": items, "labels": labels, "annotators": annotators}
+        table = {name: _column(v, name) for name, v in columns.items() if v is not None}
         rows = len(table["items"])
         for name, values in table.items():
             if len(values) != rows:
@@ -205,6 +209,89 @@ class Votes:
         return Votes(self.counts[chosen], self.items[chosen.numpy()], self.classes)
 
 
+def read_votes(
+    path: Any,
+    columns: tuple[str, str, str | None] = ("item", "label", "annotator"),
+    *,
+    ids: tuple[Any, str] | None = None,
+    n_rows: int | None = None,
+) -> Votes:
+    r"""Return the votes of a long table with one vote per row, in the order of your vectors.
+
+    Parameters
+    ----------
+    path
+        A table as in ``read_vectors``, or a CSV or TSV file.
+    columns
+        Names of the columns of items, labels and annotators. Without a column of annotators (None), every row counts as
+        an independent vote.
+    ids
+        (Table, column) with the id of each vector; the items are such ids. Ids must be unique. By default, items are
+        row numbers from 0.
+    n_rows
+        Number of vectors (default: up to the last item with a vote). Not used with ``ids``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "votes.csv"
+    >>> _ = path.write_text("item,annotator,label\n0,ann,cat\n0,bob,dog\n2,ann,dog\n")
+    >>> read_votes(path).counts.tolist()
+    [[1, 1], [0, 0], [0, 1]]
+    """
+    known = None if ids is None else unique_ids(*ids)
+    rows = rows_by_id(path, columns[0], known)
+    last = int(rows.argmax())
+    if known is None and rows[last] >= (n_rows or _MOST_ROWS):
+        raise InvalidInputError(
+            f"row {last} of {table_name(path)} (counted from 0) is a vote on item {rows[last]}, but there are "
+            f"{n_rows or _MOST_ROWS} vectors at most. For ids, pass ids=(table, column), or --id-column in commands."
+        )
+    order: Any = np.arange(n_rows or int(rows[last]) + 1) if known is None else np.asarray(known)
+    labels, people = (None if c is None else read_column(path, c) for c in columns[1:])
+    with _naming(path):
+        return Votes.from_table(order[rows], labels, people, order=order)
+
+
+def read_vote_counts(path: Any, columns: Sequence[str] = ()) -> Votes:
+    r"""Return the votes of a table with one column of counts per class and one row per item, or of an array of counts.
+
+    Names of columns with ``*`` or ``?`` are patterns and stand for all columns that match.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "counts.csv"
+    >>> _ = path.write_text("id,votes_cat,votes_dog\na,2,1\nb,0,3\n")
+    >>> read_vote_counts(path, ["votes_*"]).counts.tolist()
+    [[2, 1], [0, 3]]
+    """
+    if isinstance(path, str | Path) and Path(path).suffix in ARRAYS:
+        counts, names = map_array(Path(path)), None
+    else:
+        existing = require_columns(table_parts(path)[0], []).names
+        matches = {
+            name: [n for n in existing if n == name or fnmatchcase(n, name)] for name in columns
+        }
+        names = list(dict.fromkeys(name for found in matches.values() for name in found))
+        unmatched = [name for name, found in matches.items() if not found]
+        if unmatched or not names:
+            problem = f"no column {unmatched[0]!r}" if unmatched else "columns of votes to be named"
+            raise MissingInputError(f"{table_name(path)} has {problem}; {listed(existing)}.")
+        counts = np.stack([read_column(path, name, numbers=True) for name in names], 1)
+    with _naming(path):
+        return Votes.of(counts, classes=names)
+
+
+@contextmanager
+def _naming(path: Any) -> Iterator[None]:
+    """Name the file in errors about its votes."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise InvalidInputError(f"in {table_name(path)}, {error}") from error
+
+
 def _whole_counts(counts: Any) -> Int[Tensor, "n classes"]:
     """The counts as int64; raise unless they are a table of whole numbers of votes."""
     given = counts.detach().cpu().numpy() if isinstance(counts, Tensor) else counts
@@ -215,10 +302,6 @@ def _whole_counts(counts: Any) -> Int[Tensor, "n classes"]:
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iuf":
         raise InvalidInputError(
             f"counts must be numbers of votes [n, classes], but are {array.dtype} of shape {array.shape}."
-        )
-    if array.size > _LARGEST:
-        raise InvalidInputError(
-            f"counts have {array.size:,} entries; the limit is {_LARGEST:,}. Merge rare classes, or pass fewer items."
         )
     with np.errstate(invalid="ignore"):
         bad = ~((array >= 0) & (array < _MOST_VOTES) & (array == np.floor(array)))
@@ -236,49 +319,38 @@ def _column(values: Any, name: str) -> np.ndarray:
     if isinstance(values, str | bytes):
         raise InvalidInputError(f"{name} must be a column with one value per row, not one text.")
     given = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-    # a list of texts and NaN would become an array of texts, with "nan" among them
     try:
-        array = given if isinstance(given, np.ndarray) else _from_sequence(given)
+        array = np.asarray(given)
+        if array.dtype.kind in "US" and not isinstance(given, np.ndarray):
+            # a list of texts and NaN would become an array of texts, with "nan" among them
+            array = np.fromiter(given, object, len(given))
+        if array.ndim != 1:
+            raise ValueError(f"its shape is {array.shape}")
+        # of objects only the distinct ones are looked at: there are few, and each takes a call
+        known = array.dtype.kind == "O" and not missing_values(list(set(array.tolist()))).any()
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
             f"{name} must be a column with one value per row: {error}."
         ) from error
-    if array.ndim != 1:
-        raise InvalidInputError(
-            f"{name} must be a column with one value per row, but have shape {array.shape}."
-        )
-    try:
-        # of texts only the distinct ones are looked at: there are few, and each takes a call
-        absent = array.dtype.kind != "O" or missing_values(list(set(array.tolist()))).any()
-    except TypeError as error:  # a list or a dict
-        raise InvalidInputError(
-            f"{name} must be a column with one value per row: {error}."
-        ) from error
-    missing = missing_values(array) if absent else np.zeros(len(array), bool)
+    missing = np.zeros(len(array), bool) if known else missing_values(array)
     if missing.any():
         advice = {
             "annotators": "Drop the row, or leave out the annotators to count every row as an independent vote.",
             "labels": "Drop the row: an annotator who abstains casts no vote.",
         }.get(name, "Drop the row.")
-        raise InvalidInputError(
-            f"{name}[{int(missing.argmax())}] is missing ({array[int(missing.argmax())]}). {advice}"
-        )
+        row = int(missing.argmax())
+        raise InvalidInputError(f"{name}[{row}] is missing ({array[row]}). {advice}")
     return array
 
 
-def _from_sequence(values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.dtype.kind not in "US" or array.ndim != 1:
-        return array
-    return np.fromiter(values, object, len(values))
-
-
-def _require_unique(values: np.ndarray, name: str) -> None:
-    seen: set[Any] = set()
-    for value in values.tolist():
+def _unique(values: Any, name: str) -> np.ndarray:
+    """A column whose values are all different."""
+    array, seen = _column(values, name), set()
+    for value in array.tolist():
         if value in seen:
             raise InvalidInputError(f"{name} must be unique, but {value!r} is listed twice.")
         seen.add(value)
+    return array
 
 
 def _codes(
@@ -288,24 +360,19 @@ def _codes(
     if known is None and values.dtype.kind in "biuf":
         distinct, codes = np.unique(values, return_inverse=True)
         return distinct, codes.astype(np.int64)
-    listed = values.tolist()
-    if known is None:
-        try:
-            ordered = sorted(set(listed))
-        except TypeError as error:
-            raise InvalidInputError(
-                f"{name} must be all numbers or all texts: {error}. Convert them with str()."
-            ) from error
-        ids = np.fromiter(ordered, object, len(ordered))
-    else:
-        ids = _column(known, "order" if name == "items" else "classes")
-        _require_unique(ids, "order" if name == "items" else "classes")
+    entries, where = values.tolist(), "order" if name == "items" else "classes"
+    try:
+        ordered = [] if known is not None else sorted(set(entries))
+    except TypeError as error:
+        raise InvalidInputError(
+            f"{name} must be all numbers or all texts: {error}. Convert them with str()."
+        ) from error
+    ids = np.fromiter(ordered, object, len(ordered)) if known is None else _unique(known, where)
     place = {value: number for number, value in enumerate(ids.tolist())}
-    codes = np.fromiter(map(place.get, listed, repeat(-1)), np.int64, len(listed))
+    codes = np.fromiter(map(place.get, entries, repeat(-1)), np.int64, len(entries))
     if (codes < 0).any():
         row = int((codes < 0).argmax())
-        where = "order" if name == "items" else "classes"
-        raise InvalidInputError(f"{name}[{row}] is {listed[row]!r}, which is not in {where}.")
+        raise InvalidInputError(f"{name}[{row}] is {entries[row]!r}, which is not in {where}.")
     return ids, codes
 
 

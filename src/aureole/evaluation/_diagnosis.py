@@ -12,8 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from aureole._rank_correlation import spearman
-from aureole.data import Groups
-from aureole.data._pairs import PairIndex
+from aureole.data._pairs import Groups, PairIndex
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import AureoleWarning, InvalidInputError
 from aureole.evaluation._calibration import CAP_MASSES, predictive_coverage

@@ -1,20 +1,13 @@
 """Synthetic data whose truth is known: processes with known posteriors, and pictures with known label distributions."""
 
 from aureole.synthetic._image_transforms import blur_pictures, deteriorate
-from aureole.synthetic._posterior_families import VMF, Dirac, Family, Gaussian, Laplace
-from aureole.synthetic._processes import BimodalProcess, ControlledProcess, draw_generator
+from aureole.synthetic._processes import ControlledProcess, draw_generator
 from aureole.synthetic._shapes import KINDS, DrawnShapes, drawn_shapes
 
 __all__ = [
     "KINDS",
-    "VMF",
-    "BimodalProcess",
     "ControlledProcess",
-    "Dirac",
     "DrawnShapes",
-    "Family",
-    "Gaussian",
-    "Laplace",
     "blur_pictures",
     "deteriorate",
     "draw_generator",

@@ -14,7 +14,7 @@ import functools
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from jaxtyping import Float
@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from aureole.data._pairs import PairBatch, Rng, poisson_pairs
-from aureole.distributions import MixtureVMF
+from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.sphere import log_normalizer, normalize
 from aureole.sphere._bessel import bessel_ratios
+from aureole.sphere._normalizer import mean_resultant_complement
 from aureole.sphere._positivity import n_terms, pairwise_from_ratios, positive_terms
-from aureole.synthetic._posterior_families import VMF, Family
 
 Kind = Literal["paper", "whitened"]
 Rule = Literal["exact", "paper"]
@@ -39,7 +39,48 @@ _TAIL = 1e-8  # relative size of the series terms that are dropped: below the ro
 _DRAWS = 4  # samples per latent that cannot be integrated out; all 16 pairs of them are averaged
 
 
-def _mlp(*widths: int) -> nn.Sequential:
+class Family(Protocol):
+    """A family of posteriors with parameters mu and kappa."""
+
+    name: str
+
+    def sample(
+        self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None
+    ) -> Float[Tensor, "n *batch dim"]:
+        """Samples of the latent."""
+        ...
+
+    def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
+        """The coefficients E[G_l(mu.z)], ``count`` of them, if the family is zonal; otherwise None."""
+        ...
+
+    def spread(self, mu: Tensor, kappa: Tensor) -> Float[Tensor, "*batch"]:
+        """The mean cosine distance E|1 - mu.z| from the mode."""
+        ...
+
+
+class VMF:
+    """von Mises-Fisher posteriors."""
+
+    name = "vmf"
+
+    def __repr__(self) -> str:
+        return "VMF()"
+
+    def sample(self, mu: Tensor, kappa: Tensor, *, n: int, generator: Rng = None) -> Tensor:
+        """Samples of the latent."""
+        return VonMisesFisher(mu, kappa, validate_args=False).sample((n,), generator=generator)
+
+    def coefficients(self, kappa: Tensor, dim: int, *, count: int) -> Tensor | None:
+        """The ratios A_l(kappa) of Bessel functions."""
+        return bessel_ratios(dim / 2 - 1, kappa.double(), count)
+
+    def spread(self, mu: Tensor, kappa: Tensor) -> Tensor:
+        """1 - A(kappa)."""
+        return mean_resultant_complement(kappa, mu.shape[-1])
+
+
+def mlp(*widths: int) -> nn.Sequential:
     """Linear layers of these widths, with leaky ReLUs between them."""
     layers = [nn.Linear(n_in, n_out) for n_in, n_out in pairwise(widths)]
     activated = [module for layer in layers for module in (layer, nn.LeakyReLU())]
@@ -61,8 +102,8 @@ class Generator(nn.Module):
         super().__init__()
         width = max(_WIDTH, dim)
         self.dim, self.kappa_range, self.shared = dim, kappa_range, shared
-        self.location = _mlp(dim, width, width, dim)
-        self.certainty = _mlp(dim, width, 1)
+        self.location = mlp(dim, width, width, dim)
+        self.certainty = mlp(dim, width, 1)
         self.register_buffer("low", torch.tensor(0.0))
         self.register_buffer("gain", torch.tensor(1.0))
         self.span_range(torch.rand(1000, dim))
@@ -433,87 +474,3 @@ class ControlledProcess:
             raise InvalidInputError(f"trials must be 0 or more, but is {trials!r}.")
         if trials and self.rule != "exact":
             raise InvalidInputError(f"trials need rule='exact', but the rule is {self.rule!r}.")
-
-
-@dataclass(frozen=True, eq=False)
-class BimodalProcess:
-    r"""Inputs x ~ U[0, 1]^d with posteriors :math:`w\,Q(\mu_1, \kappa_1) + (1 - w)\,Q(\mu_2, \kappa_2)`, Q the vMF.
-
-    Each input could be one of two things (the paper's future work). The two components come from separate generators
-    (whitened, so that modes are mostly far apart), and w(x) from a random network, the sigmoid of twice a standardised
-    output: about half of the inputs have a w between 0.2 and 0.8 and thus two modes, the others mostly one. Pairs
-    follow the exact rule of ``ControlledProcess``.
-    """
-
-    first: Generator
-    second: Generator
-    weigher: nn.Module
-    kappa_pos: float = 20.0
-
-    def __repr__(self) -> str:
-        kappas = f"kappa_range={self.first.kappa_range}, kappa_pos={self.kappa_pos:g}"
-        return f"BimodalProcess(dim={self.dim}, {kappas})"
-
-    @classmethod
-    def draw(
-        cls, dim: int, kappa_range: tuple[float, float], *, kappa_pos: float = 20.0, seed: int
-    ) -> "BimodalProcess":
-        """The process of a seed."""
-        seeds = (2 * seed, 2 * seed + 1)
-        first, second = (draw_generator(dim, kappa_range, kind="whitened", seed=s) for s in seeds)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            weigher = _mlp(dim, 10, 1)
-            with torch.no_grad():
-                raw = weigher(torch.rand(1000, dim))
-                last = weigher[-1]
-                assert isinstance(last, nn.Linear)
-                last.weight.div_(raw.std())
-                last.bias.sub_(raw.mean()).div_(raw.std())
-        return cls(first, second, weigher.requires_grad_(False), kappa_pos)
-
-    @property
-    def dim(self) -> int:
-        """The ambient dimension D of the latents."""
-        return self.first.dim
-
-    def inputs(self, n: int, generator: Rng = None) -> Float[Tensor, "n d"]:
-        """Inputs of the marginal P(x)."""
-        return self.first.inputs(n, generator)
-
-    def posterior(self, x: Float[Tensor, "n d"]) -> MixtureVMF:
-        """The true posteriors."""
-        (mu1, kappa1), (mu2, kappa2) = self.first(x), self.second(x)
-        mu, kappa = torch.stack([mu1, mu2], -2), torch.stack([kappa1, kappa2], -1)
-        weight = torch.sigmoid(2 * self.weigher(x))
-        return MixtureVMF(torch.cat([weight, 1 - weight], -1), mu, kappa, validate_args=False)
-
-    def intensity(
-        self, first: Float[Tensor, "n d"], second: Float[Tensor, "m d"]
-    ) -> Float[Tensor, "n m"]:
-        """S h(x, x') for all pairs."""
-        left, right = self.posterior(first), self.posterior(second)
-        highest = max(left.kappa.max().item(), right.kappa.max().item())
-        count = n_terms([highest, highest, self.kappa_pos], self.dim, tolerance=1e-8)
-        terms = positive_terms(self.dim, count, torch.tensor(self.kappa_pos, dtype=torch.float64))
-        own, rest = (
-            bessel_ratios(self.dim / 2 - 1, q.kappa.double().flatten(), count)
-            * q.weights.double().view(-1, 1)
-            for q in (left, right)
-        )
-        cosine = (left.mu.flatten(0, 1) @ right.mu.flatten(0, 1).T).clamp(-1, 1)
-        values, scale = pairwise_from_ratios(cosine, own, rest, terms, self.dim)
-        values = values.view(len(first), 2, len(second), 2).sum((1, 3))
-        return values.clamp(min=0) * math.exp(scale)  # cancelling terms can round below 0
-
-    def batch(self, n: int, n_pairs: float | int, *, generator: Rng = None) -> PairBatch:
-        """N inputs and, on average, ``n_pairs`` pairs among them."""
-        x = self.inputs(n, generator)
-        rate = self.intensity(x, x) / self._mean_intensity
-        pairs = poisson_pairs(rate, n_pairs, generator=generator)
-        return PairBatch(x, pairs, float(n_pairs))
-
-    @functools.cached_property
-    def _mean_intensity(self) -> float:
-        x = self.inputs(1024, torch.Generator().manual_seed(2))
-        return (self.intensity(x, x).fill_diagonal_(0).sum() / (1024 * 1023)).item()

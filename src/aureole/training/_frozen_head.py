@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from aureole.data import Groups, PairBatch, Votes
-from aureole.data._pairs import PairIndex
-from aureole.data._tables import as_vectors
+from aureole.data import PairBatch, Votes
+from aureole.data._columns import as_vectors
+from aureole.data._pairs import Groups, PairIndex
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.evaluation import Calibration, diagnose, predictive_coverage

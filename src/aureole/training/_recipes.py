@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from aureole.data import read_groups, read_pairs, read_vectors
+from aureole.data import read_groups, read_vectors
 from aureole.data._addresses import RemotePath
 from aureole.data._array_files import ARRAYS
-from aureole.data._tables import table_files
+from aureole.data._tables import read_pairs, table_files
 from aureole.errors import InvalidInputError
 from aureole.evaluation import recovery
 from aureole.losses import ClosedFormInfoNCE, ContrastiveLoss, InfoNCE, MCInfoNCE

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from aureole.data import Triplets
-from aureole.data._tables import as_vectors
+from aureole.data._columns import as_vectors
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
 from aureole.losses import ClosedFormInfoNCE, ContrastiveLoss

@@ -74,16 +74,16 @@ def holds_paths(type: Any, kind: InputKind) -> bool:
     return kind == "image" and fitting(type, "text")
 
 
-def values_of(array: Any, kind: InputKind, folder: Path | RemotePath = Path()) -> list[Any]:
+def values_of(array: Any, kind: InputKind | None, folder: Path | RemotePath = Path()) -> list[Any]:
     """Return the inputs of a column, one per row: bytes, a path, str or a vector; None where the value is missing.
 
-    Paths of pictures refer to the folder, and must lie in it: a table of strangers may name any file.
+    Paths of pictures refer to the folder, and must lie in it: a table of strangers may name any file. With ``kind``
+    None, values are returned as they are.
     """
     pa = pyarrow_package()
     array = storage(array)
-    if holds_paths(array.type, kind):
-        root = folder.resolve() if isinstance(folder, Path) else folder
-        return [None if name is None else _inside(folder, root, name) for name in array.to_pylist()]
+    if kind == "image" and holds_paths(array.type, kind):
+        return [None if name is None else _inside(folder, name) for name in array.to_pylist()]
     if kind == "image" and pa.types.is_struct(array.type):
         array = array.flatten()[array.type.get_field_index("bytes")]
     if kind != "vector" or not is_list(array.type):
@@ -91,25 +91,37 @@ def values_of(array: Any, kind: InputKind, folder: Path | RemotePath = Path()) -
     return [row.values.to_numpy(zero_copy_only=False) if row.is_valid else None for row in array]
 
 
-def _inside(folder: Path | RemotePath, root: Path | RemotePath, name: str) -> Path | RemotePath:
+def _inside(folder: Path | RemotePath, name: str) -> Path | RemotePath:
     path = folder / name
     if isinstance(path, RemotePath):
         path.check()
-        inside = path.is_relative_to(root)
+        inside = path.is_relative_to(folder)
     else:
-        inside = "\0" not in name and path.resolve().is_relative_to(root)
+        inside = "\0" not in name and path.resolve().is_relative_to(Path(folder).resolve())
     if not inside:
         raise InvalidInputError(f"the picture {short(name)} lies outside of {folder}.")
     return path
 
 
-def from_protocol(vectors: Any) -> Any | None:
-    """Return the Arrow array of an object with Arrow's C data interface, such as a polars column; None for others."""
+def as_vectors(vectors: Any) -> Tensor | np.ndarray:
+    """Return vectors as a tensor or an array [n, d]; an Arrow column is not copied unless it has several chunks.
+
+    Takes tensors, arrays, and objects with Arrow's C data interface, such as columns of pyarrow and polars.
+    """
+    if isinstance(vectors, Tensor | np.ndarray):
+        return vectors
     if hasattr(vectors, "__arrow_c_array__"):
-        return pyarrow_package().array(vectors)
-    if hasattr(vectors, "__arrow_c_stream__"):
-        return pyarrow_package().chunked_array(vectors).combine_chunks()
-    return None
+        column = pyarrow_package().array(vectors)
+    elif hasattr(vectors, "__arrow_c_stream__"):
+        column = pyarrow_package().chunked_array(vectors).combine_chunks()
+    else:
+        raise InvalidInputError(
+            f"vectors must be a tensor, an array or an Arrow column, but are {type(vectors).__name__}. "
+            "numpy.asarray converts a list of lists."
+        )
+    if not len(column):
+        raise InvalidInputError("the column has no rows.")
+    return matrix(column, None, 0, "the column")
 
 
 def ordered_codes(values: Any) -> tuple[np.ndarray, np.ndarray]:
