@@ -7,15 +7,9 @@ import torch
 
 import aureole as au
 from aureole.sphere._zonal import zonal_basis
-from aureole.synthetic import (
-    VMF,
-    BimodalProcess,
-    ControlledProcess,
-    Dirac,
-    Gaussian,
-    Laplace,
-    draw_generator,
-)
+from aureole.synthetic import ControlledProcess, draw_generator
+from aureole.synthetic._processes import VMF
+from aureole_paper.posterior_families import BimodalProcess, Dirac, Gaussian, Laplace
 
 
 @pytest.fixture(scope="module")

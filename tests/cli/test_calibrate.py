@@ -12,6 +12,7 @@ import aureole as au
 from aureole.cli import _labelled_queries as labelled
 from aureole.cli._app import main
 from aureole.data import write_columns
+from aureole.encoders import _bulk
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
 from aureole.match import MatchCalibrator, MatchFilter
 from tests.cli.conftest import run
@@ -420,14 +421,14 @@ def test_an_interrupted_run_resumes(place, tmp_path, monkeypatch):
     (partial,) = tmp_path.iterdir()
     assert sorted(file.name for file in partial.iterdir()) == ["gallery", "queries"]
     calls = []
-    original = au.encoders.encode_all
+    original = _bulk.encode_all
 
     def counted(encoder, *args, **kwargs):
         encode = encoder.vectors
         monkeypatch.setattr(encoder, "vectors", lambda *a, **k: calls.append(a) or encode(*a, **k))
         return original(encoder, *args, **kwargs)
 
-    monkeypatch.setattr(au.encoders, "encode_all", counted)
+    monkeypatch.setattr(_bulk, "encode_all", counted)
     said(*by_id(place), "--out", tmp_path / "c")
     assert calls == []
     assert [file.name for file in tmp_path.iterdir()] == ["c"]

@@ -12,7 +12,6 @@ from aureole.data._addresses import (
     _file_system,
     full_address,
     is_remote,
-    lance_options,
     local_folder,
     resolve,
 )
@@ -110,24 +109,10 @@ def test_an_address_that_a_path_has_shortened_is_complete_again():
         check_local(Path("s3://bucket/out.parquet"))
 
 
-def test_a_folder_that_is_named_like_an_address_is_local(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("s3:/bucket").mkdir(parents=True)
-    assert not is_remote("s3:/bucket")
-
-
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "\n"])
 def test_names_in_a_table_stay_below_its_folder(name):
     with pytest.raises(InvalidInputError, match="not a valid address"):
         values_of(pa.array([name]), "image", resolve("s3://bucket/folder"))
-
-
-def test_lance_gets_plain_http_only_if_the_endpoint_has_it(monkeypatch):
-    assert lance_options("a.lance") is None
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example")
-    assert (lance_options("s3://b/a.lance") or {})["allow_http"] == "false"
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.example")
-    assert (lance_options("s3://b/a.lance") or {})["allow_http"] == "true"
 
 
 @needs_server

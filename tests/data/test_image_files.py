@@ -123,15 +123,3 @@ def test_pictures_are_opened_in_one_place(folder):
             if isinstance(node, ast.Attribute) and node.attr in ("imread", "decode_image"):
                 places.append(path.name)
     assert places == (["_image_files.py"] if folder == "src" else [])
-
-
-def test_pillow_opens_pictures_once_and_with_a_list_of_formats():
-    tree = ast.parse((ROOT / "src/aureole/data/_image_files.py").read_text())
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "open"
-    ]
-    assert [[keyword.arg for keyword in call.keywords] for call in calls] == [["formats"]]

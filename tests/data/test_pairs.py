@@ -54,14 +54,6 @@ def test_a_batch_has_each_group_once():
     assert len(everything) == 100
 
 
-def test_groups_are_drawn_as_by_multinomial():
-    groups = Groups.of(np.repeat(np.arange(500), 2 + np.arange(500) % 7))
-    one, other = (torch.Generator().manual_seed(3) for _ in range(2))
-    items, _ = groups.draw(64, one)
-    chosen = torch.multinomial(groups.sizes.double(), 32, generator=other)
-    assert torch.equal(items, groups.pair_of_each(chosen, other).flatten())
-
-
 def test_splits_share_no_group_and_lose_none():
     groups = Groups.of(np.arange(300) // 3)
     kept, held = groups.split(0.2, torch.Generator().manual_seed(0))
@@ -79,11 +71,6 @@ def test_splits_share_no_group_and_lose_none():
 def test_groups_without_pairs_are_refused(labels, message):
     with pytest.raises(InvalidInputError, match=message):
         Groups.of(labels)
-
-
-def test_one_group_is_not_split():
-    with pytest.raises(InvalidInputError, match="at least two are needed"):
-        Groups.of([1, 1]).split(0.5)
 
 
 def _classes(sizes=(300, 200, 100)):
@@ -137,16 +124,6 @@ def test_partners_in_a_class_are_uniform_over_the_others_of_the_batch():
     assert chi == pytest.approx(50 * 23, rel=0.15)  # its mean under the uniform law
 
 
-def test_an_item_alone_of_its_class_in_a_batch_is_no_anchor():
-    groups = Groups.of(np.repeat([0, 1], [998, 2]))
-    assert groups.classes
-    for seed in range(20):
-        rows, pairs = groups.draw(6, torch.Generator().manual_seed(seed))
-        assert len(rows) == 6
-        assert len(pairs) in (40, 48)
-        assert torch.equal(rows[pairs[:, 0]] < 998, rows[pairs[:, 1]] < 998)
-
-
 def test_of_classes_items_are_held_out_of_each():
     labels = _classes((300, 200, 40, 3))
     kept, held = Groups.of(labels).split(0.1, torch.Generator().manual_seed(0))
@@ -161,13 +138,6 @@ def test_of_classes_items_are_held_out_of_each():
             assert len(set(labels[part.members[start : start + size].numpy()])) == 1
     again, _ = Groups.of(labels).split(0.1, torch.Generator().manual_seed(1))
     assert not torch.equal(again.members, kept.members)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_both_parts_of_classes_can_make_pairs_at_any_share(share):
-    kept, held = Groups.of(_classes()).split(share)
-    assert int(kept.sizes.min()) >= 2
-    assert int(held.sizes.min()) >= 2
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])

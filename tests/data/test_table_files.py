@@ -56,13 +56,6 @@ def test_any_range_is_the_rows_that_are_there(files, wanted):
         ]
 
 
-@pytest.mark.parametrize("place", [0, 1, 2, 3, 4])
-def test_a_file_that_is_shorter_than_it_was_is_named(files, place):
-    for first in (ROWS - 1, ROWS + 5):
-        with pytest.raises(InvalidInputError, match="changed"):
-            list(files[place].batches(["n"], first=first, count=2))
-
-
 TEXTS = ["a dog", 'two "quoted", words', "über\nzwei Zeilen", "=cmd()", " tab\there", "0012"]
 TABLE = {
     "text": TEXTS,
@@ -74,7 +67,8 @@ TABLE = {
 
 def saved(folder, kind):
     """The table in a format; CSV has no vectors."""
-    pandas, table = pytest.importorskip("pandas"), pa.table(TABLE)
+    pytest.importorskip("pandas")
+    table = pa.table(TABLE)
     flat = table.drop_columns(["v"])
     path = folder / f"t.{kind}"
     if kind in ("csv", "tsv"):
@@ -89,21 +83,13 @@ def saved(folder, kind):
         pytest.importorskip("lance").write_dataset(table, str(path))
     elif kind == "datasets":
         pytest.importorskip("datasets").Dataset.from_dict(TABLE).save_to_disk(path)
-    elif kind == "pandas":
-        frame = table.to_pandas()
-        frame["group"] = frame["group"].astype("category")
-        return pandas.DataFrame(frame)
-    elif kind == "polars":
-        return pytest.importorskip("polars").from_arrow(table)
-    else:
-        return table
     return path
 
 
 KINDS = ["csv", "tsv", "jsonl", "parquet", "arrow", "lance", "datasets"]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "pandas", "polars", "pyarrow"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_format_gives_the_same_rows(tmp_path, kind):
     table = saved(tmp_path, kind)
     assert [value for _, value in scan_inputs(table, "text", "text")] == TEXTS
@@ -113,8 +99,7 @@ def test_every_format_gives_the_same_rows(tmp_path, kind):
     assert table_parts(table)[0].count() == 6
     if "sv" not in kind:
         assert read_vectors(table, "v").tolist() == TABLE["v"]
-    if kind in KINDS:
-        assert all(file.is_file() for file in table_files(table))
+    assert all(file.is_file() for file in table_files(table))
     for read in (lambda c: read_groups(table, c), lambda c: list(scan_inputs(table, c, "text"))):
         with pytest.raises(
             MissingInputError, match=r"no column 'nope'; its columns are 'text', 'g"
@@ -218,8 +203,6 @@ def test_a_saved_dataset_has_no_rows_outside_of_its_folder(tmp_path):
     feather.write_feather(pa.table(TABLE), str(tmp_path / "secret.arrow"))
     feather.write_feather(pa.table(TABLE), str(path / "cache-0.arrow"))
     assert read_column(path, "text").tolist() == TEXTS
-    dataset = pytest.importorskip("datasets").load_from_disk(saved(tmp_path / "b", "datasets"))
-    assert read_column(dataset.select([3, 1]), "price").tolist() == [4, 2]
 
 
 @pytest.mark.parametrize("name", ["../secret.png", "/etc/passwd", "link.png", "a\0b.png"])
@@ -295,12 +278,3 @@ def test_offsets_of_an_arrow_file_are_checked(tmp_path):
     (tmp_path / "t.arrow").write_bytes(content.replace(good, wrong))
     with pytest.raises(InvalidInputError, match="cannot be read"):
         read_column(tmp_path / "t.arrow", "t")
-
-
-def test_what_is_no_table_is_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="not list"):
-        read_column([1, 2], "a")
-    with pytest.raises(InvalidInputError, match="contains no table and no picture"):
-        read_column(tmp_path, "a")
-    with pytest.raises(MissingInputError, match="does not exist"):
-        read_column(tmp_path / "no.csv", "a")

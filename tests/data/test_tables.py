@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from aureole.data import read_column, read_groups, read_vectors, write_columns
 from aureole.data._columns import as_vectors
-from aureole.data._tables import ColumnWriter, pick_inputs, pick_vector, read_pairs, table_files
+from aureole.data._tables import ColumnWriter, pick_inputs, read_pairs
 from aureole.errors import AureoleError, InvalidInputError
 
 assert aureole.data._tables
@@ -99,38 +99,6 @@ def test_a_folder_is_one_table_in_the_order_of_its_names(tmp_path):
     write(folder / "d.parquet", lists(VECTORS[:1]), id=pa.array(["six"]))
     with pytest.raises(InvalidInputError, match=r"d\.parquet cannot be read"):
         read_column(folder, "id")
-
-
-def test_folders_as_spark_and_delta_write_them(tmp_path):
-    """Spark makes a folder of each table, and Delta keeps its log beside the data, in Parquet too."""
-    table = tmp_path / "lake" / "vectors.parquet"
-    log = tmp_path / "lake" / "_delta_log" / "later"
-    for folder in (table, log, tmp_path / "lake" / ".hidden"):
-        folder.mkdir(parents=True)
-        write(folder / "part-0.parquet", lists(VECTORS[:3]))
-    write(log.parent / "00.checkpoint.parquet", pa.array(["a protocol"]), "protocol")
-    (table / "_SUCCESS").touch()
-    assert table_files(tmp_path / "lake") == [table / "part-0.parquet"]
-    np.testing.assert_array_equal(read_vectors(tmp_path / "lake", "v"), VECTORS[:3])
-    hidden = (
-        tmp_path / ".cache" / "_table"
-    )  # what lies above the folder that is named does not matter
-    hidden.mkdir(parents=True)
-    write(hidden / "part-0.parquet", lists(VECTORS[:3]))
-    assert len(read_vectors(hidden, "v")) == 3
-    (tmp_path / "empty" / "x.parquet").mkdir(parents=True)
-    with pytest.raises(InvalidInputError, match="contains no table"):
-        read_vectors(tmp_path / "empty", "v")
-
-
-def test_a_copy_leaves_nothing_behind(tmp_path):
-    path = write(tmp_path / "v.parquet", lists(VECTORS))
-    seen = []
-    found = read_vectors(path, "v", work=tmp_path / "work", observer=seen.append)
-    assert list((tmp_path / "work").iterdir()) == []
-    assert seen[-1] == len(found) == len(VECTORS)
-    assert seen == sorted(seen)
-    assert torch.from_numpy(found).shape == (5000, 6)  # writable, so without a warning
 
 
 def broken(row, value):
@@ -301,23 +269,6 @@ def test_rows_without_a_group_are_named(tmp_path):
     assert read_groups(tmp_path / "g.npy").tolist() == [1, 0, 1]
 
 
-def test_values_are_as_they_were(tmp_path):
-    big = 2**62 + 1
-    path = write(
-        tmp_path / "v.parquet",
-        pa.array([big, None]),
-        "number",
-        text=pa.array(["007", "<b>"]),
-        none=pa.array([None, "x"]),
-    )
-    assert read_column(path, "number").tolist() == [big, None]
-    assert read_column(path, "text").tolist() == ["007", "<b>"]
-    assert read_column(path, "none").tolist() == [None, "x"]
-    (tmp_path / "v.csv").write_text('id,t\n007,"two\nlines"\nNA,\n')
-    assert read_column(tmp_path / "v.csv", "id").tolist() == ["007", "NA"]
-    assert read_column(tmp_path / "v.csv", "t").tolist() == ["two\nlines", None]
-
-
 def test_pairs_are_row_numbers_or_ids(tmp_path):
     rows = write(tmp_path / "p.parquet", pa.array([0, 2]), "a", b=pa.array([1, 3]))
     assert read_pairs(rows, ("a", "b")).tolist() == [[0, 1], [2, 3]]
@@ -414,22 +365,6 @@ def test_some_rows_are_picked(tmp_path):
             with pytest.raises(InvalidInputError, match=f"has 5000 rows, .* no row {bad} "):
                 pick_inputs(file, column, None, [3, bad])
         assert pick_inputs(file, column, None, (i for i in (7, 2))) == {7: "text 7", 2: "text 2"}
-
-
-def test_one_vector_of_an_array_is_there_whatever_the_others_are(tmp_path):
-    vectors = np.ones((20_000, 3), np.float32)
-    vectors[[0, 5, 19_999]] = np.nan
-    np.save(tmp_path / "v.npy", vectors)
-    save_file({"v": vectors}, tmp_path / "v.safetensors")
-    for path in (tmp_path / "v.npy", tmp_path / "v.safetensors"):
-        assert pick_vector(path, None, 6).tolist() == [1, 1, 1]
-        with pytest.raises(InvalidInputError, match=r"row 5 .* holds NaN"):
-            pick_vector(path, None, 5)
-        for row in (20_000, -1):
-            with pytest.raises(InvalidInputError, match=f"no row {row} "):
-                pick_vector(path, None, row)
-        with pytest.raises(InvalidInputError, match=r"row 0 .* holds NaN"):
-            read_vectors(path)
 
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -123,14 +123,12 @@ def test_one_command_from_class_folders_to_a_page(photos, mobilenet_file, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def kinds(request, texts, photos, gte, gte_api, vision_folder, mobilenet_file, toy):
+def kinds(request, texts, photos, gte, gte_api, mobilenet_file, toy):
     """The specification of each kind, and what it encodes."""
     return {
         "sentence-transformers": (f"sentence-transformers:{gte}", texts),
-        "transformers": (f"transformers:{gte}", texts),
         "openai": (f"openai:{gte_api[0]}/v1#gte-small", texts),
         "python-text": (toy, texts),
-        "transformers-image": (f"transformers:{vision_folder}", photos),
         "python-image": (f"python:{mobilenet_file}:encode", photos),
     }
 
@@ -138,9 +136,8 @@ def kinds(request, texts, photos, gte, gte_api, vision_folder, mobilenet_file, t
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    ["sentence-transformers", "transformers", "openai", "python-text", "transformers-image",
-     "python-image"],
-)  # fmt: skip
+    ["sentence-transformers", "openai", "python-text", "python-image"],
+)
 def test_every_kind_at_every_command(kinds, kind, tmp_path):
     spec, table = kinds[kind]
     is_text = table.suffix == ".csv"
@@ -177,33 +174,6 @@ def test_every_kind_at_every_command(kinds, kind, tmp_path):
     assert hosted.fingerprint == FrozenHead.load(head).fingerprint_
 
 
-def test_galleries_and_heads_refuse_other_encoders(texts, toy, tmp_path):
-    other = tmp_path / "other.py"
-    other.write_text(TOY)
-    head, text = tmp_path / "head", ("--text-column", "text")
-    said(
-        "fit-head", texts, *text, "--group-column", "thing", "--encoder", toy, "--out", head, *QUICK
-    )
-    model = ("--encoder", toy, "--head", head)
-    said("embed", texts, *text, *model, "--out", tmp_path / "e.lance")
-    wrong = ("--encoder", f"python:{other}:encode", "--head", head)
-    for command in (
-        ("score", texts, *text, *wrong, "--out", tmp_path / "o.csv"),
-        ("embed", texts, *text, *wrong, "--out", tmp_path / "o.lance"),
-        ("search", tmp_path / "e.lance", "--text", "a dog", *wrong),
-        ("index", "build", texts, *text, *wrong, "--out", tmp_path / "o.faiss"),
-    ):
-        refused(EncoderError, "on the vectors of another encoder", *command)
-    # a head that does not know its encoder: the gallery does
-    config = json.loads((head / "config.json").read_text())
-    (head / "config.json").write_text(json.dumps(config | {"encoder": None}))
-    refused(
-        InvalidInputError, "takes the vectors of another encoder", "search", tmp_path / "e.lance",
-        "--text", "a dog", *wrong,
-    )  # fmt: skip
-    assert not list(tmp_path.glob("o.*"))
-
-
 def test_refused_commands_leave_nothing_behind(texts, toy, photos, tmp_path):
     (tmp_path / "in").mkdir()
     head = tmp_path / "in" / "head"
@@ -233,18 +203,6 @@ def test_refused_commands_leave_nothing_behind(texts, toy, photos, tmp_path):
          ("index", "build", texts, *text, *model, "--id-column", "nope", "--out", out / "g.lance")),
     ):  # fmt: skip
         refused(error, match, *command)
-    for command in (
-        ("embed", texts, "--out", out / "e.lance"),
-        ("embed", texts, *text, "--column", "text", *model, "--out", out / "e.lance"),
-        ("score", texts, *text, "--image-column", "x", *model, "--out", out / "s.csv"),
-        ("score", texts, *model, "--out", out / "s.csv"),
-        ("score", texts, *text, "--vector-column", "v", *model, "--out", out / "s.csv"),
-        ("index", "build", texts, *text, "--encoder", toy, "--out", out / "g.lance"),
-        ("fit-head", texts, *text, "--group-column", "thing", "--encoder", toy, "--out", out / "h",
-         "--pairs", texts),
-        ("report", texts, *text),
-    ):  # fmt: skip
-        assert run(*command).exit_code == 2, command
     assert not list(out.iterdir())
 
 
@@ -266,13 +224,3 @@ def test_an_interrupted_encoding_resumes(texts, tmp_path):
     said(*command)
     assert (tmp_path / "log").read_text().split() == ["1", "64", "36", "1", "36"]
     assert not list(tmp_path.glob("head.partial*"))
-
-
-def test_encoded_rows_are_removed_if_the_table_has_to_change(toy, tmp_path):
-    table = tmp_path / "bad.csv"
-    rows = "".join(f"a dog {i},{i // 4}\n" for i in range(600))
-    table.write_text(f"text,thing\n{rows} ,7\n")
-    command = ("fit-head", table, "--text-column", "text", "--group-column", "thing",
-               "--encoder", toy, "--out", tmp_path / "head", *QUICK)  # fmt: skip
-    refused(InvalidInputError, r"row 600 of .*bad\.csv", *command)
-    assert [path.name for path in tmp_path.iterdir()] == ["bad.csv"]

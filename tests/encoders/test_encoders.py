@@ -12,10 +12,11 @@ import torch
 from PIL import Image
 
 import aureole as au
-from aureole import encoders
 from aureole.caps import CredibleIndex
 from aureole.embed import ModelSpec, load_embedder
-from aureole.encoders import encode_all, load
+from aureole.encoders import load
+from aureole.encoders._bulk import encode_all
+from aureole.encoders._encoder import PosteriorModel
 from aureole.engines import Origin
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.models import CifarResNet
@@ -108,19 +109,11 @@ def test_without_a_trained_pooler_the_class_token_is_used(vision_folder, picture
     np.testing.assert_allclose(first.encode(pictures), second.encode(pictures), atol=1e-6)
 
 
-def test_mobilenet_as_a_python_encoder(mobilenet_file, pictures):
-    encoder = load(f"python:{mobilenet_file}:encode")
-    assert (encoder.kind, encoder.dim, encoder.resolution) == ("image", 1280, 112)
-    found = encoder.encode([png(one) for one in pictures], batch_size=2)
-    np.testing.assert_allclose(found, encoder.encode(pictures), atol=1e-4)
-    assert found.std() > 0.1
-
-
 def test_saved_posterior_encoders(tmp_path, pictures):
     torch.manual_seed(0)
     model = au.PosteriorEncoder(CifarResNet(8), au.models.KappaFromNorm(64, 8))
     encoder = load(model.save(tmp_path / "encoder"))
-    assert isinstance(encoder, encoders.PosteriorModel)
+    assert isinstance(encoder, PosteriorModel)
     mu = encoder.encode(pictures)
     np.testing.assert_allclose(np.linalg.norm(mu, axis=1), 1, atol=1e-5)
     posterior = encoder.posteriors([encoder.prepare(one) for one in pictures])

@@ -109,19 +109,6 @@ def test_half_of_the_pairs_are_self_pairs_at_the_balanced_weight(generator):
     assert batches[0].expected_pairs == pytest.approx(2000.0)
 
 
-def test_batches_without_self_pairs_have_not_changed(generator):
-    """Records were made with these batches."""
-    process = ControlledProcess(generator, kappa_pos=6.0)
-    plain, own = (
-        process.batch(64, 200.0, self_weight=w, generator=torch.Generator().manual_seed(0))
-        for w in (0.0, 2.0)
-    )
-    assert torch.equal(own.pairs[: len(plain.pairs)], plain.pairs)
-    assert plain.expected_pairs == 200.0
-    assert plain.agreement is None
-    assert bool((plain.pairs[:, 0] != plain.pairs[:, 1]).all())
-
-
 def test_agreement_is_the_share_of_tests_that_match(generator):
     process = ControlledProcess(generator, kappa_pos=6.0)
     batch = process.batch(50, 100.0, trials=4000, generator=torch.Generator().manual_seed(0))
@@ -173,12 +160,6 @@ def test_the_papers_rule_saturates(generator):
     assert ratio[0] == pytest.approx(1.0, rel=0.02)
     assert ratio[2] < 0.01
     assert paper._match(cosine)[2] == pytest.approx(1.0, abs=0.01)
-
-
-def test_information_grows_with_certainty(generator):
-    blurred = ControlledProcess(generator, kappa_pos=2.0).information(1024)
-    sharp = ControlledProcess(generator, kappa_pos=40.0).information(1024)
-    assert 0 < blurred < 0.5 < sharp
 
 
 def test_poisson_pairs_have_the_rates():

@@ -197,10 +197,12 @@ class _Vectors:
         return vectors[: len(labels.rows)], vectors[len(labels.rows) :]
 
     def _encoded(self, stream: Any, name: str) -> np.ndarray:
+        from aureole.encoders._bulk import encode_all
+
         assert self.encoder is not None
         places = {"work": self.partial, "resume": self.partial / name}
         with rows_bar(f"encoding {name}", shown=self.shown) as observer:
-            return au.encoders.encode_all(self.encoder, stream, observer=observer, **places)
+            return encode_all(self.encoder, stream, observer=observer, **places)
 
     def _check_dim(self, given: int, needed: int, what: str) -> None:
         if given != needed:

@@ -1,4 +1,4 @@
-"""Tables in batches and bounded memory: CSV, TSV, JSON lines, Parquet, Arrow, Lance, pictures in folders, DataFrames.
+"""Tables in batches and bounded memory: CSV, TSV, JSON lines, Parquet, Arrow, Lance, pictures in folders.
 
 A table consists of parts, such as the files of a folder. pyarrow's readers of single files are used instead of
 ``pyarrow.dataset``, which takes twice the memory for a file in one row group and does not read the Arrow streams of
@@ -272,47 +272,13 @@ class _Pictures(Part):
             yield batch.select(columns)
 
 
-class _Memory(Part):
-    """A table in memory; the views of polars become types that all functions of pyarrow support."""
-
-    def __init__(self, table: Any) -> None:
-        super().__init__(Path())
-        pa = pyarrow_package()
-        if type(table).__module__.startswith("pandas"):
-            table = pa.Table.from_pandas(table, preserve_index=False)
-        elif hasattr(table, "with_format"):  # a Hugging Face dataset
-            table = table.with_format("arrow")[:]
-        table = pa.table(table)
-        views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-        fields = [field.with_type(views.get(field.type, field.type)) for field in table.schema]
-        self._table = table.cast(pa.schema(fields))
-
-    def __str__(self) -> str:
-        return "the table in memory"
-
-    def schema(self) -> Any:
-        return self._table.schema
-
-    def count(self) -> int:
-        return int(self._table.num_rows)
-
-    def _batches(self, columns: list[str], rows: int, first: int) -> Iterator[Any]:
-        yield from self._table.select(columns).slice(first).to_batches(max_chunksize=rows)
-
-
-def table_parts(source: Any) -> list[Part]:
-    """Return the parts of a table: of a path, or of a DataFrame, a Hugging Face dataset or another Arrow table.
+def table_parts(source: Path | str) -> list[Part]:
+    """Return the parts of a table.
 
     The parts of a folder are its table files in the order of their names, without those that start with ``.`` or ``_``,
     and without the caches that ``datasets`` keeps beside a saved dataset. A folder without tables is a table of its
     pictures.
     """
-    if not isinstance(source, str | Path):
-        if any(hasattr(source, name) for name in ("__arrow_c_stream__", "to_arrow", "with_format")):
-            return [_Memory(source)]
-        raise InvalidInputError(
-            f"a table must be a path or a DataFrame of pandas, polars or pyarrow, not {type(source).__name__}."
-        )
     path = resolve(source)
     if not path.is_dir():
         return [_file_part(path)]
@@ -329,9 +295,9 @@ def table_parts(source: Any) -> list[Part]:
     )
 
 
-def is_picture_folder(source: Any) -> bool:
+def is_picture_folder(source: Path | str) -> bool:
     """Return whether a source is a folder of pictures without tables."""
-    return isinstance(source, str | Path) and isinstance(table_parts(source)[0], _Pictures)
+    return isinstance(table_parts(source)[0], _Pictures)
 
 
 def part_files(part: Part) -> list[Any]:
@@ -433,10 +399,10 @@ def reading(part: Any) -> Iterator[None]:
         raise InvalidInputError(f"{part} cannot be read: {reason(error)}") from error
 
 
-def reason(error: Exception) -> str:
-    """Return the first line of an error's message, with a full stop."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return f"{lines[0][:300].rstrip('.')}."
+def reason(error: BaseException) -> str:
+    """Return the first line of an error's message, with a full stop, in at most 300 characters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{(lines or [type(error).__name__])[0][:300].rstrip('.')}."
 
 
 def pyarrow_package() -> Any:

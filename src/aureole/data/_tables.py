@@ -26,7 +26,7 @@ _PIECE_ROWS = 65_536
 
 
 def read_vectors(
-    path: Any,
+    path: Path | str,
     column: str | None = None,
     *,
     work: Path | None = None,
@@ -40,7 +40,7 @@ def read_vectors(
     ----------
     path
         A table: a Parquet, Arrow, Feather or JSON-lines file, a Lance table, a folder of such files (rows in the order
-        of the files' names), a saved Hugging Face dataset, a DataFrame; or ``.npy`` or ``.safetensors``.
+        of the files' names), a saved Hugging Face dataset; or ``.npy`` or ``.safetensors``.
     column
         Name of the column or tensor (default: the only one of a suitable type).
     work
@@ -69,12 +69,14 @@ def read_vectors(
             if observer is not None:
                 observer(total)
         if dim is None:
-            raise InvalidInputError(f"{table_name(path)} has no rows.")
+            raise InvalidInputError(f"{path} has no rows.")
         file.flush()
         return np.memmap(file, kind, "c", shape=(total, dim))
 
 
-def read_column(path: Any, column: str | None = None, *, numbers: bool = False) -> np.ndarray:
+def read_column(
+    path: Path | str, column: str | None = None, *, numbers: bool = False
+) -> np.ndarray:
     """Return the values [n] of a column of numbers, strings or times, with None for missing values.
 
     ``path`` is as in ``read_vectors``, or a CSV or TSV file with a header, whose values are all strings, unless
@@ -88,7 +90,7 @@ def read_column(path: Any, column: str | None = None, *, numbers: bool = False) 
     return np.fromiter(values.to_pylist(), object, len(values))
 
 
-def scan_inputs(path: Any, column: str, kind: arrow.InputKind) -> Iterator[tuple[str, Any]]:
+def scan_inputs(path: Path | str, column: str, kind: arrow.InputKind) -> Iterator[tuple[str, Any]]:
     """Yield (where, input) of each row of a column of texts or pictures: a str, bytes or a path, None if it is missing.
 
     ``where`` names the row in error messages. Paths of pictures refer to the folder of the table, and must lie in it.
@@ -112,7 +114,7 @@ def scan_inputs(path: Any, column: str, kind: arrow.InputKind) -> Iterator[tuple
 
 
 def pick_inputs(
-    path: Any, column: str | None, kind: arrow.InputKind | None, rows: Iterable[int]
+    path: Path | str, column: str | None, kind: arrow.InputKind | None, rows: Iterable[int]
 ) -> dict[int, Any]:
     """Return some rows of a column by row number: inputs as in ``scan_inputs``, or scalars if ``kind`` is None."""
     wanted, first = sorted(set(rows)), 0
@@ -132,25 +134,23 @@ def pick_inputs(
     absent = [row for row in wanted if row not in picked]
     if absent:
         raise InvalidInputError(
-            f"{table_name(path)} has {first} rows, so there is no row {absent[0]} (counted from 0)."
+            f"{path} has {first} rows, so there is no row {absent[0]} (counted from 0)."
         )
     return picked
 
 
-def pick_vector(path: Any, column: str | None, row: int) -> np.ndarray:
+def pick_vector(path: Path | str, column: str | None, row: int) -> np.ndarray:
     """Return the vector [d] of one row, counted from 0."""
     if not _is_array(path) and column is None:
         column = _only_lists(path)
     vector = np.asarray(pick_inputs(path, column, "vector", [row])[row], np.float32)
     if vector.ndim != 1:
-        raise InvalidInputError(
-            f"row {row} of {table_name(path)} (counted from 0) holds no vector."
-        )
-    check_rows(vector[None], row, table_name(path))
+        raise InvalidInputError(f"row {row} of {path} (counted from 0) holds no vector.")
+    check_rows(vector[None], row, str(path))
     return vector
 
 
-def check_columns(path: Any, *columns: str | None) -> None:
+def check_columns(path: Path | str, *columns: str | None) -> None:
     """Raise if a table does not exist or does not have these columns; None is ignored. No row is read."""
     if not _is_array(path):
         for part in files.table_parts(path):
@@ -159,7 +159,7 @@ def check_columns(path: Any, *columns: str | None) -> None:
         raise MissingInputError(f"{path} does not exist or is not a file. Check the path.")
 
 
-def read_groups(path: Any, column: str | None = None) -> np.ndarray:
+def read_groups(path: Path | str, column: str | None = None) -> np.ndarray:
     """Return group numbers [n]: the rank of each row's value among the sorted distinct values. None may be missing."""
     if _is_array(path):
         labels = _array_column(Path(path), column)
@@ -169,14 +169,14 @@ def read_groups(path: Any, column: str | None = None) -> np.ndarray:
     if missing.any():
         place = "" if column is None else f"the column {column!r} of "
         raise InvalidInputError(
-            f"row {int(missing.argmax())} (counted from 0) of {place}{table_name(path)} has no group. Drop such rows, "
+            f"row {int(missing.argmax())} (counted from 0) of {place}{path} has no group. Drop such rows, "
             "or give each its own group."
         )
     return codes
 
 
 def read_pairs(
-    path: Any, columns: tuple[str, str], *, ids: tuple[Any, str] | None = None
+    path: Path | str, columns: tuple[str, str], *, ids: tuple[Path | str, str] | None = None
 ) -> np.ndarray:
     """Return pairs of rows [p, 2] from two columns: row numbers from 0, or ids to look up in the column ``ids``.
 
@@ -186,30 +186,26 @@ def read_pairs(
     return np.stack([rows_by_id(path, column, known) for column in columns], 1)
 
 
-def unique_ids(path: Any, column: str) -> Any:
+def unique_ids(path: Path | str, column: str) -> Any:
     """Return a column of ids as an Arrow array; raise if two are the same."""
     known = whole_column(path, column).combine_chunks()
     if len(known.unique()) < len(known):
-        raise InvalidInputError(
-            f"ids must be unique, but {table_name(path)} has duplicates in {column!r}."
-        )
+        raise InvalidInputError(f"ids must be unique, but {path} has duplicates in {column!r}.")
     return known
 
 
-def rows_by_id(path: Any, column: str, known: Any | None) -> np.ndarray:
+def rows_by_id(path: Path | str, column: str, known: Any | None) -> np.ndarray:
     """Return the row number [n] of each value of a column: its place among the known ids, or without them itself."""
     values = whole_column(path, column)
     try:
         rows = arrow.row_numbers(values, known)
     except InvalidInputError as error:
-        raise InvalidInputError(
-            f"in the column {column!r} of {table_name(path)}, {error}"
-        ) from error
+        raise InvalidInputError(f"in the column {column!r} of {path}, {error}") from error
     if (rows < 0).any():
         row = int((rows < 0).argmax())
         expected = "a row number" if known is None else "an id of the vectors"
         raise InvalidInputError(
-            f"row {row} of {table_name(path)} (counted from 0) has {files.short(values[row].as_py())} as {column!r}, "
+            f"row {row} of {path} (counted from 0) has {files.short(values[row].as_py())} as {column!r}, "
             f"which is not {expected}."
         )
     return rows
@@ -222,15 +218,10 @@ def table_files(path: Path | str) -> list[Path | RemotePath]:
     return [file for part in files.table_parts(path) for file in files.part_files(part)]
 
 
-def scan_column(path: Any, column: str | None = None) -> Iterator[Any]:
+def scan_column(path: Path | str, column: str | None = None) -> Iterator[Any]:
     """Yield the values of a column in pieces of 65,536 rows: Arrow or numpy arrays of one type."""
     values = _array_column(Path(path), column) if _is_array(path) else whole_column(path, column)
     yield from (values[i : i + _PIECE_ROWS] for i in range(0, len(values), _PIECE_ROWS))
-
-
-def table_name(path: Any) -> str:
-    """Return a table's name for an error message."""
-    return str(path) if isinstance(path, str | Path) else "the table in memory"
 
 
 class ColumnWriter:
@@ -294,9 +285,9 @@ def _sink(file: Any, schema: Any, *, csv: bool) -> Any:
     return (CSVWriter if csv else ParquetWriter)(file, schema)
 
 
-def _is_array(path: Any) -> bool:
+def _is_array(path: Path | str) -> bool:
     """Return whether a source is a file with a single array instead of a table."""
-    if not isinstance(path, str | Path) or Path(path).suffix not in ARRAYS:
+    if Path(path).suffix not in ARRAYS:
         return False
     if isinstance(resolve(path), RemotePath):
         raise InvalidInputError(
@@ -305,31 +296,33 @@ def _is_array(path: Any) -> bool:
     return True
 
 
-def _schema(path: Any) -> Any:
+def _schema(path: Path | str) -> Any:
     return files.require_columns(files.table_parts(path)[0], [])
 
 
-def _only_lists(path: Any) -> str:
+def _only_lists(path: Path | str) -> str:
     """Return the name of the only column of lists."""
     schema = _schema(path)
     names = [field.name for field in schema if arrow.is_list(field.type)]
     if len(names) != 1:
         kind = "several columns" if names else "no column"
         raise MissingInputError(
-            f"{table_name(path)} has {kind} of lists, so the column of vectors must be named (texts and pictures need "
+            f"{path} has {kind} of lists, so the column of vectors must be named (texts and pictures need "
             f"an --encoder); {files.listed(schema.names)}."
         )
     return names[0]
 
 
-def _named(path: Any, column: str | None) -> str:
+def _named(path: Path | str, column: str | None) -> str:
     if column is None:
         columns = files.listed(_schema(path).names)
-        raise MissingInputError(f"name a column of {table_name(path)}; {columns}.")
+        raise MissingInputError(f"name a column of {path}; {columns}.")
     return column
 
 
-def _batches(path: Any, column: str, rows: int) -> Iterator[tuple[int, int, Any, files.Part]]:
+def _batches(
+    path: Path | str, column: str, rows: int
+) -> Iterator[tuple[int, int, Any, files.Part]]:
     """Yield (first row in its part, first row in the table, Arrow array, part) of a column."""
     total = 0
     for part in files.table_parts(path):
@@ -341,7 +334,7 @@ def _batches(path: Any, column: str, rows: int) -> Iterator[tuple[int, int, Any,
                 first, total = first + len(batch), total + len(batch)
 
 
-def _pieces(path: Any, column: str) -> Iterator[tuple[str, int, Any]]:
+def _pieces(path: Path | str, column: str) -> Iterator[tuple[str, int, Any]]:
     """Yield (part, number of the first row, Arrow array) of a column, all with the type of the first piece."""
     expected = None
     for first, _, column_part, part in _batches(path, column, files.BATCH):
@@ -353,7 +346,7 @@ def _pieces(path: Any, column: str) -> Iterator[tuple[str, int, Any]]:
             yield str(part), first, array
 
 
-def whole_column(path: Any, column: str | None, *, numbers: bool = False) -> Any:
+def whole_column(path: Path | str, column: str | None, *, numbers: bool = False) -> Any:
     """Return a column of scalars in memory, as an Arrow chunked array; texts of CSV as numbers if asked for."""
     arrays = []
     for where, _, array in _pieces(path, _named(path, column)):
@@ -363,7 +356,7 @@ def whole_column(path: Any, column: str | None, *, numbers: bool = False) -> Any
             )
         arrays.append(array)
     if not arrays:
-        raise InvalidInputError(f"{table_name(path)} has no rows.")
+        raise InvalidInputError(f"{path} has no rows.")
     values = files.pyarrow_package().chunked_array(arrays)
     return arrow.numbers(values) if numbers and not files.table_parts(path)[0].typed else values
 

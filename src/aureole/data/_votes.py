@@ -18,7 +18,7 @@ from torch import Tensor
 from aureole.data._array_files import ARRAYS, map_array
 from aureole.data._pairs import label_rates, missing_values
 from aureole.data._table_files import listed, require_columns, table_parts
-from aureole.data._tables import read_column, rows_by_id, table_name, unique_ids
+from aureole.data._tables import read_column, rows_by_id, unique_ids
 from aureole.errors import InvalidInputError, MissingInputError
 
 Values = Any  # a list, an array, a tensor, or a column of pandas, polars or pyarrow
@@ -210,10 +210,10 @@ class Votes:
 
 
 def read_votes(
-    path: Any,
+    path: Path | str,
     columns: tuple[str, str, str | None] = ("item", "label", "annotator"),
     *,
-    ids: tuple[Any, str] | None = None,
+    ids: tuple[Path | str, str] | None = None,
     n_rows: int | None = None,
 ) -> Votes:
     r"""Return the votes of a long table with one vote per row, in the order of your vectors.
@@ -244,7 +244,7 @@ def read_votes(
     last = int(rows.argmax())
     if known is None and rows[last] >= (n_rows or _MOST_ROWS):
         raise InvalidInputError(
-            f"row {last} of {table_name(path)} (counted from 0) is a vote on item {rows[last]}, but there are "
+            f"row {last} of {path} (counted from 0) is a vote on item {rows[last]}, but there are "
             f"{n_rows or _MOST_ROWS} vectors at most. For ids, pass ids=(table, column), or --id-column in commands."
         )
     order: Any = np.arange(n_rows or int(rows[last]) + 1) if known is None else np.asarray(known)
@@ -253,7 +253,7 @@ def read_votes(
         return Votes.from_table(order[rows], labels, people, order=order)
 
 
-def read_vote_counts(path: Any, columns: Sequence[str] = ()) -> Votes:
+def read_vote_counts(path: Path | str, columns: Sequence[str] = ()) -> Votes:
     r"""Return the votes of a table with one column of counts per class and one row per item, or of an array of counts.
 
     Names of columns with ``*`` or ``?`` are patterns and stand for all columns that match.
@@ -266,7 +266,7 @@ def read_vote_counts(path: Any, columns: Sequence[str] = ()) -> Votes:
     >>> read_vote_counts(path, ["votes_*"]).counts.tolist()
     [[2, 1], [0, 3]]
     """
-    if isinstance(path, str | Path) and Path(path).suffix in ARRAYS:
+    if Path(path).suffix in ARRAYS:
         counts, names = map_array(Path(path)), None
     else:
         existing = require_columns(table_parts(path)[0], []).names
@@ -277,19 +277,19 @@ def read_vote_counts(path: Any, columns: Sequence[str] = ()) -> Votes:
         unmatched = [name for name, found in matches.items() if not found]
         if unmatched or not names:
             problem = f"no column {unmatched[0]!r}" if unmatched else "columns of votes to be named"
-            raise MissingInputError(f"{table_name(path)} has {problem}; {listed(existing)}.")
+            raise MissingInputError(f"{path} has {problem}; {listed(existing)}.")
         counts = np.stack([read_column(path, name, numbers=True) for name in names], 1)
     with _naming(path):
         return Votes.of(counts, classes=names)
 
 
 @contextmanager
-def _naming(path: Any) -> Iterator[None]:
+def _naming(path: Path | str) -> Iterator[None]:
     """Name the file in errors about its votes."""
     try:
         yield
     except InvalidInputError as error:
-        raise InvalidInputError(f"in {table_name(path)}, {error}") from error
+        raise InvalidInputError(f"in {path}, {error}") from error
 
 
 def _whole_counts(counts: Any) -> Int[Tensor, "n classes"]:

@@ -10,13 +10,9 @@ import torch
 
 from aureole.data._addresses import is_remote, local_folder
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.encoders import (
-    Encoder,
-    PosteriorModel,
-    absolute_spec,
-    is_spec,
-    load as load_encoder,
-)
+from aureole.encoders import Encoder, load as load_encoder
+from aureole.encoders._encoder import PosteriorModel
+from aureole.encoders._resolver import absolute_spec, is_spec
 from aureole.errors import EncoderError, InvalidInputError, MissingInputError
 from aureole.models._saving import PACKAGED_HEADS, WEIGHTS, find_model, format_of
 from aureole.records import file_hash

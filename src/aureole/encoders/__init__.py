@@ -6,9 +6,7 @@ from a file, a gallery or a request. Heads and galleries store a fingerprint, wh
 loaded.
 """
 
-from aureole.encoders._bulk import ahead, encode_all
-from aureole.encoders._encoder import Encoder, Kind, PosteriorModel, check_text
-from aureole.encoders._resolver import absolute_spec, is_spec, load
-from aureole.encoders._sentence_transformers import packaged_folder
+from aureole.encoders._encoder import Encoder
+from aureole.encoders._resolver import load
 
 __all__ = ["Encoder", "load"]

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from aureole.data._image_files import read_rgb
+from aureole.data._table_files import reason
 from aureole.distributions import MixtureVMF, VonMisesFisher
 from aureole.errors import EncoderError, InvalidInputError
 
@@ -170,7 +171,7 @@ def as_array(vectors: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(vectors, np.float32)
     except (TypeError, ValueError) as error:
-        raise EncoderError(f"{name} returned no array of numbers: {first_line(error)}") from error
+        raise EncoderError(f"{name} returned no array of numbers: {reason(error)}") from error
 
 
 def weights_fingerprint(
@@ -210,10 +211,3 @@ def quiet() -> Iterator[None]:
             log.setLevel(level)
         if shown:
             library.enable_progress_bar()
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, with a full stop, in at most 300 characters."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = (lines or [type(error).__name__])[0][:300]
-    return text if text.endswith(".") else f"{text}."

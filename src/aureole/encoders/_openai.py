@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from aureole.encoders._encoder import Encoder, Kind, first_line
+from aureole.data._table_files import reason
+from aureole.encoders._encoder import Encoder, Kind
 from aureole.errors import EncoderError
 
 KEY, TIMEOUT, RETRIES = "OPENAI_API_KEY", "AUREOLE_API_TIMEOUT", "AUREOLE_API_RETRIES"
@@ -90,11 +91,11 @@ class ApiEncoder(Encoder):
                 raise ValueError(f"embeddings of shape {vectors.shape}")
         except self._error as error:
             # a server may repeat the key
-            said = first_line(error).replace(os.environ.get(KEY) or "\0", "***")
+            said = reason(error).replace(os.environ.get(KEY) or "\0", "***")
             raise EncoderError(f"{asked}: {said} Check the URL, the model and {KEY}.") from None
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise EncoderError(
-                f"{asked}: it did not answer as /v1/embeddings does: {type(error).__name__}: {first_line(error)}"
+                f"{asked}: it did not answer as /v1/embeddings does: {type(error).__name__}: {reason(error)}"
             ) from error
         return vectors
 

@@ -15,7 +15,7 @@ import torch
 from aureole.caps import CredibleIndex, Hits, SearchOptions
 from aureole.distributions import VonMisesFisher
 from aureole.embed._embedder import Embedder, prepare_vector
-from aureole.encoders import check_text
+from aureole.encoders._encoder import check_text
 from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.explorer._neighbourhood_map import MAX_COUNT
 from aureole.match._gallery import without_item

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from aureole.distributions import VonMisesFisher
 from aureole.distributions._values import cat
-from aureole.encoders import packaged_folder
+from aureole.encoders._sentence_transformers import packaged_folder
 from aureole.errors import InvalidInputError, MissingPackageError
 from aureole.losses import ContrastiveLoss, Negatives
 from aureole.losses._contrastive import check_posteriors
