@@ -100,7 +100,7 @@ def parse_spec(text: str) -> str:
 
     Only the command line is parsed here: specifications are never read from data.
     """
-    if au.encoders.is_spec(text) or au.data._addresses.is_remote(text):
+    if au.encoders._resolver.is_spec(text) or au.data._addresses.is_remote(text):
         return text
     return str(_find_model(text))
 
@@ -200,7 +200,7 @@ class InputOptions:
         return self.text_column or self.image_column or (IMAGE if is_pictures(table) else None)
 
     @property
-    def kind(self) -> au.encoders.Kind:
+    def kind(self) -> au.encoders._encoder.Kind:
         """Return what the column holds."""
         return "text" if self.text_column else "image"
 
@@ -229,11 +229,13 @@ class InputOptions:
         with rows_bar("reading" if encoder is None else "encoding", shown=shown) as observer:
             if encoder is None:
                 return au.data.read_vectors(table, vector_column, work=work, observer=observer)
+            from aureole.encoders._bulk import encode_all
+
             column = self.column(table)
             assert column is not None  # checked
             inputs = au.data._tables.scan_inputs(table, column, self.kind)
             options = {"work": work, "resume": resume, "observer": observer}
-            return au.encoders.encode_all(encoder, inputs, **options)
+            return encode_all(encoder, inputs, **options)
 
     def galleries(self, kappa: np.ndarray, table: Path) -> tuple[pages.Gallery, ...]:
         """Return the least and the most certain rows, if there is a column of texts or pictures to show."""

@@ -335,7 +335,7 @@ def _build_query(index: au.CredibleIndex, query: QueryOptions, model: ModelOptio
         stored, _ = index.fetch([query.item])
         return Query(_single(stored), f"item {query.item[:60]!r}", item=query.item)
     if query.text is not None:
-        kind, raw = "text", au.encoders.check_text(query.text)
+        kind, raw = "text", au.encoders._encoder.check_text(query.text)
         about = f"text {query.text[:60]!r}"
     elif query.image is not None:
         au.data._image_files.read_rgb(query.image)

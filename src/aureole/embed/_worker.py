@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from aureole.data._addresses import RemotePath, is_remote, resolve
-from aureole.data._arrow_columns import columns_of, fitting, holds_paths, values_of
+from aureole.data._columns import columns_of, fitting, holds_paths, values_of
 from aureole.data._table_files import is_picture_folder, require_columns, table_parts
 from aureole.embed._embedder import Embedder, Modality, ModelSpec
 from aureole.embed._posterior_table import Known, content_key
