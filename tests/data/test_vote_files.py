@@ -79,7 +79,7 @@ def test_columns_of_counts_by_name_and_by_pattern(tmp_path):
             read_vote_counts(path, ["cat_*"])
         with pytest.raises(MissingInputError, match="no column 'cat'"):
             read_vote_counts(path, ["cat"])
-        with pytest.raises(InvalidInputError, match="numbers of votes are needed"):
+        with pytest.raises(InvalidInputError, match="must be numbers of votes"):
             read_vote_counts(path, ["id", "votes_cat"])
         with pytest.raises(MissingInputError, match="columns of votes to be named"):
             read_vote_counts(path)

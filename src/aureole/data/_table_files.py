@@ -393,9 +393,10 @@ def short(value: Any) -> str:
 @contextmanager
 def reading(part: Any) -> Iterator[None]:
     """Turn errors of pyarrow and of the disk into one sentence that names the file."""
+    errors = (pyarrow_package().ArrowException, OSError, EOFError)
     try:
         yield
-    except (pyarrow_package().ArrowException, OSError, EOFError) as error:
+    except errors as error:
         raise InvalidInputError(f"{part} cannot be read: {reason(error)}") from error
 
 

@@ -321,7 +321,7 @@ def _column(values: Any, name: str) -> np.ndarray:
     given = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     try:
         array = np.asarray(given)
-        if array.dtype.kind in "US" and not isinstance(given, np.ndarray):
+        if array.dtype.kind in "US" and array.ndim == 1 and not isinstance(given, np.ndarray):
             # a list of texts and NaN would become an array of texts, with "nan" among them
             array = np.fromiter(given, object, len(given))
         if array.ndim != 1:
