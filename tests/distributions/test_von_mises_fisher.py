@@ -280,6 +280,7 @@ def test_torch_compile_gives_the_eager_values():
     code = """
 import torch, aureole as au
 from aureole import sphere
+from aureole.sphere._geometry import wrap
 torch.manual_seed(0)
 mu = sphere.normalize(torch.randn(32, 10)).requires_grad_()
 kappa = (50 * torch.rand(32)).requires_grad_()

@@ -24,11 +24,9 @@ from aureole.models import Card
 from aureole.models._card import model_card
 from aureole.models._saving import (
     CARD,
-    CONFIG,
     PIPELINE_FORMAT,
     PIPELINE_HEAD,
     PIPELINE_HEADS,
-    WEIGHTS,
     describe,
     load_pipeline_head,
     save_folder,
@@ -93,14 +91,9 @@ class SentencePosterior(nn.Module):
         )
 
     @classmethod
-    def load(
-        cls, model_name_or_path: str, subfolder: str = "", **options: Any
-    ) -> "SentencePosterior":
-        """Load the module from a folder or from a repository of the hub; sentence-transformers calls this."""
-        folder = Path(model_name_or_path, subfolder)
-        if not folder.is_dir():
-            folder = _download(model_name_or_path, subfolder, options)
-        return cls(load_pipeline_head(folder))
+    def load(cls, model_name_or_path: str, subfolder: str = "", **_: Any) -> "SentencePosterior":
+        """Load the module from a folder; sentence-transformers calls this."""
+        return cls(load_pipeline_head(Path(model_name_or_path, subfolder)))
 
 
 # the path that pipelines save for this module, which must not depend on the file it is in
@@ -301,20 +294,3 @@ def _posterior(features: Mapping[str, Any]) -> VonMisesFisher:
             "the pipeline returns no kappa: call model.append(SentencePosterior(head)) first."
         )
     return VonMisesFisher(features["sentence_embedding"], features["kappa"])
-
-
-def _download(repository: str, subfolder: str, options: Mapping[str, Any]) -> Path:
-    """Download the two files of a head from a hub repository; returns their folder in the cache."""
-    from sentence_transformers.util import load_file_path
-
-    known = ("token", "cache_folder", "revision", "local_files_only")
-    chosen = {name: options[name] for name in known if name in options}
-    paths = [
-        load_file_path(repository, name, subfolder=subfolder, **chosen)
-        for name in (CONFIG, WEIGHTS)
-    ]
-    if None in paths:
-        raise InvalidInputError(
-            f"{repository}/{subfolder} does not contain {CONFIG} and {WEIGHTS}."
-        )
-    return Path(str(paths[0])).parent
