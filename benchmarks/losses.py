@@ -5,9 +5,9 @@
 B = 512 anchors with 512 shared negatives. Peak memory is what one forward and backward pass adds to the process.
 
 ``python -m benchmarks.losses --grid 256 1024`` compares instead with ``F.cross_entropy(anchor @ positive.T / T)``,
-plain InfoNCE in two lines, at these batch sizes, six dimensions, kappa_pos = 20, D, 2 D and 4 D, and partners at cosines
-of 0.1 (as early in training), 0.5 and 0.95. Subnormal numbers are flushed, since plain InfoNCE slows down fifteen-fold on
-its subnormal gradients otherwise; a column tells the ratio without. It writes results/benchmarks/loss_grid.json.
+plain InfoNCE in two lines, at these batch sizes, six dimensions, kappa_pos = 20, D, 2 D and 4 D, and partners at
+cosines of 0.1 (as early in training), 0.5 and 0.95. Subnormal numbers are flushed: they slow plain InfoNCE down
+fifteen-fold; a column tells the ratio without. It writes results/benchmarks/loss_grid.json.
 """
 
 import argparse
