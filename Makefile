@@ -8,7 +8,7 @@ QUICK = tests/sphere tests/distributions tests/losses tests/data tests/evaluatio
 
 .PHONY: check quick core-quick fast again timm slow sweeps lint types contracts test pages page docs accuracy benchmarks
 
-check: lint types contracts stats pages page docs test
+check: lint types contracts pages page docs test
 
 quick:
 	$(MAKE) -j2 lint types contracts core-quick
