@@ -63,20 +63,6 @@ def test_rows_lie_near_rows_of_their_class_also_those_that_are_placed(posterior)
     assert (again.fitted == found.fitted).all()
 
 
-def test_the_quality_is_the_share_of_a_loop(posterior):
-    index = CredibleIndex.create("faiss://", part(posterior, slice(0, 40)), ids(0, 40))
-    found = fit_map(index)
-    assert found.note.method == "PCA"
-    mu = posterior.mu[:40].numpy()
-    kept = 0
-    for row in range(40):
-        others = [i for i in range(40) if i != row]
-        near = sorted(others, key=lambda i: -float(mu[i] @ mu[row]))[:10]
-        on_map = sorted(others, key=lambda i: float(((found.xy[i] - found.xy[row]) ** 2).sum()))
-        kept += len(set(near) & set(on_map[:10]))
-    assert found.note.neighbours_kept == pytest.approx(kept / 400)
-
-
 @pytest.mark.parametrize("engine", ["faiss", "lance"])
 def test_new_rows_are_on_the_next_map(tmp_path, posterior, engine):
     where = tmp_path / f"gallery.{engine}"

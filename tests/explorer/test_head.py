@@ -38,9 +38,9 @@ def assessment(**changes):
 def test_the_page_has_every_part_and_says_the_main_things():
     html = head_page(assessment(), source="vectors.parquet")
     found = Outline(html)
-    parts = ["reading", "certainty", "rejection", "coverage", "profile"]
+    parts = ["reading", "certainty", "rejection", "coverage"]
     assert [i for i in found.ids if i in parts] == parts
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 3
     text = re.sub(r"\s+", " ", html)
     assert "vectors.parquet: 500 rows in 100 groups; posteriors of 32 dimensions." in text
     assert "carries 4.50 nats of information about a partner: it narrows the search 90-fold" in text
@@ -67,8 +67,6 @@ def test_the_page_says_that_there_is_no_information():
     [
         {"kappa": np.array([5.0], np.float32), "asked": 2},
         {"kappa": np.full(7, 5.0, np.float32)},
-        {"profile": {}},
-        {"profile": {64.0: 4.5}},
         {"recall": 1.0, "area": 1.0, "area_best": 1.0, "auroc": None, "kept": np.ones(101)},
         {"recall": 0.0, "area": 0.0, "area_best": 0.0, "auroc": None, "kept": np.zeros(101)},
         {"coverage": {0.5: 0.0, 0.9: 1.0}},

@@ -421,16 +421,10 @@ def map_(
         path = str(map_path(opened.where))
     note = made.note
     if as_json:
-        facts = {
-            name: getattr(note, name) for name in ("method", "rows", "fitted", "neighbours_kept")
-        }
+        facts = {name: getattr(note, name) for name in ("method", "rows", "fitted")}
         print_json({"map": path, **facts, "seconds": time.monotonic() - started})
         return
-    print_text(
-        path,
-        f"{note.rows:,} rows by {note.method}, fitted on {note.fitted:,}; "
-        f"{100 * note.neighbours_kept:.0f} % of the 10 nearest neighbours are among the 10 nearest on the map.",
-    )
+    print_text(path, f"{note.rows:,} rows by {note.method}, fitted on {note.fitted:,}.")
 
 
 def _parts(

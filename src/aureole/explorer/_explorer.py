@@ -8,10 +8,8 @@ import hashlib
 import html
 import json
 import math
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from aureole.engines import Origin
 from aureole.engines._directions import exact_cosines, stored_direction
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.evaluation._rejection import SAMPLED, kappa_rejection
-from aureole.explorer._gallery_map import GalleryMap, Observer, fit_map
+from aureole.explorer._gallery_map import GalleryMap, fit_map
 from aureole.explorer._gallery_table import NO_MAP, GalleryTable
 from aureole.explorer._neighbourhood_map import MASSES, match_prior, stored_sets
 from aureole.match import GalleryMatcher, MatchCalibrator, MatchOptions
@@ -492,31 +490,11 @@ def _map_of(
             f"fitting a map of more than {_QUICK:,} items takes a while. To include one, call au.explore with map=True."
         )
     try:
-        with _map_progress() as observer:
-            return fit_map(index, observer=observer), ""
+        return fit_map(index), ""
     except MissingPackageError as error:
         if wanted:
             raise
         return None, f"{error} Then call au.explore again."
-
-
-@contextmanager
-def _map_progress() -> Iterator[Observer]:
-    """An observer of ``fit_map`` that keeps one line of stderr up to date, in a terminal or a notebook."""
-    shown = sys.stderr.isatty() or "ipykernel" in sys.modules
-    last = ""
-
-    def show(step: str, done: int, total: int) -> None:
-        nonlocal last
-        line = f"map: {step} {100 * done // max(1, total)} %"
-        if shown and line != last:
-            sys.stderr.write(f"\r{line:<30}")
-            sys.stderr.flush()
-            last = line
-
-    yield show
-    if last:
-        sys.stderr.write(f"\r{'':<30}\r")
 
 
 class Exploration:

@@ -29,7 +29,6 @@ _NEAREST = 5  # that place another row
 _ITERATIONS = (250, 500)  # with early exaggeration, and without
 _FEWEST = 50  # rows below which principal axes are used
 _EXACT = 20_000  # rows up to which neighbours are searched exactly
-_PROBES, _KEPT = 500, 10  # rows and neighbours of the quality figure
 _BLOCK = 50_000  # rows in memory at once
 _MAX_FILE = 8 * 2**30
 
@@ -39,14 +38,12 @@ class MapNote:
     """How a map was made.
 
     ``method`` is "t-SNE" or, for fewer than 50 rows, "PCA"; ``rows`` are on the map, and the layout was ``fitted`` on
-    so many of them. ``neighbours_kept`` is the share of the 10 nearest fitted rows of 500 random ones that are among
-    the 10 nearest on the map. The rest describes the gallery and the run.
+    so many of them. The rest describes the gallery and the run.
     """
 
     method: str
     rows: int
     fitted: int
-    neighbours_kept: float
     dim: int
     origin: str | None
     version: str
@@ -188,30 +185,12 @@ def fit_map(
         method="PCA" if len(mu) < _FEWEST else "t-SNE",
         rows=len(all_ids),
         fitted=len(mu),
-        neighbours_kept=_neighbours_kept(near, mu, xy, seed),
         dim=index.schema.dim,
         origin=index.origin.fingerprint,
         version=version,
         seed=seed,
     )
     return GalleryMap(all_ids, np.concatenate(all_xy), np.concatenate(fitted), note)
-
-
-def _neighbours_kept(near: Any, mu: np.ndarray, xy: np.ndarray, seed: int) -> float:
-    """Return the share of the nearest fitted rows of random ones that are among as many nearest on the map."""
-    n = len(xy)
-    k = min(_KEPT, n - 1)
-    if k < 1:
-        return 1.0
-    probes = np.random.default_rng(seed + 1).choice(n, min(_PROBES, n), replace=False)
-    _, rows = near.search(np.ascontiguousarray(mu[probes]), k + 1)
-    kept = 0
-    for probe, found in zip(probes.tolist(), rows.tolist(), strict=True):
-        distance = ((xy - xy[probe]) ** 2).sum(1)
-        distance[probe] = np.inf
-        others = [row for row in found if row not in (probe, -1)][:k]
-        kept += len(np.intersect1d(others, np.argpartition(distance, k - 1)[:k]))
-    return kept / (k * len(probes))
 
 
 def _layout(mu: np.ndarray, seed: int, observer: Observer) -> np.ndarray:

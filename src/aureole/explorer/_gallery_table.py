@@ -3,9 +3,7 @@
 import base64
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +18,6 @@ Batch = tuple[Sequence[Any], np.ndarray, Mapping[str, Sequence[Any]]]
 MAX_HITS = 200_000  # rows that a text search returns
 _MAX_CATEGORIES = 10_000
 _FEW = 50  # so many distinct values are always a category
-_MAX_TEXT_BYTES = 512 * 2**20  # of all searchable text
 _SEARCHED = 1000  # characters of each text that are searched
 _NAMED = 100  # classes that are listed with their sizes
 NO_MAP = "this gallery has no map. Make one with: aureole index map GALLERY"
@@ -90,7 +87,7 @@ class GalleryTable:
 
     What the map, the selections, the lists and the filters of the explorer work on: columns of 4 or 2 bytes per row,
     ids by number and back, and a search for text. A snapshot in memory: about 50 bytes per row, the ids, and the texts
-    once (without case, 1,000 characters each, 512 MiB in total; texts beyond are not searched).
+    once (without case, 1,000 characters each).
 
     Parameters
     ----------
@@ -135,18 +132,14 @@ class GalleryTable:
         payload: dict[str, list[Any]] = {name: [] for name in columns}
         texts: dict[str, list[Any]] = {name: [] for name, kind in columns.items() if kind == "text"}
         texts = {"id": [], **texts}
-        size = 0
         for ids, kappa, values in batches:
             names.append(pa.array([str(name) for name in ids], pa.large_string()))
             kappas.append(np.asarray(kappa, np.float32))
             for name, kind in columns.items():
                 payload[name].append(_payload_array(pa, kind, values[name]))
-            for name in list(texts):
+            for name in texts:
                 folded = _folded(pa, names[-1].to_pylist() if name == "id" else values[name])
                 texts[name].append(folded)
-                size += folded.nbytes
-                if size > _MAX_TEXT_BYTES and name != "id":
-                    size -= sum(part.nbytes for part in texts.pop(name))
         kappa, ids = np.concatenate(kappas), pa.chunked_array(names, pa.large_string())
         keys = [("kappa", "ascending"), ("id", "ascending")]
         order = compute.sort_indices(pa.table({"kappa": kappa, "id": ids}), sort_keys=keys)
@@ -164,7 +157,6 @@ class GalleryTable:
         self.columns = {"kappa": Column("kappa", "number", self.kappa)}
         for name, kind in columns.items():
             self.columns[name] = self._column(name, kind, payload.pop(name))
-        self._code_by_label = _codes_by_text(self._label_values)
         self.map: dict[str, Any] = {"available": False, "method": None, "reason": NO_MAP}
         self.version = ""
         self._digest(f"{version}\0{len(self)}\0{label_column}\0{text_column}".encode())
@@ -279,10 +271,10 @@ class GalleryTable:
         """Return the ids of a page and the total number of items; the label is text, as JSON or Python writes it."""
         rows = np.arange(len(self))
         if label is not None:
-            code = self._code_of(label)
-            if code is None or self._label_codes is None:
-                return [], 0
-            rows = np.flatnonzero(self._label_codes == code)
+            texts = [{str(value), json.dumps(value)} for value in self._label_values]
+            codes = [code for code, text in enumerate(texts) if label in text]
+            chosen = np.array([] if self._label_codes is None else self._label_codes)
+            rows = np.flatnonzero(np.isin(chosen, codes))
         chosen = (rows if order == "ambiguous" else rows[::-1])[offset : offset + limit]
         return self.ids(chosen.tolist()), len(rows)
 
@@ -346,14 +338,6 @@ class GalleryTable:
                 found = Column(name, "category", codes.astype(np.uint16), values)
         return found
 
-    def _code_of(self, label: str) -> int | None:
-        """Return the code of a label. Numbers match in any notation: a browser writes 3 for 3.0 and 1e-7 for 1e-07."""
-        code = self._code_by_label.get(label)
-        if code is None:
-            with suppress(ValueError):
-                code = self._code_by_label.get(float(label))
-        return code
-
 
 def table_version(index: CredibleIndex) -> str:
     """Return a text that changes when the rows of a gallery or its stored map do; cheap to ask for."""
@@ -381,15 +365,3 @@ def _by_frequency(codes: np.ndarray, values: list[Any]) -> tuple[np.ndarray, lis
     new = np.zeros(len(values), np.uint32)
     new[order] = np.arange(len(values), dtype=np.uint32)
     return new[codes], [values[i] for i in order], counts[order]
-
-
-def _codes_by_text(values: list[Any]) -> dict[str | float, int]:
-    """Return the code of each label by its texts in Python and JSON, and by its value if it is a number."""
-    found: dict[str | float, int] = {}
-    for code, value in enumerate(values):
-        found[str(value)] = code
-        if not isinstance(value, str):
-            found[json.dumps(value)] = code  # true for Python's True
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            found.setdefault(float(value), code)
-    return found

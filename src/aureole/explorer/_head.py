@@ -22,7 +22,7 @@ from aureole.explorer._page import (
     format_share,
     render,
 )
-from aureole.plot import BLUE, VERMILION, canvas, coverage, draw_rejection, kappa_histogram
+from aureole.plot import canvas, coverage, draw_rejection, kappa_histogram
 from aureole.training._assessment import Assessment
 
 _SHOWN = 12  # items of each gallery
@@ -79,8 +79,6 @@ def head_page(
     """The page on an assessment as HTML; ``source`` names what was assessed."""
     reading = Section("reading", "How to read this", "\n\n".join(_READING), (), ())
     sections = [reading, _certainty(found.kappa, galleries), _rejection(found), _coverage(found)]
-    if found.profile:
-        sections.append(_profile(found))
     about = f"{source}: {len(found.kappa):,} rows in {found.groups:,} groups; posteriors of {found.dim} dimensions."
     return render(
         "How certain are these rows?",
@@ -233,25 +231,13 @@ def _certainty(kappa: np.ndarray, galleries: Sequence[Gallery]) -> Section:
 
 
 def _rejection(found: Assessment) -> Section:
-    auroc = "not defined" if found.auroc is None else f"{found.auroc:.3f}"
-    table = Table(
-        "Area under the curve",
-        "Mean Recall@1 over all rejected shares. The probability that a wrong row has a lower κ than a right one: "
-        f"{auroc}.",
-        ("rows rejected", "area"),
-        (
-            ("by κ", f"{found.area:.3f}"),
-            ("random order", f"{found.recall:.3f}"),
-            ("best order", f"{found.area_best:.3f}"),
-        ),
-    )
     figure = Picture(
         _rejection_figure(found),
         "Recall@1 of the remaining rows when the least certain ones are rejected.",
         "Recall@1 against the share of rows rejected, by κ, at random and in the best order",
     )
     text = f"The gain from rejecting the least certain rows. {found.asked:,} rows were looked up."
-    return Section("rejection", "Rejecting uncertain rows", text, (table,), (figure,))
+    return Section("rejection", "Rejecting uncertain rows", text, (), (figure,))
 
 
 def _coverage(found: Assessment) -> Section:
@@ -271,19 +257,6 @@ def _coverage(found: Assessment) -> Section:
     )
     text = "Do caps contain as much as their nominal mass?"
     return Section("coverage", "Coverage", text, (table,), (figure,))
-
-
-def _profile(found: Assessment) -> Section:
-    figure = Picture(
-        _profile_figure(found.profile, found.kappa_pos),
-        "Information on held-out pairs when the head was fitted, against κ_pos. The axis spans half a nat or more.",
-        "Held-out information against κ_pos",
-    )
-    text = (
-        "κ_pos is how close the latents of partners are. Pairs determine it only weakly: where this curve is flat, "
-        "another κ_pos would do as well, and would scale all κ. The order of the rows hardly changes."
-    )
-    return Section("profile", "The choice of κ_pos", text, (), (figure,))
 
 
 def _kappa_figure(kappa: np.ndarray) -> str:
@@ -319,23 +292,5 @@ def _coverage_figure(shares: Mapping[float, float]) -> str:
     """Measured against nominal coverage of a partner."""
     with canvas("head-coverage", 1, height=3.9) as drawing:
         coverage(shares, ax=drawing.axes[0]).get_legend().remove()
-        drawing.legend()
-    return drawing.svg
-
-
-def _profile_figure(profile: Mapping[float, float], kappa_pos: float) -> str:
-    """The held-out information against kappa_pos on a log scale, with the chosen value marked."""
-    values = sorted(profile.items())
-    x, y = zip(*values, strict=True)
-    with canvas("head-profile", 1) as drawing:
-        (axes,) = drawing.axes
-        axes.plot(x, y, "o-", color=BLUE, markersize=6, label="held-out information")
-        chosen = f"chosen: {format_number(kappa_pos)}"
-        axes.axvline(kappa_pos, color=VERMILION, linestyle="--", label=chosen)
-        axes.set_xscale("log")
-        axes.set_xticks(x, [f"{value:.3g}" for value in x])
-        axes.minorticks_off()
-        middle, half = (max(y) + min(y)) / 2, max(0.55 * (max(y) - min(y)), 0.25)
-        axes.set(xlabel="κ_pos", ylabel="nats", ylim=(middle - half, middle + half))
         drawing.legend()
     return drawing.svg

@@ -297,15 +297,9 @@ def _reliability(calibrator: MatchCalibrator) -> Section:
         "Below the diagonal the probabilities are too high, above it too low.",
         "Observed share of matches against predicted probability",
     )
-    table = Table(
-        "Candidates by probability",
-        "The 10 bins of the figure.",
-        ("predicted", "observed", "candidates"),
-        tuple((f"{100 * p:.1f} %", f"{100 * seen:.1f} %", f"{n:,}") for p, seen, n in bins),
-    )
     error = calibration_error(bins)
     text = "Of the items to which the calibrator gives 30 %, do 30 % match? "
     if np.isfinite(error):
         text += f"Above 5 %, the two differ by {100 * error:.1f} points on average. "
     text += "The same queries shaped the probabilities, so new ones agree a little less."
-    return Section("reliability", "Are the probabilities right?", text, (table,), (figure,))
+    return Section("reliability", "Are the probabilities right?", text, (), (figure,))
