@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.sphere import log_positivity_matrix, predictive_mass
+from aureole.sphere import log_positivity, log_positivity_matrix, predictive_mass
 
 CAP_MASSES = (0.5, 0.8, 0.9, 0.95)  # of the caps that are reported by default
 
