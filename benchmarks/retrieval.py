@@ -28,7 +28,7 @@ import torch
 
 import aureole as au
 from aureole.caps import CredibleIndex, cap_cosine
-from aureole.engines._directions import exact_cosines, stored_direction
+from aureole.engines._schema import exact_cosines, stored_direction
 from aureole.records import Record, write_record
 from benchmarks.engines import clustered
 from benchmarks.timing import median_seconds

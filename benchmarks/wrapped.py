@@ -22,7 +22,7 @@ import torch
 
 import aureole as au
 from aureole.caps import CredibleIndex, Hits, SearchOptions, cap_cosine
-from aureole.engines._directions import exact_cosines, stored_direction
+from aureole.engines._schema import exact_cosines, stored_direction
 from aureole.records import Record, write_record
 from benchmarks.engines import clustered, postgres_server
 

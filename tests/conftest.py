@@ -15,7 +15,6 @@ with install_import_hook("aureole", "beartype.beartype"):
     import aureole.data
     import aureole.embed
     import aureole.engines._faiss
-    import aureole.engines._faiss_index
     import aureole.engines._integrity
     import aureole.engines._lance
     import aureole.engines._postgres

@@ -11,7 +11,7 @@ from scipy import integrate
 import aureole as au
 from aureole import sphere
 from aureole.caps import _cap_tables as tables, _caps as caps
-from aureole.engines._directions import exact_cosines, stored_direction
+from aureole.engines._schema import exact_cosines, stored_direction
 from aureole.errors import InvalidInputError
 from aureole.sphere._geometry import wrap
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import aureole as au
-from aureole.engines._lance_tables import lance_package
+from aureole.engines._lance import lance_package
 from aureole.models import CifarResNet
 from aureole.training import FrozenHead
 from tests.cli.conftest import columns

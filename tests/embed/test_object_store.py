@@ -8,7 +8,7 @@ from aureole.caps import CredibleIndex
 from aureole.data import write_columns
 from aureole.data._addresses import _file_system
 from aureole.embed import SourceSpec, embed
-from aureole.engines._lance_tables import open_table, table_exists
+from aureole.engines._lance import open_table, table_exists
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from benchmarks.engines import moto_program, s3_server, upload
 from tests.cli.conftest import columns

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 from aureole.embed._worker import Source, SourceSpec
-from aureole.engines._lance_tables import lance_package
+from aureole.engines._lance import lance_package
 from aureole.errors import InvalidInputError
 from tests.made_pictures import make_pictures
 

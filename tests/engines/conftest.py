@@ -12,7 +12,7 @@ import torch
 import aureole as au
 from aureole import sphere
 from aureole.caps import CredibleIndex, cap_cosine
-from aureole.engines._directions import exact_cosines, stored_direction
+from aureole.engines._schema import exact_cosines, stored_direction
 
 ENGINES = ["memory", "faiss", "lance", "postgres"]
 _names = itertools.count()

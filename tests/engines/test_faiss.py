@@ -52,7 +52,7 @@ def test_a_path_that_is_no_file_is_a_typed_error(tmp_path):
         CredibleIndex.open(where)
 
 
-@pytest.mark.parametrize("key", ["schema", "notes", "index"])
+@pytest.mark.parametrize("key", ["schema", "notes"])
 def test_a_missing_key_is_damage(tmp_path, key):
     where = tmp_path / "gallery.faiss"
     CredibleIndex.create(where, posteriors(5, 4), names(5)).close()
@@ -158,41 +158,21 @@ def test_arrays_that_do_not_fit_are_damage(tmp_path):
     expect(lambda held, _: held.update({"id.text": np.tile(held["id.text"][:5], 5)}))  # one id
 
 
-@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_every_position_of_a_saved_index_is_validated(tmp_path, kind):
-    """A position outside of the index would make FAISS read foreign memory."""
+def test_a_saved_index_is_validated(tmp_path):
     where = tmp_path / "gallery.faiss"
 
     def expect(change):
         where.unlink(missing_ok=True)
         with CredibleIndex.create(where, posteriors(300, 8), names(300)) as index:
-            index.build(kind)
+            index.build("ivf")
         rewrite(where, change)
         with pytest.raises(DamagedGalleryError, match=r"gallery\.faiss"):
             CredibleIndex.open(where)
 
-    def put(name, place, value):
-        def change(held, _):
-            held[f"index.{name}"] = held[f"index.{name}"].copy()
-            held[f"index.{name}"][place] = value
-
-        return change
-
-    changes = [("centroids", 0, np.nan), ("lists", 3, -1), ("lists", 0, 10**9)]
-    if kind == "hnsw":
-        changes = [("neighbours", 0, 10**6), ("neighbours", 7, -7), ("neighbours", -1, 2**31 - 1)]
-        changes += [("levels", 0, value) for value in (0, 5, 10**9, -1)]
-        changes += [("offsets", 1, 0), ("offsets", -1, 2**60), ("entry", 0, 300), ("entry", 0, -1)]
-    for change in changes:
-        expect(put(*change))
-    for name in {name for name, *_ in changes}:
-        expect(lambda held, _, name=name: held.pop(f"index.{name}"))
-        expect(lambda held, _, n=name: held.update({f"index.{n}": held[f"index.{n}"][:-1]}))
-    other = {"ivf": "hnsw", "hnsw": "ivf"}[kind]
-    for about in ({"kind": other, "sizes": {}}, {"kind": "pq", "sizes": {}}, {"kind": kind}, 3):
-        expect(lambda _, held, about=about: held.update(index=about))
-    if kind == "hnsw":
-        expect(lambda _, held: held.update(index={"kind": kind, "sizes": {"links": 4}}))
+    for change in (lambda c: c * np.nan, lambda c: c[:, :-1], lambda c: c[:0], lambda c: c[0]):
+        expect(lambda held, _, change=change: held.update(centroids=change(held["centroids"])))
+    for note in ("{", '{"kind": "ivf", "sizes": {"probes": "all"}}', '{"kind": "pq", "sizes": {}}'):
+        expect(lambda _, about, note=note: about["notes"].update(index=note))
 
 
 def test_a_writer_that_fails_releases_the_lock(tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 import aureole as au
 from aureole.caps import ConformalMass, CredibleIndex, SearchOptions
-from aureole.engines._directions import stored_direction
+from aureole.engines._schema import stored_direction
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError
 from benchmarks import wrapped
 from tests.engines.conftest import assert_exact, brute_force, posteriors
@@ -179,18 +179,6 @@ def test_a_faiss_index_of_the_same_size_with_other_rows(layout, gallery):
             opened.fetch([removed if added != removed else 999])
 
 
-def test_an_id_that_becomes_ambiguous_is_reported_by_every_call(gallery):
-    faiss = pytest.importorskip("faiss")
-    stored = stored_direction(gallery.mu)
-    index = faiss.IndexIDMap(faiss.IndexFlatIP(DIM))
-    index.add_with_ids(stored[:3], np.array([4, 5, 6]))
-    opened = CredibleIndex.wrap(index)
-    index.add_with_ids(stored[3:4], np.array([4]))
-    for _ in range(2):
-        with pytest.raises(InvalidInputError, match="id 4 twice"):
-            opened.fetch([4])
-
-
 def test_faiss_indexes_that_are_refused(gallery):
     faiss = pytest.importorskip("faiss")
     stored = stored_direction(gallery.mu)
@@ -259,7 +247,7 @@ def test_a_table_with_hostile_names(database, gallery, vectors):
     keys = [uuid.UUID(int=i) for i in range(ROWS)]
     columns = {
         f"id {HOSTILE}": "uuid PRIMARY KEY",
-        f"v {HOSTILE}": "vector",
+        f"v {HOSTILE}": f"vector({DIM})",
         "kappa%s": "double precision",
         "Title {0}": "text",
         "select": "integer",
@@ -351,18 +339,10 @@ def test_indexes_of_a_table(database, gallery, metric, method):
         CredibleIndex.wrap(address, table)
 
 
-def test_vectors_of_mixed_dimensions(database):
+def test_a_column_without_a_dimension_is_refused(database):
     connection, address = database
-    fill(connection, "mixed", {"id": "integer PRIMARY KEY", "v": "vector"}, [])
-    with pytest.raises(InvalidInputError, match="is empty"):
-        CredibleIndex.wrap(f"{address}#mixed")
-    fill(
-        connection,
-        "mixed",
-        {"id": "integer PRIMARY KEY", "v": "vector"},
-        [(0, np.ones(3)), (1, np.ones(4))],
-    )
-    with pytest.raises(InvalidInputError, match="different dimensions"):
+    fill(connection, "mixed", {"id": "integer PRIMARY KEY", "v": "vector"}, [(0, np.ones(3))])
+    with pytest.raises(InvalidInputError, match="has no dimension"):
         CredibleIndex.wrap(f"{address}#mixed")
 
 

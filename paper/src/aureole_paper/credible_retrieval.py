@@ -22,7 +22,7 @@ from aureole.caps import ConformalMass, CredibleIndex, SearchOptions
 from aureole.caps._caps import log_hit_positivity
 from aureole.data import label_rates
 from aureole.distributions import VonMisesFisher
-from aureole.engines._directions import exact_cosines, stored_direction
+from aureole.engines._schema import exact_cosines, stored_direction
 from aureole.evaluation import Calibration, fit_calibration, spearman
 from aureole.evaluation._calibration import partner_angle
 from aureole.sphere import mean_resultant_length, predictive_angle, predictive_mass

@@ -21,7 +21,7 @@ from torch import Tensor
 from aureole._validation import check_dim
 from aureole.caps._cap_tables import PartnerLaw, credible_cosines, predictive_cosines
 from aureole.distributions import MixtureVMF, VonMisesFisher
-from aureole.engines._directions import POINT
+from aureole.engines._schema import POINT
 from aureole.errors import InvalidInputError
 from aureole.sphere import cap_angle, cap_mass, log_positivity, log_scaled_normalizer
 from aureole.sphere._angle import gauss_legendre, log_area_ratio

@@ -12,8 +12,8 @@ import torch
 
 from aureole.caps._caps import check_mass
 from aureole.distributions import VonMisesFisher
-from aureole.engines._directions import exact_cosines, stored_direction
 from aureole.engines._integrity import parse_note
+from aureole.engines._schema import exact_cosines, stored_direction
 from aureole.errors import AureoleWarning, DamagedGalleryError, InvalidInputError
 from aureole.sphere import predictive_mass
 

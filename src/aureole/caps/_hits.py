@@ -18,8 +18,7 @@ from aureole.caps._caps import (
 )
 from aureole.caps._conformal import ConformalMass
 from aureole.distributions import MixtureVMF
-from aureole.engines._directions import exact_cosines, stored_direction
-from aureole.engines._schema import NO_MU, Rows, no_rows
+from aureole.engines._schema import NO_MU, Rows, exact_cosines, no_rows, stored_direction
 from aureole.engines._store import Searcher, Selection, slack
 
 Rank = Literal["cosine", "positivity"]

@@ -24,10 +24,9 @@ from aureole.caps._search_options import (
 )
 from aureole.data._addresses import full_address
 from aureole.distributions import VonMisesFisher
-from aureole.engines._engines import engine_of, wrapped_store
+from aureole.engines._addresses import engine_of, wrapped_store
 from aureole.engines._filters import check_filter
-from aureole.engines._gallery_check import find_problems
-from aureole.engines._integrity import LARGEST_NOTE
+from aureole.engines._integrity import LARGEST_NOTE, find_problems
 from aureole.engines._schema import Origin, Rows, Schema, check_ids, check_rows, schema_of
 from aureole.engines._store import Approximate, Names, Searcher, Selection
 from aureole.engines._wrap import WrappedStore

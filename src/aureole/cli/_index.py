@@ -28,8 +28,7 @@ from aureole.cli._options import (
     option,
 )
 from aureole.cli._output import print_json, print_text, rows_bar, training_bar
-from aureole.engines._addresses import is_local, shown_address
-from aureole.engines._engines import engine_of
+from aureole.engines._addresses import engine_of, is_local, shown_address
 from aureole.errors import DamagedGalleryError, InvalidInputError
 from aureole.records import file_hash
 

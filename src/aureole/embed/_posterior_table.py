@@ -20,8 +20,14 @@ import numpy as np
 from aureole.data._addresses import lance_options
 from aureole.embed._embedder import Embedder
 from aureole.engines._addresses import is_local, shown_address
-from aureole.engines._lance import SCHEMA_KEY, LanceStore
-from aureole.engines._lance_tables import lance_package, locked, open_table, table_exists
+from aureole.engines._lance import (
+    SCHEMA_KEY,
+    LanceStore,
+    lance_package,
+    locked,
+    open_table,
+    table_exists,
+)
 from aureole.engines._schema import Origin, Rows, Schema
 from aureole.errors import InvalidInputError
 

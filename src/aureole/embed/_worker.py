@@ -16,8 +16,7 @@ from aureole.data._table_files import is_picture_folder, require_columns, table_
 from aureole.embed._embedder import Embedder, Modality, ModelSpec
 from aureole.embed._posterior_table import Known, content_key
 from aureole.encoders._bulk import ahead
-from aureole.engines._directions import stored_direction
-from aureole.engines._schema import MAX_ID_BYTES
+from aureole.engines._schema import MAX_ID_BYTES, stored_direction
 from aureole.errors import (
     AureoleError,
     EncoderError,

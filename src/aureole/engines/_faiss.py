@@ -1,6 +1,6 @@
-"""FAISS: galleries in memory, saved as one file, and indexes of users.
+"""FAISS: galleries in memory, saved as one file, and indexes of users. Only this module imports faiss.
 
-A file ``gallery.faiss`` holds everything: ids, vectors, kappas, payload, notes and the approximate index as
+A file ``gallery.faiss`` holds everything: ids, vectors, kappas, payload, notes and the centroids of an IVF index as
 safetensors, which runs no code when it is read. A change makes a new snapshot and replaces the file atomically, so a
 killed process leaves the previous one. A snapshot never changes, so searches and scans keep the one they began with.
 Other processes notice that the file was replaced at their next call. Files are untrusted: every value is checked.
@@ -9,7 +9,7 @@ Other processes notice that the file was replaced at their next call. Files are 
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,15 +18,6 @@ from typing import Any
 import numpy as np
 
 from aureole._io import atomic_file
-from aureole.engines._faiss_index import (
-    FaissSearch,
-    build_hnsw,
-    build_ivf,
-    faiss_package,
-    hnsw_from_arrays,
-    index_arrays,
-    ivf_from_arrays,
-)
 from aureole.engines._filters import Condition, matches
 from aureole.engines._integrity import has_unit_length, parse_note, reading, valid_kappa
 from aureole.engines._schema import (
@@ -45,15 +36,104 @@ from aureole.engines._store import (
     Names,
     Selection,
     check_build,
+    default_lists,
     describe_index,
     file_lock,
+    nearest_within,
+    parse_sizes,
+    probes_of,
+    slack,
+    width_of,
+    write_sizes,
 )
-from aureole.errors import DamagedGalleryError, InvalidInputError, MissingInputError
+from aureole.errors import (
+    DamagedGalleryError,
+    InvalidInputError,
+    MissingInputError,
+    MissingPackageError,
+)
 
 _FORMAT = "aureole-gallery-1"
-_LINKS = 32  # of a graph
+_INDEX = "index"  # the note of the IVF index
 _SCAN_ROWS = 2**14  # rows per batch of a scan
+_SPREAD, _GROUP = 0.02, 64  # up to 64 queries whose bounds are this close share a call
+_TRAINING = 64  # vectors per list that an IVF index learns from
 _FAILURES = (OSError, KeyError, TypeError, ValueError, IndexError, MemoryError, OverflowError)
+
+
+def faiss_package() -> Any:
+    """The package, imported when it is used."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingPackageError(
+            "FAISS indexes need faiss-cpu: pip install 'aureole[search]'."
+        ) from error
+    return faiss
+
+
+class _Search:
+    """Searches of one Flat, IVFFlat or HNSWFlat index, by the labels that it returns."""
+
+    def __init__(self, index: Any, probes: int | None = None) -> None:
+        self._index, self._probes = index, probes
+        self._l2 = index.metric_type == faiss_package().METRIC_L2
+        self._is_graph = isinstance(index, faiss_package().IndexHNSWFlat)
+
+    def within(self, mu: np.ndarray, bounds: np.ndarray) -> list[np.ndarray]:
+        """The labels of the vectors whose inner product with each query is at least its bound; a graph may return more.
+
+        Queries whose bounds are close share a call.
+        """
+        if self._is_graph:
+            return [self._graph_within(*each) for each in zip(mu, bounds.tolist(), strict=True)]
+        error = slack(mu.shape[1])
+        bounds = np.maximum(bounds, -1.0) - error
+        found = [np.zeros(0, np.int64)] * len(mu)
+        search, parameters = _unpatched(self._index, "range_search"), self._parameters(None, 1)
+        for group in _groups(bounds) if self._index.ntotal else ():
+            lowest = float(bounds[group[0]])
+            radius = 2 - 2 * lowest if self._l2 else lowest
+            ends, scores, labels = search(
+                np.ascontiguousarray(mu[group]), radius, params=parameters
+            )
+            products = 1 - scores / 2 if self._l2 else scores
+            for place, query in enumerate(group.tolist()):
+                own = slice(int(ends[place]), int(ends[place + 1]))
+                inside = products[own] >= bounds[query] - (error if self._l2 else 0)
+                found[query] = labels[own][inside]
+        return found
+
+    def nearest(self, query: np.ndarray, k: int, allowed: np.ndarray | None = None) -> np.ndarray:
+        """The labels of the k nearest vectors, among those of the mask ``allowed``."""
+        if k == 0:
+            return np.zeros(0, np.int64)
+        selector = None
+        if allowed is not None:
+            selector = faiss_package().IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+        parameters = self._parameters(selector, k)
+        search = _unpatched(self._index, "search")
+        _, (labels,) = search(np.ascontiguousarray(query)[None], k, params=parameters)
+        return labels[labels >= 0]  # -1 fills the rest
+
+    def _graph_within(self, query: np.ndarray, bound: float) -> np.ndarray:
+        storage = faiss_package().downcast_index(self._index.storage)
+
+        def nearest(k: int) -> Rows:
+            labels = self.nearest(query, k)
+            return Rows(labels, storage.reconstruct_batch(labels), np.zeros(len(labels)))
+
+        rows = nearest_within(nearest, query, bound, most=self._index.ntotal // 4)
+        return rows.ids if rows else _Search(storage).within(query[None], np.array([bound]))[0]
+
+    def _parameters(self, selector: Any, k: int) -> Any:
+        faiss, index = faiss_package(), self._index
+        if self._is_graph:
+            width = max(index.hnsw.efSearch, 2 * k)
+            return faiss.SearchParametersHNSW(efSearch=width, sel=selector)
+        if isinstance(index, faiss.IndexIVFFlat):
+            return faiss.SearchParametersIVF(nprobe=self._probes or index.nprobe, sel=selector)
+        return faiss.SearchParameters(sel=selector)
 
 
 @dataclass(frozen=True)
@@ -65,7 +145,7 @@ class _Snapshot:
     place: dict[str, int]
     flat: Any
     index: Any = None
-    kind: Approximate | None = None
+    kind: str = "ivf"
     sizes: dict[str, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -82,35 +162,68 @@ class _Snapshot:
         return cls(schema, rows, place, flat, **others)
 
     def changed(self, removed: list[int], added: Rows | None) -> "_Snapshot":
-        """Without the rows at some places and with others; the approximate index takes part."""
+        """Without the rows at some places and with others; the centroids of the IVF index stay."""
         kept = np.ones(len(self.rows), bool)
         kept[removed] = False
         rows = pick_rows(self.rows, kept)
         if added is not None:
             rows = join_rows([rows, added], list(self.schema.columns), self.schema.dim)
         new = _Snapshot.of(self.schema, rows, kind=self.kind, sizes=self.sizes, notes=self.notes)
-        if self.kind == "ivf":
-            index = faiss_package().clone_index(self.index)
-            index.reset()  # keeps the centroids
-            index.add(np.ascontiguousarray(rows.mu))
-            return replace(new, index=index)
-        if self.kind == "hnsw" and not removed and added is not None:
-            index = faiss_package().clone_index(self.index)
-            index.add(np.ascontiguousarray(added.mu))
-            return replace(new, index=index)
-        return new if self.kind is None else new.built(self.kind, self.sizes)
+        if self.index is None:
+            return new
+        return new.indexed(self.centroids()) if self.kind == "ivf" else new.graph()
+
+    def centroids(self) -> np.ndarray:
+        """The centroids [lists, D] of the IVF index."""
+        coarse = faiss_package().downcast_index(self.index.quantizer)
+        return coarse.reconstruct_n(0, self.index.nlist)
+
+    def graph(self) -> "_Snapshot":
+        """With an HNSW graph."""
+        faiss, links = faiss_package(), self.sizes.get("links", 32)
+        index = faiss.IndexHNSWFlat(self.schema.dim, links, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efSearch = width_of(self.sizes)
+        index.add(np.ascontiguousarray(self.rows.mu))
+        return replace(self, index=index)
+
+    def indexed(self, centroids: np.ndarray) -> "_Snapshot":
+        """With an IVF index of these centroids."""
+        faiss, dim = faiss_package(), self.schema.dim
+        coarse = faiss.IndexFlatIP(dim)
+        coarse.add(np.ascontiguousarray(centroids))
+        ivf = faiss.IndexIVFFlat(coarse, dim, len(centroids), faiss.METRIC_INNER_PRODUCT)
+        ivf.add(np.ascontiguousarray(self.rows.mu))
+        return replace(self, index=ivf)
 
     def built(self, kind: Approximate, sizes: dict[str, int]) -> "_Snapshot":
-        """With an approximate index."""
-        mu = self.rows.mu
-        is_ivf, links = kind == "ivf", sizes.get("links", _LINKS)
-        index = build_ivf(mu, sizes.get("lists")) if is_ivf else build_hnsw(mu, links)
-        return replace(self, index=index, kind=kind, sizes=sizes)
+        """With an HNSW graph, or an IVF index whose centroids are learned from the rows."""
+        faiss, dim = faiss_package(), self.schema.dim
+        notes = self.notes | {_INDEX: write_sizes(kind, sizes)}
+        new = replace(self, kind=kind, sizes=sizes, notes=notes)
+        if kind == "hnsw":
+            return new.graph()
+        lists = sizes.get("lists", default_lists(len(self.rows)))
+        if len(self.rows) < lists:
+            raise InvalidInputError(
+                f"FAISS learns lists from rows: {lists} lists need {lists} rows, but there are {len(self.rows)}."
+            )
+        ivf = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, lists, faiss.METRIC_INNER_PRODUCT)
+        ivf.cp.min_points_per_centroid, ivf.cp.max_points_per_centroid = 1, _TRAINING
+        ivf.train(self.rows.mu)
+        new = replace(new, index=ivf)
+        return new.indexed(new.centroids())
 
-    def search(self, *, exact: bool) -> FaissSearch:
+    def search(self, *, exact: bool) -> _Search:
         """The index that a search uses."""
-        index = self.flat if exact or self.index is None else self.index
-        return FaissSearch(index, self.flat, self.sizes)
+        if exact or self.index is None:
+            return _Search(self.flat)
+        if self.kind == "hnsw":
+            return _Search(self.index)
+        return _Search(self.index, probes_of(self.sizes, self.index.nlist))
+
+    def allowed(self, conditions: Sequence[Condition]) -> np.ndarray | None:
+        """A mask of the rows that meet all conditions; None for all."""
+        return matches(conditions, self.rows.payload, len(self.rows)) if conditions else None
 
     def picked(self, places: np.ndarray, columns: Sequence[str], *, vectors: bool = True) -> Rows:
         """The rows at some places."""
@@ -124,10 +237,11 @@ class FaissStore:
 
     engine = "FAISS"
 
-    def __init__(self, where: str, held: _Snapshot | None = None) -> None:
+    def __init__(self, where: str) -> None:
         self.where, self._path = where, None if where == "faiss://" else Path(where)
         self._stamp: tuple[int, int] | None = None
-        self._held, self._closed = held, False
+        self._held: _Snapshot | None = None
+        self._closed = False
 
     @classmethod
     def create(cls, where: str, schema: Schema, rows: Rows) -> "FaissStore":
@@ -177,7 +291,7 @@ class FaissStore:
             return len(places)
 
     def delete(self, ids: list[str]) -> int:
-        """Remove rows, and return how many existed. Cost: as for ``append``; an HNSW graph is built again."""
+        """Remove rows, and return how many existed. Cost: as for ``append``."""
         with self._locked():
             held = self._now()
             places = [held.place[i] for i in ids if i in held.place]
@@ -212,27 +326,26 @@ class FaissStore:
     ) -> Iterator[Rows]:
         """All rows within each query's bound; scans share a call between queries whose bounds are close."""
         held = self._now()
-        allowed = _allowed(held, selection.conditions)
-        found = dict(held.search(exact=selection.exact).within(mu, bounds, exact=selection.exact))
-        for query in range(len(mu)):
-            places = np.sort(found.pop(query))
+        allowed = held.allowed(selection.conditions)
+        for labels in held.search(exact=selection.exact).within(mu, bounds):
+            places = np.sort(labels)
             places = places if allowed is None else places[allowed[places]]
             yield held.picked(places, selection.columns)
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
         """The k nearest rows of each query."""
         held = self._now()
-        allowed = _allowed(held, selection.conditions)
+        allowed = held.allowed(selection.conditions)
         k = min(k, len(held.rows) if allowed is None else int(allowed.sum()))
         search = held.search(exact=selection.exact)
         for query in mu:
-            places = np.zeros(0, np.int64)
-            if k:
-                places = search.nearest(query, k, exact=selection.exact, allowed=allowed)
-            yield held.picked(places, selection.columns)
+            yield held.picked(search.nearest(query, k, allowed), selection.columns)
 
     def build(self, kind: Approximate, **sizes: int) -> None:
-        """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index next to the exact one."""
+        """Build an IVF (``lists``, ``probes``) or HNSW (``links``, ``width``) index next to the exact one.
+
+        Cost: each change, and each process that opens the gallery, builds an HNSW graph again.
+        """
         check_build(kind, sizes)
         with self._locked():
             self._save(self._now().built(kind, sizes))
@@ -240,7 +353,7 @@ class FaissStore:
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index, or None."""
         held = self._now()
-        if held.kind is None:
+        if held.index is None:
             return None
         return describe_index(held.kind, getattr(held.index, "nlist", 1), held.sizes)
 
@@ -272,8 +385,7 @@ class FaissStore:
             stamp = _stamp(self._path)
             if self._held is not None and stamp == self._stamp:
                 break
-            self._held = _load(self._path)
-            self._stamp = stamp
+            self._held, self._stamp = _load(self._path), stamp
         assert self._held is not None
         return self._held
 
@@ -302,11 +414,6 @@ class FaissStore:
         self._held = held
 
 
-def _allowed(held: _Snapshot, conditions: Sequence[Condition]) -> np.ndarray | None:
-    """A mask of the rows that meet all conditions; None for all."""
-    return matches(conditions, held.rows.payload, len(held.rows)) if conditions else None
-
-
 def _write(path: Path, held: _Snapshot) -> None:
     """Write a snapshot to a file that replaces the former one once its content has reached the disk."""
     from safetensors.numpy import save
@@ -318,12 +425,9 @@ def _write(path: Path, held: _Snapshot) -> None:
         (texts if column.dtype == object else arrays)[f"payload.{name}"] = column
     for name, column in texts.items():
         arrays[f"{name}.text"], arrays[f"{name}.ends"] = pack_strings(column.tolist())
-    index = None
-    if held.kind is not None:
-        index = {"kind": held.kind, "sizes": held.sizes}
-        parts = index_arrays(held.index, held.kind)
-        arrays |= {f"index.{name}": part for name, part in parts.items()}
-    about = {"schema": held.schema.to_json(), "notes": held.notes, "index": index}
+    if held.index is not None and held.kind == "ivf":
+        arrays["centroids"] = held.centroids()
+    about = {"schema": held.schema.to_json(), "notes": held.notes}
     metadata = {"format": _FORMAT, "gallery": json.dumps(about, allow_nan=False)}
     with atomic_file(path) as file:
         file.write(save(arrays, metadata))
@@ -344,32 +448,23 @@ def _load(path: Path) -> _Snapshot:
                 raise DamagedGalleryError(f"{path} does not have the format {_FORMAT!r}.")
             about = parse_note(metadata["gallery"], str(path))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        schema = Schema.from_json(about["schema"], str(path))
-        notes = about["notes"]
+        schema, notes = Schema.from_json(about["schema"], str(path)), about["notes"]
         if not isinstance(notes, dict) or not all(isinstance(v, str) for v in notes.values()):
             raise ValueError("its notes are not texts")
-        held = _Snapshot.of(schema, _unpacked(arrays, schema), notes=notes)
+        kind = "ivf" if "centroids" in arrays else "hnsw"
+        sizes = parse_sizes(notes.get(_INDEX), kind, str(path))
+        rows = _unpacked(arrays, schema)
+        held = _Snapshot.of(schema, rows, kind=kind, sizes=sizes, notes=notes)
         if len(held.place) != len(held.rows):
             raise DamagedGalleryError(f"{path} is damaged: ids occur more than once.")
-        return held if about["index"] is None else _with_index(held, about["index"], arrays)
-
-
-def _with_index(held: _Snapshot, about: Any, arrays: dict[str, np.ndarray]) -> _Snapshot:
-    """A snapshot with its approximate index from untrusted arrays."""
-    kind, sizes = about["kind"], about["sizes"]
-    if kind not in ("ivf", "hnsw") or not isinstance(sizes, dict):
-        raise ValueError("its approximate index has an invalid kind or sizes")
-    check_build(kind, sizes)
-    parts = {
-        name.removeprefix("index."): array
-        for name, array in arrays.items()
-        if name.startswith("index.")
-    }
-    if kind == "ivf":
-        index = ivf_from_arrays(held.rows.mu, parts)
-    else:
-        index = hnsw_from_arrays(held.rows.mu, sizes.get("links", _LINKS), parts)
-    return replace(held, index=index, kind=kind, sizes=sizes)
+        if kind == "hnsw":
+            return held.graph() if _INDEX in notes else held
+        centroids = arrays["centroids"]
+        if centroids.shape[1:] != (schema.dim,) or centroids.dtype != np.float32:
+            raise ValueError("its centroids have another shape or type")
+        if not len(centroids) or not np.isfinite(centroids).all():
+            raise ValueError("its centroids are not numbers")
+        return held.indexed(centroids)
 
 
 def _unpacked(arrays: dict[str, np.ndarray], schema: Schema) -> Rows:
@@ -408,80 +503,73 @@ def _stamp(path: Path) -> tuple[int, int]:
 class FaissSource:
     """A FAISS index of yours: Flat, IVFFlat or HNSWFlat, which hold the vectors themselves, also inside an IDMap.
 
-    The vectors are read where FAISS keeps them. If the index changes, the next call sees it.
+    Vectors are read from it by label, for which an IVF index gets a direct map (about 50 bytes per vector).
     """
 
-    engine, unit, check_all, filters = "FAISS", True, True, False
+    engine, unit, check_all = "FAISS", True, True
 
     def __init__(self, index: Any, names: Names) -> None:
-        faiss = faiss_package()
+        faiss = self._faiss = faiss_package()
         given = [name for name in ("collection", "vector", "id", "columns") if getattr(names, name)]
         if given:
             raise InvalidInputError(
                 f"a FAISS index has no {given[0]}: it holds ids and vectors alone. Give kappa by id."
             )
         self._yours = index  # it owns the memory that the others look at
-        self._faiss, self._outer = faiss, faiss.downcast_index(index)
-        inner: Any = self._outer
+        self._outer = inner = faiss.downcast_index(index)
         if isinstance(inner, faiss.IndexIDMap):
             inner = faiss.downcast_index(inner.index)
-        flat = inner
-        if isinstance(inner, faiss.IndexHNSWFlat):
-            flat = faiss.downcast_index(inner.storage)
-        plain = isinstance(flat, (faiss.IndexFlat, faiss.IndexIVFFlat))
+        plain = isinstance(inner, (faiss.IndexFlat, faiss.IndexIVFFlat, faiss.IndexHNSWFlat))
         if not plain or inner.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
             raise InvalidInputError(
                 f"a {type(inner).__name__} with metric {inner.metric_type} cannot be wrapped: caps need the vectors "
                 "themselves and the metric inner product or L2. Use a Flat, IVFFlat or HNSWFlat index."
             )
-        self._search = FaissSearch(inner)
-        self._inner, self._flat = inner, flat if isinstance(flat, faiss.IndexFlat) else None
-        self.dim = int(index.d)
-        self._starts = self._labels = self._ids = np.full(1, -1)  # of no index
-        self._refresh()
+        self._inner, self.dim = inner, int(index.d)
+        self._is_ivf = isinstance(inner, faiss.IndexIVFFlat)
+        self._is_graph = isinstance(inner, faiss.IndexHNSWFlat)
+        if self._is_ivf and inner.direct_map.type == faiss.DirectMap.NoMap:
+            inner.set_direct_map_type(faiss.DirectMap.Hashtable)
+        ids = np.sort(self._ids(self._labels()))
+        twice = ids[1:][ids[1:] == ids[:-1]]
+        if len(twice):
+            raise InvalidInputError(
+                f"the FAISS index has the id {twice[0]} twice; ids must be distinct."
+            )
 
     def count(self) -> int:
         """The number of vectors."""
         return int(self._outer.ntotal)
 
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:  # noqa: ARG002
-        """The rows with some ids."""
-        self._refresh()
-        wanted = np.array([i for i in ids if isinstance(i, int) and abs(i) < 2**63], np.int64)
-        place = np.searchsorted(self._sorted, wanted)
-        known = place < len(self._sorted)
-        known[known] = self._sorted[place[known]] == wanted[known]
-        return self._rows(self._order[place[known]])
+        """The rows with some ids. Cost: a pass over all ids."""
+        wanted = [i for i in ids if isinstance(i, int) and abs(i) < 2**63]
+        labels = self._labels()
+        return self._rows(labels[np.isin(self._ids(labels), wanted)])
 
     def scan(self, columns: Sequence[str], *, vectors: bool) -> Iterator[Rows]:  # noqa: ARG002
         """All rows in the order of their positions."""
-        self._refresh()
-        for start in range(0, len(self._ids), _SCAN_ROWS):
-            places = np.arange(start, min(start + _SCAN_ROWS, len(self._ids)))
-            rows = self._rows(places) if vectors else None
-            yield rows or Rows(self._names(places), NO_MU, np.zeros(len(places), np.float32))
+        labels = self._labels()
+        for start in range(0, len(labels), _SCAN_ROWS):
+            yield self._rows(labels[start : start + _SCAN_ROWS], vectors=vectors)
 
     def candidates(
         self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
     ) -> Iterator[Rows]:
         """All rows within each query's bound."""
-        self._refresh()
-        found = dict(self._search.within(mu, bounds, exact=selection.exact))
-        for query in range(len(mu)):
-            yield self._rows(self._places(found.pop(query)))
+        yield from map(self._rows, self._search(exact=selection.exact).within(mu, bounds))
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
         """The k nearest rows of each query."""
-        self._refresh()
+        search, k = self._search(exact=selection.exact), min(k, self.count())
         for query in mu:
-            labels = self._search.nearest(query, min(k, self.count()), exact=selection.exact)
-            yield self._rows(self._places(labels))
+            yield self._rows(search.nearest(query, k))
 
     def approximate(self) -> dict[str, Any] | None:
         """The sizes of an IVF or HNSW index, or None."""
-        if self._search.is_graph:
+        if self._is_graph:
             return {"kind": "hnsw", "width": int(self._inner.hnsw.efSearch)}
-        if self._flat is None:
+        if self._is_ivf:
             lists, probes = int(self._inner.nlist), int(self._inner.nprobe)
             return {"kind": "ivf", "lists": lists, "probes": probes}
         return None
@@ -489,66 +577,55 @@ class FaissSource:
     def close(self) -> None:
         """Do nothing: the index is yours."""
 
-    def _refresh(self) -> None:
-        """Read the ids, and where the vectors are, if an id was added, removed or moved."""
-        labels, starts = self._layout()
-        ids = labels
-        if self._outer is not self._inner:
-            ids = self._faiss.vector_to_array(self._outer.id_map)[labels]
-        now, before = (starts, labels, ids), (self._starts, self._labels, self._ids)
-        if all(map(np.array_equal, now, before)):
-            return
-        order = np.argsort(ids, kind="stable")
-        twice = np.flatnonzero(np.diff(ids[order]) == 0)
-        if len(twice):
-            raise InvalidInputError(
-                f"the FAISS index has the id {ids[order[twice[0]]]} twice; ids must be distinct."
-            )
-        self._starts, self._labels, self._ids = now
-        self._order, self._sorted = order, ids[order]
-        # of the labels that a search of the inner index returns
-        self._by_label = np.argsort(labels, kind="stable")
+    def _search(self, *, exact: bool) -> _Search:
+        """The index that a search uses: exact ones scan the storage of a graph, or all lists."""
+        if exact and self._is_graph:
+            return _Search(self._faiss.downcast_index(self._inner.storage))
+        return _Search(self._inner, self._inner.nlist if exact and self._is_ivf else None)
 
-    def _layout(self) -> tuple[np.ndarray, np.ndarray]:
-        """(Labels of the inner index by position, where the lists of an IVF index start and end)."""
-        if self._flat is not None:
-            return np.arange(self.count()), np.zeros(1, np.int64)
-        lists = self._inner.invlists
-        sizes = [lists.list_size(number) for number in range(self._inner.nlist)]
+    def _labels(self) -> np.ndarray:
+        """The labels of all vectors in the inner index."""
+        if not self._is_ivf:
+            return np.arange(self.count())
+        lists, numbers = self._inner.invlists, range(self._inner.nlist)
         parts = [
-            self._view(lists.get_ids(number), size) for number, size in enumerate(sizes) if size
+            self._faiss.rev_swig_ptr(lists.get_ids(number), lists.list_size(number))
+            for number in numbers
+            if lists.list_size(number)
         ]
-        labels = np.concatenate([*parts, np.zeros(0, np.int64)])
-        return labels, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *parts])
 
-    def _places(self, labels: np.ndarray) -> np.ndarray:
-        """The positions of labels that a search has returned."""
-        if self._flat is not None:
+    def _ids(self, labels: np.ndarray) -> np.ndarray:
+        """The ids of labels of the inner index."""
+        if self._outer is self._inner or not len(labels):
             return labels
-        return self._by_label[np.searchsorted(self._labels, labels, sorter=self._by_label)]
+        ids = self._outer.id_map
+        return self._faiss.rev_swig_ptr(ids.data(), ids.size())[labels]
 
-    def _rows(self, places: np.ndarray) -> Rows:
-        mu = self._vectors(places)
-        return Rows(self._names(places), mu, np.zeros(len(places), np.float32))
+    def _rows(self, labels: np.ndarray, *, vectors: bool = True) -> Rows:
+        mu = NO_MU
+        if vectors:
+            mu = np.zeros((len(labels), self.dim), np.float32)
+            if len(labels):
+                self._inner.reconstruct_batch(np.ascontiguousarray(labels), mu)
+        ids = object_array(self._ids(labels).tolist())
+        return Rows(ids, mu, np.zeros(len(labels), np.float32))
 
-    def _names(self, places: np.ndarray) -> np.ndarray:
-        return object_array(self._ids[places].tolist())
 
-    def _vectors(self, places: np.ndarray) -> np.ndarray:
-        if not len(places):
-            return np.zeros((0, self.dim), np.float32)
-        if self._flat is not None:
-            stored = self._view(self._flat.get_xb(), len(self._ids) * self.dim)
-            return stored.reshape(-1, self.dim)[places]
-        mu = np.empty((len(places), self.dim), np.float32)
-        lists = np.searchsorted(self._starts, places, side="right") - 1
-        for number in np.unique(lists).tolist():
-            here = np.flatnonzero(lists == number)
-            first, last = self._starts[number : number + 2].tolist()
-            codes = self._inner.invlists.get_codes(number)
-            stored = self._view(codes, (last - first) * 4 * self.dim).view(np.float32)
-            mu[here] = stored.reshape(-1, self.dim)[places[here] - first]
-        return mu
+def _unpatched(index: Any, method: str) -> Callable[..., Any]:
+    """``search`` or ``range_search`` of an index, with search parameters and NumPy arrays.
 
-    def _view(self, pointer: Any, size: int) -> np.ndarray:
-        return self._faiss.rev_swig_ptr(pointer, size)
+    ``faiss.contrib.torch_utils`` replaces them by methods that take no parameters, and keeps the originals.
+    """
+    return getattr(index, f"{method}_numpy", getattr(index, method))
+
+
+def _groups(bounds: np.ndarray) -> Iterator[np.ndarray]:
+    """Queries in groups whose bounds are close, each with its lowest bound first."""
+    order = np.argsort(bounds, kind="stable")
+    start = 0
+    while start < len(order):
+        near = np.searchsorted(bounds[order], bounds[order[start]] + _SPREAD, side="right")
+        end = min(int(near), start + _GROUP)
+        yield order[start:end]
+        start = end

@@ -1,20 +1,20 @@
-"""Damaged galleries: untrusted notes, errors of engines as ``DamagedGalleryError``, and rows that a search returns."""
+"""Damaged galleries: untrusted notes, errors of engines as ``DamagedGalleryError``, and the check of every row."""
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from aureole.errors import AureoleError, DamagedGalleryError, InvalidInputError
+from aureole.errors import AureoleError, DamagedGalleryError
 
 LARGEST_NOTE = 2**24  # characters
-MAX_DIM = 2**20
+MAX_DIM, MAX_ID_BYTES = 2**20, 1024
+TYPES = {"text": str, "integer": int, "number": float, "boolean": bool}
 _UNIT = 1e-3  # how far the squared length of a stored mu may be from 1
-_LARGEST_LISTS = 2**31
-_SIZES = {"ivf": {"lists", "probes"}, "hnsw": {"links", "width"}}
 _SOURCE = re.compile(r",? /\S+\.(rs|cpp|h):\d+(:\d+)?")  # places in the source of other packages
 _SHOWN = 200  # characters of another package's message
 
@@ -26,9 +26,6 @@ def parse_note(text: str, what: str) -> Any:
     --------
     >>> parse_note('{"dim": 3}', "gallery.faiss")
     {'dim': 3}
-    >>> parse_note("[" * 100_000, "gallery.faiss")
-    Traceback (most recent call last):
-    aureole.errors.DamagedGalleryError: gallery.faiss is damaged: its JSON is nested too deeply.
     """
     if len(text) > LARGEST_NOTE:
         raise DamagedGalleryError(
@@ -42,30 +39,6 @@ def parse_note(text: str, what: str) -> Any:
         raise DamagedGalleryError(f"{what} is damaged: it is not JSON ({error}).") from error
 
 
-def parse_index_note(value: Any, what: str) -> dict[str, Any]:
-    """The kind, lists and sizes of an approximate index from an untrusted note.
-
-    Examples
-    --------
-    >>> parse_index_note({"kind": "ivf", "lists": 4, "sizes": {"probes": 2}}, "gallery.lance")
-    {'kind': 'ivf', 'lists': 4, 'sizes': {'probes': 2}}
-    """
-    valid = isinstance(value, dict)
-    valid = valid and value.keys() == {"kind", "lists", "sizes"}
-    valid = valid and isinstance(value["kind"], str) and value["kind"] in _SIZES
-    if not valid or not isinstance(value["sizes"], dict):
-        raise DamagedGalleryError(
-            f"{what} is damaged: the note of its approximate index is invalid."
-        )
-    numbers = {"lists": value["lists"], **value["sizes"]}
-    for name, number in numbers.items():
-        if name not in _SIZES[value["kind"]] | {"lists"} or not _is_size(number):
-            raise DamagedGalleryError(
-                f"{what} is damaged: the note of its approximate index has {str(name)[:40]!r} = {str(number)[:40]}."
-            )
-    return value
-
-
 @contextmanager
 def reading(what: str, *kinds: type[Exception]) -> Iterator[None]:
     """Raise exceptions of another package that reads ``what`` as ``DamagedGalleryError``.
@@ -77,12 +50,14 @@ def reading(what: str, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except AureoleError:
         raise
-    except kinds as error:
-        raise _unreadable(what, error) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if not isinstance(error, kinds) and type(error).__name__ != "PanicException":
             raise
-        raise _unreadable(what, error) from None
+        text = _SOURCE.sub("", " ".join(f"{type(error).__name__}: {error}".split()))[:_SHOWN]
+        raise DamagedGalleryError(
+            f"{what} cannot be read; it may be damaged ({text}). `aureole index check` lists problems; restore it "
+            "from a copy, or rebuild it."
+        ) from (error if isinstance(error, Exception) else None)
 
 
 def check_returned(rows: Any, where: str) -> Any:
@@ -109,29 +84,66 @@ def has_unit_length(mu: np.ndarray) -> np.ndarray:
 
 
 def valid_kappa(kappa: np.ndarray) -> np.ndarray:
-    """Whether concentrations are at least 0; inf is a point.
-
-    Examples
-    --------
-    >>> valid_kappa(np.array([0.0, 3.0, np.inf, -1.0, np.nan]))
-    array([ True,  True,  True, False, False])
-    """
+    """Whether concentrations are at least 0; inf is a point."""
     with np.errstate(invalid="ignore"):
         return kappa >= 0
 
 
-def _is_size(number: Any) -> bool:
-    return (
-        isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= _LARGEST_LISTS
-    )
+def find_problems(store: Any, observer: Callable[[int], None] | None = None) -> list[str]:
+    """What is wrong with the gallery of a ``Store``, one sentence per kind of problem; empty if everything is valid.
+
+    Cost: one pass over all rows with their mu and payload, and 8 bytes of memory per row for the ids.
+    """
+    problems, found = store.problems(), dict[str, tuple[int, str]]()
+    hashes, seen = [np.zeros(0, np.int64)], 0
+    try:
+        total = store.count()
+        for rows in store.scan(list(store.schema.columns), vectors=True):
+            ids, seen = rows.ids.tolist(), seen + len(rows)
+            hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
+            for kind, bad in _invalid(rows, store.schema.columns).items():
+                places = np.flatnonzero(bad)
+                if len(places):
+                    count, first = found.get(kind, (0, repr(ids[places[0]])[:60]))
+                    found[kind] = (count + len(places), first)
+            if observer is not None:
+                observer(seen)
+        if seen != total:
+            problems.append(f"the gallery counts {total:,} rows, but {seen:,} can be read.")
+        every = np.sort(np.concatenate(hashes))
+        twice = int((every[1:] == every[:-1]).sum())
+        if twice:
+            problems.append(
+                f"{twice:,} {'row has' if twice == 1 else 'rows have'} the id of another row."
+            )
+    except AureoleError as error:
+        problems.append(str(error))
+    rows_have = [
+        f"{count:,} {'row has' if count == 1 else 'rows have'} {kind}; the first has the id {first}."
+        for kind, (count, first) in found.items()
+    ]
+    return list(dict.fromkeys([*rows_have, *problems]))
 
 
-def _unreadable(what: str, error: BaseException) -> InvalidInputError:
-    text = _SOURCE.sub("", " ".join(f"{type(error).__name__}: {error}".split()))[:_SHOWN]
-    return DamagedGalleryError(
-        f"{what} cannot be read; it may be damaged ({text}). `aureole index check` lists problems; restore it from a "
-        "copy, or rebuild it."
-    )
+def _invalid(rows: Any, columns: dict[str, str]) -> dict[str, Any]:
+    """Masks of the invalid rows by kind of problem."""
+    bad = {
+        "an id that is not a text of 1 to 1,024 bytes": [not _is_id(i) for i in rows.ids.tolist()],
+        "a kappa that is negative or NaN": ~valid_kappa(rows.kappa),
+        "a mu whose length is not 1": ~has_unit_length(rows.mu),
+    }
+    for name, kind in columns.items():
+        bad[f"a value of the column {name!r} that is not a {kind}"] = [
+            type(v) is not TYPES[kind] or (kind == "number" and not math.isfinite(v))
+            for v in rows.payload[name].tolist()
+        ]
+    return bad
+
+
+def _is_id(name: Any) -> bool:
+    if not isinstance(name, str) or "\0" in name:
+        return False
+    return len(name.encode(errors="replace")) <= MAX_ID_BYTES
 
 
 def _refuse_constant(name: str) -> None:

@@ -1,26 +1,24 @@
-"""PostgreSQL with pgvector: galleries in tables, and tables of users.
+"""PostgreSQL with pgvector: galleries in tables, and tables of users. Only this module imports psycopg and pgvector.
 
 An address ``postgresql://user@host/database#table`` names the table, by default ``gallery``; a second table
 ``<table>_notes`` holds the schema and the calibration. Each change is one transaction. In SQL, values are passed as
-parameters and names as quoted identifiers.
+parameters and names as quoted identifiers. What PostgreSQL refuses, such as more dimensions than an index takes, is
+reported in its words.
 """
 
 import json
-import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from itertools import chain, repeat
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
-from jaxtyping import Float
 
 from aureole.engines._addresses import check_address, shown_address, split_address
 from aureole.engines._filters import Condition
-from aureole.engines._integrity import check_returned, parse_index_note, parse_note, reading
-from aureole.engines._postgres_connection import Connection
+from aureole.engines._integrity import check_returned, parse_note, reading
 from aureole.engines._schema import NO_MU, Rows, Schema, object_array
 from aureole.engines._store import (
     Approximate,
@@ -29,23 +27,27 @@ from aureole.engines._store import (
     check_build,
     default_lists,
     describe_index,
+    nearest_within,
+    parse_sizes,
     probes_of,
     slack,
     the_only,
     width_of,
+    write_sizes,
 )
 from aureole.errors import (
     AureoleError,
     DamagedGalleryError,
     InvalidInputError,
     MissingInputError,
+    MissingPackageError,
 )
 
+_T = TypeVar("_T")
+_WAITS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each attempt to reconnect
+_GONE = ("08", "57P")  # classes of errors after which the server closes the connection
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,53}")
 _SCAN_ROWS = 2**13  # rows per batch of a scan
-_STRIDES = (16, 64, 256)  # rows per fetch from a cursor over an approximate index
-_LARGEST_DIM, _LARGEST_INDEXED = 16_000, 2_000  # limits of pgvector
-_MOST_LISTS, _MOST_LINKS = 32_768, 100
 _OPERATORS = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}
 _VECTOR_TYPES = ("vector", "halfvec")
 _TYPES = {
@@ -55,26 +57,135 @@ _TYPES = {
     "boolean": "boolean",
 }
 _COPY_TYPES = {"text": "text", "integer": "int8", "number": "float8", "boolean": "bool"}
-_SYSTEM_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 _COLUMNS = """
 SELECT attname, format_type(atttypid, NULL), atttypmod, coalesce(attnum = ANY(indkey), false)
 FROM pg_attribute LEFT JOIN pg_index ON indrelid = attrelid AND indisprimary
-WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 _INDEXES = """
 SELECT amname, opcname, coalesce(array_to_string(reloptions, ','), '')
 FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid JOIN pg_am ON pg_am.oid = relam
 JOIN pg_opclass ON pg_opclass.oid = indclass[0]
 JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]
-WHERE indrelid = %s AND attname = %s AND indisvalid AND indpred IS NULL AND amname IN ('hnsw', 'ivfflat')
+WHERE indrelid = %s::regclass AND attname = %s AND indisvalid AND indpred IS NULL AND amname IN ('hnsw', 'ivfflat')
 ORDER BY amname, opcname
 """
+
+
+class _Connection:
+    """One connection at a time to a database, reopened if lost, with typed errors; ``psycopg`` is the package."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import pgvector.psycopg  # noqa: F401
+            import psycopg
+            import psycopg.sql
+        except ImportError as error:
+            raise MissingPackageError(
+                "galleries in PostgreSQL need psycopg and pgvector: pip install 'aureole[postgres]'."
+            ) from error
+        self.psycopg: Any = psycopg
+        self._address, self._connection = address, None
+
+    def quoted(self, *name: str) -> str:
+        """A quoted identifier for a statement with parameters, in which a percent sign is doubled."""
+        return self.psycopg.sql.Identifier(*name).as_string(None).replace("%", "%%")
+
+    def close(self) -> None:
+        """Close the connection, if it was ever opened."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def get(self, *, register: bool = True) -> Any:
+        """The connection, reopened if it was lost; waits some seconds for a server that restarts."""
+        if self._connection is None or self._connection.closed:
+            waits = _WAITS[:1] if self._connection is None else _WAITS
+            self._connection = self._open(waits, register=register)
+        return self._connection
+
+    @contextmanager
+    def another(self, what: str) -> Iterator[Any]:
+        """A second connection for this block, such as for a scan, during which the first one is used."""
+        self.run(lambda connection: connection.execute("SELECT 1"), what)  # waits for a restart
+        with self.reporting(what), self._open(_WAITS[:1], register=True) as connection:
+            yield connection
+
+    def register(self, connection: Any) -> None:
+        """Register the vector type with a connection."""
+        from pgvector.psycopg import register_vector
+
+        try:
+            register_vector(connection)
+        except self.psycopg.ProgrammingError as error:
+            raise AureoleError(
+                "pgvector is not enabled in the database: run CREATE EXTENSION vector in it."
+            ) from error
+
+    def run(self, work: Callable[[Any], _T], what: str, *, changes: bool = False) -> _T:
+        """Run work. If the connection is lost, it is repeated once, unless it changes rows."""
+        with self.reporting(what):
+            connection = self.get()
+            try:
+                if changes:  # nothing was sent yet if this fails
+                    connection.execute("SELECT 1")
+            except self.psycopg.Error:
+                connection.close()
+                connection = self.get()
+            try:
+                return work(connection)
+            except self.psycopg.Error as error:
+                # a timeout or a missing table does not lose the connection
+                if not (connection.closed or (error.sqlstate or "").startswith(_GONE)):
+                    raise
+                connection.close()
+                if changes:
+                    raise AureoleError(
+                        f"the connection was lost during {what}: either everything was stored or nothing. Check "
+                        f"count(), then try again. {str(error).strip()[:300]}"
+                    ) from error
+            return work(self.get())
+
+    @contextmanager
+    def reporting(self, what: str) -> Iterator[None]:
+        """Raise errors of PostgreSQL as ``AureoleError``, and close the connection, which may be in a bad state."""
+        try:
+            yield
+        except self.psycopg.Error as error:
+            self.close()
+            text = [error.diag.message_primary or str(error).strip(), error.diag.message_hint or ""]
+            raise AureoleError(
+                f"{shown_address(self._address)} could not {what}: {'. '.join(filter(None, text))[:300]}"
+            ) from error
+
+    def _open(self, waits: tuple[float, ...], *, register: bool) -> Any:
+        place = shown_address(self._address)
+        last: Exception | None = None
+        for wait in waits:
+            time.sleep(wait)
+            try:
+                connection = self.psycopg.connect(self._address, autocommit=True)
+                break
+            except self.psycopg.OperationalError as error:
+                last = error
+            except (self.psycopg.Error, ValueError):  # it quotes the address, with the password
+                raise InvalidInputError(
+                    f"{place} is not a valid PostgreSQL address: write postgresql://user@host:port/database#table."
+                ) from None
+        else:
+            raise AureoleError(f"no connection to {place}: {str(last).strip()[:300]}") from last
+        try:
+            if register:
+                self.register(connection)
+        except BaseException:
+            connection.close()  # or the next call would use it without vectors
+            raise
+        return connection
 
 
 class _PostgresTable:
     """Searches of a table with a column of ids, one of vectors, and maybe one of kappa.
 
-    They scan the table, or walk along an index on the vectors, nearest first.
+    They scan the table, or take more and more of the nearest rows from an index on the vectors.
     """
 
     engine = "PostgreSQL"
@@ -82,27 +193,29 @@ class _PostgresTable:
     where: str
     _metric = "ip"  # of scans, which cost less than with cosines
     _kappa = False  # whether there is a column kappa
-    _kinds = ("text", "vector")  # of ids and vectors
+    _table: str
+    _id: str
+    _vector: str
+    _id_type, _vector_type = "text", "vector"
 
     def __init__(self, where: str) -> None:
         check_address(where)
         self.where = shown_address(where)
         address, self._fragment = split_address(where)
-        self._connection = Connection(address)
+        self._connection = _Connection(address)
 
     def count(self) -> int:
         """The number of rows with a vector."""
-        statement = self._sql("SELECT count({vector}) FROM {table}")
-        return self._connection.run(lambda c: c.execute(statement, []).fetchone()[0], "count")
+        return self._one(f"SELECT count({self._vector}) FROM {self._table}", [], "count")[0]
 
     def fetch(self, ids: list[Any], columns: Sequence[str]) -> Rows:
         """The rows with some ids."""
-        statement = self._select("{vector} IS NOT NULL AND {id} = ANY(%s::{id_type}[])", columns)
-        return self._rows(statement, [ids], columns, found=True)
+        condition = f"{self._vector} IS NOT NULL AND {self._id} = ANY(%s::{self._id_type}[])"
+        return self._found(f"{self._select(columns)} WHERE {condition}", [ids], columns)
 
     def scan(self, columns: Sequence[str], *, vectors: bool = False) -> Iterator[Rows]:
         """All rows, from a cursor on the server, in one transaction of a connection of its own."""
-        statement = self._select("{vector} IS NOT NULL", columns, vectors=vectors)
+        statement = f"{self._select(columns, vectors=vectors)} WHERE {self._vector} IS NOT NULL"
         with (
             self._connection.another("read") as connection,
             connection.transaction(),
@@ -116,132 +229,98 @@ class _PostgresTable:
         self, mu: np.ndarray, bounds: np.ndarray, selection: Selection
     ) -> Iterator[Rows]:
         """All rows within each query's bound: by a scan, or nearest first from the approximate index."""
-        index = None if selection.exact else self._index_in_use()
-        error, metric = slack(self.dim), self._metric if index is None else index["metric"]
+        index = None if selection.exact else self._index()
+        if index is not None:
+            for query, bound in zip(mu, bounds.tolist(), strict=True):
+
+                def nearest(k: int, query: np.ndarray = query) -> Rows:
+                    return self._nearest(query, k, selection, index)
+
+                yield nearest_within(nearest, query, bound) or self._decode([], selection.columns)
+            return
         where, values = self._where(selection.conditions)
-        ranged = self._select("{near} <= %s AND {where}", selection.columns, metric, where=where)
+        ranged = (
+            f"{self._select(selection.columns)} WHERE {self._near(self._metric)} <= %s AND {where}"
+        )
         for query, bound in zip(mu, bounds.tolist(), strict=True):
-            lowest = max(bound, -1.0) - error
-            reach = {"cosine": 1 - lowest, "ip": -lowest, "l2": math.sqrt(2 - 2 * lowest)}[metric]
-            if index is None:
-                yield self._rows(ranged, [query, reach, *values], selection.columns, found=True)
-            else:
-                yield self._walk(query, reach, selection, index)
+            lowest = max(bound, -1.0) - slack(self.dim)
+            reach = -lowest if self._metric == "ip" else 1 - lowest
+            yield self._found(ranged, [query, reach, *values], selection.columns)
 
     def nearest(self, mu: np.ndarray, k: int, selection: Selection) -> Iterator[Rows]:
         """The k nearest rows of each query."""
-        index = None if selection.exact else self._index_in_use()
-        metric = self._metric if index is None else index["metric"]
-        where, values = self._where(selection.conditions)
-        statement = self._nearest_first(selection.columns, metric, where, " LIMIT %s")
+        index = None if selection.exact else self._index()
         for query in mu:
-            values_of = [query, *values, query, k]
-            yield self._rows(
-                statement, values_of, selection.columns, tuned=_settings(index, k), found=True
-            )
+            yield self._nearest(query, k, selection, index)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def _index_in_use(self) -> dict[str, Any] | None:
-        """The kind, metric, lists and sizes of the approximate index."""
+    def _index(self) -> dict[str, Any] | None:
+        """The kind, metric, lists and sizes of the approximate index that searches use."""
         raise NotImplementedError
 
-    def _where(self, conditions: Sequence[Condition]) -> tuple[Any, list[Any]]:  # noqa: ARG002
+    def _where(self, conditions: Sequence[Condition]) -> tuple[str, list[Any]]:  # noqa: ARG002
         """(Conditions in SQL, their values)."""
-        return self._sql("{vector} IS NOT NULL"), []
+        return f"{self._vector} IS NOT NULL", []
 
-    def _walk(
-        self, query: np.ndarray, reach: float, selection: Selection, index: dict[str, Any]
+    def _find_index(self, connection: Any, vector: str) -> dict[str, Any] | None:
+        """The first index whose metric caps can use, cosine first."""
+        usable = []
+        for method, operators, options in connection.execute(
+            _INDEXES, [self._table.replace("%%", "%"), vector]
+        ).fetchall():
+            metric = operators.removesuffix("_ops").rpartition("_")[2]
+            if metric in _OPERATORS:
+                sizes = dict(option.split("=") for option in options.split(",") if "=" in option)
+                kind, lists = method.removesuffix("flat"), int(sizes.get("lists", 100))
+                usable.append({"kind": kind, "metric": metric, "lists": lists, "sizes": {}})
+        order = list(_OPERATORS)
+        return min(usable, key=lambda index: order.index(index["metric"]), default=None)
+
+    def _nearest(
+        self, query: np.ndarray, k: int, selection: Selection, index: dict[str, Any] | None
     ) -> Rows:
-        """The rows within reach, from a cursor over an approximate index up to the first one that is farther."""
+        """The k nearest rows."""
         where, values = self._where(selection.conditions)
-        statement = self._nearest_first(selection.columns, index["metric"], where)
+        near = self._near(self._metric if index is None else index["metric"])
+        select = self._select(selection.columns)
+        statement = f"{select} WHERE {where} ORDER BY {near} LIMIT %s"
+        tuned = _settings(index, k)
+        return self._found(statement, [*values, query, k], selection.columns, tuned)
 
-        def work(connection: Any) -> list[tuple[Any, ...]]:
-            records: list[tuple[Any, ...]] = []
-            with connection.transaction():
-                _tune(connection, _settings(index, _STRIDES[-1]))
-                with connection.cursor("walk", binary=True) as cursor:
-                    cursor.execute(statement, [query, *values, query])
-                    for stride in chain(_STRIDES, repeat(_STRIDES[-1])):
-                        part = cursor.fetchmany(stride)
-                        records += [record for record in part if record[-1] <= reach]
-                        if len(part) < stride or part[-1][-1] > reach:
-                            return records
-            raise AssertionError
+    def _near(self, metric: str) -> str:
+        return f"{self._vector} {_OPERATORS[metric]} %s::{self._vector_type}"
 
-        records = self._connection.run(work, "search")
-        return self._returned(self._decode(records, selection.columns))
+    def _select(self, columns: Sequence[str], *, vectors: bool = True) -> str:
+        """The start of a statement that returns id, vector, kappa and payload."""
+        names = [self._id, *([f"vector_send({self._vector}::vector)"] if vectors else [])]
+        names += ["kappa"] if self._kappa else []
+        names += [self._connection.quoted(name) for name in columns]
+        return f"SELECT {', '.join(names)} FROM {self._table}"
 
-    def _nearest_first(
-        self, columns: Sequence[str], metric: str, where: Any, limit: str = ""
-    ) -> Any:
-        """The rows with their distance to a query, which comes last, nearest first."""
-        near = self._sql(f"{{vector}} {_OPERATORS[metric]} %s::{{vector_type}}")
-        names = self._selected(columns)
-        text = "SELECT {columns}, {near} FROM {table} WHERE {where} ORDER BY {near}"
-        return self._sql(text + limit, columns=names, near=near, where=where)
+    def _one(self, statement: str, values: list[Any], what: str = "read") -> Any:
+        """The first record of a statement, or None."""
+        return self._connection.run(lambda c: c.execute(statement, values).fetchone(), what)
 
-    def _select(
+    def _found(
         self,
-        condition: str,
-        columns: Sequence[str],
-        metric: str = "ip",
-        *,
-        vectors: bool = True,
-        **parts: Any,
-    ) -> Any:
-        near = self._sql(f"{{vector}} {_OPERATORS[metric]} %s::{{vector_type}}")
-        names = self._selected(columns, vectors=vectors)
-        condition = self._sql(condition, near=near, **parts)
-        return self._sql(
-            "SELECT {columns} FROM {table} WHERE {condition}", columns=names, condition=condition
-        )
-
-    def _selected(self, columns: Sequence[str], *, vectors: bool = True) -> Any:
-        """The columns of a row: id, vector, kappa, payload."""
-        names = [self._sql("{id}")]
-        names += [self._sql("vector_send({vector}::vector)")] if vectors else []
-        names += [self._column("kappa")] if self._kappa else []
-        names += [self._column(name) for name in columns]
-        return self._connection.psycopg.sql.SQL(", ").join(names)
-
-    def _sql(self, text: str, **parts: Any) -> Any:
-        """A statement with names and other parts filled in."""
-        return self._connection.psycopg.sql.SQL(text).format(**self._parts, **parts)
-
-    def _column(self, name: str) -> Any:
-        return self._quoted(name)
-
-    def _quoted(self, *name: str) -> Any:
-        """A quoted identifier."""
-        return self._text(self._connection.psycopg.sql.Identifier(*name).as_string(None))
-
-    def _text(self, text: str) -> Any:
-        """Part of a statement, in which psycopg would take a percent sign for a placeholder."""
-        return self._connection.psycopg.sql.SQL(text.replace("%", "%%"))
-
-    def _rows(
-        self,
-        statement: Any,
+        statement: str,
         values: list[Any],
         columns: Sequence[str],
-        *,
         tuned: Sequence[tuple[str, str]] = (),
-        found: bool = False,
     ) -> Rows:
-        """The rows of a statement; those that a search has ``found`` are checked."""
+        """The rows of a search, checked; ``tuned`` are settings for its transaction."""
 
         def work(connection: Any) -> list[tuple[Any, ...]]:
             with connection.transaction() if tuned else nullcontext():
-                _tune(connection, tuned)
+                for setting in tuned:
+                    connection.execute("SELECT set_config(%s, %s, true)", setting)
                 with connection.cursor(binary=True) as cursor:
                     return cursor.execute(statement, values).fetchall()
 
-        rows = self._decode(self._connection.run(work, "read"), columns)
-        return self._returned(rows) if found else rows
+        return self._returned(self._decode(self._connection.run(work, "read"), columns))
 
     def _returned(self, rows: Rows) -> Rows:
         """The rows of a search, checked."""
@@ -251,26 +330,19 @@ class _PostgresTable:
         self, records: list[tuple[Any, ...]], columns: Sequence[str], *, vectors: bool = True
     ) -> Rows:
         """Rows from (id, vector, kappa, payload)."""
-        values = list(zip(*records, strict=True))
-        place = 1
-        mu, kappa = np.zeros((0, self.dim), np.float32), np.zeros(len(records), np.float32)
-        if vectors and records:
-            mu = self._vectors(values[place])
-        place += vectors
-        if self._kappa:
-            with reading(self.where, TypeError, ValueError):  # a null
-                kappa = np.array(values[place] if records else [], np.float32)
-            place += 1
-        payload = {
-            name: object_array(values[i] if records else [])
-            for i, name in enumerate(columns, start=place)
-        }
-        ids = object_array(values[0] if records else [])
-        return Rows(ids, mu if vectors else NO_MU, kappa, payload)
-
-    def _vectors(self, sent: Sequence[bytes]) -> np.ndarray:
+        wide = 1 + vectors + self._kappa + len(columns)
+        values = list(zip(*records, strict=True)) if records else [()] * wide
+        ids, mu, place = object_array(values[0]), NO_MU, 1 + vectors
         with reading(self.where, TypeError, ValueError):  # a null, or another dimension
-            return _decode_vectors(sent, self.dim)
+            if vectors:  # of vector_send: two int16, then big-endian float32
+                content = np.frombuffer(b"".join(values[1]), np.uint8)
+                content = content.reshape(len(ids), 4 + 4 * self.dim)[:, 4:]
+                mu = np.ascontiguousarray(content).view(">f4").astype(np.float32)
+            kappa = np.zeros(len(ids), np.float32)
+            if self._kappa:
+                kappa = np.array(values[place], np.float32)
+        payload = map(object_array, values[place + self._kappa :])
+        return Rows(ids, mu, kappa, dict(zip(columns, payload, strict=True)))
 
 
 class PostgresStore(_PostgresTable):
@@ -281,16 +353,16 @@ class PostgresStore(_PostgresTable):
 
     def __init__(self, where: str) -> None:
         super().__init__(where)
-        self._name = self._fragment or "gallery"
-        if not _NAME.fullmatch(self._name):
+        name = self._table = self._fragment or "gallery"
+        if not _NAME.fullmatch(name):
             raise InvalidInputError(
-                f"{self._name!r} cannot name a table: use at most 54 lowercase letters, digits and _, starting with a "
+                f"{name!r} cannot name a table: use at most 54 lowercase letters, digits and _, starting with a "
                 "letter."
             )
-        names = {"table": "", "notes": "_notes", "index": "_mu", "incoming": "_incoming"}
-        self._parts = {key: self._quoted(self._name + end) for key, end in names.items()}
-        self._parts |= {"id": self._quoted("id"), "vector": self._quoted("mu")}
-        self._parts |= {"id_type": self._text("text"), "vector_type": self._text("vector")}
+        self._name, self._id, self._vector = name, "id", "mu"
+        self._table, self._notes, self._incoming, self._index_name = (
+            self._connection.quoted(name + end) for end in ("", "_notes", "_incoming", "_mu")
+        )
 
     @property
     def dim(self) -> int:
@@ -301,45 +373,38 @@ class PostgresStore(_PostgresTable):
     def create(cls, where: str, schema: Schema, rows: Rows) -> "PostgresStore":
         """Create a table with its first rows, in one transaction."""
         store = cls(where)
-        if schema.dim > _LARGEST_DIM:
-            raise InvalidInputError(
-                f"pgvector stores up to {_LARGEST_DIM} dimensions, but D is {schema.dim}."
-            )
         store.schema = schema
-        try:
-            with store._connection.reporting("create a gallery"):
-                store._create(rows)
-        except BaseException:
-            store.close()
-            raise
+        with store._closing("create a gallery"):
+            store._create(rows)
         return store
 
     def _create(self, rows: Rows) -> None:
         connection = self._connection.get(register=False)
-        errors, sql = self._connection.psycopg.errors, self._connection.psycopg.sql
+        errors = self._connection.psycopg.errors
         try:
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         except self._connection.psycopg.Error as error:
-            self.close()
             raise AureoleError(
                 f"pgvector cannot be enabled in this database: {str(error).strip()[:300]}"
             ) from error
         self._connection.register(connection)
         columns = [
-            sql.SQL("{} {} NOT NULL").format(self._column(name), sql.SQL(_TYPES[kind]))
-            for name, kind in self.schema.columns.items()
+            'id text COLLATE "C" PRIMARY KEY',
+            f"mu vector({self.dim:d}) NOT NULL",
+            "kappa real NOT NULL",
+            *(
+                f"{self._connection.quoted(name)} {_TYPES[kind]} NOT NULL"
+                for name, kind in self.schema.columns.items()
+            ),
         ]
-        fixed = sql.SQL(
-            'id text COLLATE "C" PRIMARY KEY, mu vector({}) NOT NULL, kappa real NOT NULL'
-        ).format(sql.Literal(self.schema.dim))
-        columns = sql.SQL(", ").join([fixed, *columns])
         try:
             with connection.transaction():
-                connection.execute(self._sql("CREATE TABLE {table} ({columns})", columns=columns))
-                notes = "CREATE TABLE {notes} (name text PRIMARY KEY, body text NOT NULL)"
-                connection.execute(self._sql(notes))
+                connection.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
+                connection.execute(
+                    f"CREATE TABLE {self._notes} (name text PRIMARY KEY, body text NOT NULL)"
+                )
                 self._set_note(connection, "schema", json.dumps(self.schema.to_json()))
-                self._copy(connection, rows)
+                self._copy(connection, rows, self._table)
         except (errors.DuplicateTable, errors.UniqueViolation) as error:
             raise InvalidInputError(
                 f"the database has a table {self._name!r} or {self._name}_notes already. Open it, use another name "
@@ -350,24 +415,32 @@ class PostgresStore(_PostgresTable):
     def open(cls, where: str) -> "PostgresStore":
         """Open the gallery in a table."""
         store = cls(where)
-        try:
-            with store._connection.reporting("open a gallery"):
-                connection = store._connection.get(register=False)
-                query = "SELECT to_regclass(%s) IS NOT NULL"
-                if not connection.execute(query, [f"{store._name}_notes"]).fetchone()[0]:
-                    raise MissingInputError(
-                        f"the database holds no gallery {store._name!r}. `aureole index build` creates one."
-                    )
-                store._connection.register(connection)
-            store.schema = _parse_schema(store.read_note("schema"), f"table {store._name!r}")
-            store._check_columns()
-            problem = store._index_problem()
-            if problem is not None:
-                raise DamagedGalleryError(f"{store.where} is damaged: {problem} Build it again.")
-        except BaseException:
-            store.close()
-            raise
+        with store._closing("open a gallery"):
+            connection = store._connection.get(register=False)
+            query = "SELECT to_regclass(%s) IS NOT NULL"
+            if not connection.execute(query, [f"{store._name}_notes"]).fetchone()[0]:
+                raise MissingInputError(
+                    f"the database holds no gallery {store._name!r}. `aureole index build` creates one."
+                )
+            store._connection.register(connection)
+            note = store.read_note("schema")
+            place = f"table {store._name!r}"
+            if note is None:
+                raise DamagedGalleryError(
+                    f"{place} does not hold a gallery: the note of its schema is missing."
+                )
+            store.schema = Schema.from_json(parse_note(note, f"the schema of {place}"), place)
         return store
+
+    @contextmanager
+    def _closing(self, what: str) -> Iterator[None]:
+        """Close the connection if the block raises."""
+        try:
+            with self._connection.reporting(what):
+                yield
+        except BaseException:
+            self.close()
+            raise
 
     def append(self, rows: Rows) -> None:
         """Add all rows, or none if an id exists, in one transaction."""
@@ -375,7 +448,7 @@ class PostgresStore(_PostgresTable):
         def work(connection: Any) -> None:
             try:
                 with connection.transaction():
-                    self._copy(connection, rows)
+                    self._copy(connection, rows, self._table)
             except self._connection.psycopg.errors.UniqueViolation as error:
                 detail = error.diag.message_detail or ""
                 raise InvalidInputError(
@@ -386,33 +459,28 @@ class PostgresStore(_PostgresTable):
 
     def upsert(self, rows: Rows) -> int:
         """Add rows, and replace those whose id exists, in one transaction; return how many were replaced."""
-        sql = self._connection.psycopg.sql
-        updates = sql.SQL(", ").join(
-            sql.SQL("{0} = excluded.{0}").format(self._column(name))
-            for name in ("mu", "kappa", *self.schema.columns)
-        )
-        columns = self._names(["id", "mu", "kappa", *self.schema.columns])
+        names = self._columns()
+        updates = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
         # in the order of ids: two writers that lock the same rows do not wait for each other
-        merge = self._sql(
-            "WITH merged AS (INSERT INTO {table} ({columns}) SELECT {columns} FROM {incoming} ORDER BY id "
-            "ON CONFLICT (id) DO UPDATE SET {updates} RETURNING xmax = 0 AS is_new) "
-            "SELECT count(*) FILTER (WHERE NOT is_new) FROM merged",
-            columns=columns,
-            updates=updates,
+        merge = (
+            f"WITH merged AS (INSERT INTO {self._table} ({', '.join(names)}) "
+            f"SELECT {', '.join(names)} FROM {self._incoming} ORDER BY id "
+            f"ON CONFLICT (id) DO UPDATE SET {updates} RETURNING xmax = 0 AS is_new) "
+            "SELECT count(*) FILTER (WHERE NOT is_new) FROM merged"
         )
-        create = "CREATE TEMPORARY TABLE {incoming} (LIKE {table}) ON COMMIT DROP"
+        create = f"CREATE TEMPORARY TABLE {self._incoming} (LIKE {self._table}) ON COMMIT DROP"
 
         def work(connection: Any) -> int:
             with connection.transaction():
-                connection.execute(self._sql(create))
-                self._copy(connection, rows, "{incoming}")
+                connection.execute(create)
+                self._copy(connection, rows, self._incoming)
                 return connection.execute(merge).fetchone()[0]
 
         return self._connection.run(work, "upsert", changes=True)
 
     def delete(self, ids: list[str]) -> int:
         """Remove rows, and return how many existed."""
-        statement = self._sql("DELETE FROM {table} WHERE id = ANY(%s)")
+        statement = f"DELETE FROM {self._table} WHERE id = ANY(%s)"
         return self._connection.run(
             lambda c: c.execute(statement, [ids]).rowcount, "delete", changes=True
         )
@@ -429,16 +497,7 @@ class PostgresStore(_PostgresTable):
     def build(self, kind: Approximate, **sizes: int) -> None:
         """Build an ivfflat (``lists``, ``probes``) or hnsw (``links``, ``width``) index."""
         check_build(kind, sizes)
-        if self.dim > _LARGEST_INDEXED:
-            raise InvalidInputError(
-                f"pgvector indexes up to {_LARGEST_INDEXED} dimensions, but D is {self.dim}."
-            )
-        for name, most in (("lists", _MOST_LISTS), ("links", _MOST_LINKS)):
-            if sizes.get(name, 1) > most:
-                raise InvalidInputError(
-                    f"pgvector takes up to {most:,} {name}, but got {sizes[name]:,}."
-                )
-        lists = sizes.get("lists", min(default_lists(self.count()), _MOST_LISTS))
+        lists = sizes.get("lists", min(default_lists(self.count()), 32_768))
         links = sizes.get("links", 16)
         method = f"ivfflat (mu vector_ip_ops) WITH (lists = {lists:d})"
         if kind == "hnsw":
@@ -447,21 +506,22 @@ class PostgresStore(_PostgresTable):
 
         def work(connection: Any) -> None:
             with connection.transaction():
-                connection.execute(self._sql("DROP INDEX IF EXISTS {index}"))
-                connection.execute(self._sql(f"CREATE INDEX {{index}} ON {{table}} USING {method}"))
-                note = {"kind": kind, "lists": lists, "sizes": sizes}
-                self._set_note(connection, "index", json.dumps(note))
+                connection.execute(f"DROP INDEX IF EXISTS {self._index_name}")
+                connection.execute(
+                    f"CREATE INDEX {self._index_name} ON {self._table} USING {method}"
+                )
+                self._set_note(connection, "index", write_sizes(kind, sizes))
 
         self._connection.run(work, "build", changes=True)
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and sizes of the approximate index, or None."""
-        index = self._index_note()
-        return None if index is None else describe_index(**index)
+        index = self._index()
+        return index and describe_index(index["kind"], index["lists"], index["sizes"])
 
     def read_note(self, name: str) -> str | None:
         """A note, or None."""
-        record = self._one(self._sql("SELECT body FROM {notes} WHERE name = %s"), [name])
+        record = self._one(f"SELECT body FROM {self._notes} WHERE name = %s", [name])
         return None if record is None else record[0]
 
     def write_note(self, name: str, text: str) -> None:
@@ -470,125 +530,61 @@ class PostgresStore(_PostgresTable):
 
     def problems(self) -> list[str]:
         """What is wrong with the approximate index and with the key of the table."""
-        problem = self._index_problem(required=True)
-        statement = self._sql(
-            "SELECT count(*) FROM pg_index WHERE indrelid = %s::regclass AND indisunique AND indisvalid"
-        )
-        record = self._one(statement, [self._sql("{table}").as_string(None)])
-        problems = [] if problem is None else [problem]
-        return problems if record[0] else [*problems, "the table has no primary key."]
-
-    def _one(self, statement: Any, values: list[Any]) -> Any:
-        """The first record of a statement, or None."""
-        return self._connection.run(lambda c: c.execute(statement, values).fetchone(), "read")
+        problems = []
+        if self._index() is None and self.read_note("index") is not None:
+            problems.append("the approximate index is missing or not valid. Build it again.")
+        statement = "SELECT count(*) FROM pg_index WHERE indrelid = %s::regclass AND indisunique AND indisvalid"
+        if not self._one(statement, [self._table])[0]:
+            problems.append("the table has no primary key.")
+        return problems
 
     def _returned(self, rows: Rows) -> Rows:
         return check_returned(rows, self.where)
 
-    def _index_in_use(self) -> dict[str, Any] | None:
-        note = self._index_note()
-        return None if note is None else {"metric": "ip", **note}
-
-    def _check_columns(self) -> None:
-        """Raise unless the table has the columns of the schema with their types."""
-        statement = self._sql(
-            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
-        )
-        table = self._sql("{table}").as_string(None)
-        found = dict(
-            self._connection.run(lambda c: c.execute(statement, [table]).fetchall(), "read")
-        )
-        expected = {"id": "text", "mu": f"vector({self.schema.dim})", "kappa": "real"}
-        for name, kind in self.schema.columns.items():
-            stored = name.upper() if name in _SYSTEM_COLUMNS else name
-            expected[stored] = _TYPES[kind].removesuffix(' COLLATE "C"')
-        for name, kind in expected.items():
-            if found.get(name) != kind:
-                raise DamagedGalleryError(
-                    f"{self.where} is damaged: its column {name!r} must have the type {kind}, but has "
-                    f"{found.get(name)}."
-                )
-
-    def _index_problem(self, *, required: bool = False) -> str | None:
-        """What is wrong with the index that searches use; without one they would be right, but slow."""
-        note = self._index_note()
-        if note is None:
+    def _index(self) -> dict[str, Any] | None:
+        index = self._connection.run(lambda c: self._find_index(c, "mu"), "read")
+        if index is None:
             return None
-        statement = (
-            "SELECT am.amname, op.opcname, i.indisvalid, i.indrelid = to_regclass(%s), c.reloptions FROM pg_index i "
-            "JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam "
-            "JOIN pg_opclass op ON op.oid = i.indclass[0] WHERE i.indexrelid = to_regclass(%s)"
-        )
-        names = [self._sql(text).as_string(None) for text in ("{table}", "{index}")]
-        record = self._one(statement, names)
-        if record is None:
-            return "the approximate index is missing." if required else None
-        method = {"ivf": "ivfflat", "hnsw": "hnsw"}[note["kind"]]
-        *kind, options = record
-        lists = note["kind"] == "hnsw" or f"lists={note['lists']}" in (options or [])
-        if lists and kind == [method, "vector_ip_ops", True, True]:
-            return None
-        return (
-            f"the approximate index is {record[0]} with {record[1]} and {', '.join(options or ['no options'])}, but "
-            f"its note says {method} with vector_ip_ops and lists={note['lists']}, or it is not valid."
-        )
-
-    def _index_note(self) -> dict[str, Any] | None:
-        text = self.read_note("index")
-        if text is None:
-            return None
-        what = f"{self.where} (note of its index)"
-        return parse_index_note(parse_note(text, what), what)
+        sizes = parse_sizes(self.read_note("index"), index["kind"], self.where)
+        return index | {"sizes": sizes}
 
     def _set_note(self, connection: Any, name: str, text: str) -> None:
         statement = (
-            "INSERT INTO {notes} (name, body) VALUES (%s, %s) "
+            f"INSERT INTO {self._notes} (name, body) VALUES (%s, %s) "
             "ON CONFLICT (name) DO UPDATE SET body = excluded.body"
         )
-        connection.execute(self._sql(statement), [name, text])
+        connection.execute(statement, [name, text])
 
-    def _copy(self, connection: Any, rows: Rows, into: str = "{table}") -> None:
+    def _copy(self, connection: Any, rows: Rows, into: str) -> None:
         kinds = self.schema.columns
         payload = [rows.payload[name].tolist() for name in kinds]
-        statement = self._sql(
-            f"COPY {into} ({{columns}}) FROM STDIN WITH (FORMAT BINARY)",
-            columns=self._names(["id", "mu", "kappa", *kinds]),
-        )
+        statement = f"COPY {into} ({', '.join(self._columns())}) FROM STDIN WITH (FORMAT BINARY)"
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
             copy.set_types(["text", "vector", "float4", *(_COPY_TYPES[k] for k in kinds.values())])
             for row in zip(rows.ids.tolist(), rows.mu, rows.kappa.tolist(), *payload, strict=True):
                 copy.write_row(row)
 
-    def _where(self, conditions: Sequence[Condition]) -> tuple[Any, list[Any]]:
-        sql = self._connection.psycopg.sql
-        values: list[Any] = []
-        parts = [sql.SQL("TRUE")]
+    def _columns(self) -> list[str]:
+        return ["id", "mu", "kappa", *map(self._connection.quoted, self.schema.columns)]
+
+    def _where(self, conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
+        parts, values = ["TRUE"], list[Any]()
         for condition in conditions:
-            name = self._column(condition.column)
-            kind = self.schema.columns[condition.column]
-            cast = sql.SQL(_TYPES[kind].removesuffix(' COLLATE "C"'))
+            name = self._connection.quoted(condition.column)
+            cast = _TYPES[self.schema.columns[condition.column]].removesuffix(' COLLATE "C"')
             if condition.kind == "any":
-                parts.append(sql.SQL("{} = ANY(%s::{}[])").format(name, cast))
+                parts.append(f"{name} = ANY(%s::{cast}[])")
                 values.append(list(condition.values))
                 continue
             for sign, end in zip((">=", "<="), condition.values, strict=True):
                 if end is not None:
-                    parts.append(sql.SQL("{} {} %s::{}").format(name, sql.SQL(sign), cast))
+                    parts.append(f"{name} {sign} %s::{cast}")
                     values.append(end)
-        return sql.SQL(" AND ").join(parts), values
-
-    def _names(self, names: Sequence[str]) -> Any:
-        return self._connection.psycopg.sql.SQL(", ").join([self._column(name) for name in names])
-
-    def _column(self, name: str) -> Any:
-        """The name of a payload column in the table: uppercase if it is the name of a system column."""
-        name = name.upper() if name in _SYSTEM_COLUMNS else name
-        return self._quoted(name)
+        return " AND ".join(parts), values
 
 
 class PostgresSource(_PostgresTable):
-    """A column of type vector or halfvec: scanned by cosine distance, or walked through along its own index."""
+    """A column of type vector or halfvec: scanned by cosine distance, or searched by its own index."""
 
     check_all = False
     _metric = "cosine"
@@ -600,7 +596,7 @@ class PostgresSource(_PostgresTable):
             raise InvalidInputError(
                 "name the table: postgresql://user@host/database#table, or collection='table'."
             )
-        self._table = (table,) if isinstance(table, str) else tuple(table)
+        self._table = self._connection.quoted(*((table,) if isinstance(table, str) else table))
         try:
             with self._connection.reporting("read the table"):
                 self._describe(names)
@@ -611,15 +607,14 @@ class PostgresSource(_PostgresTable):
     def _describe(self, names: Names) -> None:
         """Find the columns, the dimension and the index of the table."""
         connection = self._connection.get(register=False)
-        name = self._connection.psycopg.sql.Identifier(*self._table).as_string(None)
-        (oid,) = connection.execute("SELECT to_regclass(%s)::oid", [name]).fetchone()
-        if oid is None:
+        name = self._table.replace("%%", "%")
+        if connection.execute("SELECT to_regclass(%s)::oid", [name]).fetchone()[0] is None:
             raise MissingInputError(f"the database has no table {name}.")
         self._connection.register(connection)
-        found = connection.execute(_COLUMNS, [oid]).fetchall()
+        found = connection.execute(_COLUMNS, [name]).fetchall()
         types = {column: kind for column, kind, _, _ in found}
         vectors = [c for c, kind, _, _ in found if kind.rpartition(".")[2] in _VECTOR_TYPES]
-        self._vector = the_only(vectors, names.vector, "vector column", f"table {name}")
+        vector = the_only(vectors, names.vector, "vector column", f"table {name}")
         keys = [column for column, _, _, primary in found if primary]
         keys = [column for column, *_ in found] if names.id is not None else keys
         own_id = the_only(keys, names.id, "id column", f"table {name}")
@@ -628,46 +623,25 @@ class PostgresSource(_PostgresTable):
             raise InvalidInputError(
                 f"table {name} has no column {unknown[0]!r}. Columns: {sorted(types)}."
             )
-        self._parts = {
-            "table": self._quoted(*self._table),
-            "id": self._quoted(own_id),
-            "id_type": self._text(types[own_id]),
-            "vector": self._quoted(self._vector),
-            "vector_type": self._text(types[self._vector]),
-        }
-        self.dim = next(size for column, _, size, _ in found if column == self._vector)
-        if self.dim < 1:  # a column without a dimension
-            text = "SELECT vector_dims({vector}) FROM {table} WHERE {vector} IS NOT NULL LIMIT 1"
-            self.dim = (connection.execute(self._sql(text), []).fetchone() or [0])[0]
-            if not self.dim:
-                raise InvalidInputError(
-                    f"table {name} is empty, and column {self._vector!r} has no dimension."
-                )
-        self._index = _index_of(connection.execute(_INDEXES, [oid, self._vector]).fetchall())
-        self.unit = self._index is not None and self._index["metric"] != "cosine"
+        self._id, self._vector = map(self._connection.quoted, (own_id, vector))
+        self._id_type, self._vector_type = (
+            types[each].replace("%", "%%") for each in (own_id, vector)
+        )
+        self.dim = next(size for column, _, size, _ in found if column == vector)
+        if self.dim < 1:
+            raise InvalidInputError(
+                f"column {vector!r} of table {name} has no dimension. Declare it: ALTER TABLE … TYPE vector(n)."
+            )
+        self._own_index = self._find_index(connection, vector)
+        self.unit = self._own_index is not None and self._own_index["metric"] != "cosine"
 
     def approximate(self) -> dict[str, Any] | None:
         """The kind and metric of the column's hnsw or ivfflat index, or None."""
-        if self._index is None:
-            return None
-        return {"kind": self._index["kind"], "metric": self._index["metric"]}
+        index = self._own_index
+        return index and {"kind": index["kind"], "metric": index["metric"]}
 
-    def _index_in_use(self) -> dict[str, Any] | None:
-        return self._index
-
-    def _vectors(self, sent: Sequence[bytes]) -> np.ndarray:
-        try:
-            return _decode_vectors(sent, self.dim)
-        except ValueError as error:
-            raise InvalidInputError(
-                f"column {self._vector!r} holds vectors of different dimensions; the first has {self.dim}."
-            ) from error
-
-
-def _tune(connection: Any, settings: Sequence[tuple[str, str]]) -> None:
-    """Change settings for this transaction."""
-    for name, value in settings:
-        connection.execute("SELECT set_config(%s, %s, true)", [name, value])
+    def _index(self) -> dict[str, Any] | None:
+        return self._own_index
 
 
 def _settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
@@ -683,30 +657,3 @@ def _settings(index: dict[str, Any] | None, k: int) -> list[tuple[str, str]]:
         ("hnsw.iterative_scan", "strict_order"),
         ("hnsw.max_scan_tuples", "200000"),
     ]
-
-
-def _decode_vectors(sent: Sequence[bytes], dim: int) -> Float[np.ndarray, "n dim"]:
-    """Vectors from ``vector_send`` (two int16, then big-endian float32); ValueError if the dimension is another one."""
-    content = np.frombuffer(b"".join(sent), np.uint8).reshape(len(sent), 4 + 4 * dim)
-    return np.ascontiguousarray(content[:, 4:]).view(">f4").astype(np.float32)
-
-
-def _index_of(found: list[tuple[str, str, str]]) -> dict[str, Any] | None:
-    """The first index whose metric caps can use, cosine first, as ``_settings`` takes it."""
-    usable = []
-    for method, operators, options in found:
-        metric = operators.removesuffix("_ops").rpartition("_")[2]
-        if metric in _OPERATORS:
-            sizes = dict(option.split("=") for option in options.split(",") if "=" in option)
-            kind = "ivf" if method == "ivfflat" else method
-            lists = int(sizes.get("lists", 100))
-            usable.append({"kind": kind, "metric": metric, "lists": lists, "sizes": {}})
-    return min(usable, key=lambda index: list(_OPERATORS).index(index["metric"]), default=None)
-
-
-def _parse_schema(note: str | None, where: str) -> Schema:
-    if note is None:
-        raise DamagedGalleryError(
-            f"{where} does not hold a gallery: the note of its schema is missing."
-        )
-    return Schema.from_json(parse_note(note, f"the schema of {where}"), where)

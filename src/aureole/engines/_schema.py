@@ -11,16 +11,16 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
+from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
-from aureole.engines._directions import POINT, stored_direction
-from aureole.engines._integrity import MAX_DIM, parse_note
+from aureole.engines._integrity import MAX_DIM, MAX_ID_BYTES, TYPES, parse_note
 from aureole.errors import DamagedGalleryError, EncoderError, InvalidInputError, MissingInputError
 
-MAX_ID_BYTES = 1024
 MAX_TEXT_BYTES = 1_000_000
-_TYPES = {"text": str, "integer": int, "number": float, "boolean": bool}
 DTYPES = {"text": object, "integer": np.int64, "number": np.float64, "boolean": np.bool_}
+POINT = 1e30  # a typical kappa that is infinite is stored as this
 NO_MU = np.zeros((0, 0), np.float32)  # the mu of rows that are returned without it
 _RESERVED = {"id", "mu", "kappa"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -56,7 +56,7 @@ class Schema:
         try:
             dim, columns = values["dim"], values["columns"]
             valid = type(dim) is int and 2 <= dim <= MAX_DIM and isinstance(columns, dict)
-            valid = valid and all(_NAME.fullmatch(n) and t in _TYPES for n, t in columns.items())
+            valid = valid and all(_NAME.fullmatch(n) and t in TYPES for n, t in columns.items())
             if not valid or _RESERVED & columns.keys():
                 raise ValueError("dim or columns")
             typical_kappa = float(values["typical_kappa"])
@@ -124,13 +124,11 @@ class Origin:
     @classmethod
     def from_json(cls, text: str) -> "Origin":
         """From untrusted JSON text."""
+        values = parse_note(text, "not a saved origin: the text")
         try:
-            values = parse_note(text, "not a saved origin: the text")
             if values["format"] != _ORIGIN_FORMAT:
                 raise ValueError("another format")
             return cls(values["kappa_pos"], values["weights"], values.get("encoder"))
-        except DamagedGalleryError:
-            raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DamagedGalleryError(f"not a saved origin: {repr(error)[:200]}.") from error
 
@@ -149,6 +147,26 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+def stored_direction(mu: Float[Tensor, "*batch dim"]) -> np.ndarray:
+    """The directions as an index stores them: normalised in float64, then rounded to float32."""
+    wide = mu.numpy(force=True).astype(np.float64)
+    norm = np.sqrt(np.einsum("...d,...d->...", wide, wide))
+    return (wide / np.maximum(norm, 1e-12)[..., None]).astype(np.float32)
+
+
+def exact_cosines(query: np.ndarray, mu: np.ndarray) -> np.ndarray:
+    """The float64 cosines [n] of a float32 direction [D] with others [n, D]; bitwise the same in any batch.
+
+    They decide which rows are in a cap. Each direction is divided by its own norm, and sums are in an order that
+    depends on the dimension alone, so the cosine of a direction with itself is exactly 1 on any engine.
+    """
+    wide = mu.astype(np.float64)
+    own = query.astype(np.float64)
+    dot = np.einsum("nd,d->n", wide, own)
+    square = np.einsum("nd,nd->n", wide, wide) * np.einsum("nd,nd->n", own[None], own[None])
+    return np.minimum(np.maximum(dot / np.sqrt(square), -1.0), 1.0)
 
 
 def check_rows(
@@ -207,7 +225,7 @@ def schema_of(
         kinds = {type(_plain(v)) for v in values}
         if kinds == {int, float}:
             kinds = {float}
-        matching = [name for name, kind in _TYPES.items() if kinds == {kind}]
+        matching = [name for name, kind in TYPES.items() if kinds == {kind}]
         if not matching:
             got = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
             raise InvalidInputError(
@@ -325,7 +343,7 @@ def check_value(value: Any, kind: str, where: str) -> Any:
     value = _plain(value)
     if kind == "number" and type(value) is int:
         value = float(value)
-    if type(value) is not _TYPES[kind]:
+    if type(value) is not TYPES[kind]:
         raise InvalidInputError(f"{where} must be {kind}, but is {value!r}.")
     if kind == "integer" and not -(2**63) <= value < 2**63:
         raise InvalidInputError(f"{where} must fit 64 bits, but is {value}.")

@@ -1,7 +1,9 @@
-"""The interface of engines, addresses of galleries, locks, and sizes of approximate indexes."""
+"""The interface of engines, locks, and sizes of approximate indexes."""
 
 import fcntl
-from collections.abc import Iterator, Sequence
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +13,14 @@ import numpy as np
 
 from aureole._io import reporting_writes
 from aureole.engines._filters import Condition
+from aureole.engines._integrity import parse_note
 from aureole.engines._schema import Rows, Schema
-from aureole.errors import InvalidInputError
+from aureole.errors import DamagedGalleryError, InvalidInputError
 
 Approximate = Literal["ivf", "hnsw"]
 _SMALLEST_SIZES = {"ivf": {"lists": 1, "probes": 1}, "hnsw": {"links": 2, "width": 1}}
+_LARGEST_SIZE = 2**31
+_FIRST_NEAREST = 64
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,25 @@ def slack(dim: int) -> float:
     return max(1e-5, (dim + 8) * 2.0**-24)
 
 
+def nearest_within(
+    nearest: Callable[[int], Rows], query: np.ndarray, bound: float, *, most: float = math.inf
+) -> Rows | None:
+    """The rows within a bound from an index that finds nearest rows: more of them until one is outside.
+
+    None if the bound holds about ``most`` rows or more; then a scan costs less.
+    """
+    k = _FIRST_NEAREST
+    while k < most:
+        rows = nearest(k)
+        if len(rows) < k:
+            return rows
+        length = np.linalg.norm(rows.mu, axis=-1)
+        if (rows.mu @ query / np.where(length > 0, length, 1.0)).min() < bound - slack(len(query)):
+            return rows
+        k *= 4
+    return None
+
+
 def check_build(kind: str, sizes: dict[str, int]) -> None:
     """Raise unless ``kind`` is an approximate index and ``sizes`` are valid for it."""
     smallest = _SMALLEST_SIZES.get(kind)
@@ -148,10 +172,34 @@ def check_build(kind: str, sizes: dict[str, int]) -> None:
             f"{sorted(sizes)}."
         )
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < smallest[name]:
+        if type(size) is not int or not smallest[name] <= size <= _LARGEST_SIZE:
             raise InvalidInputError(
                 f"{name} must be an integer of at least {smallest[name]}, but is {size!r}."
             )
+
+
+def write_sizes(kind: Approximate, sizes: dict[str, int]) -> str:
+    """The note of an approximate index: the sizes with which it was built, and with which searches use it."""
+    return json.dumps({"kind": kind, "sizes": sizes})
+
+
+def parse_sizes(text: str | None, kind: str, what: str) -> dict[str, int]:
+    """The sizes of an index of this kind from an untrusted note; empty if the note describes another kind.
+
+    Examples
+    --------
+    >>> parse_sizes('{"kind": "ivf", "sizes": {"probes": 2}}', "ivf", "gallery.lance")
+    {'probes': 2}
+    """
+    if text is None:
+        return {}
+    what = f"{what} (note of its approximate index)"
+    note = parse_note(text, what)
+    try:
+        check_build(note["kind"], note["sizes"])
+    except (AttributeError, InvalidInputError, KeyError, TypeError) as error:
+        raise DamagedGalleryError(f"{what} is damaged: {str(error)[:200]}") from error
+    return note["sizes"] if note["kind"] == kind else {}
 
 
 def default_lists(rows: int) -> int:
@@ -169,6 +217,6 @@ def width_of(sizes: dict[str, int]) -> int:
     return sizes.get("width", 128)
 
 
-def describe_index(kind: Approximate, lists: int, sizes: dict[str, int]) -> dict[str, Any]:
+def describe_index(kind: str, lists: int, sizes: dict[str, int]) -> dict[str, Any]:
     """An approximate index as ``approximate`` returns it."""
-    return {"kind": kind, **({"lists": lists} if kind == "ivf" else {}), **sizes}
+    return {"kind": kind, **sizes, **({"lists": lists} if kind == "ivf" else {})}

@@ -12,9 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from aureole.engines._directions import POINT
 from aureole.engines._filters import Condition, matches
-from aureole.engines._schema import Rows, Schema, no_rows, pick_rows
+from aureole.engines._schema import POINT, Rows, Schema, no_rows, pick_rows
 from aureole.engines._store import Names, Selection
 from aureole.errors import InvalidInputError
 

@@ -22,7 +22,7 @@ from aureole.caps._conformal import coverage_curve
 from aureole.data._image_files import find_picture, read_thumbnail
 from aureole.distributions import VonMisesFisher
 from aureole.engines import Origin
-from aureole.engines._directions import exact_cosines, stored_direction
+from aureole.engines._schema import exact_cosines, stored_direction
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
 from aureole.evaluation._rejection import SAMPLED, kappa_rejection
 from aureole.explorer._gallery_map import GalleryMap, fit_map

@@ -19,7 +19,7 @@ from aureole.caps import CredibleIndex, Hits, SearchOptions, positive_probabilit
 from aureole.caps._cap_tables import credible_cosines
 from aureole.caps._caps import log_hit_positivity
 from aureole.distributions import VonMisesFisher
-from aureole.engines._directions import POINT, exact_cosines, stored_direction
+from aureole.engines._schema import POINT, exact_cosines, stored_direction
 from aureole.sphere import predictive_angle
 
 MASSES = tuple(round(0.01 * percent, 2) for percent in range(50, 100))
