@@ -107,7 +107,7 @@ def test_writers_without_a_common_lock_do_not_double_ids(tmp_path, monkeypatch):
 
 
 def test_tables_of_earlier_versions_take_changes(tmp_path):
-    pytest.importorskip("lance")
+    lance = pytest.importorskip("lance")
     where, gallery = str(tmp_path / "gallery.lance"), posteriors(8, 4)
     with CredibleIndex.create(where, gallery, names(8)) as index:
         assert index.count() == 8
