@@ -1,37 +1,29 @@
 """Writers under SIGKILL: nothing acknowledged is lost, nothing is doubled, and no change is half done.
 
-``python -m tests.engines.killed_writers [--moments 20] [--engines lance postgres] [--out FILE]`` writes a record.
 A process changes a gallery by appends, upserts, deletes or builds of an approximate index until it is killed at some
 moment; then the gallery is opened and compared with what the process had acknowledged.
 """
 
-import argparse
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from typing import Any
+from contextlib import contextmanager, suppress
 
 import torch
 
 import aureole as au
 from aureole import sphere
 from aureole.caps import CredibleIndex
-from aureole.records import Record, write_record
-from benchmarks.engines import postgres_server
 
 __all__ = ["OPERATIONS", "killed", "writers"]
 
 OPERATIONS = ("append", "upsert", "delete", "build")
-ENGINES = ("lance", "postgres", "faiss")
 _BLOCK, _BASE, _DIM, _LISTS = 50, 500, 8, 2
 _LONGEST = 0.15  # seconds from the first acknowledgement to the kill
 
@@ -40,7 +32,7 @@ _LONGEST = 0.15  # seconds from the first acknowledgement to the kill
 def writers() -> Iterator[subprocess.Popen[str]]:
     """A process that forks a writer for each line of its input, so that Python is started once."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.engines.killed_writers", "--writers"],
+        [sys.executable, "-m", "tests.engines.killed_writers"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
     )  # fmt: skip
     with process:
@@ -147,37 +139,5 @@ def _names(block: str, count: int) -> list[str]:
     return [f"{block}/{number}" for number in range(count)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--moments", type=int, default=20)
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/killed_writers.json"))
-    parser.add_argument("--writers", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.writers:
-        _serve()
-        return
-    metrics: dict[str, Any] = {}
-    command = f"python -m tests.engines.killed_writers --moments {options.moments}"
-    command += f" --engines {' '.join(options.engines)}"
-    with ExitStack() as stack:
-        process = stack.enter_context(writers())
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="killed-")))
-        for engine in options.engines:
-            server = stack.enter_context(postgres_server()) if engine == "postgres" else None
-            for operation in OPERATIONS:
-                where = str(folder / f"{operation}.{engine}")
-                if server is not None:
-                    where = f"{server.get_uri()}#{operation}_gallery"
-                found = killed(process, where, operation, options.moments, options.seed)
-                print(f"{engine} {operation}: {found}", flush=True)
-                metrics.setdefault(engine, {})[operation] = found
-                settings = {"rows": _BASE, "block": _BLOCK}
-                write_record(
-                    Record("killed-writers", metrics, command, options.seed, settings), options.out
-                )
-
-
 if __name__ == "__main__":
-    main()
+    _serve()
