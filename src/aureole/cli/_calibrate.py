@@ -200,7 +200,7 @@ class _Vectors:
         from aureole.encoders._bulk import encode_all
 
         assert self.encoder is not None
-        places = {"work": self.partial, "resume": self.partial / name}
+        places: dict[str, Any] = {"work": self.partial, "resume": self.partial / name}
         with rows_bar(f"encoding {name}", shown=self.shown) as observer:
             return encode_all(self.encoder, stream, observer=observer, **places)
 

@@ -244,7 +244,7 @@ def fit_head(
     elif pairs is not None:
         facts["pairs"] = len(pairs)
     else:
-        facts["groups"] = len(np.unique(groups))
+        facts["groups"] = 0 if groups is None else len(np.unique(groups))
     if reports.as_json:
         print_json(facts | _facts(head) | {"seconds": time.monotonic() - started})
         return

@@ -298,7 +298,8 @@ def _show(query: Query, hits: au.caps.Hits, cap: dict[str, Any], limit: int | No
     rows = table("results", *header)
     for i in range(count):
         cells = [f"{hits.cosine[i]:.4f}", f"{hits.kappa[i]:.4g}"]
-        cells += [f"{hits.log_positivity[i]:.4g}"] if scored else []
+        if hits.log_positivity is not None:
+            cells.append(f"{hits.log_positivity[i]:.4g}")
         add_row(rows, hits.ids[i], *cells, *(_short_value(c[i]) for c in hits.payload.values()))
     print_table(rows)
     more = len(hits) - count

@@ -185,7 +185,8 @@ class PosteriorTable:
         rows = pa.concat_tables(waiting)
         rows = rows.append_column("model", pa.array([self._model] * len(rows), pa.string()))
         good = rows["reason"].is_null()
-        self._write(self.errors, rows.filter(pa.compute.invert(good)), ["id", "reason", "source"])
+        bad = rows["reason"].is_valid()
+        self._write(self.errors, rows.filter(bad), ["id", "reason", "source"])
         self._write(self.where, rows.filter(good), ["id", "mu", "kappa", "source"])
 
     def _write(self, where: str, rows: Any, columns: list[str]) -> None:

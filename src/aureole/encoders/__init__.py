@@ -6,6 +6,7 @@ from a file, a gallery or a request. Heads and galleries store a fingerprint, wh
 loaded.
 """
 
+from aureole.encoders import _encoder as _encoder, _resolver as _resolver
 from aureole.encoders._encoder import Encoder
 from aureole.encoders._resolver import load
 

@@ -365,7 +365,7 @@ class PostgresStore(_PostgresTable):
         )
 
     @property
-    def dim(self) -> int:
+    def dim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The dimension."""
         return self.schema.dim
 

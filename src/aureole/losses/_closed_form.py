@@ -1,7 +1,7 @@
 """Closed-form InfoNCE: the ratio of expected positivities, without a single draw."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,10 +40,13 @@ class KappaPos:
         tensor = torch.as_tensor(value, dtype=torch.float64)
         return KappaPos(tensor, float(tensor.detach()))
 
-    @torch.compiler.disable
     def over(self, cosines: Sequence[Tensor], kappas: Sequence[Tensor], dim: int) -> Positivities:
         """Return what computes the positivities of these cosines and kappas."""
-        return Positivities.over(cosines, kappas, self.value, dim, self.number)
+        return _over(cosines, kappas, self.value, dim, self.number)
+
+
+# tables are built from values of the batch: a compiled graph ends here
+_over: Callable[..., Positivities] = torch.compiler.disable(Positivities.over)  # pyright: ignore
 
 
 def closed_form_infonce(
@@ -126,7 +129,7 @@ def _loss_of_listed(
     log_itself, self_weight = itself
     alone = pairs[:, 0] + first == pairs[:, 1]
     other, log_other = pairs[~alone], log_known[~alone]
-    excluded = partners(other, tuple(logs.shape), first)
+    excluded = partners(other, (logs.shape[0], logs.shape[1]), first)
     log_rows = log_row_sums(logs.masked_fill(excluded, -torch.inf)).double()
     if log_itself is None:
         return log1p_exp(log_others(log_rows, log_other, other) - log_other)

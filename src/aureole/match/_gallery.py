@@ -197,7 +197,8 @@ class GalleryMatcher:
             few = "match is" if limit == 1 else "matches are"
             note = f"only the {limit:,} most probable {few} returned, so recall is not guaranteed."
         kept = pick_hits(hits, chosen.ids)
-        return GalleryMatches(**vars(chosen) | {"ids": kept.ids}, hits=kept, note=note)
+        parts: dict[str, Any] = vars(chosen) | {"ids": kept.ids}
+        return GalleryMatches(**parts, hits=kept, note=note)
 
     def probabilities(
         self, cosines: Float[np.ndarray, " n"], ids: Sequence[Any], *, level: float

@@ -209,7 +209,7 @@ class Service:
             count_exact=count <= limit or (plan.most >= MAX_COUNT and count <= MAX_COUNT),
             truncated=count > limit,
             class_entropy=entropy,
-            classes=classes,
+            classes=classes,  # pyright: ignore[reportArgumentType]
             hits=entries,
         )
 

@@ -131,7 +131,7 @@ class PositivityTable:
             cosine, kappa1, kappa2, torch.as_tensor(kappa_pos, dtype=torch.float64)
         )
         pieces = zip(*(part.reshape(-1).split(_PAIRS) for part in parts), strict=True)
-        found = [log_positivity(*piece, self.dim) for piece in pieces]
+        found = [log_positivity(c, k1, k2, pos, self.dim) for c, k1, k2, pos in pieces]
         return torch.cat(found).view(parts[0].shape)
 
     def _samples(self) -> Tensor:
@@ -179,7 +179,7 @@ class PositivityTable:
         full = half.new_empty(n_pos, n_cosine, n_kappa, n_kappa)
         full[..., i, j] = full[..., j, i] = half
         for count in full.shape:  # each product turns the axes by one
-            full = torch.tensordot(full, projection(count), ([0], [1]))
+            full = torch.tensordot(full, projection(count), dims=([0], [1]))  # pyright: ignore[reportArgumentType]
         return full
 
 
