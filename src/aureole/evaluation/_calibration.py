@@ -10,7 +10,8 @@ from torch import Tensor
 
 from aureole.distributions import VonMisesFisher
 from aureole.errors import InvalidInputError
-from aureole.sphere import log_positivity, log_positivity_matrix, predictive_mass
+from aureole.sphere import log_positivity, predictive_mass
+from aureole.sphere._positivity_table import Positivities
 
 CAP_MASSES = (0.5, 0.8, 0.9, 0.95)  # of the caps that are reported by default
 
@@ -56,8 +57,10 @@ def _partner_probability(
     kappa_pos: float,
     dim: int,
 ) -> Float[Tensor, "n m"]:
-    """Return the probability of each gallery item to be the partner, for each query."""
-    return torch.softmax(log_positivity_matrix(cosine, kappa, others, kappa_pos, dim), -1)
+    """Return the probability of each gallery item to be the partner, for each query, to a share of 1e-3."""
+    pos = torch.tensor(kappa_pos, dtype=torch.float64)
+    h = Positivities.over([cosine], [kappa, others], pos, dim, kappa_pos, tolerance=1e-3)
+    return torch.softmax(h.matrix(cosine, kappa, others), -1)
 
 
 def partner_angle(query: VonMisesFisher, partner: VonMisesFisher) -> Float[Tensor, "*batch"]:

@@ -472,8 +472,13 @@ class Positivities:
         kappa_pos: Tensor,
         dim: int,
         known: float,
+        *,
+        tolerance: float | None = None,
     ) -> "Positivities":
-        """Return what computes the positivities of these cosines and kappas; ``known`` is kappa_pos as a number."""
+        """Return what computes the positivities of these cosines and kappas; ``known`` is kappa_pos as a number.
+
+        ``tolerance`` is the error of a table (default: by the dtype of the cosines).
+        """
         if sum(cosine.numel() for cosine in cosines) < _FEW and cosines[0].device.type == "cpu":
             return Positivities(dim, kappa_pos, known, None)
         low = known
@@ -481,8 +486,9 @@ class Positivities:
         if kappa_pos.requires_grad:
             low = 1.5 ** math.floor(math.log(known, 1.5))
             high = 1.5 * low
-        single = any(cosine.dtype == torch.float32 for cosine in cosines)
-        tolerance = _TOLERANCE[torch.float32 if single else torch.float64]
+        if tolerance is None:
+            single = any(cosine.dtype == torch.float32 for cosine in cosines)
+            tolerance = _TOLERANCE[torch.float32 if single else torch.float64]
         key = (dim, low, high, tolerance)
         entry = _TABLES.get(key)
         free = cosines[0].device.type in _READ_FREELY
