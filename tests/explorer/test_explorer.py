@@ -221,13 +221,13 @@ def test_what_data_says_cannot_leave_its_place():
 
 def test_the_command_writes_a_small_file(gallery):
     out = gallery / "out" / "page.html"
-    options = ["--pictures", str(gallery / "pictures"), "--items", "20", "--out", str(out)]
+    options = ["--pictures", str(gallery / "pictures"), "--out", str(out)]
     done = CliRunner().invoke(app, ["report", str(gallery / "g.faiss"), *options])
     assert done.exit_code == 0, done.output
     assert out.stat().st_size < 1_000_000
-    refused = CliRunner().invoke(app, ["report", str(gallery / "pictures"), "--items", "20"])
+    refused = CliRunner().invoke(app, ["report", str(gallery), "--pictures", str(gallery)])
     assert refused.exit_code == 2
-    assert "--items is for a gallery" in refused.output
+    assert "--pictures is for a gallery" in refused.output
 
 
 @pytest.mark.slow
