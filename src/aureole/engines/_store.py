@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,14 +144,14 @@ def slack(dim: int) -> float:
 
 
 def nearest_within(
-    nearest: Callable[[int], Rows], query: np.ndarray, bound: float, *, most: float = math.inf
+    nearest: Callable[[int], Rows], query: np.ndarray, bound: float, *, most: int | None = None
 ) -> Rows | None:
     """The rows within a bound from an index that finds nearest rows: more of them until one is outside.
 
     None if the bound holds about ``most`` rows or more; then a scan costs less.
     """
     k = _FIRST_NEAREST
-    while k < most:
+    while most is None or k < most:
         rows = nearest(k)
         if len(rows) < k:
             return rows
