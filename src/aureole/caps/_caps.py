@@ -171,7 +171,7 @@ def too_wide(
     kappa_pos: float | None = None,
     kappa_other: float | None = None,
 ) -> Bool[Tensor, "*batch"]:
-    """Whether a query is too vague to answer: its cap of ``mass`` is wider than ``widest`` radians.
+    """Return True for a query too vague to answer: its cap of ``mass`` is wider than ``widest`` radians.
 
     For a mixture the widest of its caps decides. The other arguments are those of :func:`cap_cosine`.
 

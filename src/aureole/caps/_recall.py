@@ -8,7 +8,7 @@ _SIZES = (1, 10, 100, 1000)  # caps belong to the largest of these that they rea
 
 @dataclass(frozen=True)
 class Recall:
-    """How many of the ``members`` of the caps of ``queries`` an approximate index ``found``.
+    """Counts the ``members`` of the caps of ``queries``, and those that an approximate index ``found``.
 
     ``by_size`` has the same for the caps with 1 to 9, 10 to 99, 100 to 999, and 1,000 or more members, by the smallest
     size; sizes without caps are left out.

@@ -13,7 +13,7 @@ from aureole.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How a search builds the cap of a query and scores the hits inside.
+    """Options of a search: the cap of a query, and the score of the hits inside.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ def poisson_pairs(
 def label_rates(
     probabilities: Float[Tensor, "n classes"], prior: Float[Tensor, " classes"]
 ) -> Float[Tensor, "n n"]:
-    r"""How much more often than by chance two items are a positive pair: :math:`\sum_c P(c|x_i) P(c|x_j) / P(c)`.
+    r"""Return the rate of two items as a positive pair, relative to chance: :math:`\sum_c P(c|x_i) P(c|x_j) / P(c)`.
 
     A pair is sampled by drawing a class of the first item and then an item of that class, each by its soft labels (the
     paper's supplement C.1). ``prior`` is the mean of the soft labels over the data; the rates are then 1 on average.

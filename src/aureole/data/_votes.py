@@ -29,7 +29,7 @@ _MOST_ROWS = 10**8  # without ids: a larger item is an id, such as a hash or a t
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    r"""How many annotators gave each item each label: counts [n, classes].
+    r"""Counts of the annotators who gave each item each label.
 
     Items may have different numbers of votes. An item without any is allowed: it is in no pair. Build votes with
     ``Votes.of`` from counts, or with ``Votes.from_table`` from a long table (item, annotator, label).
@@ -179,7 +179,7 @@ class Votes:
         return float((counts * (counts - 1)).sum()) / pairs if pairs else math.nan
 
     def rates(self, rows: Int[Tensor, " m"] | None = None) -> Float[Tensor, "m m"]:
-        r"""How much more often than by chance the votes on two items are equal.
+        r"""Return the rate of equal votes on two items, relative to chance.
 
         For two different items, ``label_rates`` of the shares of the votes. On the diagonal, the rate of two different
         annotators of the item, :math:`\sum_k n_k (n_k - 1) / (n (n - 1) P(k))`: 0 for a single vote.

@@ -22,7 +22,7 @@ Posterior = VonMisesFisher | MixtureVMF
 def expected_positivity(
     first: Posterior, second: Posterior, kappa_pos: Tensor | float
 ) -> Float[Tensor, "..."]:
-    r"""How many times likelier than chance two things are a positive pair, :math:`S\,h`: 1 is chance.
+    r"""Return the rate of two things as a positive pair, relative to chance: :math:`S\,h`.
 
     The exponential of ``log_expected_positivity``; it can overflow where that cannot.
 

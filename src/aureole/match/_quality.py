@@ -22,7 +22,7 @@ _MOST_AT_STAKE = 0.75  # of the wealth: a larger bet could lose all of it in one
 
 @dataclass(frozen=True)
 class MatchQuality:
-    """What a threshold gives on the held-out queries; the intervals hold 90 % of bootstrap samples of queries."""
+    """Precision and recall of a threshold on the held-out queries; intervals hold 90 % of bootstrap samples."""
 
     threshold: float
     precision: float

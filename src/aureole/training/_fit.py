@@ -82,7 +82,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How ``fit`` trains, evaluates and saves.
+    """Options of training, evaluation and saving in ``fit``.
 
     Parameters
     ----------
