@@ -263,3 +263,15 @@ def test_a_service_file_names_host_and_database(server, admin, tmp_path, monkeyp
         assert index.count() == 3
     with CredibleIndex.wrap(f"{where}#{table}", id="id", vector="mu") as index:
         assert index.count() == 3
+
+
+def test_exact_searches_stay_exact_between_approximate_ones(server):
+    gallery, ids = posteriors(300, 8), names(300)
+    with CredibleIndex.create(f"{server.get_uri()}#plans", gallery, ids) as index:
+        index.build("ivf", lists=60, probes=1)
+        queries = au.VonMisesFisher(gallery.mu[:30], 1.0)
+        exact = [hits.ids for hits in index.search(queries, 0.9, limit=20, exact=True)]
+        loose = [hits.ids for hits in index.search(queries, 0.9, limit=20)]
+        assert loose != exact
+        assert [hits.ids for hits in index.search(queries, 0.9, limit=20, exact=True)] == exact
+        assert exact[0] == [i for i, _ in brute_force(gallery, ids, queries[0], 0.9)][:20]

@@ -318,7 +318,9 @@ class _PostgresTable:
                 for setting in tuned:
                     connection.execute("SELECT set_config(%s, %s, true)", setting)
                 with connection.cursor(binary=True) as cursor:
-                    return cursor.execute(statement, values).fetchall()
+                    # a prepared statement would keep a plan made under other settings
+                    prepare = False if tuned else None
+                    return cursor.execute(statement, values, prepare=prepare).fetchall()
 
         return self._returned(self._decode(self._connection.run(work, "read"), columns))
 
