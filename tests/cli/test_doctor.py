@@ -41,7 +41,7 @@ def test_json_is_one_object():
 
 def distribution(monkeypatch, requires, versions):
     """Let the installed distribution have these requirements, and packages these versions."""
-    found = {"aureole": [SimpleNamespace(requires=requires)]}
+    found = {"aureole": [SimpleNamespace(requires=requires, version="0")]}
     found |= {name: [SimpleNamespace(version=version)] for name, version in versions.items()}
     monkeypatch.setattr(metadata, "distributions", lambda name: found.get(name, []))
 
@@ -56,9 +56,12 @@ def test_extras_are_those_of_the_distribution(monkeypatch):
     assert find_packages() == []
 
 
-def test_every_feature_of_the_project_is_listed():
+def test_every_feature_of_the_project_is_listed(monkeypatch):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    features = declared["optional-dependencies"].keys() - {"all", "docs", "test", "dev"}
+    extras = declared["optional-dependencies"]
+    needs = [f"{need}; extra == '{extra}'" for extra in extras for need in extras[extra]]
+    distribution(monkeypatch, declared["dependencies"] + needs, {})
+    features = extras.keys() - {"all", "docs", "test", "dev"}
     assert {package["extra"] for package in find_packages()} == features
 
 

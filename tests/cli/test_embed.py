@@ -76,7 +76,7 @@ def test_an_approximate_index_is_built_on_it(embedded):
     assert said["approximate"]["kind"] == "ivf"
     assert said["recall"] == 1
     shown = run("index", "approximate", out, "--probes", "1")
-    assert "approximate index ivf (lists " in shown.stdout
+    assert "approximate index ivf (probes 1, lists " in shown.stdout
     assert "of the members of the caps" in shown.stdout
     assert run("index", "approximate", out, "--width", "6").exit_code == 2
     assert run("index", "approximate", out, "--kind", "hnsw", "--probes", "6").exit_code == 2

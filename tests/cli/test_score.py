@@ -19,7 +19,6 @@ from tests.explorer.test_page import HOSTILE, Outline
 def few(monkeypatch):
     """Pieces of 100 rows, as if the table were large."""
     monkeypatch.setattr("aureole.data._tables._PIECE_ROWS", 100)
-    monkeypatch.setattr("aureole.data._table_files._BATCH", 100)
     monkeypatch.setattr("aureole.training._assessment.CHUNK", 100)
 
 

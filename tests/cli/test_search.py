@@ -57,7 +57,7 @@ def test_a_row_asks_as_its_posterior_does(gallery, table, fitted, tmp_path):
     query = VonMisesFisher(query.mu[0], query.kappa[0])
     with CredibleIndex.open(gallery) as index:
         wanted = index.search(query, 0.9, options=SearchOptions(kappa_pos=8.0))
-        credible = index.search(query, 0.9)
+        credible = index.search(query, 0.9, options=SearchOptions(kind="credible"))
     by_head = ("--vector-from", table, "--row", 7, "--vector-column", "v", "--head", fitted[0])
     found = said("search", gallery, *by_head, "--mass", 0.9)
     assert [hit["id"] for hit in found["hits"]] == wanted.ids

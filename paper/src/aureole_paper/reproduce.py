@@ -17,7 +17,6 @@ import typer
 
 from aureole.cli import expanded, progress, training_bar
 from aureole.errors import AureoleError, InvalidInputError, MissingInputError, MissingPackageError
-from aureole.losses._negatives import rank
 from aureole.records import Record
 from aureole_paper.names import EXPERIMENTS, BackboneName, LabelName, LossName
 
@@ -265,6 +264,7 @@ def _command(arguments: list[str]) -> str:
 
 def _run(job: tuple[AnySetting, int], *, places: Places, command: str, quiet: bool) -> Record:
     """Run one setting with one seed, with a progress bar unless ``quiet``."""
+    from aureole.losses._negatives import rank
     from aureole_paper.runs import run
 
     (setting, seed), (data_dir, cache) = job, (places.data_dir, places.cache)
