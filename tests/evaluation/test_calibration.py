@@ -92,8 +92,8 @@ def test_what_cannot_be_calibrated_is_named(truth):
 @pytest.mark.long
 def test_predictive_caps_cover_partners():
     rng = torch.Generator().manual_seed(0)
-    mu = au.sphere.normalize(torch.randn(1600, 4, generator=rng))
-    everyone = au.VonMisesFisher(mu, 5 + 30 * torch.rand(1600, generator=rng))
+    mu = au.sphere.normalize(torch.randn(900, 4, generator=rng))
+    everyone = au.VonMisesFisher(mu, 5 + 30 * torch.rand(900, generator=rng))
     query = au.VonMisesFisher(mu[:800], everyone.kappa[:800])
     gallery = au.VonMisesFisher(mu[800:], everyone.kappa[800:])
     column = au.VonMisesFisher(query.mu.unsqueeze(1), query.kappa.unsqueeze(1))

@@ -23,6 +23,7 @@ def latent_coverage(
 
     Examples
     --------
+    >>> import torch
     >>> q = VonMisesFisher(torch.eye(5), 20.0)
     >>> rng = torch.Generator().manual_seed(0)
     >>> coverage = latent_coverage(q, q.sample((2000,), generator=rng), masses=(0.5, 0.9))

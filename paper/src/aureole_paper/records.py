@@ -71,6 +71,7 @@ def value_at(run: Run, *keys: str | int) -> Any:
 
     Examples
     --------
+    >>> from aureole.records import Record
     >>> run = Run("a", Path("a"), Record("a", {"gains": {"half": [0.5, 0.25]}}, ""))
     >>> value_at(run, "gains", "half", 1), value_at(run, "gains", "half", 2), value_at(run, "gains", "fifth", 1)
     (0.25, None, None)
