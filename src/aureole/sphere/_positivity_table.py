@@ -28,6 +28,7 @@ from aureole.sphere._positivity import log_positivity
 
 _TOLERANCE = {torch.float32: 1e-6, torch.float64: 3e-9}
 _FEW = 2_048  # pairs below which each is computed by itself: a table costs about as many
+_RENTED = 32_768  # pairs without gradients that are computed by themselves before a table is built for them
 _MOST = 256  # degrees
 _POS_NODES = 12  # over a range of kappa_pos of a factor 1.5
 _BLOCK = 2**17  # entries of a matrix at a time: their few arrays stay in the cache
@@ -441,11 +442,12 @@ def low_rank(matrices: Float[Tensor, "p r r"], tolerance: float) -> list[tuple[T
 
 @dataclass
 class _Entry:
-    """The table of a dimension and kappa_pos, how often it was used, and how often rebuilt."""
+    """The table of a dimension and kappa_pos if one was built, how often it was used, and how often built."""
 
-    table: PositivityTable
+    table: PositivityTable | None = None
     calls: int = 0
-    builds: int = 1
+    builds: int = 0
+    pairs: int = 0  # that were computed by themselves
 
 
 _TABLES: OrderedDict[tuple[int, float, float, float], _Entry] = OrderedDict()
@@ -455,9 +457,10 @@ _TABLES: OrderedDict[tuple[int, float, float, float], _Entry] = OrderedDict()
 class Positivities:
     """The log positivities of a batch, by a table or, for a few pairs, each by itself.
 
-    ``Positivities.over`` chooses by the number of pairs alone. On the CPU the table covers what the batch holds; it is
-    rebuilt with room to grow when the batch leaves it. On an accelerator nothing is read back except in every hundredth
-    call; in between, values outside the box of the table count as those at its border.
+    ``Positivities.over`` chooses by the number of pairs: that of the batch and, without gradients and a table so far,
+    that of all batches, so that one evaluation at another kappa_pos builds no table. On the CPU the table covers what
+    the batch holds; it is rebuilt with room to grow when the batch leaves it. On an accelerator nothing is read back
+    except in every hundredth call; in between, values outside the box of the table count as those at its border.
     """
 
     dim: int
@@ -479,7 +482,8 @@ class Positivities:
 
         ``tolerance`` is the error of a table (default: by the dtype of the cosines).
         """
-        if sum(cosine.numel() for cosine in cosines) < _FEW and cosines[0].device.type == "cpu":
+        count, on_cpu = sum(cosine.numel() for cosine in cosines), cosines[0].device.type == "cpu"
+        if count < _FEW and on_cpu:
             return Positivities(dim, kappa_pos, known, None)
         low = known
         high = known
@@ -490,20 +494,22 @@ class Positivities:
             single = any(cosine.dtype == torch.float32 for cosine in cosines)
             tolerance = _TOLERANCE[torch.float32 if single else torch.float64]
         key = (dim, low, high, tolerance)
-        entry = _TABLES.get(key)
-        free = cosines[0].device.type in _READ_FREELY
-        if entry is None or free or entry.calls % _STEPS_UNREAD == 0:
-            box = box_of(cosines, kappas)
-            if entry is None or not entry.table.box.covers(box):
-                wide = box.widened(None if entry is None else entry.table.box)
-                builds = 1 if entry is None else entry.builds + 1
-                table = PositivityTable(dim, (low, high), wide, tolerance)
-                entry = _Entry(table, 0 if entry is None else entry.calls, builds)
-        entry.calls += 1
-        _TABLES[key] = entry
+        entry = _TABLES.setdefault(key, _Entry())
         _TABLES.move_to_end(key)
         while len(_TABLES) > _KEPT:
             _TABLES.popitem(last=False)
+        if entry.table is None and on_cpu and not torch.is_grad_enabled():
+            entry.pairs += count
+            if entry.pairs < _RENTED:
+                return Positivities(dim, kappa_pos, known, None)
+        free = cosines[0].device.type in _READ_FREELY
+        if entry.table is None or free or entry.calls % _STEPS_UNREAD == 0:
+            box = box_of(cosines, kappas)
+            if entry.table is None or not entry.table.box.covers(box):
+                wide = box.widened(None if entry.table is None else entry.table.box)
+                entry.table = PositivityTable(dim, (low, high), wide, tolerance)
+                entry.builds += 1
+        entry.calls += 1
         return Positivities(dim, kappa_pos, known, entry.table)
 
     def each(
@@ -522,7 +528,10 @@ class Positivities:
     ) -> Float[Tensor, "n m"]:
         """Return the logs of all pairs, in the dtype of the cosines."""
         if self.table is None:
-            return log_positivity(cosine, kappa1.unsqueeze(1), kappa2, self.kappa_pos, self.dim)
+            step = max(1, _PAIRS // max(1, cosine.shape[1]))
+            rows = zip(cosine.split(step), kappa1.unsqueeze(1).split(step), strict=True)
+            found = [log_positivity(c, k, kappa2, self.kappa_pos, self.dim) for c, k in rows]
+            return torch.cat(found)
         parts = self._within(cosine, kappa1, kappa2)
         return _LogMatrix.apply(*parts, self.kappa_pos, self.table, self.known)
 
