@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from aureole.cli._app import app
 from aureole.data import write_columns
+from aureole.sphere import _positivity_table
 
 RUNNER = CliRunner()
 QUICK = ("--dim", "4", "--kappa-pos", "8", "--steps", "20", "--items", "64")
@@ -41,6 +42,7 @@ def table(tmp_path_factory):
 def fitted(table, tmp_path_factory):
     """(The folder of a head, what fit-head said of it as JSON)."""
     out = tmp_path_factory.mktemp("fitted") / "head"
+    _positivity_table._TABLES.clear()  # as in a new process: tables of earlier fits show in float32
     done = run("fit-head", table, "--group-column", "g", "--out", out, *QUICK, "--json")
     assert done.exit_code == 0, done.output
     return out, json.loads(done.stdout)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from aureole.data import write_columns
 from aureole.errors import InvalidInputError
+from aureole.sphere import _positivity_table
 from aureole.training import FrozenHead
 from tests.cli.conftest import QUICK, columns, run
 
@@ -25,6 +26,7 @@ def refused(match, *arguments):
 def test_the_head_is_that_of_python(table, fitted):
     out, said = fitted
     given = columns()
+    _positivity_table._TABLES.clear()
     head = FrozenHead(dim=4, kappa_pos=8.0, steps=20, items=64).fit(given["v"], given["g"])
     saved = FrozenHead.load(out)
     one, two = head.predict(given["v"]), saved.predict(given["v"])
