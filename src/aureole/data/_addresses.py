@@ -137,7 +137,7 @@ def is_remote(source: object) -> bool:
 
 
 def check_bucket(where: str) -> None:
-    """Raise if the bucket of an address does not exist or cannot be reached; does nothing for local paths."""
+    """Raise if the bucket of an address does not exist or cannot be read; does nothing for local paths."""
     path = resolve(where)
     if isinstance(path, RemotePath) and not (bucket := RemotePath(*path.parts[:2])).is_dir():
         raise MissingInputError(f"the bucket {bucket} does not exist. Check the name.")
