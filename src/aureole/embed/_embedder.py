@@ -201,8 +201,7 @@ def load_embedder(
 
     Examples
     --------
-    >>> from aureole.models import MINILM_CAPTIONS
-    >>> embedder = load_embedder(MINILM_CAPTIONS)
+    >>> embedder = load_embedder(None, head="minilm-captions")
     >>> embedder.modality, embedder.dim, embedder([np.ones(384) / 384**0.5]).kappa.shape
     ('vector', 32, torch.Size([1]))
     """
