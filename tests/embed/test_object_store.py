@@ -90,7 +90,7 @@ def test_what_the_store_refuses_is_reported_in_one_line(store, encoder, pictures
         CredibleIndex.open("s3://bucket/none.lance")
     _file_system.cache_clear()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(InvalidInputError, match="cannot be read: .*Check the address, the network"):
+    with pytest.raises(InvalidInputError, match=r"cannot be read: .*Check the address"):
         table_exists("s3://bucket/t.lance")  # not False: the table may well exist
 
 
