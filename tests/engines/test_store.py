@@ -64,7 +64,8 @@ def test_graphs_of_any_size(place, sizes, rows):
     gallery = posteriors(rows, 4) if rows else NOBODY
     with CredibleIndex.create(place(), gallery, names(rows)) as index:
         index.build("hnsw", **sizes)
-        assert index.approximate == {"kind": "hnsw", **sizes}
+        none = index.engine == "Lance" and rows == 0  # Lance builds no index of an empty table
+        assert index.approximate == (None if none else {"kind": "hnsw", **sizes})
         query = au.VonMisesFisher(torch.eye(4)[:2], 3.0)
         for hits, exact in zip(index.search(query), index.search(query, exact=True), strict=True):
             assert set(hits.ids) <= set(exact.ids)
