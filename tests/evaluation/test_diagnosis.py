@@ -15,6 +15,7 @@ from aureole.evaluation._calibration import CAP_MASSES
 from aureole.sphere import normalize
 
 KAPPA_POS = 40.0
+pytestmark = pytest.mark.slow  # each diagnosis builds tables for several ranges of kappa
 
 
 def pairs_of(n=300, dim=8, seed=0):

@@ -506,7 +506,9 @@ class Positivities:
         if entry.table is None or free or entry.calls % _STEPS_UNREAD == 0:
             box = box_of(cosines, kappas)
             if entry.table is None or not entry.table.box.covers(box):
-                wide = box.widened(None if entry.table is None else entry.table.box)
+                # training comes back to values it had; an evaluation elsewhere does not
+                keeps = entry.table is not None and torch.is_grad_enabled()
+                wide = box.widened(entry.table.box if keeps and entry.table else None)
                 entry.table = PositivityTable(dim, (low, high), wide, tolerance)
                 entry.builds += 1
         entry.calls += 1
